@@ -1,0 +1,1 @@
+"""multigpu: from training on one GPU to training on many."""
