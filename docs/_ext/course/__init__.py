@@ -1,0 +1,55 @@
+"""The course's own Sphinx extension. Cheat sheet for whoever writes a lesson:
+
+.. code-block:: rst
+
+    .. overview::                     opens every lesson; the body lists the objectives
+       :reading: 15 minutes
+       :exercises: 40 minutes
+       :before: you have trained a model on one GPU
+
+       * say how many rows each GPU gets
+
+    .. run::                          one cell; all cells of a page share one fresh kernel
+       :hide-code:                    show only what it printed or drew
+       :hide-output:                  show only the code
+       :raises: RuntimeError          the cell must end in this error; its message is shown
+
+       import torch                   the last expression's value is shown, as in a notebook
+
+    The loss fell to :run:`f"{loss:.2f}"`.      a value, taken after the page's last cell
+
+    .. predict:: How many copies does one step make?
+
+       The answer, folded away until the reader opens it.
+
+    .. surprise:: Three GPUs, slower than one
+                                      a box that opens a lesson; any body
+    .. quiz:: Who holds the summed gradients?
+
+       - [x] GPU 0 | Yes: `reduce_add` leaves the sum there.
+       - [ ] every GPU | That is what DDP does.
+                                      one ` | ` per choice; what follows is the answer to it.
+                                      Single or double backticks both mean code here.
+
+    .. keypoints::                    closes every lesson; the body is a list
+
+    .. exercise:: data_parallel.split           card: task, check command, hint command
+    .. exercise-module:: data_parallel          all exercises of a module in full
+    .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
+    .. dp-stepper::                             one step of data parallelism, movement by movement
+
+Rules the build holds: Python in a lesson stands in ``.. run::`` (or is ``literalinclude``d from a
+file that a test runs), so every line shown was run; ``console`` blocks and other languages are free.
+A failing cell is a warning with the lesson's file and line, and ``sphinx-build -W`` fails on it.
+Formulas: ``:math:`` and ``.. math::``, MathML at build time. The notebook's page is
+``/_notebooks/multi_GPU``; the exercises' page is ``/exercises/data_parallel`` and each exercise
+there has the label ``exercise-data_parallel-split`` (``:ref:`split <exercise-data_parallel-split>```).
+"""
+
+from course import boxes, cells, element, exercises, mathml, notebooks, quiz, stepper
+
+
+def setup(app):
+    for part in (element, mathml, notebooks, boxes, quiz, cells, exercises, stepper):
+        part.setup(app)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

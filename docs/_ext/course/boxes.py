@@ -1,0 +1,117 @@
+"""The boxes of a lesson: overview, key points, predict, surprise, and the notebook button."""
+
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+from course.element import html, text
+
+
+class Overview(SphinxDirective):
+    """How long, what you will be able to do, and what to know first."""
+
+    has_content = True
+    option_spec = {
+        "reading": directives.unchanged_required,
+        "exercises": directives.unchanged,
+        "before": directives.unchanged,
+    }
+    terms = {"reading": "Reading", "exercises": "Exercises", "before": "Before you start"}
+
+    def run(self):
+        facts = html("dl", classes=["course-facts"])
+        for option, term in self.terms.items():
+            if option in self.options:
+                children, _ = self.parse_inline(self.options[option], lineno=self.lineno)
+                facts += html("div", html("dt", text(term)), html("dd", *children))
+        objectives = self.parse_content_to_nodes()
+        return [
+            html(
+                "div",
+                html("p", text("Overview"), classes=["course-label"]),
+                facts,
+                html("p", text("Afterwards you can"), classes=["course-lead"]),
+                *objectives,
+                classes=["course-box", "course-overview"],
+            )
+        ]
+
+
+class KeyPoints(SphinxDirective):
+    has_content = True
+
+    def run(self):
+        self.assert_has_content()
+        label = html("p", text("Key points"), classes=["course-label"])
+        body = self.parse_content_to_nodes()
+        return [html("div", label, *body, classes=["course-box", "course-keypoints"])]
+
+
+class Surprise(SphinxDirective):
+    has_content = True
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        title, _ = self.parse_inline(self.arguments[0], lineno=self.lineno)
+        return [
+            html(
+                "div",
+                html("p", text("Surprise"), classes=["course-label"]),
+                html("p", *title, classes=["course-title"]),
+                *self.parse_content_to_nodes(),
+                classes=["course-box", "course-surprise"],
+            )
+        ]
+
+
+class Predict(SphinxDirective):
+    """A question whose answer stays folded away until the reader asks for it."""
+
+    has_content = True
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        self.assert_has_content()
+        question, _ = self.parse_inline(self.arguments[0], lineno=self.lineno)
+        summary = html(
+            "summary",
+            html("span", text("Predict"), classes=["course-label"]),
+            html("span", *question, classes=["course-question"]),
+            html("span", text("Show the answer"), classes=["course-ask"]),
+        )
+        answer = html("div", *self.parse_content_to_nodes(), classes=["course-answer"])
+        return [html("details", summary, answer, classes=["course-box", "course-predict"])]
+
+
+class OpenNotebook(SphinxDirective):
+    """A button into JupyterLab where ``multigpu start`` serves the page, else how to start it.
+
+    The button is hidden in the page and shown by our script when the page came over HTTP: from
+    ``file://`` there is no lab to open.
+    """
+
+    required_arguments = 1
+
+    def run(self):
+        name = self.arguments[0]
+        button = html(
+            "a", text(f"Open {name} in JupyterLab"), classes=["course-button"],
+            href=f"/lab/tree/notebooks/{name}", hidden="", data_open_notebook="",
+        )
+        how = html(
+            "p",
+            text("To work in it, type "), html("code", text("make start")),
+            text(" in the course's folder: it opens "), html("code", text(f"notebooks/{name}")),
+            text(" in JupyterLab, next to this page."),
+            data_how_to_start="",
+        )
+        return [html("div", button, how, classes=["course-open"])]
+
+
+def setup(app):
+    app.add_directive("overview", Overview)
+    app.add_directive("keypoints", KeyPoints)
+    app.add_directive("surprise", Surprise)
+    app.add_directive("predict", Predict)
+    app.add_directive("open-notebook", OpenNotebook)

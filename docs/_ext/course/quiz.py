@@ -1,0 +1,91 @@
+"""``.. quiz::``: one question, several choices, an answer to each of them.
+
+Without JavaScript every choice is a ``<details>`` that unfolds its answer. Our script turns the
+list into a group of radio buttons and shows the answer of the choice that was pressed.
+"""
+
+import re
+from dataclasses import dataclass
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from course.element import html, text
+
+CHOICE = re.compile(r"^- \[(?P<mark>[ xX])\] (?P<words>.*)$")
+BACKTICKS = re.compile(r"(?<![`:\w])`(?!`)([^`<]+)`(?![`_])")
+
+
+@dataclass(frozen=True)
+class Choice:
+    words: str
+    answer: str
+    is_right: bool
+    line: int
+
+
+def choices_of(lines):
+    """Choices of a quiz's body; a line that starts no choice continues the one before.
+
+    Raises:
+        ValueError: with the offending text and what to write instead.
+    """
+    items = []
+    for number, line in enumerate(lines):
+        if match := CHOICE.match(line):
+            items.append([number, match["mark"] in "xX", match["words"]])
+        elif line.strip() and not items:
+            raise ValueError(f"a choice starts with '- [ ] ' or '- [x] ', not with {line!r}")
+        elif line.strip():
+            items[-1][2] += " " + line.strip()
+    choices = []
+    for number, is_right, words in items:
+        choice, bar, answer = words.partition(" | ")
+        if not bar or not answer.strip():
+            raise ValueError(f"{words!r} has no answer: write '- [ ] choice | answer to it'")
+        choices.append(Choice(choice.strip(), answer.strip(), is_right, number))
+    if len(choices) < 2 or not any(choice.is_right for choice in choices):
+        raise ValueError("a quiz needs two choices or more, and one of them marked [x]")
+    return choices
+
+
+class Quiz(SphinxDirective):
+    has_content = True
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def inline(self, words, line=0):
+        """Inline markup; single backticks mean code, as people write them in Markdown."""
+        words = BACKTICKS.sub(r"``\1``", words)
+        children, problems = self.parse_inline(words, lineno=self.lineno + line)
+        return [*children, *problems]
+
+    def run(self):
+        try:
+            choices = choices_of(list(self.content))
+        except ValueError as problem:
+            raise self.error(f"quiz: {problem}") from None
+        number = self.env.new_serialno("course-quiz")
+        question = f"quiz-{number}"
+        listing = html("ul", classes=["course-choices"])
+        for choice in choices:
+            listing += self.listed(choice)
+        label = html("p", text("Quiz"), classes=["course-label"])
+        words = html("p", *self.inline(self.arguments[0]), classes=["course-question"],
+                     ids=[question])
+        # The script writes the answer here; a screen reader then says it.
+        said = html("div", classes=["course-said"], role="status")
+        return [html("div", label, words, listing, said,
+                     classes=["course-box", "course-quiz"], data_quiz=question)]
+
+    def listed(self, choice):
+        line = self.content_offset - self.lineno + choice.line + 1
+        verdict = nodes.strong("", "Right. " if choice.is_right else "Not so. ")
+        answer = html("p", verdict, *self.inline(choice.answer, line))
+        summary = html("summary", *self.inline(choice.words, line))
+        return html("li", html("details", summary, answer),
+                    data_right="yes" if choice.is_right else "no")
+
+
+def setup(app):
+    app.add_directive("quiz", Quiz)
