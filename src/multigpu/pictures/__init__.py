@@ -1,0 +1,18 @@
+"""Pictures of devices, copies, memory and time, for notebooks, for the site and for a terminal.
+
+    from multigpu.pictures import traffic
+    traffic(machine.traffic)                  # in a notebook: a drawing
+    print(traffic(machine.traffic).text())    # in a terminal: the same in letters
+
+One visual language in all of them: GPU or rank i always has the same colour, compute is solid,
+communication is striped, memory is a bar filled against its limit. The pictures know only plain
+records (anything with the right attributes), so they can draw your own runs too.
+"""
+
+from multigpu.pictures.bars import memory
+from multigpu.pictures.flow import Step, steps, traffic
+from multigpu.pictures.lanes import timeline
+from multigpu.pictures.picture import Picture
+from multigpu.pictures.units import human_bytes
+
+__all__ = ["Picture", "Step", "human_bytes", "memory", "steps", "timeline", "traffic"]

@@ -1,0 +1,50 @@
+"""Who has which colour. GPU or rank i has the same colour in every picture of the course.
+
+The colours are those of Okabe and Ito (2008), which people with the common forms of colour
+blindness can tell apart. They stay the same on light and dark paper; a colour never carries
+meaning alone, there is always a name beside it.
+"""
+
+import re
+
+# blue, orange, bluish green, reddish purple, sky blue, vermilion, yellow
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+HOST = "#8A8F98"  # the CPU and its memory: grey
+
+_NUMBERED = re.compile(r"\b(?:cuda:|gpu |rank )(\d+)", re.IGNORECASE)
+
+
+def colour(index: int) -> str:
+    """The colour of GPU or rank `index`, as `#RRGGBB`. After seven they start again."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def colour_of(name: str) -> str:
+    """The colour of a device or rank by its name: `cuda:2`, `GPU 2`, `rank 2`; all else is grey."""
+    index = index_of(name)
+    return HOST if index is None else colour(index)
+
+
+def index_of(name: str) -> int | None:
+    """The number in `cuda:2`, `GPU 2 (busy)` or `rank 2`; None for the CPU and anything else."""
+    match = _NUMBERED.search(name)
+    return int(match[1]) if match else None
+
+
+def ink_on(fill: str) -> str:
+    """Black or white, whichever reads better on the colour `fill` (contrast as WCAG defines it)."""
+    luminance = _luminance(fill)
+    on_white, on_black = 1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05
+    return "#000000" if on_black >= on_white else "#FFFFFF"
+
+
+def contrast(one: str, other: str) -> float:
+    """The WCAG contrast ratio of two colours `#RRGGBB`: 1 (the same) to 21; text needs 4.5."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(fill: str) -> float:
+    channels = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,1 @@
+"""Models to train, one GPU or many."""
