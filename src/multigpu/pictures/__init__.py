@@ -10,8 +10,9 @@ records (anything with the right attributes), so they can draw your own runs too
 """
 
 from multigpu.pictures.bars import memory
-from multigpu.pictures.flow import Step, steps, traffic
+from multigpu.pictures.flow import steps, traffic
 from multigpu.pictures.lanes import timeline
+from multigpu.pictures.movements import Step
 from multigpu.pictures.picture import Picture
 from multigpu.pictures.units import human_bytes
 

@@ -5,14 +5,14 @@ the sender's colour, the thicker the more bytes. Work is a solid block in the wo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from multigpu.pictures.legend import legend
-from multigpu.pictures.palette import colour_of, index_of
+from multigpu.pictures.movements import CopyLike, Link, Step, columns, links
+from multigpu.pictures.palette import colour_of
 from multigpu.pictures.picture import Picture
 from multigpu.pictures.svg import arrow, chip, line, rectangle, text, tooltip, width_of
-from multigpu.pictures.units import exact_bytes, human_bytes
+from multigpu.pictures.units import human_bytes
 
 COLUMN = 88.0
 CHIP = 70.0
@@ -20,41 +20,6 @@ CHIP_ROW = 34.0
 HEADING = 24.0
 LANE = 32.0  # one arrow: its label above, the arrow below
 THICKEST, THINNEST = 11.0, 3.0
-
-
-class CopyLike(Protocol):
-    """A copy of bytes from one device to another."""
-
-    @property
-    def source(self) -> Any: ...
-    @property
-    def target(self) -> Any: ...
-    @property
-    def bytes(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Step:
-    """One movement: its name, the copies it made, and who worked on what (`{"cuda:0": "8 rows"}`)."""
-
-    name: str
-    copies: Iterable[CopyLike] = ()
-    work: Mapping[Any, str] = field(default_factory=dict)
-
-
-@dataclass
-class Link:
-    """All the copies of one movement between one sender and one receiver."""
-
-    source: str
-    target: str
-    bytes: int = 0
-    copies: int = 0
-
-    def __str__(self) -> str:
-        plural = "copy" if self.copies == 1 else "copies"
-        amount = f"{exact_bytes(self.bytes)} in {self.copies} {plural}"
-        return f"{self.source} to {self.target}: {amount}"
 
 
 def traffic(
@@ -79,11 +44,11 @@ def steps(
 
 def _draw(movements: Sequence[Step], devices: Iterable[Any] | None, *, title: str) -> Picture:
     linked = [links(movement.copies) for movement in movements]
-    names = _columns(movements, linked, devices)
+    names = columns(movements, linked, devices)
     centre = {name: (i + 0.5) * COLUMN for i, name in enumerate(names)}
     width = max(COLUMN * len(names), 3 * COLUMN)
     most = max((link.bytes for group in linked for link in group), default=0)
-    y, body = CHIP_ROW, []
+    y, body = CHIP_ROW if names else 0.0, []
     for movement, group in zip(movements, linked, strict=True):
         piece, height = _movement(movement, group, centre=centre, width=width, most=most)
         body.append(f'<g transform="translate(0 {y:g})">{piece}</g>')
@@ -107,29 +72,6 @@ def _draw(movements: Sequence[Step], devices: Iterable[Any] | None, *, title: st
         body="".join([*lifelines, *chips, *body]),
         lines=tuple(_text_lines(movements, linked)),
     )
-
-
-def links(copies: Iterable[CopyLike]) -> list[Link]:
-    """Sum copies by (source, target), in the order in which the links were first used."""
-    found: dict[tuple[str, str], Link] = {}
-    for copy in copies:
-        ends = str(copy.source), str(copy.target)
-        link = found.setdefault(ends, Link(*ends))
-        link.bytes += copy.bytes
-        link.copies += 1
-    return [link for link in found.values() if link.source != link.target]
-
-
-def _columns(
-    movements: Sequence[Step], linked: Sequence[Sequence[Link]], devices: Iterable[Any] | None
-) -> list[str]:
-    """The names of all columns: the given ones first, then the others that took part, sorted."""
-    given = [str(device) for device in devices or ()]
-    seen = {end for group in linked for link in group for end in (link.source, link.target)}
-    seen |= {str(device) for movement in movements for device in movement.work}
-    others = sorted(seen - set(given), key=lambda name: (index_of(name) or 0, name))
-    hosts = [name for name in others if index_of(name) is None]
-    return hosts + given + [name for name in others if name not in hosts]
 
 
 def _movement(

@@ -110,23 +110,17 @@ def _block(span: Span, lane: int, *, left: float, scale: float) -> str:
     x, wide = left + span.start * scale, max((span.end - span.start) * scale, 1.0)
     y = (lane + 0.5) * LANE
     fill = colour_of(span.lane)
-    fits = width_of(span.label, size=11) + 6 <= wide
     if span.kind == "compute":
         top = y - BLOCK / 2
-        parts = [rectangle(x, top, wide, BLOCK, rx=3, fill=fill, stroke="var(--line)")]
-        ink = ink_on(fill)
+        bar = rectangle(x, top, wide, BLOCK, rx=3, fill=fill, stroke="var(--line)")
+        style = f"fill:{ink_on(fill)}"
     else:
-        parts = [striped_bar(x, x + wide, y, BLOCK - 2, fill)]
-        ink = "var(--ink)"
-        if fits:  # letters on stripes are hard to read: give them paper
-            half = width_of(span.label, size=11) / 2 + 2
-            middle = x + wide / 2
-            parts.append(rectangle(middle - half, y - 7, 2 * half, 14, rx=3, fill="var(--paper)"))
-    if fits:
-        parts.append(
-            text(x + wide / 2, y, span.label, size=11, text_anchor="middle", style=f"fill:{ink}")
-        )
-    return tooltip(str(span), *parts)
+        bar = striped_bar(x, x + wide, y, BLOCK - 2, fill)
+        style = "paint-order:stroke;stroke:var(--paper);stroke-width:4px"  # a rim: stripes are busy
+    if width_of(span.label, size=11) > wide:
+        return tooltip(str(span), bar)
+    label = text(x + wide / 2, y, span.label, size=11, text_anchor="middle", style=style)
+    return tooltip(str(span), bar, label)
 
 
 def _text_lines(spans: list[Span], names: list[str], total: float) -> Iterable[str]:

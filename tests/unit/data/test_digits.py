@@ -17,8 +17,10 @@ def test_images_are_float32_from_0_to_1_and_labels_int64():
     for dataset in digits():
         images, labels = dataset.tensors
         assert images.shape == (len(labels), 1, 8, 8)
-        assert images.dtype == torch.float32 and labels.dtype == torch.int64
-        assert images.min() == 0.0 and images.max() == 1.0
+        assert images.dtype == torch.float32
+        assert labels.dtype == torch.int64
+        assert images.min() == 0.0
+        assert images.max() == 1.0
         assert set(labels.tolist()) == set(range(10))
 
 
