@@ -109,18 +109,23 @@ def _movement(
 
 def _lanes(group: Iterable[Link], centre: Mapping[str, float]) -> list[list[Link]]:
     """Put links that do not overlap into one lane, each as high up as it fits."""
-    lanes: list[tuple[list[Link], list[tuple[float, float]]]] = []
+
+    def ends(link: Link) -> list[float]:
+        return sorted((centre[link.source], centre[link.target]))
+
+    def apart(one: Link, other: Link) -> bool:
+        (left, right), (start, end) = ends(one), ends(other)
+        return right <= start or end <= left
+
+    lanes: list[list[Link]] = []
     for link in group:
-        left, right = sorted((centre[link.source], centre[link.target]))
-        for members, taken in lanes:
-            if all(right <= start or end <= left for start, end in taken):
-                break
+        free = (lane for lane in lanes if all(apart(link, other) for other in lane))
+        lane = next(free, None)
+        if lane is None:
+            lanes.append([link])
         else:
-            members, taken = [], []
-            lanes.append((members, taken))
-        members.append(link)
-        taken.append((left, right))
-    return [members for members, _ in lanes]
+            lane.append(link)
+    return lanes
 
 
 def _labelled_arrow(link: Link, y: float, *, centre: Mapping[str, float], most: int) -> str:

@@ -36,9 +36,8 @@ def human_seconds(seconds: float) -> str:
     """
     if seconds == 0:
         return "0 s"
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        amount = seconds * factor
-        if abs(amount) >= 0.9995:
-            break
-    decimals = max(0, 2 - floor(log10(abs(amount)))) if amount else 0
-    return f"{amount:,.{min(decimals, 2)}f} {unit}"
+    units = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))
+    factor, unit = next((u for u in units if abs(seconds * u[0]) >= 0.9995), units[-1])
+    amount = seconds * factor
+    decimals = min(max(2 - floor(log10(abs(amount))), 0), 2)
+    return f"{amount:,.{decimals}f} {unit}"
