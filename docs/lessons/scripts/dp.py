@@ -5,7 +5,7 @@ Read first: one_gpu.py beside it, the same on one GPU. The lines that differ say
 """
 
 import torch
-from torch import nn  # NEW:
+from torch import nn  # NEW: it holds DataParallel
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
