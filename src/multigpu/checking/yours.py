@@ -1,0 +1,157 @@
+"""For notebooks: your own function where it passes its check, else the reference.
+
+    from multigpu.checking.yours import check, use
+    split = use("data_parallel.split")    # says "split: yours" or "split: the reference (...)"
+    check("data_parallel.split")          # the same as `multigpu check data_parallel.split`
+
+The checks never run your code inside the judging process. A notebook does: your function, once it
+passes, runs in the kernel, so that you can look at what it does.
+
+With `MULTIGPU_ANSWERS=reference` in the environment the reference is always taken; so do the
+pages of the site.
+"""
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from multigpu.checking.places import Course, CourseNotFound, find_course
+
+SECONDS = 300  # the checks have limits of their own; this is for a machine that stands still
+
+
+class Answer(NamedTuple):
+    """A function of the exercises, whose it is, and why."""
+
+    function: Callable[..., Any]
+    whose: str  # "yours" or "the reference"
+    reason: str = ""
+
+
+def use(name: str) -> Callable[..., Any]:
+    """Return the function for an exercise such as `data_parallel.split`, and say whose it is."""
+    answer = yours_or_reference(name)
+    reason = f" ({answer.reason})" if answer.reason else ""
+    print(f"{name.rpartition('.')[2]}: {answer.whose}{reason}")
+    return answer.function
+
+
+def yours_or_reference(name: str, *, course: Course | None = None) -> Answer:
+    """Find the function for an exercise, by its full name `module.function`.
+
+    It is yours if you have written it and it passes its check as the file stands now. The check
+    runs only if there is something to check, and again only after the file has changed.
+
+    Raises ValueError if there is no such exercise.
+    """
+    course = course or this_course()
+    module, _, function = name.rpartition(".")
+    reference = course.solutions / f"{module}.py"
+    if not reference.is_file() or function not in _functions(reference.read_text("utf-8")):
+        raise ValueError(f"there is no exercise {name!r}; `multigpu list` shows all of them")
+    reason = _why_not_yours(name, course)
+    if reason:
+        return Answer(getattr(_load(reference), function), "the reference", reason)
+    return Answer(getattr(_load(course.exercises / f"{module}.py"), function), "yours")
+
+
+def check(name: str) -> None:
+    """Run `multigpu check NAME` and print what it says, then the verdict in one line.
+
+    An exercise that does not pass is no error here: the notebook goes on. Raises RuntimeError if
+    there is no such exercise, or if the checker itself fails.
+    """
+    command = _multigpu("check", name)
+    done = _run(command, this_course(), stderr=subprocess.STDOUT)
+    print(done.stdout.strip())
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"`multigpu check {name}` ended with exit code {done.returncode}")
+    print(f"\n{name}: {'passed' if done.returncode == 0 else 'not passed yet'}")
+
+
+def this_course() -> Course:
+    """The course around the working folder, else the one this package is installed from."""
+    try:
+        return find_course(Path.cwd())
+    except CourseNotFound:
+        return find_course(Path(__file__).resolve().parent)
+
+
+def _why_not_yours(name: str, course: Course) -> str:
+    """Why the learner's function cannot be used; empty if it can."""
+    if os.environ.get("MULTIGPU_ANSWERS") == "reference":
+        return "asked for by MULTIGPU_ANSWERS"
+    module, _, function = name.rpartition(".")
+    path = course.exercises / f"{module}.py"
+    if not path.is_file():
+        return f"there is no {path.name} in exercises"
+    source = path.read_text("utf-8")
+    try:
+        functions = _functions(source)
+    except SyntaxError as error:
+        return f"yours has a syntax error in line {error.lineno}"
+    if function not in functions or is_starter(functions[function]):
+        return "yours is not written yet"
+    status = _statuses(course, module, source).get(name, "missing")
+    return "" if status == "pass" else f"yours does not pass its check yet: {status}"
+
+
+def is_starter(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a function is as the course handed it out: it only raises NotImplementedError."""
+    if isinstance(node, ast.ClassDef):
+        return any(isinstance(n, ast.FunctionDef) and is_starter(n) for n in node.body)
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return len(body) == 1 and ast.unparse(body[0]).startswith("raise NotImplementedError")
+
+
+def _functions(source: str) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    body = ast.parse(source).body
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+@lru_cache(maxsize=8)
+def _statuses(course: Course, module: str, source: str) -> dict[str, str]:
+    """The verdict on each function of a module that is more than a starter, all in one run.
+
+    `source` is the text of the learner's file: part of the key, so that a change is seen.
+    """
+    nodes = _functions(source).items()
+    exercises = _functions((course.solutions / f"{module}.py").read_text("utf-8"))
+    names = [
+        f"{module}.{name}" for name, node in nodes if name in exercises and not is_starter(node)
+    ]
+    done = _run(_multigpu("check", *names, "--json"), course, stderr=subprocess.PIPE)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"the check of {', '.join(names)} failed: {done.stderr.strip()[-1000:]}")
+    return {verdict["exercise"]: verdict["status"] for verdict in json.loads(done.stdout)}
+
+
+def _multigpu(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "multigpu", *arguments]
+
+
+def _run(command: list[str], course: Course, *, stderr: int) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        command, cwd=course.root, env=environment, timeout=SECONDS, text=True, encoding="utf-8",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, check=False,
+    )  # fmt: skip
+
+
+def _load(path: Path) -> Any:
+    """Import a file as it is now, under a name that no other module has."""
+    name = f"multigpu_{path.parent.name}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a module up by its name
+    spec.loader.exec_module(module)
+    return module
