@@ -1,0 +1,52 @@
+# The course. `make start` opens it; `make test` checks it; CONTRIBUTING.md says more.
+#
+#   make start ARGS="--no-browser --port 8899"    options are passed on
+#   make start PYTHON=/path/to/python3.12         choose the Python that .venv is made with
+#   make start TORCH_INDEX=https://...            choose where PyTorch comes from
+
+BIN := .venv/bin
+INSTALL := @sh tools/python.sh tools/install.py
+SITE_TOOLS := tests/site/node_modules/.package-lock.json
+
+export PYTHON TORCH_INDEX
+
+.PHONY: help start test test-gpu site lint bench clean course tools
+
+help:
+	@echo "make start     install what is missing, then open the site and JupyterLab"
+	@echo "make test      all tests            make test-gpu  those that need an NVIDIA GPU"
+	@echo "make site      build the pages      make lint      ruff and mypy"
+	@echo "make bench     measure              make clean     remove what was built, keep .venv"
+
+start: course
+	@$(BIN)/python -m multigpu start $(ARGS)
+
+test: tools $(SITE_TOOLS)
+	@$(BIN)/python -m multigpu.commands.site
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-gpu: tools
+	@$(BIN)/python -m pytest -m "gpu or multi_gpu" --require-gpu $(ARGS)
+
+site: course
+	@$(BIN)/python -m multigpu.commands.site
+
+lint: tools
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: tools
+	@$(BIN)/python -m pytest tests/benchmarks -s $(ARGS)
+
+clean:
+	rm -rf docs/_build docs/_notebooks docs/_recorded .pytest_cache .mypy_cache .ruff_cache .coverage
+
+course:
+	$(INSTALL) course
+
+tools:
+	$(INSTALL) course test
+
+# Checks of the built pages: axe-core and html-validate. Without npm those tests say so.
+$(SITE_TOOLS): tests/site/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --silent --no-audit --no-fund --prefix tests/site; fi

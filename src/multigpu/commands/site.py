@@ -1,0 +1,145 @@
+"""Build the course's pages into ``docs/_build/html``, and only when something has changed.
+
+Run it with ``make site`` or ``python -m multigpu.commands.site``. Whether the pages are stale is
+decided by the *content* of what they are made from, so a fresh checkout or a touched file costs
+nothing. The learner's ``exercises/`` are no source: the tasks are shown from ``solutions/``, which
+carry the same docstrings, and an answer in the making must not cost a build at every start.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from multigpu.commands.folder import NoCourseFolder, course_folder
+
+SOURCES = ("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt")
+BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
+MADE = {"_build", "_notebooks", "_recorded", "__pycache__", ".ipynb_checkpoints"}
+
+
+class CannotBuild(Exception):
+    """A tool that the build needs is missing; the message says how to get it."""
+
+
+def pages(root: Path) -> Path:
+    """The folder of the built site."""
+    return root / "docs" / "_build" / "html"
+
+
+def is_stale(root: Path) -> bool:
+    """Whether the built pages are missing, or were built from other sources than today's."""
+    built_from = _stamp(root)
+    if not (pages(root) / "index.html").is_file() or not built_from.is_file():
+        return True
+    return built_from.read_text() != sources_digest(root)
+
+
+def sources_digest(root: Path) -> str:
+    """A hash over name and content of everything the pages are made from."""
+    digest = hashlib.sha256()
+    for file in _source_files(root):
+        digest.update(f"{file.relative_to(root)}\0{file.stat().st_size}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def build(root: Path) -> bool:
+    """Build what has changed, with warnings as errors; whether that went well.
+
+    Two builds at once would spoil each other's files: the second waits, and then finds nothing to
+    do. Raises :class:`CannotBuild` when Sphinx or pandoc is missing.
+    """
+    require_tools()
+    with _alone(root):
+        if not is_stale(root):
+            return True
+        _stamp(root).unlink(missing_ok=True)
+        digest = sources_digest(root)
+        finished = _run_sphinx(root)
+        if finished:
+            _stamp(root).write_text(digest)
+    return finished
+
+
+def require_tools() -> None:
+    """Raise :class:`CannotBuild` when a tool that the build needs is missing."""
+    missing = [name for name in BUILT_WITH if find_spec(name) is None]
+    if missing:
+        raise CannotBuild(
+            f"The site needs {', '.join(missing)}: install the course's packages with "
+            "pip install -e '.[course]' -c constraints.txt"
+        )
+    if find_pandoc() is None:
+        raise CannotBuild(
+            "The site needs pandoc: pip install pypandoc_binary, or get it from your system "
+            "(apt install pandoc, brew install pandoc)."
+        )
+
+
+def find_pandoc() -> str | None:
+    """The path of pandoc: from the system, else the one that pypandoc_binary brings."""
+    if on_path := shutil.which("pandoc"):
+        return on_path
+    try:
+        import pypandoc
+
+        return str(pypandoc.get_pandoc_path())
+    except (ImportError, OSError):  # OSError is how pypandoc says that it has no pandoc
+        return None
+
+
+def _source_files(root: Path) -> Iterator[Path]:
+    for name in SOURCES:
+        source = root / name
+        if source.is_file():
+            yield source
+        for file in sorted(source.rglob("*")):
+            parts = file.relative_to(root).parts
+            if file.is_file() and not MADE.intersection(parts) and ".egg-info" not in str(file):
+                yield file
+
+
+def _stamp(root: Path) -> Path:
+    return root / "docs" / "_build" / "built_from.sha256"
+
+
+def _run_sphinx(root: Path) -> bool:
+    docs = root / "docs"
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-j", "2", "-b", "html",
+               "-d", str(docs / "_build" / "doctrees"), str(docs), str(pages(root))]  # fmt: skip
+    return subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL).returncode == 0
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Hold the build's lock; the system gives it back however the process ends."""
+    folder = root / "docs" / "_build"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Build the site if it is stale and say where it is."""
+    try:
+        root = course_folder()
+        if not build(root):
+            print("The site did not build: the warnings above say why.", file=sys.stderr)
+            return 1
+    except (CannotBuild, NoCourseFolder) as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    print(f"The site is in {os.path.relpath(pages(root))}/index.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

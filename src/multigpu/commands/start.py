@@ -1,0 +1,96 @@
+"""``multigpu start``: build the site if it is stale, then open site and JupyterLab on one port."""
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from multigpu.commands import site
+from multigpu.commands.folder import NoCourseFolder, course_folder
+
+USAGE = 2  # exit code: nothing is wrong with the course, something has to be changed first
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``multigpu start``."""
+    parser.add_argument("--port", type=int, default=8888, help="port on localhost (default 8888)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the addresses")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C. Returns 0 then, or 2 after one line that says what to change first."""
+    try:
+        root = course_folder()
+        require_lab()
+        require_port(args.port)
+        prepare_site(root)
+        open_course(root, port=args.port, open_browser=not args.no_browser)
+    except (CannotStart, NoCourseFolder, site.CannotBuild) as problem:
+        print(problem, file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:  # before the server took the signal over
+        print("\nStopped.")
+    finally:
+        end_children()
+    return 0
+
+
+class CannotStart(Exception):
+    """Something has to be changed first; the message says what."""
+
+
+def require_lab() -> None:
+    """Raise :class:`CannotStart` when JupyterLab is not installed."""
+    if find_spec("jupyterlab") is None:
+        raise CannotStart(
+            "JupyterLab is not installed: pip install -e '.[course]' -c constraints.txt"
+        )
+
+
+def require_port(port: int) -> None:
+    """Raise :class:`CannotStart` when ``port`` is no port or another program listens on it."""
+    from multigpu.commands.lab import port_is_free
+
+    if not 1 <= port <= 65535:
+        raise CannotStart(f"{port} is not a port: choose a number from 1024 to 65535.")
+    if not port_is_free(port):
+        raise CannotStart(
+            f"Port {port} is taken (is the course already open in another terminal?). "
+            f'Choose another: make start ARGS="--port {port + 1}" or '
+            f"multigpu start --port {port + 1}"
+        )
+
+
+def prepare_site(root: Path) -> None:
+    """Build the pages if they are stale; the lab opens even when they fail to build."""
+    if not site.is_stale(root):
+        return
+    print("Building the site: it runs the notebook once, this takes a few minutes the first time.")
+    sys.stdout.flush()
+    if not site.build(root):
+        print("The site did not build cleanly (see above). The lab opens all the same.")
+
+
+def open_course(root: Path, *, port: int, open_browser: bool) -> None:
+    """Run the server in this process, with the course's command on the notebooks' PATH."""
+    from multigpu.commands.lab import serve
+
+    commands = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([commands, os.environ.get("PATH", os.defpath)])
+    serve(root, port=port, open_browser=open_browser)
+
+
+def end_children() -> None:
+    """End what the server or a stopped build left running: kernels, terminals, Sphinx."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, deaf = psutil.wait_procs(left, timeout=5)
+    for process in deaf:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
