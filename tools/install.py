@@ -89,9 +89,9 @@ def install(extras: Sequence[str], *, has_gpu: bool) -> None:
     log = VENV / "install.log"
     log.unlink(missing_ok=True)
     constraints = ["-c", str(ROOT / "constraints.txt")]
-    pip = f"pip=={venv_state.pinned(ROOT, 'pip')}"
-    if not run_pip(PYTHON, ["--progress-bar=off", pip], log=log):
+    if not is_installed("pip") and not run_pip(PYTHON, [*constraints, "-U", "pip"], log=log):
         raise failure(log)
+    constraints += ["--progress-bar=raw"]  # numbers that pip_progress reads; the old pip had none
     install_torch(constraints, has_gpu=has_gpu, log=log)
     print(f"Installing the other packages ({', '.join(extras)})")
     course = f"{ROOT}[{','.join(extras)}]"

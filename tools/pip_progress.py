@@ -42,7 +42,7 @@ class Doing:
 
 def run_pip(python: Path, arguments: Sequence[str], *, log: Path) -> bool:
     """Run ``pip install`` with ``arguments``; whether it succeeded. Its output goes to ``log``."""
-    command = [str(python), "-m", "pip", "install", "--progress-bar=raw", *arguments]
+    command = [str(python), "-m", "pip", "install", *arguments]
     doing = Doing()
     screen = Screen(sys.stdout)
     pip = subprocess.Popen(
