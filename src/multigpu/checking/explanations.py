@@ -1,0 +1,43 @@
+"""What torch's error messages usually mean, in plain words."""
+
+import re
+
+EXPLANATIONS = (
+    (
+        r"Expected all tensors to be on the same device",
+        "two tensors of one operation lie on different devices. Bring one to the other: "
+        "x.to(y.device).",
+    ),
+    (
+        r"can't convert cuda:\d+ device type tensor to numpy",
+        "numpy reads only the CPU's memory. Use x.cpu() first.",
+    ),
+    (r"invalid device ordinal", "there are fewer GPUs than this number; GPUs count from 0."),
+    (r"CUDA out of memory", "more was put on this GPU than its memory holds."),
+    (
+        r"does not require grad and does not have a grad_fn",
+        "the way back for gradients is cut: by detach(), .data, .item(), no_grad or a new tensor.",
+    ),
+    (
+        r"leaf Variable that requires grad",
+        "a parameter was changed in place while autograd records. Do it inside torch.no_grad().",
+    ),
+    (
+        r"modified by an inplace operation",
+        "a tensor that backward still needs was changed in place.",
+    ),
+    (
+        r"second time",
+        "backward ran twice through one graph. Compute the outputs again, or add up the losses.",
+    ),
+    (
+        r"maximum recursion depth exceeded",
+        "a function calls itself without end.",
+    ),
+    (r"partially initialized module", "a file beside yours has the name of a library."),
+)
+
+
+def explanation(text: str) -> str | None:
+    """The explanation of the first message that ``text`` contains."""
+    return next((why for pattern, why in EXPLANATIONS if re.search(pattern, text)), None)

@@ -1,0 +1,125 @@
+"""The processes that descend from this one: how busy they are, and how to end all of them.
+
+Linux hands an orphaned grandchild to the nearest ancestor that asked for it, so nothing can
+escape.  Elsewhere those that fled are found by a mark in their environment.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARK = "MULTIGPU_CHECK"  # in the environment of the server, inherited by whatever it starts
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(prctl: Callable[..., int] | None, parent: int) -> None:
+    """Let the kernel kill this process when its parent ends.
+
+    ``prctl`` is bound before the fork: loading a library afterwards is not safe.
+    """
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we could ask
+        os._exit(1)
+
+
+def bind_prctl() -> Callable[..., int] | None:
+    """The C function ``prctl`` where the system has it."""
+    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def descendants() -> list[psutil.Process]:
+    """Every living process that comes from this one."""
+    me = psutil.Process()
+    found = {process.pid: process for process in me.children(recursive=True)}
+    if sys.platform != "linux":
+        found |= {process.pid: process for process in marked(os.environ.get(MARK, ""))}
+        found.pop(me.pid, None)
+    return [process for process in found.values() if _alive(process)]
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Every process that comes from the server with this mark, the server itself included."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # other people's processes hide theirs
+            if mark and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def end_all(leader: int) -> None:
+    """Kill the process group of ``leader`` and every descendant, and wait until they are gone."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+        left = descendants()
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        reap()
+        if not left:
+            return
+        time.sleep(0.005)
+
+
+def reap() -> None:
+    """Collect every child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a family of processes does at one moment."""
+
+    cpu: float  # seconds used so far, by living members
+    memory: int  # resident bytes
+    runnable: bool  # some thread runs, waits for a core or for the disk
+    members: int
+
+
+def signs() -> Signs:
+    """The vital signs of all descendants together."""
+    cpu, memory, runnable, family = 0.0, 0, False, descendants()
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            cpu += times.user + times.system
+            cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+            memory += process.memory_info().rss
+            runnable = runnable or _runnable(process)
+    return Signs(cpu, memory, runnable, len(family))
+
+
+def _runnable(process: psutil.Process) -> bool:
+    if sys.platform != "linux":
+        return bool(process.status() == psutil.STATUS_RUNNING)
+    for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] in "RD":
+                return True
+    return False

@@ -1,0 +1,177 @@
+"""The pytest plugin: runs the checks of ``tests/exercises`` on one submission.
+
+    pytest tests/exercises --submission DIR
+
+gives one verdict per exercise at the end.  ``multigpu check`` runs the same tests with the same
+plugin inside its own process.
+"""
+
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+import pytest
+
+from multigpu.checking.catalog import Catalog, Exercise
+from multigpu.checking.learner import Learner
+from multigpu.checking.places import Course, find_course
+from multigpu.checking.tally import Tally
+from multigpu.checking.verdicts import CheckerFault, Refused, Verdict
+from multigpu.checking.warm import WarmServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of a plain pytest run."""
+    group = parser.getgroup("multigpu")
+    group.addoption(
+        "--submission", metavar="DIR", help="folder with the modules to check (default: solutions)"
+    )
+    group.addoption(
+        "--backing",
+        metavar="WHERE",
+        help="cpu: virtual GPUs; cuda:0: virtual GPUs on this real one; real: real GPUs. "
+        "Default: cpu, and real too where there are two GPUs or more",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the checks, unless the command has brought its own."""
+    config.addinivalue_line("markers", "exercise(name): a check of this exercise")
+    if not any(isinstance(plugin, Checks) for plugin in config.pluginmanager.get_plugins()):
+        config.pluginmanager.register(Checks(backing=config.getoption("--backing")))
+
+
+class Checks:
+    """All checks of one pytest run, and what they found."""
+
+    def __init__(
+        self,
+        course: Course | None = None,
+        *,
+        submission: Path | None = None,
+        wanted: Iterable[Exercise] | None = None,
+        server: WarmServer | None = None,
+        backing: str | None = None,
+    ) -> None:
+        self._course, self._submission, self._backing = course, submission, backing
+        self._server, self._brought = server, server is not None
+        self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
+        self._exercises: dict[str, Exercise] = {}
+        self._tallies = {name: Tally(name) for name in self._wanted or ()}
+        self._learners: dict[str, Learner] = {}  # by test
+        self.fault: str | None = None  # what stopped pytest itself
+
+    def verdicts(self) -> list[Verdict]:
+        """One verdict per exercise, in the order of the course."""
+        if self.fault:
+            for tally in self._tallies.values():
+                tally.fault(self.fault)
+        order = list(self._exercises)
+        names = sorted(self._tallies, key=lambda name: order.index(name) if name in order else -1)
+        return [self._tallies[name].verdict() for name in names]
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Count the checks of each exercise and drop those that nobody asked for."""
+        marked = [(item, name) for item in items if (name := exercise_name(item))]
+        if marked and self._course is None:
+            self._course = find_course(marked[0][0].path)
+        if self._course is not None:
+            self._exercises = {e.name: e for e in Catalog(self._course).exercises}
+        dropped = []
+        for item, name in marked:
+            if name not in self._exercises:
+                raise pytest.UsageError(f"{item.nodeid}: there is no exercise {name}")
+            if self._wanted is None or name in self._wanted:
+                self._tallies.setdefault(name, Tally(name)).total += 1
+            else:
+                dropped.append(item)
+        if dropped:
+            items[:] = [item for item in items if item not in dropped]
+            config.hook.pytest_deselected(items=dropped)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run every check on virtual GPUs, and on real ones where there are enough."""
+        if "learner" in metafunc.fixturenames:
+            metafunc.fixturenames.append("backing")
+            metafunc.parametrize("backing", self._backings(), scope="session")
+
+    def _backings(self) -> list[str]:
+        if self._backing:
+            return [self._backing]
+        import torch
+
+        return ["cpu", "real"] if torch.cuda.device_count() > 1 else ["cpu"]
+
+    @pytest.fixture
+    def learner(self, request: pytest.FixtureRequest, backing: str) -> Learner:
+        """The submission, ready to run."""
+        name = exercise_name(request.node)
+        if name is None or self._course is None:
+            raise CheckerFault(f"{request.node.name} uses the learner without @exercise(...)")
+        if self._tallies[name].stopped:
+            pytest.skip("an earlier check of this exercise has said why already")
+        if self._server is None:
+            self._server = WarmServer()
+        submission = self._submission or self._option(request.config) or self._course.solutions
+        learner = Learner(self._server, self._exercises[name], submission, backing)
+        self._learners[request.node.nodeid] = learner
+        return learner
+
+    def _option(self, config: pytest.Config) -> Path | None:
+        given = config.getoption("--submission")
+        return Path(config.invocation_params.dir, given).resolve() if given else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put the outcome of a check into its exercise's tally."""
+        report = yield
+        name = exercise_name(item)
+        if name is None:
+            return report
+        tally = self._tallies[name]
+        tally.seconds += report.duration
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(error, Refused):
+            tally.fail(error)
+            report.longrepr = f"{error.status} ({error.message_id})\n{error.message}"
+        elif report.failed:
+            tally.fault(report.longreprtext)
+        elif report.when == "call" and report.passed:
+            learner = self._learners.pop(item.nodeid, None)
+            if learner is None or not learner.answers:
+                tally.fault(f"{item.nodeid} passed without running the submission")
+                report.outcome, report.longrepr = "failed", "the check ran nothing"
+            else:
+                tally.passed += 1
+        return report
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Remember that a file of checks could not be read."""
+        if report.failed:
+            self.fault = report.longreprtext
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """Remember that pytest itself failed."""
+        self.fault = str(excrepr)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """One line per exercise, below pytest's own report."""
+        if self._tallies:
+            terminalreporter.section("exercises")
+            for v in self.verdicts():
+                line = f"{v.exercise:<40} {v.status:<14} {v.passed}/{v.total}  {v.message_id or ''}"
+                terminalreporter.line(line.rstrip())
+
+    def pytest_unconfigure(self) -> None:
+        """End the server, if it was started here."""
+        if self._server is not None and not self._brought:
+            self._server.close()
+
+
+def exercise_name(item: pytest.Item) -> str | None:
+    """The exercise that a test is marked with."""
+    mark = item.get_closest_marker("exercise")
+    return str(mark.args[0]) if mark else None

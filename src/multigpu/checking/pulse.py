@@ -1,0 +1,50 @@
+"""Tells a worker that hangs from one that is slow, or has to wait because the machine is busy."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from multigpu.checking.family import Signs
+from multigpu.checking.limits import Limits
+
+Excess = Literal["memory", "processes", "busy", "blocked", "slow"]
+
+QUIET_SHARE = 0.05  # a blocked worker uses less of a core than this
+AWAKE_SHARE = 0.1  # and is found awake in fewer of the looks than this
+
+
+@dataclass
+class Pulse:
+    """The vital signs of a worker over the last seconds.
+
+    A worker that waits for a core is runnable and a worker that is blocked is not, however busy
+    the machine is.  That is what makes the difference here, and not the clock.
+    """
+
+    limits: Limits
+    began: float
+    own_memory: int  # what every forked process holds from the start, in bytes
+    _looks: deque[tuple[float, Signs]] = field(default_factory=deque)
+
+    def judge(self, now: float, signs: Signs) -> Excess | None:
+        """The limit that is passed at this moment, if one is."""
+        if signs.memory - signs.members * self.own_memory > self.limits.memory:
+            return "memory"
+        if signs.members > self.limits.processes:
+            return "processes"
+        if signs.cpu > self.limits.cpu:
+            return "busy"
+        if now - self.began > self.limits.wall:
+            return "slow"
+        self._looks.append((now, signs))
+        return "blocked" if self._blocked(now) else None
+
+    def _blocked(self, now: float) -> bool:
+        if now - self._looks[0][0] < self.limits.idle:
+            return False
+        used = self._looks[-1][1].cpu - self._looks[0][1].cpu
+        awake = sum(signs.runnable for _, signs in self._looks)
+        blocked = used < QUIET_SHARE * self.limits.idle and awake < AWAKE_SHARE * len(self._looks)
+        while now - self._looks[0][0] >= self.limits.idle:
+            self._looks.popleft()
+        return blocked

@@ -1,0 +1,45 @@
+"""What the judge asks of the worker."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from multigpu.checking.catalog import Signature
+from multigpu.checking.limits import Limits
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run of a learner's module.
+
+    ``source`` is the text of ``path``, so that judge and worker speak of the same version even
+    while the learner saves a new one.  ``gpus`` virtual GPUs are there, or real ones when
+    ``backing`` is "real".
+    """
+
+    path: str
+    source: str
+    function: str
+    signature: Signature
+    refused: tuple[str, ...]
+    gpus: int
+    memory: str
+    backing: str
+    limits: Limits
+
+    def header(self) -> dict[str, Any]:
+        """As plain data, for the wire."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, header: dict[str, Any]) -> "Request":
+        """The inverse of ``header``."""
+        header = dict(header)
+        signature = header.pop("signature")
+        return cls(
+            signature=Signature(
+                tuple(signature["positional"]), tuple(signature["keyword_only"]), signature["text"]
+            ),
+            refused=tuple(header.pop("refused")),
+            limits=Limits(**header.pop("limits")),
+            **header,
+        )

@@ -1,0 +1,73 @@
+"""The warm server: imports torch once, then forks one worker per request.
+
+    python -m multigpu.checking.server FD
+
+``FD`` is a socket to the judge, and the server lives as long as the other end of it is open.  It
+runs no operator on tensors and never touches a GPU: threads and CUDA do not survive a fork.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+from typing import Any
+
+from multigpu.checking import family
+from multigpu.checking.frames import Closed, receive, send
+from multigpu.checking.request import Request
+from multigpu.checking.supervision import JudgeGone, Supervision
+from multigpu.checking.worker import Channels, live
+
+
+def main(descriptor: int) -> None:
+    """Serve until the judge is gone."""
+    judge = socket.socket(fileno=descriptor)
+    judge.set_inheritable(False)
+    family.adopt_orphans()
+    warm_up()
+    with contextlib.suppress(Closed, JudgeGone):
+        while True:
+            header, payload = receive(judge)
+            report, answer = serve(Request.of(header), payload, judge)
+            send(judge, report, answer)
+
+
+def warm_up() -> None:
+    """Import what workers need, so that none has to."""
+    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    import torch
+
+    import multigpu.gpus  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """Run one worker and report how it ended."""
+    folder = tempfile.mkdtemp(prefix="multigpu-check-")
+    names = ("mouth", "output", "stack", "lifeline")
+    pipes = {name: os.pipe() for name in names}
+    readers = {name: pipes[name][0] for name in names[:3]}
+    ours = [*readers.values(), pipes["lifeline"][1]]
+    theirs = [*(pipes[name][1] for name in names[:3]), pipes["lifeline"][0]]
+    token, server, prctl = secrets.token_bytes(16), os.getpid(), family.bind_prctl()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.chdir(folder)
+            live(request, payload, Channels(*theirs), token=token, prctl=prctl, server=server)
+        for descriptor in theirs:
+            os.close(descriptor)
+        return Supervision(pid, readers, limits=request.limits, judge=judge).watch(token)
+    finally:
+        for descriptor in ours:
+            os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

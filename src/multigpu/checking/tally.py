@@ -1,0 +1,47 @@
+"""Counts the checks of each exercise and makes one verdict of them."""
+
+from dataclasses import dataclass, field
+
+from multigpu.checking.verdicts import Refused, Status, Verdict
+
+GO_ON = ("wrong",)  # after anything else the other checks of an exercise would say the same
+
+
+@dataclass
+class Tally:
+    """The checks of one exercise so far."""
+
+    exercise: str
+    total: int = 0
+    passed: int = 0
+    seconds: float = 0.0
+    first: Refused | None = field(default=None)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the remaining checks need not run."""
+        return self.first is not None and self.first.status not in GO_ON
+
+    def fail(self, refused: Refused) -> None:
+        """Note a failing check; the first one is the one that is shown."""
+        self.first = self.first or refused
+
+    def fault(self, text: str) -> None:
+        """Note that a check, or the checker, is itself broken."""
+        self.fail(Refused("checker_fault", "checker_fault", text))
+
+    def verdict(self) -> Verdict:
+        """The verdict, given that all checks that could run have run."""
+        if self.first is None and not self.passed:
+            self.fault(f"no check of {self.exercise} ran")
+        status: Status = self.first.status if self.first else "pass"
+        return Verdict(
+            exercise=self.exercise,
+            status=status,
+            message_id=self.first.message_id if self.first else None,
+            message=self.first.message if self.first else "",
+            passed=self.passed,
+            total=self.total,
+            seconds=round(self.seconds, 3),
+            output=self.first.output if self.first else "",
+        )

@@ -1,0 +1,105 @@
+"""Watches the learner's code while it runs: where it returned, and which forbidden code it called.
+
+Python calls the tracer once for every Python function that starts, in every thread.
+"""
+
+import inspect
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+
+@dataclass
+class Tracer:
+    """Notes of one run of an exercise.
+
+    ``folder`` holds the learner's files.  ``refused`` maps a file or a folder of forbidden code to
+    the name that people know it by.
+    """
+
+    folder: str
+    refused: dict[str, str]
+    watched: set[types.CodeType] = field(default_factory=set)
+    calls: int = 0
+    returned: tuple[str, int] | None = None  # file and line of the last return
+    used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
+    _names: dict[types.CodeType, str | None] = field(default_factory=dict)
+
+    def watch(self, exercise: Any) -> None:
+        """Follow the calls of a function, or of all methods of a class."""
+        functions = vars(exercise).values() if isinstance(exercise, type) else [exercise]
+        for function in functions:
+            code = getattr(inspect.unwrap(function), "__code__", None)
+            if code is not None:
+                self.watched.add(code)
+
+    def start(self) -> None:
+        """Begin in this thread and in all that it will start."""
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+
+    def stop(self) -> None:
+        """End in this thread."""
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def _call(self, frame: types.FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        if code in self.watched:
+            self.calls += 1
+            return self._inside
+        try:
+            name = self._names[code]
+        except KeyError:
+            name = self._names[code] = self._refused_name(code.co_filename)
+        if name is not None and self.used is None:
+            caller = self._caller(frame.f_back)
+            if caller is not None:
+                self.used = (name, *caller)
+        return None
+
+    def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
+        if event == "return":
+            self.returned = (frame.f_code.co_filename, frame.f_lineno)
+        return self._inside
+
+    def _refused_name(self, file: str) -> str | None:
+        return next((name for path, name in self.refused.items() if file.startswith(path)), None)
+
+    def _caller(self, frame: types.FrameType | None) -> tuple[str, int] | None:
+        """The line of the learner's that led here, if only Python's own library lies between."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self.folder):
+                return file, frame.f_lineno
+            if "-packages" in file or not file.startswith((STANDARD_LIBRARY, "<")):
+                return None
+            frame = frame.f_back
+        return None
+
+
+def forbidden_code(names: Iterable[str]) -> dict[str, str]:
+    """Where the code of forbidden names lies: a package's folder, or a module's file."""
+    code = {}
+    for name in names:
+        found = _resolve(name)
+        if isinstance(found, types.ModuleType) and found.__file__:
+            file = Path(found.__file__)
+            code[str(file.parent if file.name == "__init__.py" else file)] = name
+    return code
+
+
+def _resolve(name: str) -> object:
+    """The module or object that a dotted name means, None where this torch does not have it."""
+    head, *rest = name.split(".")
+    found: object = sys.modules.get(head)
+    for part in rest:
+        found = getattr(found, part, None)
+    return found

@@ -1,0 +1,177 @@
+"""How values travel from the worker to the judge: JSON for the structure, safetensors for tensors.
+
+Nothing here unpickles.  What is not plain data arrives as Foreign, with only its type's name, so an
+object of the learner's class never comes to life in the judge.
+"""
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_ITEMS = 100_000  # in one answer, all containers together
+MAX_DEPTH = 30
+MAX_TEXT = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Returned:
+    """A tensor that the learner's code handed back, and how it lay in the worker.
+
+    ``value`` is a plain CPU copy; ``device`` says where the original was ("cuda:1").
+    """
+
+    value: "torch.Tensor"
+    device: str
+    requires_grad: bool
+    is_leaf: bool
+    is_parameter: bool
+    layout: str
+
+    @property
+    def shape(self) -> "torch.Size":
+        """The shape of the original."""
+        return self.value.shape
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """The type of its numbers."""
+        return self.value.dtype
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Something that is neither plain data nor exactly a tensor."""
+
+    type_name: str
+
+
+class Encoder:
+    """Turns a value into bytes.  Make it before the learner's module is imported.
+
+    It holds on to the functions it needs, so that patching torch or builtins later has no effect.
+    """
+
+    def __init__(self, tensor_types: frozenset[type]) -> None:
+        import torch
+        from safetensors.torch import save
+
+        self._tensor_types = tensor_types
+        self._parameter = torch.nn.Parameter
+        self._named = (torch.device, torch.dtype)
+        self._size = torch.Size
+        self._save: Callable[[dict[str, torch.Tensor]], bytes] = save
+        self._detach, self._cpu = torch.Tensor.detach, torch.Tensor.cpu
+        self._to_dense, self._clone = torch.Tensor.to_dense, torch.Tensor.clone
+        self._as_real = torch.view_as_real
+        self._contiguous = torch.contiguous_format
+        self._dumps, self._type, self._str = json.dumps, type, str
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._items = 0
+
+    def encode(self, value: object) -> bytes:
+        """One message with the whole value."""
+        self._tensors, self._items = {}, 0
+        header = self._dumps(self._tree(value, 0)).encode()
+        return struct.pack(">I", len(header)) + header + self._save(self._tensors)
+
+    def _tree(self, value: Any, depth: int) -> Any:
+        kind = self._type(value)
+        self._items += 1
+        if depth > MAX_DEPTH or self._items > MAX_ITEMS:
+            return {"foreign": f"{kind.__name__} with too much in it"}
+        if value is None or kind in (bool, int, float):
+            return value
+        if kind is str:
+            return value[:MAX_TEXT]
+        if kind in (list, tuple, self._size):
+            name = "list" if kind is list else "tuple"
+            return {name: [self._tree(item, depth + 1) for item in value[:MAX_ITEMS]]}
+        if kind is dict:
+            pairs = [
+                [self._tree(key, depth + 1), self._tree(item, depth + 1)]
+                for key, item in value.items()
+            ]
+            return {"dict": pairs}
+        if kind in self._named:
+            return self._str(value)
+        if kind in self._tensor_types:
+            return self._tensor(value)
+        return {"foreign": kind.__name__}
+
+    def _tensor(self, tensor: "torch.Tensor") -> dict[str, Any]:
+        name = self._str(len(self._tensors))
+        copy = self._cpu(self._detach(tensor))
+        if self._str(copy.layout) != "torch.strided":
+            copy = self._to_dense(copy)
+        if copy.is_complex():
+            copy = self._as_real(copy.resolve_conj())
+        self._tensors[name] = self._clone(copy, memory_format=self._contiguous)
+        return {
+            "tensor": name,
+            "complex": tensor.is_complex(),
+            "device": self._str(tensor.device),
+            "requires_grad": tensor.requires_grad,
+            "is_leaf": tensor.is_leaf,
+            "is_parameter": isinstance(tensor, self._parameter),
+            "layout": self._str(tensor.layout).removeprefix("torch."),
+        }
+
+
+def decode(message: bytes) -> Any:
+    """The value of a message: plain data, Returned for tensors, Foreign for all else."""
+    from safetensors.torch import load
+
+    (length,) = struct.unpack_from(">I", message)
+    tree = json.loads(message[4 : 4 + length])
+    return _value(tree, load(message[4 + length :]))
+
+
+def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if "list" in tree:
+        return [_value(item, tensors) for item in tree["list"]]
+    if "tuple" in tree:
+        return tuple(_value(item, tensors) for item in tree["tuple"])
+    if "dict" in tree:
+        return {_value(key, tensors): _value(item, tensors) for key, item in tree["dict"]}
+    if "foreign" in tree:
+        return Foreign(tree["foreign"])
+    import torch
+
+    fields = dict(tree)
+    value = tensors[fields.pop("tensor")]
+    return Returned(torch.view_as_complex(value) if fields.pop("complex") else value, **fields)
+
+
+def describe(value: object) -> str:
+    """What came back, in words for a message: "a list of 3 tensors", "a generator", "None"."""
+    if isinstance(value, Returned):
+        shape = tuple(value.shape)
+        return f"a tensor of shape {shape} ({str(value.dtype)[6:]}) on {value.device}"
+    if isinstance(value, Foreign):
+        return _with_article(value.type_name)
+    if isinstance(value, list | tuple):
+        of = "tensors" if value and all(isinstance(v, Returned) for v in value) else "values"
+        one = of[:-1] if len(value) == 1 else of
+        return (
+            f"an empty {type(value).__name__}"
+            if not value
+            else (f"a {type(value).__name__} of {len(value)} {one}")
+        )
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the text {value[:60]!r}"
+    return _with_article(type(value).__name__)
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,261 @@
+"""The process in which a learner's code runs: forked from the warm server, used once.
+
+It reports in frames: each phase as it begins, then the answer, and at the very end that it ended
+cleanly.  A run without that last frame never passes.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import inspect
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from multigpu.checking import family
+from multigpu.checking.frames import Mouth
+from multigpu.checking.request import Request
+from multigpu.checking.tracing import Tracer, forbidden_code
+from multigpu.checking.wire import Encoder
+
+if TYPE_CHECKING:
+    import torch
+
+SHOWN_FRAMES = 20
+SHOWN_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The file descriptors a worker needs; all others are closed."""
+
+    mouth: int  # frames to the server
+    output: int  # what the learner's code prints
+    stack: int  # where the code stands, when asked or when it dies
+    lifeline: int  # closes when the server is gone
+
+
+class SignatureMismatch(Exception):
+    """The learner's function cannot be called as the checks call it."""
+
+
+class MissingFunction(Exception):
+    """The learner's module does not have the function."""
+
+
+def live(
+    request: Request, payload: bytes, channels: Channels, *, token: bytes, prctl: Any, server: int
+) -> NoReturn:
+    """Run one request and end the process.  Called right after the fork."""
+    family.die_with_parent(prctl, server)
+    enter_own_world(channels, request)
+    mouth = Mouth(channels.mouth, token)
+    leave = os._exit
+    os._exit = _reporting_exit(mouth, leave)  # type: ignore[assignment]
+    try:
+        run(request, payload, mouth)
+        mouth.say({"phase": "ending"})
+        finish()
+        mouth.say({"phase": "ended"})
+        leave(0)
+    except BaseException:  # a fault of ours, or the learner's code broke what we use
+        mouth.say({"phase": "fault", "traceback": traceback.format_exc()[-SHOWN_TEXT:]})
+    finally:
+        leave(70)
+
+
+def enter_own_world(channels: Channels, request: Request) -> None:
+    """Own session, own descriptors, nothing to read, limits that the kernel holds."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, nothing), (1, channels.output), (2, channels.output)):
+        os.dup2(source, target)
+    keep = sorted({channels.mouth, channels.stack, channels.lifeline})
+    for low, high in zip([2, *keep], [*keep, 65536], strict=True):
+        os.closerange(low + 1, high)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable(channels.stack, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, channels.stack, all_threads=True)
+    if sys.platform != "linux":
+        threading.Thread(target=_end_with, args=(channels.lifeline,), daemon=True).start()
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, request.limits.file_size)
+    if request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more than it uses
+        _limit(resource.RLIMIT_DATA, _data_now() + request.limits.memory)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _data_now() -> int:
+    """The bytes that RLIMIT_DATA counts, as the kernel sees them now."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[5]) * resource.getpagesize()
+
+
+def _end_with(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reporting_exit(mouth: Mouth, leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    """``os._exit`` for the learner's code: it tells from which line, then it does exit."""
+
+    def _exit(status: int) -> NoReturn:
+        frame = sys._getframe(1)
+        mouth.say(
+            {
+                "phase": "left",
+                "status": int(status),
+                "where": [frame.f_code.co_filename, frame.f_lineno],
+            }
+        )
+        leave(status)
+
+    return _exit
+
+
+def run(request: Request, payload: bytes, mouth: Mouth) -> None:
+    """Everything from the drive's arrival to the answer's departure."""
+    import cloudpickle  # type: ignore[import-untyped]
+    import torch
+
+    drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
+    tracer = Tracer(os.path.dirname(request.path) + os.sep, forbidden_code(request.refused))
+    with machine(request) as (devices, tensor_types):
+        encoder = Encoder(tensor_types)
+        torch.manual_seed(0)
+        mouth.say({"phase": "importing"})
+        try:
+            tracer.start()
+            submission = load(request)
+            exercise = find(submission, request)
+            tracer.watch(exercise)
+            mouth.say({"phase": "running"})
+            result = drive(submission, devices, *arguments)
+        except BaseException as error:  # sys.exit and KeyboardInterrupt too
+            tracer.stop()
+            mouth.say({"phase": "raised", **describe(error, request), **notes(tracer)})
+            return
+        tracer.stop()
+        mouth.say({"phase": "returning", **notes(tracer), "line": _first_line(exercise)})
+        mouth.say({"phase": "answer"}, encoder.encode(result))
+
+
+@contextlib.contextmanager
+def machine(request: Request) -> Iterator[tuple[Sequence["torch.device"], frozenset[type]]]:
+    """The GPUs of this run, and the types that count as exactly a tensor on them."""
+    import torch
+
+    types_ = frozenset({torch.Tensor, torch.nn.Parameter})
+    if request.backing == "real" or not request.gpus:
+        yield [torch.device("cuda", index) for index in range(request.gpus)], types_
+        return
+    from multigpu.gpus import virtual_gpus
+
+    with virtual_gpus(request.gpus, memory=request.memory, backing=request.backing) as virtual:
+        probe = torch.zeros(1).to(virtual.devices[0])
+        yield virtual.devices, types_ | {type(probe), type(torch.nn.Parameter(probe))}
+
+
+def load(request: Request) -> types.ModuleType:
+    """Import the learner's module from its text.
+
+    Its folder comes last on ``sys.path``: a ``random.py`` beside it hides nothing.
+    """
+    name = os.path.splitext(os.path.basename(request.path))[0]
+    sys.dont_write_bytecode = True
+    sys.path.append(os.path.dirname(request.path))
+    module = types.ModuleType(name)
+    module.__file__ = request.path
+    sys.modules[name] = module
+    exec(compile(request.source, request.path, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def find(submission: types.ModuleType, request: Request) -> Any:
+    """The learner's function, if it can be called as the checks call it."""
+    exercise = vars(submission).get(request.function)
+    if exercise is None:
+        names = [
+            name
+            for name, value in vars(submission).items()
+            if getattr(value, "__module__", None) == submission.__name__
+        ]
+        raise MissingFunction(", ".join(names))
+    if not callable(exercise):
+        raise SignatureMismatch(f"{request.function} is no function but {type(exercise).__name__}")
+    try:
+        signature = inspect.signature(exercise)
+    except (TypeError, ValueError):  # built in C: the call itself will tell
+        return exercise
+    try:
+        signature.bind(
+            *request.signature.positional, **dict.fromkeys(request.signature.keyword_only)
+        )
+    except TypeError as error:
+        raise SignatureMismatch(f"{request.function}{_bare(signature)}") from error
+    return exercise
+
+
+def _bare(signature: inspect.Signature) -> str:
+    """A signature without annotations."""
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+def _first_line(exercise: Any) -> list[Any] | None:
+    code = getattr(inspect.unwrap(exercise), "__code__", None)
+    return [code.co_filename, code.co_firstlineno] if code else None
+
+
+def notes(tracer: Tracer) -> dict[str, Any]:
+    """What the tracer saw, as plain data."""
+    return {"calls": tracer.calls, "returned": tracer.returned, "used": tracer.used}
+
+
+def describe(error: BaseException, request: Request) -> dict[str, Any]:
+    """An exception as plain data: its type, its text, and the frames that lie in user files."""
+    frames = [
+        [frame.filename, frame.lineno, frame.name]
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    details: dict[str, Any] = {}
+    if isinstance(error, SyntaxError):
+        details = {"line": error.lineno, "column": error.offset, "file": error.filename}
+    if isinstance(error, SystemExit):
+        details = {"status": repr(error.code)}
+    if isinstance(error, ImportError):
+        details = {"module": error.name}
+    return {
+        "type": type(error).__name__,
+        "types": [kind.__name__ for kind in type(error).__mro__],
+        "text": _text(error),
+        "notes": [str(note)[:SHOWN_TEXT] for note in getattr(error, "__notes__", [])][:5],
+        "frames": frames[:SHOWN_FRAMES] + frames[SHOWN_FRAMES:][-SHOWN_FRAMES:],
+        **details,
+    }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:SHOWN_TEXT]
+    except BaseException:  # the learner's own __str__
+        return "(its text cannot be shown)"
+
+
+def finish() -> None:
+    """End as Python ends a program: wait for its threads, then run what was registered."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()

@@ -1,0 +1,39 @@
+"""The ``multigpu`` command.  Each sub-command lives in ``multigpu.commands``, loaded when used."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "start": "open JupyterLab and the course's pages in the browser",
+    "list": "show all exercises and what is done",
+    "next": "show the task of the next exercise",
+    "check": "check what you have written",
+    "watch": "check again whenever you save",
+    "hint": "show a hint",
+    "reset": "put the starter of an exercise back (asks first, keeps a backup)",
+    "solution": "show the reference solution",
+    "doctor": "look whether everything the course needs is there",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one sub-command; returns the exit code (2: wrong usage)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="multigpu", description="Learn to train on many GPUs.", allow_abbrev=False
+    )
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((word for word in given if word in COMMANDS), None)
+    for name, summary in COMMANDS.items():
+        sub = parsers.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        if name == chosen:
+            importlib.import_module(f"multigpu.commands.{name}").add_arguments(sub)
+    options = parser.parse_args(given)
+    command = importlib.import_module(f"multigpu.commands.{options.command}")
+    try:
+        return int(command.run(options))
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
