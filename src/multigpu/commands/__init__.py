@@ -1,5 +1,6 @@
-"""Sub-commands of ``multigpu`` that look after the course itself, not after an answer.
+"""The sub-commands of ``multigpu``, one module each, imported when used.
 
-``start`` opens the course (:mod:`.start`, with :mod:`.site` that builds the pages and :mod:`.lab`
-that serves them); ``doctor`` says whether this machine is ready (:mod:`.doctor`, :mod:`.health`).
+A sub-command is a module with ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit
+code. Beside them: ``start`` builds the pages with :mod:`.site` and serves them with :mod:`.lab`,
+``doctor`` takes its findings from :mod:`.health`, and :mod:`.folder` finds the repository.
 """

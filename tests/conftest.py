@@ -1,0 +1,90 @@
+"""Tests that need GPUs, the built site or a tool: what is missing here is said, never hidden.
+
+In CI (``CI=true``) everything but a GPU is installed, so there a missing tool fails its tests.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+pytest_plugins = ["multigpu.checking.plugin"]  # tests/exercises: the checks and their options
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-gpu", action="store_true", help="fail where there is no NVIDIA GPU")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("--require-gpu", default=False) and gpu_count() == 0:
+        pytest.exit("There is no NVIDIA GPU that PyTorch can use on this machine.", returncode=1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        needed = 2 if item.get_closest_marker("multi_gpu") else 1
+        if not (item.get_closest_marker("gpu") or item.get_closest_marker("multi_gpu")):
+            continue
+        if gpu_count() < needed:
+            reason = f"needs {needed} NVIDIA GPU(s), this machine has {gpu_count()}"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@cache
+def gpu_count() -> int:
+    """How many real GPUs PyTorch sees; torch is imported only when a test asks."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@pytest.fixture(scope="session")
+def tool() -> Callable[..., str]:
+    """``tool("chromium", "google-chrome")``: the path of the first that is installed."""
+
+    def find(*names: str) -> str:
+        for name in names:
+            if path := shutil.which(name):
+                return path
+        missing(f"{names[0]} is not installed (Debian: sudo apt install {names[0]})")
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def node_module(tool: Callable[..., str]) -> Callable[[str], Path]:
+    """``node_module("axe-core")``: its folder, as ``make test`` installs it with npm."""
+
+    def find(name: str) -> Path:
+        tool("node")
+        folder = ROOT / "tests" / "site" / "node_modules" / name
+        if not folder.is_dir():
+            missing(f"{name} is not installed (npm ci --prefix tests/site)")
+        return folder
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def built_site() -> Path:
+    """The folder of the built site, built now if it is stale; warnings fail the build."""
+    from multigpu.commands import site
+
+    try:
+        assert site.build(ROOT), "the site did not build: run make site"
+    except site.CannotBuild as problem:
+        missing(str(problem))
+    return site.pages(ROOT)
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip with ``reason``, or fail with it in CI, where every tool is installed."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
