@@ -1,0 +1,376 @@
+/* The course's only script: the quiz, the notebook button, printing, and the stepper.
+   Every page reads without it. It asks nothing of the network. */
+"use strict";
+
+/* ---- quiz: a list of <details> becomes a group of radio buttons ---------------------------------- */
+
+function makeQuiz(box) {
+  const list = box.querySelector(".course-choices");
+  const said = box.querySelector(".course-said");
+  list.setAttribute("role", "radiogroup");
+  list.setAttribute("aria-labelledby", box.dataset.quiz);
+  const choices = [...list.children].map((item) => {
+    const choice = document.createElement("div");
+    choice.className = "course-choice";
+    choice.setAttribute("role", "radio");
+    choice.setAttribute("aria-checked", "false");
+    choice.append(...item.querySelector("summary").childNodes);
+    const answer = item.querySelector("details > p");
+    item.setAttribute("role", "presentation");
+    item.replaceChildren(choice);
+    return { choice, answer, right: item.dataset.right };
+  });
+
+  function focus(index) {
+    const place = (index + choices.length) % choices.length;
+    choices.forEach(({ choice }, i) => { choice.tabIndex = i === place ? 0 : -1; });
+    choices[place].choice.focus();
+  }
+
+  function choose(index) {
+    choices.forEach(({ choice }, i) => {
+      choice.setAttribute("aria-checked", String(i === index));
+      choice.tabIndex = i === index ? 0 : -1;
+    });
+    const { choice, answer, right } = choices[index];
+    choice.dataset.tried = right;
+    said.dataset.right = right;
+    said.replaceChildren(answer.cloneNode(true));
+  }
+
+  /* Arrow keys move only: an answer shows when you ask for it, with space or Enter. */
+  choices.forEach(({ choice }, index) => {
+    choice.tabIndex = index === 0 ? 0 : -1;
+    choice.addEventListener("click", () => choose(index));
+    choice.addEventListener("keydown", (event) => {
+      const moves = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+      if (event.key in moves) focus(index + moves[event.key]);
+      else if (event.key === " " || event.key === "Enter") choose(index);
+      else return;
+      event.preventDefault();
+    });
+  });
+}
+
+/* ---- the notebook button: only where a lab may answer ------------------------------------------- */
+
+function offerNotebook(box) {
+  if (!location.protocol.startsWith("http")) return;
+  box.querySelector("[data-open-notebook]").hidden = false;
+  box.querySelector("[data-how-to-start]").hidden = true;
+}
+
+/* ---- the stepper: one step of data parallelism, from a record made when the site was built ---------- */
+
+const COLUMNS = ["rows", "weights", "outputs", "gradients"];
+const LEFT = 50, COLUMN = 78, HEAD = 24, LANE = 64, WIDTH = LEFT + COLUMNS.length * COLUMN;
+/* Work is a solid bar: who works in which movement, and from which column to which. */
+const WORK = {
+  parallel_apply: { name: "forward", from: 0, to: 2, works: (held) => held.rows },
+  backward: { name: "backward", from: 3, to: 3, works: (held) => held.gradients },
+  step: { name: "step", from: 1, to: 1, works: (held, gpu) => gpu === 0 },
+};
+
+const bytes = (count) => `${count.toLocaleString("en")} B`;
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const gpuOf = (device) => (device === "cpu" ? -1 : Number(device.split(":")[1]));
+const nameOf = (device) => (device === "cpu" ? "CPU" : `GPU ${gpuOf(device)}`);
+
+function html(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function svg(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/* One side of the stepper: lanes for the devices, columns for what travels. */
+class Drawing {
+  constructor(record, side, gpus) {
+    this.record = record;
+    this.gpus = gpus;
+    this.frames = record.runs[gpus][side];
+    this.chunks = this.frames[1].holds.map((held) => held.rows);
+    this.most = Math.max(...this.frames.flatMap((frame) => frame.copies.map((copy) => copy.bytes)));
+  }
+
+  colour(gpu) { return gpu < 0 ? this.record.host : this.record.colours[gpu]; }
+  laneOf(gpu) { return HEAD + (gpu + 1) * LANE; }
+  columnOf(name) { return LEFT + COLUMNS.indexOf(name) * COLUMN; }
+
+  draw(index) {
+    const frame = this.frames[index];
+    const before = this.frames[Math.max(index - 1, 0)];
+    const height = HEAD + (this.gpus + 1) * LANE + 2;
+    const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, "aria-hidden": "true" });
+    COLUMNS.forEach((name) => picture.append(
+      svg("text", { x: this.columnOf(name) + 4, y: 14, class: "muted" }, name)));
+    for (let gpu = -1; gpu < this.gpus; gpu += 1) picture.append(this.lane(gpu));
+    picture.append(...this.held(index === 0 ? frame : before, frame));
+    frame.copies.forEach((copy) => picture.append(this.arrow(copy, frame)));
+    picture.append(...this.work(frame));
+    return picture;
+  }
+
+  lane(gpu) {
+    const y = this.laneOf(gpu), colour = this.colour(gpu);
+    return svg("g", {},
+      svg("rect", { x: 0.5, y: y + 1, width: WIDTH - 1, height: LANE - 5, rx: 8, class: "lane" }),
+      svg("rect", { x: 0.5, y: y + 1, width: 5, height: LANE - 5, rx: 2.5, fill: colour }),
+      svg("text", { x: 12, y: y + LANE / 2 + 2, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`));
+  }
+
+  /* What every device holds; what this movement brought comes in after its arrow. */
+  held(before, frame) {
+    const shapes = [this.squares(-1, "rows", this.record.rows, 0, "")];
+    const anyNew = frame.holds.some((held) => held.weights === 1);
+    frame.holds.forEach((held, gpu) => {
+      const old = before.holds[gpu];
+      const arrives = (what) => (held[what] !== old[what] ? "arrives" : "");
+      const first = sum(this.chunks.slice(0, gpu));
+      if (held.rows) shapes.push(this.squares(gpu, "rows", held.rows, first, arrives("rows")));
+      if (held.outputs) {
+        const start = held.outputs > this.chunks[gpu] ? 0 : first;
+        shapes.push(this.squares(gpu, "outputs", held.outputs, start, arrives("outputs")));
+      }
+      if (held.weights !== null) {
+        const label = anyNew ? ["old", "new"][held.weights] : "";
+        shapes.push(this.bar(gpu, "weights", [held.weights ? "new" : "old"], label, arrives("weights")));
+      }
+      if (held.gradients) {
+        const whole = held.gradients === "whole";
+        const parts = this.chunks.map((rows, part) => [rows, part])
+          .filter(([rows, part]) => rows && (whole || part === gpu)).map(([, part]) => part);
+        shapes.push(this.bar(gpu, "gradients", parts, whole ? "of all rows" : "of its rows",
+          arrives("gradients")));
+      }
+    });
+    return shapes;
+  }
+
+  /* Rows and their outputs, five to a line, each in the colour of the GPU it belongs to. */
+  squares(gpu, column, count, first, style) {
+    const group = svg("g", { class: style });
+    const ends = this.chunks.map((_, i) => sum(this.chunks.slice(0, i + 1)));
+    for (let i = 0; i < count; i += 1) {
+      const owner = ends.findIndex((end) => first + i < end);
+      const place = { x: this.columnOf(column) + 5 + (i % 5) * 9, y: this.laneOf(gpu) + 10 + Math.floor(i / 5) * 9 };
+      const tall = column === "rows" ? 7 : 4;
+      group.append(svg("rect", { ...place, width: 7, height: tall, rx: 1.5, fill: this.colour(owner), class: "item" }));
+    }
+    return group;
+  }
+
+  bar(gpu, column, parts, label, style) {
+    const x = this.columnOf(column) + 5, y = this.laneOf(gpu) + 12, wide = 43 / parts.length;
+    const group = svg("g", { class: style });
+    parts.forEach((part, i) => group.append(svg("rect", {
+      x: x + i * wide, y, width: wide, height: 11, class: typeof part === "string" ? `item ${part}` : "item",
+      ...(typeof part === "number" && { fill: this.colour(part) }) })));
+    if (label) group.append(svg("text", { x, y: y + 24, class: "small muted" }, label));
+    return group;
+  }
+
+  /* Out of the sender's lane, along a track of its own, into the receiver's lane. */
+  arrow(copy, frame) {
+    const [from, to] = [gpuOf(copy.source), gpuOf(copy.target)];
+    const far = Math.max(from, to);
+    const x = this.columnOf(copy.column);
+    const start = x + 50, track = x + 55 + Math.max(far, 0) * 5.5;
+    const shift = from < to ? 3 : -3;
+    const [y1, y2] = [this.laneOf(from) + 18 + shift, this.laneOf(to) + 18 - shift];
+    const path = `M${start} ${y1}H${track}V${y2}H${start + 5}`;
+    const width = 2.2 + 2 * (copy.bytes / this.most), colour = this.colour(from);
+    const targets = from < 0 && copy.column === "outputs";
+    return svg("g", { class: "copy" },
+      svg("path", { d: path, stroke: colour, "stroke-width": width, class: "track" }),
+      svg("path", { d: path, stroke: colour, "stroke-width": width, class: "stripes" }),
+      svg("path", { d: `M${start - 1} ${y2}l7 -4.5v9z`, fill: colour }),
+      svg("rect", { x: -4, y: -4, width: 8, height: 8, rx: 2, fill: colour, class: "packet item",
+        style: `offset-path:path("${path}")` }),
+      svg("text", { x: x + 4, y: this.laneOf(far) + 54, class: "strong" },
+        bytes(copy.bytes) + (targets ? " targets" : "")));
+  }
+
+  work(frame) {
+    const work = WORK[frame.movement];
+    if (!work) return [];
+    return frame.holds.flatMap((held, gpu) => {
+      if (!work.works(held, gpu)) return [];
+      const x = LEFT + work.from * COLUMN + 4, y = this.laneOf(gpu) + 42;
+      const width = (work.to - work.from + 1) * COLUMN - 12;
+      return [svg("g", { class: "work" },
+        svg("rect", { x, y, width, height: 15, rx: 4, fill: this.colour(gpu) }),
+        svg("text", { x: x + width / 2, y: y + 11.5, class: `strong ${gpu ? "dark" : "light"}` }, work.name))];
+    });
+  }
+}
+
+/* The sentence a screen reader hears for one side of a movement. */
+function spoken(title, frame) {
+  const copies = frame.copies.map((copy) =>
+    `${nameOf(copy.source)} to ${nameOf(copy.target)}, ${bytes(copy.bytes)}`);
+  return `${title}: ${frame.says} ${copies.length ? `${copies.join("; ")}.` : ""}`;
+}
+
+class Stepper {
+  constructor(box) {
+    this.box = box;
+    this.record = JSON.parse(box.querySelector("script").textContent);
+    this.movements = Object.keys(this.record.labels);
+    this.index = 0;
+    this.gpus = Math.max(...Object.keys(this.record.runs).map(Number));
+    this.timer = null;
+    this.build();
+    this.show(0);
+  }
+
+  build() {
+    const stage = this.box.querySelector(".course-stage");
+    this.box.querySelector(".course-numbers").open = false;
+    this.sides = Object.fromEntries(Object.entries(this.record.sides).map(
+      ([side, about]) => [side, this.buildSide(side, about)]));
+    this.chips = this.movements.map((movement, index) => {
+      const chip = html("button", { type: "button" }, this.record.labels[movement]);
+      chip.addEventListener("click", () => { this.pause(); this.show(index); });
+      return chip;
+    });
+    const list = html("ol", { class: "course-movements" }, ...this.chips.map((chip) => html("li", {}, chip)));
+    this.status = html("p", { class: "course-heard", role: "status" });
+    stage.append(this.chooser(), list,
+      html("div", { class: "course-sides" }, ...Object.values(this.sides).map((side) => side.figure)),
+      this.buttons(), legend(), this.status);
+    stage.setAttribute("role", "group");
+    stage.setAttribute("aria-label", "One training step, movement by movement");
+    stage.addEventListener("keydown", (event) => this.key(event));
+    this.listenToSwipes(stage);
+  }
+
+  buildSide(side, about) {
+    const parts = {
+      picture: html("div", { class: "course-drawing" }),
+      code: html("code", {}),
+      says: html("p", { class: "course-says" }),
+      total: html("span", { class: "course-total" }),
+    };
+    parts.figure = html("section", { "aria-label": about.title },
+      html("div", { class: "course-side" }, html("strong", {}, about.title), parts.total),
+      html("p", { class: "course-habit" }, about.habit),
+      parts.picture, html("p", { class: "course-line" }, parts.code), parts.says);
+    return parts;
+  }
+
+  chooser() {
+    const group = html("fieldset", { class: "course-gpus" }, html("legend", {}, "GPUs"));
+    Object.keys(this.record.runs).forEach((gpus) => {
+      const choice = html("input", { type: "radio", name: "course-gpus", value: gpus });
+      choice.checked = Number(gpus) === this.gpus;
+      choice.addEventListener("change", () => { this.gpus = Number(gpus); this.show(this.index); });
+      group.append(html("label", {}, choice, gpus));
+    });
+    return group;
+  }
+
+  buttons() {
+    const button = (words, act) => {
+      const made = html("button", { type: "button" }, words);
+      made.addEventListener("click", act);
+      return made;
+    };
+    this.back = button("← Back", () => { this.pause(); this.show(this.index - 1); });
+    this.play = button("Play", () => this.toggle());
+    this.next = button("Next →", () => { this.pause(); this.show(this.index + 1); });
+    this.count = html("span", { class: "course-count" });
+    const keys = html("span", { class: "course-keys" }, "keys: ← → Home End, space plays");
+    return html("div", { class: "course-buttons" }, this.back, this.play, this.next, this.count, keys);
+  }
+
+  show(wanted) {
+    const index = Math.min(Math.max(wanted, 0), this.movements.length - 1);
+    const forward = index > this.index;
+    this.index = index;
+    for (const [side, parts] of Object.entries(this.sides)) {
+      const drawing = new Drawing(this.record, side, this.gpus);
+      const frame = drawing.frames[index];
+      const sent = sum(drawing.frames.slice(0, index + 1).flatMap((f) => f.copies.map((c) => c.bytes)));
+      parts.picture.replaceChildren(drawing.draw(index));
+      parts.picture.classList.toggle("course-moving", forward);
+      parts.code.textContent = frame.code || "\u00a0";
+      parts.says.textContent = frame.says;
+      parts.total.textContent = `${bytes(sent)} sent so far`;
+    }
+    this.chips.forEach((chip, i) => {
+      if (i === index) chip.setAttribute("aria-current", "step");
+      else chip.removeAttribute("aria-current");
+    });
+    this.back.disabled = index === 0;
+    this.next.disabled = index === this.movements.length - 1;
+    this.count.textContent = `${index + 1} of ${this.movements.length}`;
+    this.box.querySelectorAll("[data-gpus]").forEach((table) => {
+      table.hidden = Number(table.dataset.gpus) !== this.gpus;
+    });
+    this.say();
+  }
+
+  say() {
+    const told = Object.entries(this.record.sides).map(
+      ([side, { title }]) => spoken(title, this.record.runs[this.gpus][side][this.index]));
+    const label = this.record.labels[this.movements[this.index]];
+    this.status.textContent = `${label}, ${this.index + 1} of ${this.movements.length}. ${told.join(" ")}`;
+  }
+
+  toggle() {
+    if (this.timer) { this.pause(); return; }
+    this.play.textContent = "Pause";
+    this.show(this.index === this.movements.length - 1 ? 0 : this.index + 1);
+    this.timer = setInterval(() => {
+      this.show(this.index + 1);
+      if (this.index === this.movements.length - 1) this.pause();
+    }, 3500);
+  }
+
+  pause() {
+    clearInterval(this.timer);
+    this.timer = null;
+    this.play.textContent = "Play";
+  }
+
+  key(event) {
+    const places = { ArrowRight: this.index + 1, ArrowLeft: this.index - 1, Home: 0, End: this.movements.length - 1 };
+    const inChooser = event.target.matches("input");  // there, arrow keys choose the number of GPUs
+    if (event.key in places && !inChooser) { this.pause(); this.show(places[event.key]); }
+    else if (event.key === " " && !event.target.matches("button, input")) this.toggle();
+    else return;
+    event.preventDefault();
+  }
+
+  listenToSwipes(stage) {
+    let start = null;
+    stage.addEventListener("touchstart", (event) => { start = event.touches[0]; }, { passive: true });
+    stage.addEventListener("touchend", (event) => {
+      const end = event.changedTouches[0];
+      const [x, y] = [end.clientX - start.clientX, end.clientY - start.clientY];
+      if (Math.abs(x) < 40 || Math.abs(x) < 2 * Math.abs(y)) return;
+      this.pause();
+      this.show(this.index + (x < 0 ? 1 : -1));
+    });
+  }
+}
+
+function legend() {
+  return html("p", { class: "course-legend" },
+    html("span", { class: "course-solid" }), "solid: compute",
+    html("span", { class: "course-striped" }), "striped: bytes on their way, thicker means more");
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+document.querySelectorAll("[data-quiz]").forEach(makeQuiz);
+document.querySelectorAll(".course-stepper").forEach((box) => new Stepper(box));
+document.querySelectorAll(".course-open").forEach(offerNotebook);

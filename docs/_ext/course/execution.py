@@ -94,6 +94,7 @@ def run(notebook, *, folder, seconds_per_cell):
         timeout=seconds_per_cell,
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=progress.note,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of its own transport
     )
     try:
         client.execute(env=environment())
