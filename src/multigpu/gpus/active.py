@@ -1,0 +1,38 @@
+"""Which virtual machine is switched on. Torch-free, so that asking costs nothing.
+
+There is one stack for the whole process: the machine that was entered last is the current one, in
+every thread. `with` blocks on one thread nest; blocks on several threads share the stack.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multigpu.gpus.machine import VirtualMachine
+
+lock = threading.RLock()
+_entered: list[VirtualMachine] = []
+
+
+def virtual_machine() -> VirtualMachine | None:
+    """The current virtual machine, or None where torch is as it came."""
+    return _entered[-1] if _entered else None
+
+
+def machine_in_use() -> VirtualMachine:
+    """The current virtual machine, where there must be one."""
+    return _entered[-1]
+
+
+def push(machine: VirtualMachine) -> bool:
+    """Make `machine` the current one; true if it is the first."""
+    _entered.append(machine)
+    return len(_entered) == 1
+
+
+def remove(machine: VirtualMachine) -> bool:
+    """Take `machine` off, wherever it stands; true if it was the last."""
+    _entered[:] = [other for other in _entered if other is not machine]
+    return not _entered

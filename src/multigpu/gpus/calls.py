@@ -1,0 +1,127 @@
+"""Calls of torch's Python functions: what a caller names "cuda:1" becomes what the core can take.
+
+Most calls need only their `device=` argument replaced; the few that need more are in `_special`
+(moves.py, storage.py and saving.py add theirs with `takes_over`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types as python_types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+from multigpu.gpus import active
+from multigpu.gpus.devices import core_device, named
+from multigpu.gpus.tensor import VirtualTensor
+
+Function = Callable[..., Any]
+
+_special: dict[Any, Callable[..., Any]] = {}
+# Names that show that a Python function of torch makes or moves tensors by device in its body.
+_DEVICE_NAMES = {"device", "to", "cuda", "cpu"}
+
+
+def takes_over(*functions: Any) -> Callable[[Function], Function]:
+    """Marks a function as the stand-in for torch's `functions`; it gets their arguments."""
+
+    def mark(stand_in: Function) -> Function:
+        for function in functions:
+            _special[function] = stand_in
+        return stand_in
+
+    return mark
+
+
+def intercept(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of torch function `func`, with virtual GPUs understood."""
+    stand_in = _special.get(func)
+    if stand_in is not None:
+        return stand_in(func, args, kwargs)
+    return call(func, types, args, kwargs)
+
+
+def call(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`intercept` for functions without a stand-in."""
+    if active.virtual_machine() is not None:
+        kwargs, on_gpu = _with_core_device(func, kwargs)
+        if not on_gpu and not _concerns(types):
+            return func(*args, **kwargs)
+    return run_in_core(func, args, kwargs)
+
+
+def run_in_core(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `func` with its operators intercepted and devices in error messages translated."""
+    from multigpu.gpus.interception import functions, with_operators
+
+    if isinstance(func, python_types.FunctionType) and _works_with_devices(func):
+        with functions():
+            return _unchecked(func)(*args, **kwargs)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return with_operators(func, args, kwargs)
+    except RuntimeError as error:
+        if "cpu:" not in str(error):
+            raise
+        raise type(error)(_name_gpus(str(error))) from None
+
+
+def _concerns(types: Any) -> bool:
+    return any(issubclass(cls, VirtualTensor) for cls in types)
+
+
+def _with_core_device(func: Any, kwargs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """`kwargs` with the core's device, and whether that is a GPU."""
+    device = kwargs.get("device")
+    if device is None:
+        if func not in _device_constructors():
+            return kwargs, False
+        device = torch.utils._device.CURRENT_DEVICE  # set by torch.set_default_device
+        if device is None or device.type != "cuda":
+            return kwargs, False
+    core = core_device(device)
+    return {**kwargs, "device": core}, bool(core.index) and core.type == "cpu"
+
+
+def _name_gpus(message: str) -> str:
+    """An error message of the core with cuda:1 in place of its carrier cpu:2."""
+    return re.sub(r"\bcpu:([1-9]\d*)", lambda match: f"cuda:{int(match[1]) - 1}", message)
+
+
+@functools.cache
+def _works_with_devices(func: python_types.FunctionType) -> bool:
+    return func.__module__.startswith("torch.") and bool(
+        _DEVICE_NAMES.intersection(func.__code__.co_names)
+    )
+
+
+@functools.cache
+def _unchecked(func: python_types.FunctionType) -> Function:
+    """`func` without its own test for overriding, so that the calls in its body are intercepted.
+
+    Each of torch's Python functions first asks `has_torch_function...` whether someone overrides
+    it; the copy made here is always told no.
+    """
+    names = {**func.__globals__}
+    for name in names:
+        if name.startswith("has_torch_function"):
+            names[name] = lambda *args: False
+    copy = python_types.FunctionType(
+        func.__code__, names, func.__name__, func.__defaults__, func.__closure__
+    )
+    copy.__kwdefaults__ = func.__kwdefaults__
+    return copy
+
+
+@takes_over(torch.device)
+def make_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """`torch.device(1)` is cuda:1, as on a machine with GPUs."""
+    if active.virtual_machine() is not None and not kwargs and len(args) == 1:
+        return named(args[0])
+    return torch.device(*args, **kwargs)
+
+

@@ -1,0 +1,44 @@
+"""Random numbers: each GPU has its own generator, seeded as CUDA's are.
+
+The numbers differ from those of a CPU generator with the same seed, as they do on a real GPU, so
+that nobody comes to rely on their being equal.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# Mixed into seeds; any odd constant of 63 bits would do (this is 2**63 divided by the golden ratio).
+_DIFFERENT_FROM_CPU = 0x4F1BBCDCBFA53E0B
+
+
+class VirtualGenerator(torch._C.Generator):
+    """`torch.Generator(device="cuda:1")`: draws on the GPU's backing, and says it is cuda:1."""
+
+    _device: torch.device
+    _seed: int
+
+    def __new__(cls, index: int, backing: torch.device) -> VirtualGenerator:
+        generator: VirtualGenerator = super().__new__(cls, backing)
+        generator._device = torch.device("cuda", index)
+        generator.manual_seed(torch._C.default_generator.initial_seed())
+        return generator
+
+    def __init__(self, index: int, backing: torch.device) -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._device
+
+    def manual_seed(self, seed: int) -> VirtualGenerator:
+        self._seed = int(seed)
+        super().manual_seed((self._seed ^ _DIFFERENT_FROM_CPU) % 2**63)
+        return self
+
+    def seed(self) -> int:
+        self.manual_seed(super().seed() % 2**63)
+        return self._seed
+
+    def initial_seed(self) -> int:
+        return self._seed

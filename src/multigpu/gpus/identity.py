@@ -1,0 +1,93 @@
+"""Operations on a tensor object itself: `p.data = ...`, its storage, its address, deep copies."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from multigpu.gpus.calls import run_in_core, takes_over
+from multigpu.gpus.tensor import VirtualTensor
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+@takes_over(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
+def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """`p.data = new`. `module.to(device)` ends here: each parameter stays the same object."""
+    tensor, new = args
+    if tensor is new:
+        return
+    if type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
+        run_in_core(func, args, kwargs)
+        tensor._data, tensor._holdings = new._data, new._holdings
+    elif isinstance(tensor, VirtualTensor) or isinstance(new, VirtualTensor):
+        _become(tensor, new.detach())
+    else:
+        func(*args, **kwargs)
+
+
+def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Give the object `tensor` the contents of `new`, which is on another device.
+
+    The core refuses to assign data of another kind, so the two objects swap what is inside them.
+    A gradient goes along to the new device.
+    """
+    grad, requires_grad = tensor.grad, tensor.requires_grad
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad)
+    else:
+        new.requires_grad_(requires_grad)
+    own_attributes = {
+        name: value
+        for name, value in tensor.__dict__.items()
+        if name not in ("_data", "_gpu", "_holdings")
+    }
+    tensor.grad = None
+    torch._C._swap_tensor_impl(tensor, new)  # type: ignore[attr-defined]
+    tensor.__class__, new.__class__ = new.__class__, tensor.__class__
+    tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
+    tensor.__dict__.update(own_attributes)
+    if grad is not None:
+        grad.data = grad.to(tensor.device)
+        tensor.grad = grad
+
+
+@takes_over(torch.Tensor.data_ptr)
+def data_ptr(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The address of the data themselves."""
+    tensor = args[0]
+    return func(tensor._data if isinstance(tensor, VirtualTensor) else tensor)
+
+
+@takes_over(torch.Tensor.__deepcopy__)
+def deepcopy(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A copy on the same GPU; tensors that share a storage share one afterwards, too."""
+    tensor, memo = args
+    if not isinstance(tensor, VirtualTensor):
+        return func(tensor, memo)
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if not tensor.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment.  If you were attempting to deepcopy a module, this may be "
+            "because of a torch.nn.utils.weight_norm usage, see "
+            "https://github.com/pytorch/pytorch/pull/103001"
+        )
+    made: torch.Tensor = VirtualTensor(copy.deepcopy(tensor._data, memo), tensor._gpu)
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    else:
+        made.requires_grad_(tensor.requires_grad)
+    memo[id(tensor)] = made
+    if tensor.grad is not None:
+        made.grad = copy.deepcopy(tensor.grad, memo)
+    for name, value in tensor.__dict__.items():
+        if name not in made.__dict__:
+            made.__dict__[name] = copy.deepcopy(value, memo)
+    return made
+
+

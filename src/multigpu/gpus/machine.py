@@ -1,0 +1,82 @@
+"""A machine and its GPUs, virtual or real, with the meters."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+
+from multigpu.gpus import active, interception, switching
+from multigpu.gpus.gpu import Gpu
+from multigpu.gpus.memory import Memory, parse_bytes
+from multigpu.gpus.traffic import Traffic
+
+
+class _PerThread(threading.local):
+    """What each thread has of its own: the current GPU's index, and how often it has entered."""
+
+    current = 0
+
+    def __init__(self) -> None:
+        self.entries: list[bool] = []
+
+
+class VirtualMachine:
+    """`count` virtual GPUs. Use it as a context manager; see `multigpu.virtual_gpus`."""
+
+    is_virtual = True
+
+    def __init__(self, count: int, *, memory: int | str = "16 GiB", backing: str = "cpu") -> None:
+        if count < 1:
+            raise ValueError(f"virtual_gpus({count}): ask for at least one GPU")
+        self._limit = parse_bytes(memory)
+        self._backing = torch.device(backing)
+        self.traffic = Traffic()
+        self.gpus: list[Gpu] = []
+        self.pid = os.getpid()
+        self._thread = _PerThread()
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """Add GPUs until there are `count`."""
+        for index in range(len(self.gpus), count):
+            self.gpus.append(Gpu(self, index, limit=self._limit, backing=self._backing))
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """cuda:0, cuda:1, ..."""
+        return [gpu.device for gpu in self.gpus]
+
+    @property
+    def current(self) -> int:
+        """Index of the calling thread's current GPU."""
+        return self._thread.current
+
+    @current.setter
+    def current(self, index: int) -> None:
+        self._thread.current = index
+
+    def memory(self, index: int) -> Memory:
+        """Bytes on GPU `index`: allocated, peak and limit."""
+        return self.gpus[index].meter.read()
+
+    def __enter__(self) -> VirtualMachine:
+        with active.lock:
+            if active.virtual_machine() is None:
+                switching.switch_on()
+            active.push(self)
+            self.pid = os.getpid()
+        self._thread.entries.append(interception.switch_on())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._thread.entries.pop():
+            interception.switch_off()
+        with active.lock:
+            if active.remove(self):
+                switching.switch_off()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.gpus)} virtual GPUs on {self._backing}>"

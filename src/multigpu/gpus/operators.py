@@ -1,0 +1,116 @@
+"""Runs PyTorch's operators (`torch.ops.aten...`) on the data inside virtual tensors.
+
+Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
+on one GPU, the operator runs on their data, the results are put on that GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from multigpu.gpus import placement
+from multigpu.gpus.devices import gpu_of
+from multigpu.gpus.gpu import Gpu
+from multigpu.gpus.plans import Plan, plan_of
+from multigpu.gpus.tensor import VirtualTensor, put_back
+
+Operator = Callable[..., Any]
+
+
+class Dispatch(TorchDispatchMode):
+    """Brings operators without a tensor argument (factories) to `run`, too."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch.compile is refused here, and importing what would tell it to stay out takes seconds.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return run(func, args, kwargs or {})
+
+
+def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of operator `func`, on the GPU of its arguments."""
+    plan = plan_of(func)
+    with torch._C.DisableTorchFunction():
+        if plan.special is not None:
+            return plan.special(plan, func, args, kwargs)
+        return run_plainly(plan, func, args, kwargs)
+
+
+def run_plainly(plan: Plan, func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`run` for operators without rules of their own."""
+    shells: list[VirtualTensor] = []
+    data = [_unwrap(argument, shells) for argument in args]
+    named_data = {name: _unwrap(argument, shells) for name, argument in kwargs.items()}
+    gpu = placement.target(kwargs, shells)
+    if shells:
+        placement.check(plan, args, kwargs, shells)
+    elif gpu is None:
+        return func(*args, **kwargs)
+    _place_inside(gpu, named_data)
+    if gpu is not None and not shells:
+        gpu.check(plan.bytes_asked_for(args, kwargs))
+    if plan.generator and gpu is not None:
+        named_data["generator"] = placement.generator_of(gpu, kwargs.get("generator"))
+    result = func(*data, **named_data)
+    if plan.reshapes:
+        _refresh(shells)
+    return wrap(result, gpu, shells, plan.cpu_results)
+
+
+def _unwrap(argument: Any, shells: list[VirtualTensor]) -> Any:
+    """`argument` with the data in place of each virtual tensor, which are collected."""
+    if isinstance(argument, VirtualTensor):
+        shells.append(argument)
+        return argument._data
+    if isinstance(argument, (list, tuple)):
+        return type(argument)([_unwrap(item, shells) for item in argument])
+    return argument
+
+
+def _place_inside(gpu: Gpu | None, kwargs: dict[str, Any]) -> None:
+    """Name the device where the data really go."""
+    if kwargs.get("device") is not None and gpu_of(kwargs["device"]) is not None:
+        kwargs["device"] = gpu.backing if gpu is not None else None
+    if kwargs.get("pin_memory") and gpu is not None:
+        kwargs["pin_memory"] = False
+
+
+def wrap(
+    result: Any, gpu: Gpu | None, shells: list[VirtualTensor], cpu_results: tuple[int, ...] = ()
+) -> Any:
+    """`result` with every tensor on `gpu`; data that came in go out in the shell they had."""
+    if isinstance(result, torch.Tensor):
+        for shell in shells:
+            if shell._data is result:
+                return shell
+        return result if gpu is None else VirtualTensor(result, gpu)
+    if isinstance(result, (list, tuple)):
+        return type(result)(
+            [
+                item if position in cpu_results else wrap(item, gpu, shells)
+                for position, item in enumerate(result)
+            ]
+        )
+    return result
+
+
+def _refresh(shells: list[VirtualTensor]) -> None:
+    """Bring shells up to date whose data have changed shape, stride or storage."""
+    for shell in shells:
+        data = shell._data
+        if data.layout is torch.strided and (
+            shell.shape != data.shape
+            or shell.stride() != data.stride()
+            or shell.storage_offset() != data.storage_offset()
+            or not shell._gpu.meter.holds(data.untyped_storage()._cdata)
+            or shell._holdings[0].bytes != data.untyped_storage().nbytes()
+        ):
+            put_back(shell, data)

@@ -1,0 +1,89 @@
+"""Which GPU an operator runs on, and CUDA's refusal when its tensors are on several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from multigpu.gpus import errors
+from multigpu.gpus.devices import gpu_of
+from multigpu.gpus.gpu import Gpu
+from multigpu.gpus.plans import Plan
+from multigpu.gpus.tensor import VirtualTensor
+
+
+def target(kwargs: dict[str, Any], shells: list[VirtualTensor]) -> Gpu | None:
+    """The GPU of the result: the device asked for, else where the arguments are."""
+    device = kwargs.get("device")
+    if device is not None:
+        return gpu_of(device)
+    return shells[0]._gpu if shells else None
+
+
+def check(
+    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], shells: list[VirtualTensor]
+) -> None:
+    """Raise CUDA's error unless all tensors are on one GPU.
+
+    As under CUDA a 0-dim CPU tensor may stand for a number, and some operators take some
+    arguments (lengths, indices) from the CPU.
+    """
+    gpu = shells[0]._gpu
+    for position, argument in enumerate(args):
+        name = plan.argument_names[position]
+        if _is_elsewhere(argument, gpu, as_number=not (plan.mutates and position == 0)):
+            if name not in plan.cpu_arguments or _on_a_gpu(argument):
+                raise _refusal(plan, name, args, kwargs, gpu)
+    for name, argument in kwargs.items():
+        if _is_elsewhere(argument, gpu, as_number=True) and name not in plan.cpu_arguments:
+            raise _refusal(plan, name, args, kwargs, gpu)
+
+
+def _is_elsewhere(argument: Any, gpu: Gpu, *, as_number: bool) -> bool:
+    if isinstance(argument, VirtualTensor):
+        return argument._gpu is not gpu
+    if isinstance(argument, torch.Tensor):
+        return not (as_number and argument.ndim == 0)
+    if isinstance(argument, (list, tuple)):
+        return any(_is_elsewhere(item, gpu, as_number=as_number) for item in argument)
+    return False
+
+
+def _on_a_gpu(argument: Any) -> bool:
+    if isinstance(argument, (list, tuple)):
+        return any(_on_a_gpu(item) for item in argument)
+    return isinstance(argument, VirtualTensor)
+
+
+def _refusal(
+    plan: Plan, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu
+) -> RuntimeError:
+    """The error for the first two tensors on different devices, in order of the arguments."""
+    tensors = [
+        (argument_name, tensor)
+        for argument_name, argument in (*zip(plan.argument_names, args), *kwargs.items())
+        for tensor in (argument if isinstance(argument, (list, tuple)) else [argument])
+        if isinstance(tensor, torch.Tensor)
+    ]
+    first = tensors[0][1]
+    name, other = next(pair for pair in tensors if pair[1].device != first.device)
+    if first.device.type == other.device.type == "cuda" and first.device == other.device:
+        return RuntimeError("tensors of two virtual machines cannot be mixed: copy one with .cpu()")
+    if plan.elementwise:
+        return errors.two_devices(first.device, other.device)
+    return errors.argument_elsewhere(
+        name, other.device, others=first.device, operator=f"wrapper_CUDA_{plan.name}"
+    )
+
+
+def generator_of(gpu: Gpu, generator: torch.Generator | None) -> torch.Generator:
+    """The generator to draw from on `gpu`; the caller's must be of that GPU."""
+    if generator is None:
+        return gpu.generator
+    if generator.device != gpu.device:
+        raise RuntimeError(
+            f"Expected a '{gpu.device.type}' device type for generator but found "
+            f"'{generator.device.type}'"
+        )
+    return generator

@@ -1,0 +1,26 @@
+"""How a virtual tensor is written: as PyTorch writes a CUDA tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import _tensor_str
+
+from multigpu.gpus.tensor import VirtualTensor
+
+
+def text_of(tensor: VirtualTensor) -> str:
+    """The text of `repr(tensor)`, with device='cuda:1' in it. Printing is not metered."""
+    from multigpu.gpus.interception import with_operators
+
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        data = tensor._data
+        numbers = None
+        if data.layout is torch.strided and data.numel() and not data.is_meta:
+            numbers = _tensor_str._tensor_str(data, len("tensor("))
+        text: str = with_operators(
+            _tensor_str._str_intern, (tensor,), {"tensor_contents": numbers}
+        )
+    text = text.replace(f"{type(tensor).__name__}(", "tensor(", 1)
+    if isinstance(tensor, torch.nn.Parameter):
+        text = text.replace("tensor(", "Parameter containing:\ntensor(", 1)
+    return text

@@ -1,0 +1,70 @@
+"""Switching virtual GPUs on and off for the whole process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import torch
+import torch.nn.parallel
+from torch.autograd import graph
+
+from multigpu.gpus import (  # noqa: F401  # copies, identity and moves register themselves
+    copies,
+    identity,
+    interception,
+    moves,
+    torch_cuda,
+)
+from multigpu.gpus.patches import Patches
+
+_patches = Patches()
+
+
+def switch_on() -> None:
+    """Replace what has to be replaced; an error on the way leaves nothing replaced."""
+    try:
+        torch_cuda.install(_patches)
+        _patches.wrap(threading.Thread, "_bootstrap_inner", _intercepted_thread)
+        backward = _intercepted_backward(graph._engine_run_backward)
+        _patches.set(graph, "_engine_run_backward", backward)
+        _patches.set(torch.autograd, "_engine_run_backward", backward)
+        _patches.set(torch, "compile", _refuse_compile)
+    except BaseException:
+        _patches.undo()
+        raise
+
+
+def switch_off() -> None:
+    """Put everything back."""
+    _patches.undo()
+
+
+def _intercepted_thread(bootstrap: Any) -> Any:
+    """Threads that are started while virtual GPUs are on intercept from their first line."""
+
+    @functools.wraps(bootstrap)
+    def start(thread: threading.Thread) -> None:
+        interception.switch_on()
+        bootstrap(thread)
+
+    return start
+
+
+def _intercepted_backward(run_backward: Any) -> Any:
+    """Backward passes run with interception on, which PyTorch switches off in `Tensor.backward`."""
+
+    @functools.wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with interception.functions():
+            return interception.with_operators(run_backward, args, kwargs)
+
+    return run
+
+
+def _refuse_compile(model: Any = None, **options: Any) -> Any:
+    raise RuntimeError(
+        "torch.compile does not work on virtual GPUs: it would generate code for a GPU that is "
+        "not there. Run the model without it; results are the same."
+    )

@@ -1,0 +1,87 @@
+"""A tensor on a virtual GPU: a shell that PyTorch computes with, around the real data.
+
+The shell has shape, dtype, autograd history and the GPU's carrier device, but no data of its own.
+When an operator arrives for it, `operators.run` takes out the data, runs the operator on them and
+puts the results into new shells on the same GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from multigpu.gpus.gpu import Gpu
+from multigpu.gpus.memory import Holding
+
+
+class VirtualTensor(torch.Tensor):
+    """`data` (a plain tensor, without autograd) on `gpu`."""
+
+    _data: torch.Tensor
+    _gpu: Gpu
+    _holdings: tuple[Holding, ...]
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor, gpu: Gpu) -> VirtualTensor:
+        strided = data.layout is torch.strided
+        shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            data.shape,
+            strides=data.stride() if strided else None,
+            storage_offset=data.storage_offset() if strided else 0,
+            dtype=data.dtype,
+            layout=data.layout,
+            device=gpu.carrier,
+        )
+        shell._data = data
+        shell._gpu = gpu
+        shell._holdings = gpu.hold(data)
+        return shell
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._gpu.device
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return True
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return False
+
+    def get_device(self) -> int:
+        return self._gpu.index
+
+    def record_stream(self, stream: Any) -> None:
+        """Nothing to do: a virtual GPU finishes each operator before the next begins."""
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        from multigpu.gpus.printing import text_of
+
+        return text_of(self)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        from multigpu.gpus.calls import intercept
+
+        return intercept(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        from multigpu.gpus.operators import run
+
+        return run(func, args, kwargs or {})
+
+
+def put_back(shell: VirtualTensor, data: torch.Tensor) -> None:
+    """Let `shell` hold `data`, after an operator has changed its shape or its storage."""
+    fresh = VirtualTensor(data, shell._gpu)
+    torch._C.TensorBase.data.__set__(shell, fresh)  # type: ignore[attr-defined]
+    shell._data = data
+    shell._holdings = fresh._holdings

@@ -1,0 +1,212 @@
+"""torch.cuda and torch.accelerator for virtual GPUs.
+
+Replaces the functions of torch._C on which both modules are built, and a few names of the modules
+themselves that a build without CUDA lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from multigpu.gpus import active, comm, streams
+from multigpu.gpus.devices import gpu_at, named
+from multigpu.gpus.generators import VirtualGenerator
+from multigpu.gpus.patches import Patches
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What torch.cuda.get_device_properties tells about a virtual GPU."""
+
+    name: str
+    total_memory: int
+    major: int = 8
+    minor: int = 0
+    multi_processor_count: int = 108
+    is_integrated: bool = False
+    is_multi_gpu_board: bool = False
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_multiprocessor: int = 167936
+    L2_cache_size: int = 40 * 2**20
+    gcnArchName: str = ""
+
+
+def _current() -> int:
+    return active.machine_in_use().current
+
+
+def _set_device(index: int) -> None:
+    active.machine_in_use().current = gpu_at(index).index
+
+
+def _exchange_device(index: int) -> int:
+    """Make GPU `index` the current one and return the one before; -1 changes nothing."""
+    if index < 0:
+        return -1
+    before = _current()
+    _set_device(index)
+    return before
+
+
+def _count() -> int:
+    machine = active.virtual_machine()
+    return 0 if machine is None else len(machine.gpus)
+
+
+def _properties(index: int) -> DeviceProperties:
+    gpu = gpu_at(index)
+    return DeviceProperties("Virtual GPU", gpu.meter.limit)
+
+
+def _memory_stats(index: int) -> dict[str, Any]:
+    """The parts of the allocator's statistics that the meter knows; the cache is always empty."""
+    memory = gpu_at(index).meter.read()
+    now = {"current": memory.allocated, "peak": memory.peak, "allocated": 0, "freed": 0}
+    names = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+    return {name: {"all": dict(now)} for name in names}
+
+
+def _memory_info(index: int) -> tuple[int, int]:
+    memory = gpu_at(index).meter.read()
+    return memory.limit - memory.allocated, memory.limit
+
+
+def _stream_data(index: int) -> tuple[int, int, int]:
+    stream = streams.current_stream(index)
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+    streams.set_stream(streams.Stream(stream_id=stream_id, device_index=device_index))
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Nothing to wait for and nothing to free: a virtual GPU does everything at once."""
+
+
+def _lazy_init() -> None:
+    """Allows torch.cuda's own functions to go on; anyone else asked for CUDA in the core.
+
+    The core calls this for a device="cuda" that was not intercepted. It must not succeed there: the
+    core would remember for the rest of the process that CUDA is ready.
+    """
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch.cuda"):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+
+class _Cudart:
+    """The one function of the CUDA runtime that torch.cuda.mem_get_info calls."""
+
+    cudaMemGetInfo = staticmethod(_memory_info)
+
+
+class _Generators:
+    """torch.cuda.default_generators of the current machine."""
+
+    def __getitem__(self, index: int) -> VirtualGenerator:
+        return gpu_at(index).generator
+
+    def __len__(self) -> int:
+        return _count()
+
+
+class _AlsoVirtual(type):
+    """Makes the stand-in for torch.Generator recognise every generator."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        device = named(device)
+        if device.type != "cuda":
+            return torch._C.Generator(device)
+        gpu = gpu_at(_current() if device.index is None else device.index)
+        return VirtualGenerator(gpu.index, gpu.backing)
+
+
+class Generator(metaclass=_AlsoVirtual):
+    """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
+
+
+_CORE = {
+    "_cuda_getDevice": _current,
+    "_cuda_setDevice": _set_device,
+    "_cuda_synchronize": _nothing,
+    "_cuda_emptyCache": _nothing,
+    "_cuda_ipc_collect": _nothing,
+    "_cuda_memoryStats": _memory_stats,
+    "_cuda_resetAccumulatedMemoryStats": _nothing,
+    "_cuda_resetPeakMemoryStats": lambda index: gpu_at(index).meter.reset_peak(),
+    "_cuda_getCurrentStream": _stream_data,
+    "_cuda_getDefaultStream": lambda index: (0, index, 1),
+    "_cuda_setStream": _set_stream,
+    "_cuda_isCurrentStreamCapturing": lambda: False,
+    "_cuda_canDeviceAccessPeer": lambda device, peer: True,
+    "_cuda_getArchFlags": lambda: "sm_80",
+    "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+    "_accelerator_getDeviceIndex": _current,
+    "_accelerator_setDeviceIndex": _set_device,
+    "_accelerator_exchangeDevice": _exchange_device,
+    "_accelerator_maybeExchangeDevice": _exchange_device,
+    "_accelerator_getStream": streams.current_stream,
+    "_accelerator_setStream": streams.set_stream,
+    "_accelerator_synchronizeDevice": _nothing,
+    "_accelerator_isAllocatorInitialized": lambda: True,
+    "_accelerator_emptyCache": _nothing,
+    "_accelerator_emptyHostCache": _nothing,
+    "_accelerator_getDeviceStats": _memory_stats,
+    "_accelerator_resetAccumulatedStats": _nothing,
+    "_accelerator_resetPeakStats": lambda index: gpu_at(index).meter.reset_peak(),
+    "_accelerator_getMemoryInfo": _memory_info,
+    "_broadcast": comm.broadcast,
+    "_broadcast_out": comm.broadcast_out,
+    "_broadcast_coalesced": comm.broadcast_coalesced,
+    "_scatter": comm.scatter,
+    "_scatter_out": comm.scatter_out,
+    "_gather": comm.gather,
+    "_gather_out": comm.gather_out,
+}
+
+_CUDA = {
+    "_lazy_init": _lazy_init,
+    "_initialized": True,
+    "_cudart": _Cudart,
+    "_exchange_device": _exchange_device,
+    "_maybe_exchange_device": _exchange_device,
+    "_get_device_properties": _properties,
+    "_is_in_bad_fork": lambda: active.machine_in_use().pid != os.getpid(),
+    "is_available": lambda: True,
+    "device_count": _count,
+    "default_generators": _Generators(),
+    "Stream": streams.Stream,
+    "ExternalStream": streams.ExternalStream,
+    "Event": streams.Event,
+    "current_stream": lambda device=None: streams.current_stream(
+        torch.cuda._utils._get_device_index(device, optional=True)
+    ),
+    "default_stream": lambda device=None: streams.default_stream(
+        torch.cuda._utils._get_device_index(device, optional=True)
+    ),
+    "is_bf16_supported": lambda including_emulation=True: True,
+}
+
+
+def install(patches: Patches) -> None:
+    """Let torch see the current virtual machine's GPUs."""
+    for name, value in _CORE.items():
+        patches.set(torch._C, name, value)
+    for name, value in _CUDA.items():
+        patches.set(torch.cuda, name, value)
+    patches.set(torch, "Generator", Generator)
+    patches.set(torch, "Stream", streams.Stream)
+    patches.set(torch, "Event", streams.Event)
+    patches.set(torch.nn.parallel._functions, "_streams", None)
+    patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
