@@ -137,13 +137,13 @@ def refuse_names(source: str, path: Path, exercise: Exercise) -> None:
 def by_value(drive: Drive, arguments: tuple[Any, ...]) -> bytes:
     """Drive and arguments as bytes, with every function of the check's own files inside."""
     own = sys.modules.get(drive.__module__)
-    modules = [module for module in list(sys.modules.values()) if _lies_beside(module, own)]
-    for module in modules:
+    modules = {m.__name__: m for m in list(sys.modules.values()) if _lies_beside(m, own)}
+    for module in modules.values():
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps((drive, arguments)))
     finally:
-        for module in modules:
+        for module in modules.values():
             cloudpickle.unregister_pickle_by_value(module)
 
 

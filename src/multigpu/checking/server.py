@@ -7,6 +7,7 @@ runs no operator on tensors and never touches a GPU: threads and CUDA do not sur
 """
 
 import contextlib
+import gc
 import os
 import secrets
 import shutil
@@ -41,9 +42,11 @@ def warm_up() -> None:
     import safetensors.torch  # noqa: F401
     import torch
 
-    import multigpu.gpus  # noqa: F401
+    import multigpu.gpus.machine  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a worker's garbage collection then copies none of these pages
 
 
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
