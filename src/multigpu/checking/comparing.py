@@ -1,0 +1,60 @@
+"""How the judge compares tensors, and how it recognises a known wrong value."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-5}  # other types must be equal
+LARGEST = 64  # a factor of n/m is looked for up to this n and m
+
+
+def same(came: Tensor, expected: Tensor) -> bool:
+    """Equal in shape, type and numbers, up to the order in which a GPU adds them up."""
+    if came.shape != expected.shape or came.dtype != expected.dtype:
+        return False
+    tolerance = RELATIVE.get(expected.dtype)
+    if tolerance is None:
+        return torch.equal(came, expected)
+    largest = float(expected.abs().max()) if expected.numel() else 0.0
+    return torch.allclose(came, expected, rtol=tolerance, atol=tolerance * max(largest, 1e-3))
+
+
+def all_same(came: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+    """The same names, and the same tensor under every name."""
+    return came.keys() == expected.keys() and all(same(came[name], expected[name]) for name in came)
+
+
+def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
+    """The simple fraction (2, 1/3, 3/4) by which ``came`` is larger everywhere, else None.
+
+    None too when they are equal, or when all is zero.
+    """
+    if came.shape != expected.shape or not expected.is_floating_point():
+        return None
+    square = float((expected * expected).sum())
+    if square == 0 or not torch.isfinite(came).all():
+        return None
+    ratio = float((came * expected).sum()) / square
+    factor = Fraction(ratio).limit_denominator(LARGEST)
+    if factor <= 0 or factor == 1 or factor > LARGEST:
+        return None
+    return factor if same(came, expected * float(factor)) else None
+
+
+def recognise(came: Tensor, known: Mapping[str, Tensor]) -> str | None:
+    """The name of the first known value that ``came`` equals."""
+    return next((name for name, value in known.items() if same(came, value)), None)
+
+
+def largest_difference(came: Tensor, expected: Tensor) -> str:
+    """Where two tensors are furthest apart, with both numbers: "[1, 0] is 3 and not 1"."""
+    if came.shape != expected.shape:
+        return f"its shape is {tuple(came.shape)} and not {tuple(expected.shape)}"
+    if came.dtype != expected.dtype:
+        return f"its numbers are {came.dtype} and not {expected.dtype}"
+    apart = (came.double() - expected.double()).abs().nan_to_num(torch.inf)
+    index = tuple(int(i) for i in torch.unravel_index(apart.argmax(), came.shape))
+    place = str(list(index)) if index else "it"
+    return f"{place} is {came[index].item():.6g} and not {expected[index].item():.6g}"

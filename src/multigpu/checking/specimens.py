@@ -1,0 +1,72 @@
+"""The model that checks hand to a learner's code: small, with everything that a copy can lose."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 3
+
+
+class Specimen(nn.Module):
+    """Rows of 3 numbers in, rows of 3 numbers out, all in float64.
+
+    * ``encode.weight`` and ``decode.weight`` are one parameter (tied);
+    * ``frozen`` has no bias, is not trained and is in eval mode;
+    * ``scale`` has no dimension;
+    * ``running_mean`` is an ordinary buffer, ``batches`` an integer one that forward counts up,
+      ``position`` a non-persistent one (not in ``state_dict()``).
+
+    Parameters and buffers depend on ``seed`` only; without one they are random.
+    """
+
+    running_mean: Tensor
+    batches: Tensor
+    position: Tensor
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self.encode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.frozen = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
+        self.decode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.decode.weight = self.encode.weight
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.register_buffer("running_mean", torch.zeros(WIDTH, dtype=torch.float64))
+        self.register_buffer("batches", torch.tensor(0))
+        position = torch.zeros(WIDTH, dtype=torch.float64)
+        self.register_buffer("position", position, persistent=False)
+        if seed is not None:
+            self._fill(torch.Generator().manual_seed(seed))
+            self.batches.fill_(10 + seed)
+        self.frozen.requires_grad_(False)
+        self.frozen.eval()
+
+    @torch.no_grad()
+    def _fill(self, generator: torch.Generator) -> None:
+        for tensor in (*self.parameters(), self.running_mean, self.position):
+            tensor.normal_(generator=generator).mul_(0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(rows, 3) to (rows, 3).  Each row is computed by itself."""
+        self.batches += 1
+        hidden = torch.tanh(self.encode(self.frozen(inputs)) + self.position)  # (rows, 3)
+        outputs: Tensor = self.decode(hidden) * self.scale + self.running_mean  # (rows, 3)
+        return outputs
+
+
+def snapshot(module: nn.Module) -> dict[str, Any]:
+    """What a module holds, as a worker can send it to the judge.
+
+    ``parameters`` and ``buffers`` by name, tied ones under every name; ``objects`` tells by number
+    which of them are the same object, also across modules of one run; ``training`` has the mode of
+    every submodule.
+    """
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    return {
+        "parameters": parameters,
+        "buffers": buffers,
+        "objects": {name: id(tensor) for name, tensor in (parameters | buffers).items()},
+        "modules": {name: id(part) for name, part in module.named_modules()},
+        "training": {name: part.training for name, part in module.named_modules()},
+    }

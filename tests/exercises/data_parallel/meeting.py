@@ -1,0 +1,72 @@
+"""Modules by which a check sees when and how forwards run.  They travel into the worker."""
+
+import threading
+import time
+
+import torch
+from torch import nn
+
+TICK = 0.01
+PATIENCE = 150  # ticks, not seconds: on a busy machine ticks get longer for everybody
+
+
+class Meeting:
+    """Forwards that meet here can only all be present if they run at the same time.
+
+    They leave one after another, the last replica first: so the first one is always the slowest.
+    """
+
+    def __init__(self, expected):
+        self.expected = expected
+        self.condition = threading.Condition()
+        self.present = 0
+        self.most_present = 0
+        self.patience = PATIENCE
+        self.calls = [0] * expected
+        self.finished = [0] * expected
+
+    def attend(self, replica):
+        with self.condition:
+            self.calls[replica] += 1
+            self.present += 1
+            self.most_present = max(self.most_present, self.present)
+            self.condition.notify_all()
+            all_met = self._wait_for(lambda: self.most_present == self.expected)
+            if all_met and replica + 1 < self.expected:
+                self._wait_for(lambda: self.finished[replica + 1])
+        if all_met:
+            time.sleep(2 * TICK)  # so that whoever finished before has handed its output over
+        with self.condition:
+            self.present -= 1
+            self.finished[replica] += 1
+            self.condition.notify_all()
+
+    def _wait_for(self, condition):
+        for _ in range(self.patience):
+            if condition():
+                return True
+            self.condition.wait(TICK)
+        self.patience = 10  # nobody came: don't wait as long again
+        return bool(condition())
+
+
+class Scale(nn.Module):
+    """Multiplies by its factor, after it has attended the meeting."""
+
+    def __init__(self, number, factor, meeting=None):
+        super().__init__()
+        self.number = number
+        self.factor = nn.Parameter(torch.tensor(factor, dtype=torch.float64))
+        self.meeting = meeting
+
+    def forward(self, rows):
+        if self.meeting is not None:
+            self.meeting.attend(self.number)
+        return rows * self.factor
+
+
+class Fails(nn.Module):
+    """Raises an error whose text has no number in it."""
+
+    def forward(self, rows):
+        raise ValueError("a row is too long")
