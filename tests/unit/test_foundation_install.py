@@ -1,0 +1,126 @@
+"""Where ``make start`` takes PyTorch from, and the machines that it refuses."""
+
+from pathlib import Path
+
+import install
+import pytest
+import torch_build
+from pip_progress import Doing
+
+
+def ways(**machine: object) -> list[tuple[str, str | None]]:
+    usual = {"system": "Linux", "has_gpu": False, "index": None}
+    found = torch_build.attempts("2.13.0", **{**usual, **machine})
+    return [(attempt.requirement, attempt.index) for attempt in found]
+
+
+def test_without_a_gpu_the_cpu_build_comes_first_and_pips_own_choice_last() -> None:
+    assert ways() == [
+        ("torch==2.13.0+cpu", None),
+        ("torch==2.13.0+cpu", "https://download.pytorch.org/whl/cpu"),
+        ("torch==2.13.0", None),
+    ]
+
+
+def test_with_a_gpu_the_cuda_build_is_taken() -> None:
+    assert ways(has_gpu=True) == [("torch==2.13.0", None)]
+
+
+def test_on_macos_pips_own_choice_is_the_cpu_build() -> None:
+    assert ways(system="Darwin") == [("torch==2.13.0", None)]
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_readers_index_is_the_only_one_tried(has_gpu: bool) -> None:
+    assert ways(index="https://x/cu126", has_gpu=has_gpu) == [("torch==2.13.0", "https://x/cu126")]
+
+
+class Pip:
+    """Stands in for pip: ``has`` are the requirements that it can get."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has: str, index_answers: bool) -> None:
+        self.asked: list[str] = []
+        self.has = has
+        monkeypatch.setattr(install, "run_pip", self)
+        monkeypatch.setattr(install, "is_installed", lambda package: False)
+        monkeypatch.setattr(install, "answers", lambda index: index_answers)
+        monkeypatch.setattr("platform.system", lambda: "Linux")
+        monkeypatch.delenv("TORCH_INDEX", raising=False)
+
+    def __call__(self, python: Path, arguments: list[str], *, log: Path) -> bool:
+        self.asked.append(" ".join(arguments))
+        log.write_text("ERROR: no such thing\n")
+        index = "index" if "--index-url" in arguments else "plain"
+        return f"{index} {arguments[-1]}" in self.has
+
+
+def test_a_cpu_build_at_hand_needs_no_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pip = Pip(monkeypatch, has="plain torch==2.13.0+cpu", index_answers=True)
+    install.install_torch([], has_gpu=False, log=tmp_path / "log")
+    assert pip.asked == ["--no-deps torch==2.13.0+cpu"]
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_an_index_out_of_reach_is_not_waited_for_and_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pip = Pip(monkeypatch, has="plain torch==2.13.0", index_answers=False)
+    install.install_torch([], has_gpu=False, log=tmp_path / "log")
+    assert not any("--index-url" in asked for asked in pip.asked)
+    assert [line for line in capsys.readouterr().out.splitlines() if "did not answer" in line]
+
+
+def test_no_pytorch_anywhere_ends_in_one_line_with_pips_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Pip(monkeypatch, has="", index_answers=True)
+    with pytest.raises(install.Refused, match="ERROR: no such thing"):
+        install.install_torch([], has_gpu=False, log=tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"system": "Windows"}, "WSL2"),
+        ({"system": "Darwin", "machine": "x86_64"}, "Intel"),
+        ({"free_bytes": 10**9}, "Only 1.0 GB are free"),
+        ({"free_bytes": 6 * 10**9, "has_gpu": True}, "needs about 11 GB"),
+    ],
+)
+def test_a_machine_that_cannot_do_it_is_refused_in_one_line(
+    change: dict[str, object], words: str
+) -> None:
+    fine = {"system": "Linux", "machine": "x86_64", "free_bytes": 10**12, "has_gpu": False}
+    install.require_machine(**fine)
+    with pytest.raises(install.Refused, match=words) as refused:
+        install.require_machine(**{**fine, **change})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_python_without_ensurepip_is_told_which_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    with pytest.raises(install.Refused, match=r"apt install python3\.\d+-venv"):
+        install.make_venv()
+
+
+def test_pips_output_becomes_what_it_is_doing() -> None:
+    doing = Doing()
+    seen = []
+    for line in [
+        "Collecting numpy==2.4.6 (from -c x (line 3))\n",
+        "  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (200 MB)\n",
+        "Progress 50000000 of 200000000\n",
+        "Installing collected packages: a, b, c\n",
+    ]:
+        doing.read(line)
+        seen.append(doing.now)
+    assert seen == [
+        "1 packages found, now numpy",
+        "downloading torch",
+        "downloading torch: 50 of 200 MB",
+        "unpacking 3 packages",
+    ]
