@@ -108,5 +108,11 @@ def run(notebook, *, folder, seconds_per_cell):
 
 
 def environment():
-    """What a kernel inherits: 80 columns and no colour, so that output fits the page."""
-    return {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONWARNINGS": "default"}
+    """What a kernel inherits: 80 columns and no colour, so that output fits the page.
+
+    The pages show the reference answers, whatever the reader has solved so far.
+    """
+    return {
+        **os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONWARNINGS": "default",
+        "MULTIGPU_ANSWERS": "reference",
+    }
