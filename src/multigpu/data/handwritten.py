@@ -27,7 +27,7 @@ def digits(seed: int = 0) -> Split:
     label int64 from 0 to 9. `dataset.tensors` gives all images and all labels at once. They lie on
     the CPU. The same `seed` gives the same split; torch's global random state is left alone.
     """
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow, so late
+    from sklearn.datasets import load_digits  # slow to import, so only here
 
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).to(torch.float32).unsqueeze(1) / 16  # (1797, 1, 8, 8)

@@ -1,0 +1,125 @@
+"""The worked notebook: stored clean, runs from top to bottom, and shows what its text says."""
+
+import re
+
+import pytest
+
+MOVEMENTS = {
+    "split": "split",
+    "replicate": "replicate",
+    "parallel-apply": "parallel_apply",
+    "gather": "gather",
+    "sum": "sum_gradients",
+    "broadcast": "broadcast",
+    "proof": "train_step",
+}
+WEIGHT_BYTES = 4 * 6_090
+
+
+def links(text):
+    """The arrows of a traffic picture in letters: {(source, target): "768 B"}."""
+    found = re.findall(r"(\S+) ──▶ (\S+) +([\d,.]+ \S+)", text)
+    return {(source, target): amount for source, target, amount in found}
+
+
+def test_it_is_stored_without_outputs(stored):
+    code = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert len(code) > 20
+    assert [cell.id for cell in code if cell.outputs or cell.execution_count] == []
+    assert stored.metadata.kernelspec.name == "python3"
+
+
+def test_every_cell_runs_without_error_or_warning(cells):
+    unhappy = {
+        name: output
+        for name, cell in cells.items()
+        for output in cell.outputs
+        if output.output_type == "error" or output.get("name") == "stderr"
+    }
+    notice = unhappy.pop("gpus", None)  # where there are too few GPUs, one line says so
+    assert notice is None or re.fullmatch(r"This machine has .* virtual ones .*\n", notice.text)
+    assert unhappy == {}
+    assert all(cell.execution_count for cell in cells.values())
+
+
+def test_dataparallel_learns_at_least_95_percent_of_the_test_digits(printed):
+    shown = re.search(r"\d GPUs: ([\d.]+)% of the test digits", printed("train-dp"))
+    assert float(shown[1]) >= 95
+
+
+def test_the_parameters_live_on_the_first_gpu(printed):
+    assert printed("where").splitlines() == ["cuda:0", "{'cuda:0'}"]
+    assert "must have its parameters and buffers on device cuda:0" in printed("where-wrong")
+
+
+@pytest.mark.parametrize(("cell", "function"), MOVEMENTS.items())
+def test_each_movement_says_whose_function_it_used(printed, cell, function):
+    assert re.match(rf"{function}: (yours$|the reference \(.+\)$)", printed(cell).splitlines()[0])
+
+
+def test_the_three_ways_to_train_give_the_same_weights(printed):
+    gaps = re.findall(r"(\S+): 6,090 weights, none differs .* more than (\S+)", printed("proof"))
+    assert [way for way, _ in gaps] == ["DataParallel", "hand"]
+    assert all(float(gap) < 1e-10 for _, gap in gaps)
+
+
+def test_ten_rows_leave_the_cpu_as_3_3_3_and_1(printed):
+    row = 8 * 8 * 4
+    assert links(printed("split")) == {
+        ("cpu", "cuda:0"): f"{3 * row} B",
+        ("cpu", "cuda:1"): f"{3 * row} B",
+        ("cpu", "cuda:2"): f"{3 * row} B",
+        ("cpu", "cuda:3"): f"{row} B",
+    }
+
+
+@pytest.mark.parametrize("cell", ["replicate", "broadcast"])
+def test_weights_go_from_gpu_0_to_each_other_gpu(printed, cell):
+    amount = f"{WEIGHT_BYTES / 1024:.1f} KiB"
+    assert links(printed(cell)) == {("cuda:0", f"cuda:{i}"): amount for i in (1, 2, 3)}
+
+
+def test_gradients_come_back_to_gpu_0(printed):
+    amount = f"{WEIGHT_BYTES / 1024:.1f} KiB"
+    assert links(printed("sum")) == {(f"cuda:{i}", "cuda:0"): amount for i in (1, 2, 3)}
+
+
+def test_scores_are_gathered_and_their_gradients_go_back(printed):
+    row = 10 * 4
+    there = {
+        ("cuda:1", "cuda:0"): 3 * row,
+        ("cuda:2", "cuda:0"): 3 * row,
+        ("cuda:3", "cuda:0"): row,
+    }
+    assert links(printed("gather")) == {link: f"{size} B" for link, size in there.items()}
+    assert links(printed("backward")) == {
+        (target, source): f"{size} B" for (source, target), size in there.items()
+    }
+
+
+def test_nothing_moves_in_forward(printed):
+    assert "nothing moved between devices" in printed("parallel-apply")
+
+
+def test_the_replicas_are_stale_until_broadcast(printed):
+    before, after = re.findall(r"up to date .*: +(\[.*\])", printed("broadcast"))
+    assert before == "[True, False, False, False]"
+    assert after == "[True, True, True, True]"
+
+
+def test_gpu_0_holds_four_times_the_weights_between_steps_and_the_others_none(printed):
+    between = re.findall(r"cuda:(\d): ([\d.]+) W between steps", printed("memory"))
+    assert [index for index, _ in between] == ["0", "1", "2", "3"]
+    first, *others = (float(share) for _, share in between)
+    assert 4.0 <= first < 4.2
+    assert max(others) < 0.2
+
+
+def test_a_step_with_dataparallel_is_slower_here_and_the_cell_says_so(printed):
+    assert re.search(r"DataParallel takes [\d.]+ times as long", printed("timing"))
+
+
+def test_the_check_in_the_notebook_says_how_it_ended(printed):
+    assert re.search(
+        r"data_parallel\.split: (passed|not passed yet)$", printed("your-turn").strip()
+    )

@@ -1,0 +1,142 @@
+"""Whose function a notebook uses: the learner's only while it passes its check."""
+
+from pathlib import Path
+
+import pytest
+
+from multigpu.checking import yours
+from multigpu.checking.places import Course
+from multigpu.checking.yours import yours_or_reference
+
+ROOT = Path(__file__).resolve().parents[3]
+STARTER = '''def {name}(*arguments):
+    """The task."""
+    raise NotImplementedError
+'''
+RIGHT_SPLIT = """
+def split(batch, devices):
+    return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
+"""
+WRONG_GATHER = """
+def gather(outputs, device):
+    return outputs[0].to(device)
+"""
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A copy of the course whose exercises the test writes."""
+    for folder in ("solutions", "tests"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "exercises").mkdir()
+    monkeypatch.delenv("MULTIGPU_ANSWERS", raising=False)
+    return Course(tmp_path)
+
+
+def write(course, source):
+    (course.exercises / "data_parallel.py").write_text(source, encoding="utf-8")
+
+
+@pytest.fixture
+def no_check(monkeypatch):
+    """Nothing here needs a check; one that starts is a fault."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("a check was started")
+
+    monkeypatch.setattr(yours.subprocess, "run", refuse)
+
+
+@pytest.mark.usefixtures("no_check")
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (None, "there is no data_parallel.py in exercises"),
+        ("", "yours is not written yet"),
+        (STARTER.format(name="split"), "yours is not written yet"),
+        ("x = 1\ndef split(:", "yours has a syntax error in line 2"),
+    ],
+)
+def test_what_is_not_written_is_taken_from_the_reference(course, source, reason):
+    if source is not None:
+        write(course, source)
+    answer = yours_or_reference("data_parallel.split", course=course)
+    assert (answer.whose, answer.reason) == ("the reference", reason)
+    assert answer.function.__code__.co_filename.endswith("solutions/data_parallel.py")
+
+
+def test_a_function_that_passes_is_yours_and_one_that_does_not_is_not(course):
+    write(course, RIGHT_SPLIT + WRONG_GATHER + STARTER.format(name="broadcast"))
+    split = yours_or_reference("data_parallel.split", course=course)
+    assert (split.whose, split.reason) == ("yours", "")
+    assert split.function.__code__.co_filename == str(course.exercises / "data_parallel.py")
+    gather = yours_or_reference("data_parallel.gather", course=course)
+    assert gather == (gather.function, "the reference", "yours does not pass its check yet: wrong")
+    broadcast = yours_or_reference("data_parallel.broadcast", course=course)
+    assert broadcast.whose == "the reference"
+
+
+def test_verdicts_come_from_one_run_until_the_file_changes(course, monkeypatch):
+    runs = []
+
+    def judged(command, **options):
+        runs.append([word for word in command if word.startswith("data_parallel.")])
+        verdicts = [f'{{"exercise": "{name}", "status": "pass"}}' for name in runs[-1]]
+        return yours.subprocess.CompletedProcess(command, 0, f"[{', '.join(verdicts)}]", "")
+
+    monkeypatch.setattr(yours.subprocess, "run", judged)
+    write(course, RIGHT_SPLIT + WRONG_GATHER)
+    for name in ("split", "gather", "split"):
+        assert yours_or_reference(f"data_parallel.{name}", course=course).whose == "yours"
+    assert runs == [["data_parallel.split", "data_parallel.gather"]]
+    write(course, RIGHT_SPLIT)
+    yours_or_reference("data_parallel.split", course=course)
+    assert runs[1:] == [["data_parallel.split"]]
+
+
+@pytest.mark.usefixtures("no_check")
+def test_the_site_can_ask_for_the_reference(course, monkeypatch):
+    monkeypatch.setenv("MULTIGPU_ANSWERS", "reference")
+    write(course, RIGHT_SPLIT)
+    assert yours_or_reference("data_parallel.split", course=course).whose == "the reference"
+
+
+@pytest.mark.parametrize("name", ["data_parallel.splitt", "data_paralel.split", "split", ""])
+def test_a_name_that_does_not_exist_is_refused(course, name):
+    with pytest.raises(ValueError, match=r"there is no exercise .*multigpu list"):
+        yours_or_reference(name, course=course)
+
+
+def test_the_course_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert yours.this_course().root == ROOT
+    monkeypatch.chdir(tmp_path)
+    assert yours.this_course().root == ROOT
+
+
+def test_use_says_whose_function_it_returns(course, monkeypatch, capsys):
+    monkeypatch.chdir(course.root)
+    function = yours.use("data_parallel.split")
+    said = "split: the reference (there is no data_parallel.py in exercises)\n"
+    assert capsys.readouterr().out == said
+    assert function.__name__ == "split"
+
+
+def test_a_check_that_does_not_pass_says_so_in_the_last_line(course, monkeypatch, capsys):
+    monkeypatch.chdir(course.root)
+    write(course, WRONG_GATHER)
+    yours.check("data_parallel.gather")
+    assert capsys.readouterr().out.splitlines()[-1] == "data_parallel.gather: not passed yet"
+
+
+def test_a_check_that_passes_says_so_in_the_last_line(course, monkeypatch, capsys):
+    monkeypatch.chdir(course.root)
+    write(course, RIGHT_SPLIT)
+    yours.check("data_parallel.split")
+    assert capsys.readouterr().out.splitlines()[-1] == "data_parallel.split: passed"
+
+
+def test_a_check_that_cannot_run_is_an_error(course, monkeypatch):
+    monkeypatch.chdir(course.root)
+    with pytest.raises(RuntimeError, match="exit code 2"):
+        yours.check("data_parallel.splitt")
