@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,15 +29,14 @@ def run(args: argparse.Namespace) -> int:
         root = course_folder()
         require_lab()
         require_port(args.port)
-        prepare_site(root)
-        open_course(root, port=args.port, open_browser=not args.no_browser)
+        with leaving_no_process():
+            prepare_site(root)
+            open_course(root, port=args.port, open_browser=not args.no_browser)
     except (CannotStart, NoCourseFolder, site.CannotBuild) as problem:
         print(problem, file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:  # before the server took the signal over
         print("\nStopped.")
-    finally:
-        end_children()
     return 0
 
 
@@ -84,13 +85,25 @@ def open_course(root: Path, *, port: int, open_browser: bool) -> None:
     serve(root, port=port, open_browser=open_browser)
 
 
-def end_children() -> None:
-    """End what the server or a stopped build left running: kernels, terminals, Sphinx."""
-    left = psutil.Process().children(recursive=True)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, deaf = psutil.wait_procs(left, timeout=5)
-    for process in deaf:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+@contextmanager
+def leaving_no_process() -> Iterator[None]:
+    """End what was started inside and still runs: kernels, terminals, a stopped build.
+
+    A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
+    """
+    before = psutil.Process().children(recursive=True)
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in endings}
+    try:
+        yield
+    finally:
+        for ending, handler in usual.items():
+            signal.signal(ending, handler)
+        left = [child for child in psutil.Process().children(recursive=True) if child not in before]
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, deaf = psutil.wait_procs(left, timeout=5)
+        for process in deaf:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -1,0 +1,133 @@
+"""When the pages are built again, and when not."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from multigpu.commands import site
+
+
+class Sphinx:
+    """Stands in for a build: writes the page, or fails."""
+
+    def __init__(self, *, succeeds: bool = True) -> None:
+        self.runs = 0
+        self.succeeds = succeeds
+        self.may_end = Event()
+        self.may_end.set()
+
+    def __call__(self, root: Path) -> bool:
+        self.runs += 1
+        self.may_end.wait(10)
+        site.pages(root).mkdir(parents=True, exist_ok=True)
+        (site.pages(root) / "index.html").write_text("<h1>pages</h1>")
+        return self.succeeds
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("docs/index.rst", "notebooks/a.ipynb", "src/multigpu/x.py", "solutions/s.py",
+                 "exercises/s.py", "constraints.txt"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+@pytest.fixture
+def sphinx(monkeypatch: pytest.MonkeyPatch) -> Sphinx:
+    stand_in = Sphinx()
+    monkeypatch.setattr(site, "_run_sphinx", stand_in)
+    return stand_in
+
+
+def test_what_is_built_is_not_built_again(root: Path, sphinx: Sphinx) -> None:
+    assert site.is_stale(root)
+    assert site.build(root)
+    assert not site.is_stale(root)
+    assert site.build(root)
+    assert sphinx.runs == 1
+
+
+@pytest.mark.parametrize(
+    "changed", ["docs/index.rst", "notebooks/a.ipynb", "src/multigpu/x.py", "solutions/s.py",
+                "constraints.txt", "docs/new.rst"]
+)  # fmt: skip
+def test_another_content_makes_the_pages_stale(root: Path, sphinx: Sphinx, changed: str) -> None:
+    site.build(root)
+    (root / changed).write_text("other words")
+    assert site.is_stale(root)
+
+
+def test_a_page_that_is_gone_makes_the_pages_stale(root: Path, sphinx: Sphinx) -> None:
+    site.build(root)
+    (root / "docs" / "index.rst").rename(root / "docs" / "renamed.rst")
+    assert site.is_stale(root)
+
+
+def test_a_touched_file_does_not(root: Path, sphinx: Sphinx) -> None:
+    site.build(root)
+    os.utime(root / "docs" / "index.rst", (0, 0))
+    assert not site.is_stale(root)
+
+
+@pytest.mark.parametrize(
+    "made", ["docs/_recorded/r.ipynb", "docs/_notebooks/n.ipynb", "src/multigpu/__pycache__/x.pyc",
+             "src/multigpu.egg-info/PKG-INFO", "notebooks/.ipynb_checkpoints/a.ipynb"]
+)  # fmt: skip
+def test_what_a_build_or_an_editor_leaves_does_not(root: Path, sphinx: Sphinx, made: str) -> None:
+    site.build(root)
+    (root / made).parent.mkdir(parents=True, exist_ok=True)
+    (root / made).write_text("made")
+    assert not site.is_stale(root)
+
+
+def test_the_learners_answers_do_not(root: Path, sphinx: Sphinx) -> None:
+    site.build(root)
+    (root / "exercises" / "s.py").write_text("def split(: a learner is in the middle of a line")
+    assert not site.is_stale(root)
+
+
+def test_pages_that_were_removed_are_built_again(root: Path, sphinx: Sphinx) -> None:
+    site.build(root)
+    (site.pages(root) / "index.html").unlink()
+    assert site.is_stale(root)
+
+
+def test_a_build_that_failed_is_tried_again(root: Path, sphinx: Sphinx) -> None:
+    site.build(root)
+    (root / "docs" / "index.rst").write_text("a mistake")
+    sphinx.succeeds = False
+    assert not site.build(root)
+    assert site.is_stale(root)
+
+
+def test_two_builds_at_once_are_one(root: Path, sphinx: Sphinx) -> None:
+    sphinx.may_end.clear()
+    with ThreadPoolExecutor(2) as pool:
+        builds = [pool.submit(site.build, root) for _ in range(2)]
+        sphinx.may_end.set()
+        assert [build.result() for build in builds] == [True, True]
+    assert sphinx.runs == 1
+
+
+def test_a_missing_sphinx_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "find_spec", lambda name: None if name == "nbsphinx" else object())
+    with pytest.raises(site.CannotBuild, match=r"needs nbsphinx: .*pip install"):
+        site.require_tools()
+
+
+def test_a_missing_pandoc_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setitem(__import__("sys").modules, "pypandoc", None)
+    with pytest.raises(site.CannotBuild, match="pypandoc_binary"):
+        site.require_tools()
+
+
+def test_pandoc_is_found_though_it_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = site.find_pandoc()
+    assert found is not None
+    assert os.access(found, os.X_OK)
