@@ -6,24 +6,22 @@ Most calls need only their `device=` argument replaced; the few that need more a
 
 from __future__ import annotations
 
-import functools
 import re
-import types as python_types
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
 
 from multigpu.gpus import active
+from multigpu.gpus.bodies import body_of
 from multigpu.gpus.devices import core_device, named
 from multigpu.gpus.tensor import VirtualTensor
 
 Function = Callable[..., Any]
 
 _special: dict[Any, Callable[..., Any]] = {}
-# Names that show that a Python function of torch makes or moves tensors by device in its body.
-_DEVICE_NAMES = {"device", "to", "cuda", "cpu"}
 
 
 def takes_over(*functions: Any) -> Callable[[Function], Function]:
@@ -58,9 +56,9 @@ def run_in_core(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """Call `func` with its operators intercepted and devices in error messages translated."""
     from multigpu.gpus.interception import functions, with_operators
 
-    if isinstance(func, python_types.FunctionType) and _works_with_devices(func):
+    if isinstance(func, FunctionType) and (body := body_of(func)) is not None:
         with functions():
-            return _unchecked(func)(*args, **kwargs)
+            return body(*args, **kwargs)
     try:
         with torch._C.DisableTorchFunctionSubclass():
             return with_operators(func, args, kwargs)
@@ -90,31 +88,6 @@ def _with_core_device(func: Any, kwargs: dict[str, Any]) -> tuple[dict[str, Any]
 def _name_gpus(message: str) -> str:
     """An error message of the core with cuda:1 in place of its carrier cpu:2."""
     return re.sub(r"\bcpu:([1-9]\d*)", lambda match: f"cuda:{int(match[1]) - 1}", message)
-
-
-@functools.cache
-def _works_with_devices(func: python_types.FunctionType) -> bool:
-    return func.__module__.startswith("torch.") and bool(
-        _DEVICE_NAMES.intersection(func.__code__.co_names)
-    )
-
-
-@functools.cache
-def _unchecked(func: python_types.FunctionType) -> Function:
-    """`func` without its own test for overriding, so that the calls in its body are intercepted.
-
-    Each of torch's Python functions first asks `has_torch_function...` whether someone overrides
-    it; the copy made here is always told no.
-    """
-    names = {**func.__globals__}
-    for name in names:
-        if name.startswith("has_torch_function"):
-            names[name] = lambda *args: False
-    copy = python_types.FunctionType(
-        func.__code__, names, func.__name__, func.__defaults__, func.__closure__
-    )
-    copy.__kwdefaults__ = func.__kwdefaults__
-    return copy
 
 
 @takes_over(torch.device)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from multigpu.gpus import active
-from multigpu.gpus.devices import CPU, gpu_of
+from multigpu.gpus.devices import gpu_of
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.plans import Plan, special
 from multigpu.gpus.tensor import VirtualTensor
@@ -43,17 +43,10 @@ def _name(gpu: Gpu | None) -> str:
 def bytes_on_link(source: torch.Tensor, target: torch.Tensor) -> int:
     """Bytes that cross the link when `source` is copied into `target`'s shape and dtype."""
     if source.layout is not torch.strided:
-        return sum(part.numel() * part.element_size() for part in _parts(source))
+        parts = (source._indices(), source._values())
+        return sum(part.numel() * part.element_size() for part in parts)
     element = target if isinstance(target, VirtualTensor) else source
     return target.numel() * element.element_size()
-
-
-def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
-    if sparse.layout is torch.sparse_coo:
-        return [sparse._indices(), sparse._values()]
-    if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
-    return [sparse.ccol_indices(), sparse.row_indices(), sparse.values()]
 
 
 @special("_to_copy")
@@ -101,7 +94,3 @@ def item(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     note(place_of(source), None, source.element_size())
     return result
 
-
-def same_device(target: Gpu | None) -> torch.device:
-    """The device on which data for `target` really lie."""
-    return CPU if target is None else target.backing

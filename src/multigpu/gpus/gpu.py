@@ -60,13 +60,6 @@ class Gpu:
 
 
 def storages(data: torch.Tensor) -> list[torch.UntypedStorage]:
-    """The storages a tensor's data lie in: one, or those of a sparse tensor's parts."""
-    if data.layout is torch.strided:
-        return [data.untyped_storage()]
-    if data.layout is torch.sparse_coo:
-        parts = (data._indices(), data._values())
-    elif data.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = (data.crow_indices(), data.col_indices(), data.values())
-    else:
-        parts = (data.ccol_indices(), data.row_indices(), data.values())
+    """The storages a tensor's data lie in: one, or two if it is sparse."""
+    parts = [data] if data.layout is torch.strided else [data._indices(), data._values()]
     return [part.untyped_storage() for part in parts]

@@ -25,15 +25,24 @@ class VirtualTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, data: torch.Tensor, gpu: Gpu) -> VirtualTensor:
         strided = data.layout is torch.strided
+        if not strided and data.layout is not torch.sparse_coo:
+            raise NotImplementedError(
+                f"virtual GPUs hold dense and sparse_coo tensors, not {data.layout}"
+            )
         shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             data.shape,
-            strides=data.stride() if strided else None,
-            storage_offset=data.storage_offset() if strided else 0,
+            strides=data.stride(),
+            storage_offset=data.storage_offset() if strided else None,
             dtype=data.dtype,
             layout=data.layout,
             device=gpu.carrier,
         )
+        # Lazy conjugation and negation are marks on a tensor that the core must see.
+        if data.is_conj():
+            torch._C._set_conj(shell, True)  # type: ignore[attr-defined]
+        if data.is_neg():
+            torch._C._set_neg(shell, True)  # type: ignore[attr-defined]
         shell._data = data
         shell._gpu = gpu
         shell._holdings = gpu.hold(data)
