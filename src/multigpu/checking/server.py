@@ -18,6 +18,7 @@ from typing import Any
 
 from multigpu.checking import family
 from multigpu.checking.frames import Closed, receive, send
+from multigpu.checking.lean import spare_the_compiler
 from multigpu.checking.request import Request
 from multigpu.checking.supervision import JudgeGone, Supervision
 from multigpu.checking.worker import Channels, live
@@ -45,6 +46,7 @@ def warm_up() -> None:
     import multigpu.gpus.machine  # noqa: F401
 
     torch.set_num_threads(1)
+    spare_the_compiler()
     gc.collect()
     gc.freeze()  # a worker's garbage collection then copies none of these pages
 
