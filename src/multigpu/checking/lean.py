@@ -28,6 +28,8 @@ class Standin(types.ModuleType):
         return fn
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)  # someone looks through all modules
         if sys.modules.get(NAME) is self:
             del sys.modules[NAME]
             del vars(sys.modules["torch"])["_dynamo"]

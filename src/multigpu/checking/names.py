@@ -1,11 +1,13 @@
 """Finds forbidden names in the part of a module that an exercise uses, without running it."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import lru_cache
 
 
+@lru_cache
 def first_refused_name(
-    source: str, function: str, refused: Sequence[str]
+    source: str, function: str, refused: tuple[str, ...]
 ) -> tuple[str, int] | None:
     """The first forbidden name that the exercise uses and its line, or None.
 

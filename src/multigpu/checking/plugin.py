@@ -15,6 +15,7 @@ from multigpu.checking.catalog import Catalog, Exercise
 from multigpu.checking.lean import spare_the_compiler
 from multigpu.checking.learner import Learner
 from multigpu.checking.places import Course, find_course
+from multigpu.checking.submission import Submission
 from multigpu.checking.tally import Tally
 from multigpu.checking.verdicts import CheckerFault, Refused, Verdict
 from multigpu.checking.warm import WarmServer
@@ -53,7 +54,8 @@ class Checks:
         server: WarmServer | None = None,
         backing: str | None = None,
     ) -> None:
-        self._course, self._submission, self._backing = course, submission, backing
+        self._course, self._backing = course, backing
+        self._submission = Submission(submission) if submission else None
         self._server, self._brought = server, server is not None
         self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
         self._exercises: dict[str, Exercise] = {}
@@ -115,8 +117,10 @@ class Checks:
         if self._server is None:
             self._server = WarmServer()
         spare_the_compiler()  # here too: a check may train with torch's own optimizer
-        submission = self._submission or self._option(request.config) or self._course.solutions
-        learner = Learner(self._server, self._exercises[name], submission, backing)
+        if self._submission is None:
+            folder = self._option(request.config) or self._course.solutions
+            self._submission = Submission(folder)
+        learner = Learner(self._server, self._exercises[name], self._submission, backing)
         self._learners[request.node.nodeid] = learner
         return learner
 

@@ -1,0 +1,73 @@
+"""A folder with a learner's modules, read once: all checks of one run judge the same text."""
+
+import ast
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from multigpu.checking.catalog import Exercise
+from multigpu.checking.endings import refused_name
+from multigpu.checking.names import first_refused_name
+from multigpu.checking.verdicts import Refused
+
+
+@dataclass
+class Submission:
+    """The modules in one folder, as they were when they were first asked for."""
+
+    folder: Path
+    _sources: dict[Path, str] = field(default_factory=dict)
+
+    def path(self, exercise: Exercise) -> Path:
+        """The file that holds an exercise."""
+        return self.folder / exercise.file
+
+    def source(self, exercise: Exercise) -> str:
+        """The text of that file.
+
+        Raises Refused if it is not there, is no Python, or uses what the chapter refuses.
+        """
+        path = self.path(exercise)
+        if path not in self._sources:
+            self._sources[path] = read_source(path, exercise)
+        source = self._sources[path]
+        found = first_refused_name(source, exercise.function, exercise.chapter.refused)
+        if found is not None:
+            name, line = found
+            raise refused_name(name, f"{path.name}:{line}", exercise)
+        return source
+
+
+def read_source(path: Path, exercise: Exercise) -> str:
+    """The text of a learner's file.  Raises Refused when there is none, or when it is no Python."""
+    if not path.parent.is_dir():
+        raise Refused("missing_file", "missing_folder", f"There is no folder {path.parent}.")
+    if not path.is_file():
+        message = (
+            f"There is no file {path.name} in {path.parent}.\n"
+            f"usually: it was renamed or moved. `multigpu reset {exercise.chapter.module}` "
+            "makes it anew."
+        )
+        raise Refused("missing_file", "missing_file", message)
+    try:
+        source = path.read_bytes().decode()
+        ast.parse(source)
+    except SyntaxError as error:
+        raise Refused("crash", "syntax_error", syntax_message(error, path)) from None
+    except UnicodeDecodeError as error:
+        raise Refused("crash", "syntax_error", f"{path.name} is no UTF-8 text: {error}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
+        raise Refused("crash", "syntax_error", f"{path.name} is no Python: {error}") from None
+    return source
+
+
+def syntax_message(error: SyntaxError, path: Path) -> str:
+    """The line with a mark under the place, as Python shows it."""
+    text = (error.text or "").rstrip("\n")
+    stripped = text.lstrip()
+    column = max(0, (error.offset or 1) - 1 - (len(text) - len(stripped)))
+    return (
+        f"came: SyntaxError: {error.msg}\n"
+        f"  {stripped}\n"
+        f"  {' ' * column}^\n"
+        f"where: {path.name}:{error.lineno}"
+    )
