@@ -54,7 +54,7 @@ def test_the_parameters_live_on_the_first_gpu(printed):
 
 @pytest.mark.parametrize(("cell", "function"), MOVEMENTS.items())
 def test_each_movement_says_whose_function_it_used(printed, cell, function):
-    assert re.match(rf"{function}: (yours$|the reference \(.+\)$)", printed(cell).splitlines()[0])
+    assert re.match(rf"{function}: (yours|the reference( \(.+\))?)$", printed(cell).splitlines()[0])
 
 
 def test_the_three_ways_to_train_give_the_same_weights(printed):

@@ -1,7 +1,7 @@
 """Memory: a bar for each device, filled against its limit."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import colour_of
@@ -19,11 +19,11 @@ class _Row(NamedTuple):
     label: str
     used: int
     limit: int | None  # as given
-    scale: int  # what a full bar means
+    peak: int | None  # as given
+    full: int  # what a full bar means
 
-    @property
-    def share(self) -> float:
-        return min(self.used / self.scale, 1.0) if self.scale else 0.0
+    def share(self, count: int) -> float:
+        return min(count / self.full, 1.0) if self.full else 0.0
 
     @property
     def amount(self) -> str:
@@ -32,30 +32,27 @@ class _Row(NamedTuple):
 
     def __str__(self) -> str:
         limit = "" if self.limit is None else f" of {exact_bytes(self.limit)}"
-        return f"{self.label}: {exact_bytes(self.used)}{limit}"
+        peak = "" if self.peak is None else f", at most {exact_bytes(self.peak)}"
+        return f"{self.label}: {exact_bytes(self.used)}{limit}{peak}"
 
 
-def memory(
-    rows: Iterable[tuple[str, int, int | None]], *, title: str = "Memory by device"
-) -> Picture:
-    """Draw `(label, used, limit)`, in bytes, as one bar each.
+def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") -> Picture:
+    """Draw `(label, used, limit)` or `(label, used, limit, peak)`, in bytes, as one bar each.
 
-    A label that names a device (`cuda:1`, `cuda:1, peak`) gives the bar that device's colour. Where
-    `limit` is None, the fullest row of the picture stands for a full bar, and the legend says so.
+    A label that names a device (`cuda:1`, `cuda:1, peak`) gives the bar that device's colour. The
+    bar is solid up to `used` and pale from there to `peak`. Where `limit` is None, the largest
+    number of the picture stands for a full bar, and the legend says so.
 
     Raises ValueError if a number is negative.
     """
-    given = [(str(label), used, limit) for label, used, limit in rows]
-    for label, used, limit in given:
-        if used < 0 or (limit is not None and limit < 0):
-            raise ValueError(f"{label}: memory cannot be negative, got used={used}, limit={limit}")
-    fullest = max((used for _, used, _ in given), default=0)
-    bars = [_Row(*row, scale=fullest if row[2] is None else row[2]) for row in given]
+    bars = _rows(rows)
     relative = any(row.limit is None for row in bars)
-    note = "full bar: the largest of these" if relative else "full bar: the limit"
-    body = [_bar(row, i * ROW) for i, row in enumerate(bars)]
-    key, key_height = legend(["memory"], WIDTH, note=note)
+    notes = ["full bar: the largest of these" if relative else "full bar: the limit"]
+    if any(row.peak is not None for row in bars):
+        notes.append("pale: the most so far")
+    key, key_height = legend(["memory"], WIDTH, notes=notes)
     bottom = len(bars) * ROW + 4
+    body = [_bar(row, i * ROW) for i, row in enumerate(bars)]
     return Picture(
         title=title,
         description=" ".join(f"{row}." for row in bars) or "No devices.",
@@ -66,21 +63,39 @@ def memory(
     )
 
 
+def _rows(rows: Iterable[Sequence[Any]]) -> list[_Row]:
+    given = [(str(label), used, limit, *peak) for label, used, limit, *peak in rows]
+    for label, *numbers in given:
+        if any(number is not None and number < 0 for number in numbers):
+            raise ValueError(f"{label}: memory cannot be negative, got {numbers}")
+    largest = max((max(used, *peak) if peak else used for _, used, _, *peak in given), default=0)
+    return [
+        _Row(label, used, limit, peak[0] if peak else None, largest if limit is None else limit)
+        for label, used, limit, *peak in given
+    ]
+
+
 def _bar(row: _Row, y: float) -> str:
-    top = y + 18
-    fill = max(row.share * WIDTH, 2.0) if row.used else 0.0  # a little must still be seen
-    return tooltip(
-        str(row),
+    top, colour = y + 18, colour_of(row.label)
+    pieces = [
         text(0, y + 8, row.label, class_="strong"),
         text(WIDTH, y + 8, row.amount, size=12, text_anchor="end"),
         rectangle(0, top, WIDTH, BAR, rx=3, fill="var(--band)", stroke="var(--line)"),
-        rectangle(0.5, top + 0.5, fill, BAR - 1, rx=2.5, fill=colour_of(row.label)),
-    )
+    ]
+    for count, opacity in ((row.peak or 0, 0.4), (row.used, None)):
+        if count:  # a little must still be seen
+            wide = max(row.share(count) * WIDTH, 2.0)
+            pieces.append(
+                rectangle(0.5, top + 0.5, wide - 0.5, BAR - 1, rx=2.5, fill=colour, opacity=opacity)
+            )
+    return tooltip(str(row), *pieces)
 
 
 def _text_lines(bars: list[_Row]) -> Iterable[str]:
     wide = max((len(row.label) for row in bars), default=0)
     for row in bars:
-        filled = round(row.share * TEXT_BAR)
-        bar = "█" * filled + "░" * (TEXT_BAR - filled)
-        yield f"  {row.label:<{wide}}  {bar}  {row.amount}"
+        solid = round(row.share(row.used) * TEXT_BAR)
+        pale = max(round(row.share(row.peak or 0) * TEXT_BAR) - solid, 0)
+        bar = "█" * solid + "▒" * pale + "░" * (TEXT_BAR - solid - pale)
+        peak = "" if row.peak is None else f", at most {human_bytes(row.peak)}"
+        yield f"  {row.label:<{wide}}  {bar}  {row.amount}{peak}"

@@ -62,7 +62,7 @@ def _draw(movements: Sequence[Step], devices: Iterable[Any] | None, *, title: st
         ("compute", any(movement.work for movement in movements)),
         ("communication", any(linked)),
     ) if there]  # fmt: skip
-    key, key_height = legend(kinds, width, note="thicker: more bytes" if any(linked) else "")
+    key, key_height = legend(kinds, width, notes=["thicker: more bytes"] if any(linked) else [])
     body.append(f'<g transform="translate(0 {y + 8:g})">{key}</g>')
     return Picture(
         title=title,

@@ -54,9 +54,7 @@ def timeline(
     body += [text(0, (i + 0.5) * LANE, name, class_="strong") for i, name in enumerate(names)]
     body += [_block(span, names.index(span.lane), left=left, scale=scale) for span in moved]
     used = [kind for kind in KINDS if any(span.kind == kind for span in moved)]
-    key, key_height = legend(
-        used, left + LANES, note="bytes travel" if "communication" in used else ""
-    )
+    key, key_height = legend(used, left + LANES)
     body.append(f'<g transform="translate(0 {bottom + 26:g})">{key}</g>')
     return Picture(
         title=title,

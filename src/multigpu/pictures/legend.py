@@ -10,14 +10,13 @@ ROW = 18.0
 SWATCH = 26.0
 
 
-def legend(kinds: Sequence[str], width: float, *, note: str = "") -> tuple[str, float]:
-    """Draw the entries for `kinds` (`compute`, `communication`, `memory`) and a note after them.
+def legend(kinds: Sequence[str], width: float, *, notes: Sequence[str] = ()) -> tuple[str, float]:
+    """Draw the entries for `kinds` (`compute`, `communication`, `memory`) and notes after them.
 
     Returns the markup, drawn from y = 0 down in a box of `width`, and its height.
     """
     entries = [(_swatch(kind), SWATCH + 6, kind) for kind in kinds]
-    if note:
-        entries.append(("", 0.0, note))
+    entries += [("", 0.0, note) for note in notes]
     parts, x, y = [], 0.0, 0.0
     for swatch, indent, label in entries:
         wide = indent + width_of(label, size=SIZE)

@@ -10,7 +10,7 @@ from multigpu.pictures.svg import element, rectangle, text, width_of
 MARGIN = 14.0
 TITLE_SIZE = 15.0
 TITLE_HEIGHT = 30.0
-ZOOM = 1.35  # shown this much larger where there is room: drawn narrow, so that a phone can show it
+ZOOM = 1.2  # shown this much larger where there is room: drawn narrow, so that a phone can show it
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def test_verdicts_come_from_one_run_until_the_file_changes(course, monkeypatch):
 def test_the_site_can_ask_for_the_reference(course, monkeypatch):
     monkeypatch.setenv("MULTIGPU_ANSWERS", "reference")
     write(course, RIGHT_SPLIT)
-    assert yours_or_reference("data_parallel.split", course=course).whose == "the reference"
+    answer = yours_or_reference("data_parallel.split", course=course)
+    assert (answer.whose, answer.reason) == ("the reference", "")
 
 
 @pytest.mark.parametrize("name", ["data_parallel.splitt", "data_paralel.split", "split", ""])
