@@ -93,17 +93,17 @@ def _movement(
                  size=12, class_="muted", text_anchor="end"),
         ]  # fmt: skip
         y += HEADING + 4
+    if not group and not movement.work and not movement.name:
+        parts.append(text(width / 2, y + 14, "nothing moved between devices", text_anchor="middle"))
+        y += 28
+    for lane in _lanes(group, centre):  # first what arrives, then the work on it
+        parts += [_labelled_arrow(link, y, centre=centre, most=most) for link in lane]
+        y += LANE
     if movement.work:
         for device, label in movement.work.items():
             name = str(device)
             parts.append(chip(centre[name], y + 13, CHIP + 12, label, colour_of(name), size=12))
         y += 28
-    if not group and not movement.work and not movement.name:
-        parts.append(text(width / 2, y + 14, "nothing moved between devices", text_anchor="middle"))
-        y += 28
-    for lane in _lanes(group, centre):
-        parts += [_labelled_arrow(link, y, centre=centre, most=most) for link in lane]
-        y += LANE
     return "".join(parts), y + 4
 
 
@@ -143,8 +143,8 @@ def _labelled_arrow(link: Link, y: float, *, centre: Mapping[str, float], most: 
 
 def _sentences(movements: Sequence[Step], linked: Sequence[Sequence[Link]]) -> Iterable[str]:
     for movement, group in zip(movements, linked, strict=True):
-        said = [f"{device} works: {label}" for device, label in movement.work.items()]
-        said += [str(link) for link in group]
+        said = [str(link) for link in group]
+        said += [f"{device} works: {label}" for device, label in movement.work.items()]
         sentence = "; ".join(said) or "nothing moves between devices"
         yield f"{movement.name}: {sentence}." if movement.name else f"{sentence}."
 
@@ -153,10 +153,10 @@ def _text_lines(movements: Sequence[Step], linked: Sequence[Sequence[Link]]) -> 
     for movement, group in zip(movements, linked, strict=True):
         if movement.name:
             yield movement.name
-        for device, label in movement.work.items():
-            yield f"  {device!s:>7}  {label}"
         for link in group:
             copies = f"  in {link.copies} copies" if link.copies > 1 else ""
             yield f"  {link.source:>7} ──▶ {link.target:<7} {human_bytes(link.bytes):>10}{copies}"
+        for device, label in movement.work.items():
+            yield f"  {device!s:>7}  {label}"
         if not group and not movement.work:
             yield "  nothing moved between devices"
