@@ -37,8 +37,12 @@ def check_with(
     *,
     submission: Path,
     backing: str | None = None,
+    first_only: bool = False,
 ) -> list[Verdict]:
-    """The same with a server that runs already, and goes on running."""
+    """The same with a server that runs already, and goes on running.
+
+    With ``first_only`` an exercise's first failing check ends it, which is quicker.
+    """
     for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):  # made for other people's tests
         os.environ.pop(variable, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -47,7 +51,12 @@ def check_with(
     from multigpu.checking.plugin import Checks
 
     checks = Checks(
-        course, submission=submission.resolve(), wanted=exercises, server=server, backing=backing
+        course,
+        submission=submission.resolve(),
+        wanted=exercises,
+        server=server,
+        backing=backing,
+        first_only=first_only,
     )
     files = [str(course.check_file(e.chapter.module, e.function)) for e in exercises]
     with contextlib.redirect_stdout(io.StringIO()):  # verdicts are all that may be printed

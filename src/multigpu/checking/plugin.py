@@ -53,13 +53,15 @@ class Checks:
         wanted: Iterable[Exercise] | None = None,
         server: WarmServer | None = None,
         backing: str | None = None,
+        first_only: bool = False,
     ) -> None:
         self._course, self._backing = course, backing
         self._submission = Submission(submission) if submission else None
         self._server, self._brought = server, server is not None
         self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
         self._exercises: dict[str, Exercise] = {}
-        self._tallies = {name: Tally(name) for name in self._wanted or ()}
+        self._first_only = first_only
+        self._tallies = {name: Tally(name, first_only) for name in self._wanted or ()}
         self._learners: dict[str, Learner] = {}  # by test
         self.fault: str | None = None  # what stopped pytest itself
 
@@ -86,7 +88,7 @@ class Checks:
             if name not in self._exercises:
                 raise pytest.UsageError(f"{item.nodeid}: there is no exercise {name}")
             if self._wanted is None or name in self._wanted:
-                self._tallies.setdefault(name, Tally(name)).total += 1
+                self._tallies.setdefault(name, Tally(name, self._first_only)).total += 1
             else:
                 dropped.append(item)
         if dropped:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from multigpu.checking.verdicts import Refused, Status, Verdict
 
-GO_ON = ("wrong",)  # after anything else the other checks of an exercise would say the same
+GO_ON = ("wrong",)  # after anything else the other checks would most likely say the same
 
 
 @dataclass
@@ -12,6 +12,7 @@ class Tally:
     """The checks of one exercise so far."""
 
     exercise: str
+    first_only: bool = False  # stop at the first failing check, whatever it says
     total: int = 0
     passed: int = 0
     seconds: float = 0.0
@@ -20,7 +21,7 @@ class Tally:
     @property
     def stopped(self) -> bool:
         """Whether the remaining checks need not run."""
-        return self.first is not None and self.first.status not in GO_ON
+        return self.first is not None and (self.first_only or self.first.status not in GO_ON)
 
     def fail(self, refused: Refused) -> None:
         """Note a failing check; the first one is the one that is shown."""

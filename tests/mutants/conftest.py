@@ -1,0 +1,35 @@
+"""Gives each answer in this folder to the checks, all through one warm server."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from multigpu.checking.catalog import Catalog
+from multigpu.checking.judge import check_with
+from multigpu.checking.places import find_course
+from multigpu.checking.verdicts import Verdict
+from multigpu.checking.warm import WarmServer
+
+COURSE = find_course(Path(__file__).resolve().parent)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[WarmServer]:
+    with WarmServer() as server:
+        yield server
+
+
+@pytest.fixture
+def verdict_on(server: WarmServer, tmp_path: Path) -> Callable[..., Verdict]:
+    """``verdict_on("data_parallel.split", source)``: the verdict on a module with this text."""
+
+    def judge(exercise: str, source: str, *, first_only: bool = True) -> Verdict:
+        found = Catalog(COURSE).one(exercise)
+        (tmp_path / found.file).write_text(source, encoding="utf-8")
+        (verdict,) = check_with(
+            server, [found], COURSE, submission=tmp_path, backing="cpu", first_only=first_only
+        )
+        return verdict
+
+    return judge
