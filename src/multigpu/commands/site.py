@@ -16,6 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from rich.console import Console
+from rich.text import Text
 
 from multigpu.commands.folder import NoCourseFolder, course_folder
 
@@ -111,10 +115,24 @@ def _stamp(root: Path) -> Path:
 
 
 def _run_sphinx(root: Path) -> bool:
-    docs = root / "docs"
+    """Run Sphinx: one moving line in a terminal, every line elsewhere, its warnings at the end."""
+    docs, console = root / "docs", Console(highlight=False)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-j", "2", "-b", "html",
                "-d", str(docs / "_build" / "doctrees"), str(docs), str(pages(root))]  # fmt: skip
-    return subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL).returncode == 0
+    with TemporaryFile("w+") as warnings, console.status("Starting Sphinx") as status:
+        with subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=warnings
+        ) as sphinx:
+            assert sphinx.stdout is not None
+            # Not by lines: "executing the notebook... " ends its line only when that is done.
+            while words := os.read(sphinx.stdout.fileno(), 4096).decode(errors="replace"):
+                if not console.is_terminal:
+                    print(words, end="", flush=True)
+                elif step := words.strip().rpartition("\n")[2]:
+                    status.update(Text(step[: console.width - 4]))
+        warnings.seek(0)
+        sys.stderr.write(warnings.read())
+    return sphinx.returncode == 0
 
 
 @contextmanager
@@ -137,6 +155,8 @@ def main() -> int:
     except (CannotBuild, NoCourseFolder) as problem:
         print(problem, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     print(f"The site is in {os.path.relpath(pages(root))}/index.html")
     return 0
 
