@@ -119,10 +119,10 @@ def _run_sphinx(root: Path) -> bool:
     docs, console = root / "docs", Console(highlight=False)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-j", "2", "-b", "html",
                "-d", str(docs / "_build" / "doctrees"), str(docs), str(pages(root))]  # fmt: skip
-    with TemporaryFile("w+") as warnings, console.status("Starting Sphinx") as status:
-        with subprocess.Popen(
+    with TemporaryFile("w+") as warnings:
+        with console.status("Starting Sphinx") as status, subprocess.Popen(
             command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=warnings
-        ) as sphinx:
+        ) as sphinx:  # fmt: skip
             assert sphinx.stdout is not None
             # Not by lines: "executing the notebook... " ends its line only when that is done.
             while words := os.read(sphinx.stdout.fileno(), 4096).decode(errors="replace"):
