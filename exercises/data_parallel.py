@@ -1,0 +1,274 @@
+"""Data parallelism by hand: one process trains one model on several GPUs.
+
+``nn.DataParallel`` hides its movements behind one wrapper.  Here you write them yourself, seven
+small functions that make up one training step:
+
+    split -> replicate -> parallel_apply (forward) -> gather -> (backward)
+          -> sum_gradients -> (optimizer step) -> broadcast
+
+Everything works with real GPUs and without: where this machine has too few of them,
+``multigpu.gpus(n)`` gives you virtual ones, and the code stays the same.
+
+    multigpu check data_parallel.split         check one function
+    multigpu hint data_parallel.split          a hint; add --more for a stronger one
+    python exercises/data_parallel.py          watch your functions work on real rows
+
+Read the lesson docs/lessons/data_parallel_by_hand first.  Not allowed here, because it is what you
+are building: ``nn.DataParallel``, ``torch.nn.parallel``, ``torch.cuda.comm``.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def split(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
+    """Cut a batch into one chunk of rows per GPU and put each chunk on its GPU.
+
+    * ``batch`` has shape (rows, ...) with one row or more, any number of further dimensions and
+      any dtype.  It may lie on the CPU or on a GPU.
+    * ``devices`` is a list or a tuple, in any order: chunk i goes to ``devices[i]``.
+    * Chunks are contiguous: the first chunk holds the first rows, the next one the rows after
+      them, and so on.  No row is lost, none comes twice.
+    * The sizes are those of ``torch.chunk``: with k GPUs every chunk has ceil(rows / k) rows, only
+      the last one may be shorter.  A small batch gives fewer chunks than GPUs, never empty ones.
+
+    Returns the list of chunks.  They may be views of ``batch`` or copies, as you like.
+
+    Example::
+
+        batch = torch.arange(10).reshape(5, 2)
+        split(batch, gpus(4))
+        # rows 0 and 1 on cuda:0, rows 2 and 3 on cuda:1, row 4 on cuda:2, nothing on cuda:3
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+def replicate(module: nn.Module, devices: Sequence[torch.device]) -> list[nn.Module]:
+    """Put a full copy of the model on every GPU.
+
+    * ``replicas[0]`` is ``module`` itself, moved to ``devices[0]``.  The optimizer goes on
+      training exactly this one.
+    * Every other replica i is an independent copy on ``devices[i]``.  It has the same parameter
+      values, the same buffers (also non-persistent and integer ones), the same train or eval mode
+      in every submodule and the same ``requires_grad`` on every parameter.
+    * Weights that are tied in ``module`` (one parameter used in two places) are tied in every
+      replica too.
+    * Nothing is shared: when one replica changes, the others do not.  Each one is a complete module
+      with its own ``parameters()`` and ``buffers()``, so it can be trained by itself.
+    * ``devices`` is a list or a tuple with one GPU or more, in any order.  ``module`` may lie on
+      the CPU or on a GPU.
+
+    Returns the list of replicas, one per device.
+
+    Example::
+
+        model = nn.Linear(3, 2)
+        replicas = replicate(model, gpus(2))
+        replicas[0] is model         # True
+        replicas[1].weight.device    # cuda:1
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+def parallel_apply(
+    replicas: Sequence[nn.Module], chunks: Sequence[Tensor]
+) -> list[Tensor]:
+    """Run the forward pass of all replicas at the same time, each in its own thread.
+
+    * Replica i works on ``chunks[i]``, which is on its GPU already.  The calling thread may take
+      one of the chunks itself.
+    * All forwards run at the same time: none waits until another one has finished.
+    * Outputs come in the order of the replicas, whichever was ready first.
+    * There may be fewer chunks than replicas (a small batch).  Then the last replicas have nothing
+      to do, and there are as many outputs as chunks.
+    * A new thread always begins with gradients switched on.  Carry the caller's grad mode
+      (``torch.is_grad_enabled()``) into your threads, so that a caller inside ``torch.no_grad()``
+      or ``torch.inference_mode()`` gets outputs without gradients, and any other caller outputs
+      that can be trained.
+    * When a replica raises an error, raise it again in the calling thread, and let its message or
+      a note on it (``error.add_note``) name the replica: "replica 1".  Replicas are counted from 0.
+      You may raise another error, as long as the first one is its cause (``raise ... from error``).
+
+    Returns the list of outputs.  Output i stays on the GPU of replica i.
+
+    Example::
+
+        replicas = replicate(nn.Linear(3, 2), gpus(4))
+        outputs = parallel_apply(replicas, split(torch.ones(5, 3), gpus(4)))
+        [output.shape for output in outputs]     # (2, 2), (2, 2), (1, 2): three chunks
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+def gather(outputs: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Bring the outputs of all replicas together on one GPU, as one tensor.
+
+    * ``outputs`` is a list or a tuple of one tensor or more.  Each has at least one dimension, and
+      the first one counts rows.  The tensors may have different numbers of rows, and may lie on
+      any GPUs in any order.
+    * The rows keep their order: first all rows of ``outputs[0]``, then those of ``outputs[1]``,
+      and so on.
+    * The result has as many dimensions as each output: (2, 10) and (1, 10) give (3, 10).
+    * Gradients must be able to flow back: after ``result.sum().backward()`` every output has got
+      its gradient, on its own GPU.
+
+    Returns one tensor on ``device``.
+
+    Example::
+
+        first, second = torch.ones(2, 10, device="cuda:0"), torch.ones(1, 10, device="cuda:1")
+        gather([first, second], torch.device("cuda:0"))      # shape (3, 10) on cuda:0
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+def sum_gradients(replicas: Sequence[nn.Module]) -> None:
+    """Add up the gradients of all replicas in the first one.
+
+    Backward has left in each replica the gradients of its own rows.  Their sum is the gradient of
+    the whole batch.  It is a sum and no mean: the loss was already a mean over all rows.
+
+    * Afterwards the ``.grad`` of every parameter of ``replicas[0]`` is the sum over all replicas, on
+      the GPU of ``replicas[0]``.
+    * A ``.grad`` that is ``None`` counts as zero.  Any replica can miss one, the first too: its
+      layer was not used, or it had no rows.
+    * A parameter for which no replica has a gradient keeps ``None``.  Frozen ones are such.
+    * Tied weights are one parameter, so their gradient is added once per replica.
+    * Only gradients change, never a weight.  What is left in the ``.grad`` of the other replicas
+      does not matter.
+
+    Returns nothing.
+
+    Example::
+
+        replicas = replicate(nn.Linear(1, 1), gpus(3))
+        # say weight.grad is 1.0 on cuda:0, None on cuda:1 and 2.0 on cuda:2
+        sum_gradients(replicas)
+        replicas[0].weight.grad      # 3.0, on cuda:0
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+def broadcast(replicas: Sequence[nn.Module]) -> None:
+    """Copy the parameters and buffers of the first replica into all others.
+
+    The optimizer has changed ``replicas[0]`` only.  This brings the others up to date.
+
+    * Afterwards every parameter and every buffer of every replica equals that of ``replicas[0]``:
+      frozen parameters, integer buffers and non-persistent buffers (those that are not in
+      ``state_dict()``) too.
+    * Copy in place: every parameter and buffer stays the same object and keeps its memory, and only
+      the numbers in it change, as ``copy_`` does.  So whoever holds a reference or a view (an
+      optimizer, a hook, a bucket) sees the new numbers.  ``p = ...`` and ``p.data = ...`` put a
+      new tensor there instead.
+    * ``replicas[0]`` does not change.  Each replica stays on its GPU, with its ``requires_grad``.
+
+    Returns nothing.
+
+    Example::
+
+        replicas = replicate(nn.Linear(3, 2), gpus(2))
+        nn.init.zeros_(replicas[0].weight)
+        broadcast(replicas)
+        replicas[1].weight           # zeros, still on cuda:1, the same parameter as before
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+def train_step(
+    replicas: Sequence[nn.Module],
+    inputs: Tensor,
+    targets: Tensor,
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+) -> float:
+    """Do one training step on all GPUs, with the same result as one GPU on the whole batch.
+
+    * ``replicas`` come from ``replicate`` and agree with each other.  ``optimizer`` holds the
+      parameters of ``replicas[0]``, and no others.
+    * ``inputs`` and ``targets`` have one row or more, the same number each: perhaps fewer rows
+      than GPUs, perhaps a number that does not divide by them.  They usually lie on the CPU.
+    * ``loss_fn(outputs, targets)`` is a plain mean over the rows it gets, as cross entropy is.  So
+      with chunks of different sizes the mean of the chunks' losses is not the loss of the batch.
+    * The step must equal ``optimizer.zero_grad(); loss = loss_fn(model(inputs), targets);
+      loss.backward(); optimizer.step()`` on one GPU, step after step, also with momentum.
+      Gradients of an earlier step must not count, whichever replica they are in.
+    * Afterwards all replicas agree again, in parameters and buffers.
+
+    Returns the loss of the whole batch before the step, as a Python ``float``.  You may call the
+    functions above or write it in another way.
+
+    Example::
+
+        replicas = replicate(SmallCNN(), gpus(3))
+        optimizer = torch.optim.SGD(replicas[0].parameters(), lr=0.1, momentum=0.9)
+        loss = train_step(replicas, images, labels, nn.CrossEntropyLoss(), optimizer)
+
+    Lesson: docs/lessons/data_parallel_by_hand
+    """
+    raise NotImplementedError
+
+
+if (
+    __name__ == "__main__"
+):  # what your functions do with ten handwritten digits, as far as they go
+    import traceback
+    from contextlib import contextmanager
+
+    from multigpu import gpus, pictures
+    from multigpu.data import digits
+    from multigpu.gpus import current_machine
+    from multigpu.training.models import SmallCNN
+
+    gpu = gpus(3)
+    images, labels = digits().train[:10]
+    loss_fn = nn.CrossEntropyLoss()
+
+    @contextmanager
+    def movement(name):
+        """Print the picture of the bytes that move while the block runs."""
+        with current_machine().traffic.record() as copies:
+            yield
+        print(pictures.traffic(copies, devices=gpu, title=name).text(), end="\n\n")
+
+    try:
+        with movement("split: ten images"):
+            chunks = split(images, gpu)
+        with movement("replicate: a small CNN"):
+            replicas = replicate(SmallCNN(), gpu)
+        optimizer = torch.optim.SGD(replicas[0].parameters(), lr=0.1, momentum=0.9)
+        with movement("parallel_apply: nothing moves, every GPU has what it needs"):
+            outputs = parallel_apply(replicas, chunks)
+        with movement("gather: ten scores per image"):
+            scores = gather(outputs, gpu[0])
+        with movement(
+            "backward: gradients of the outputs go back to where they came from"
+        ):
+            loss_fn(scores, labels.to(gpu[0])).backward()
+        with movement("sum_gradients: one gradient per weight and replica"):
+            sum_gradients(replicas)
+        optimizer.step()
+        with movement("broadcast: the new weights"):
+            broadcast(replicas)
+        for step in range(1, 6):
+            loss = train_step(replicas, images, labels, loss_fn, optimizer)
+            print(f"train_step {step}: loss {loss:.3f}")
+    except NotImplementedError as error:
+        name = traceback.extract_tb(error.__traceback__)[-1].name
+        print(
+            f"Next to write: {name}. Check it with: multigpu check data_parallel.{name}"
+        )
