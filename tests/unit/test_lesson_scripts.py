@@ -14,7 +14,8 @@ SCRIPTS = Path(__file__).parents[2] / "docs" / "lessons" / "scripts"
 
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -29,7 +30,8 @@ def test_every_line_that_dp_adds_says_why_it_is_new() -> None:
     changes = difflib.ndiff(code_lines("one_gpu"), code_lines("dp"))
     added = [line[2:] for line in changes if line.startswith("+ ") and line[2:].strip()]
     unmarked = [line for line in added if "# NEW: " not in line]
-    assert added and not unmarked
+    assert added
+    assert not unmarked
     assert len(added) <= 5, "the diff is the lesson: keep it small"
 
 
