@@ -63,7 +63,7 @@ function offerNotebook(box) {
 /* ---- the stepper: one step of data parallelism, from a record made when the site was built ---------- */
 
 const COLUMNS = ["rows", "weights", "outputs", "gradients"];
-const LEFT = 50, COLUMN = 78, HEAD = 24, LANE = 64, WIDTH = LEFT + COLUMNS.length * COLUMN;
+const LEFT = 47, COLUMN = 66, HEAD = 20, LANE = 48, WIDTH = LEFT + COLUMNS.length * COLUMN;
 /* Work is a solid bar: who works in which movement, and from which column to which. */
 const WORK = {
   parallel_apply: { name: "forward", from: 0, to: 2, works: (held) => held.rows },
@@ -110,7 +110,7 @@ class Drawing {
     const height = HEAD + (this.gpus + 1) * LANE + 2;
     const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, "aria-hidden": "true" });
     COLUMNS.forEach((name) => picture.append(
-      svg("text", { x: this.columnOf(name) + 4, y: 14, class: "muted" }, name)));
+      svg("text", { x: this.columnOf(name) + 4, y: 12, class: "muted" }, name)));
     for (let gpu = -1; gpu < this.gpus; gpu += 1) picture.append(this.lane(gpu));
     picture.append(...this.held(index === 0 ? frame : before, frame));
     frame.copies.forEach((copy) => picture.append(this.arrow(copy, frame)));
@@ -121,9 +121,9 @@ class Drawing {
   lane(gpu) {
     const y = this.laneOf(gpu), colour = this.colour(gpu);
     return svg("g", {},
-      svg("rect", { x: 0.5, y: y + 1, width: WIDTH - 1, height: LANE - 5, rx: 8, class: "lane" }),
-      svg("rect", { x: 0.5, y: y + 1, width: 5, height: LANE - 5, rx: 2.5, fill: colour }),
-      svg("text", { x: 12, y: y + LANE / 2 + 2, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`));
+      svg("rect", { x: 0.5, y: y + 1, width: WIDTH - 1, height: LANE - 4, rx: 7, class: "lane" }),
+      svg("rect", { x: 0.5, y: y + 1, width: 5, height: LANE - 4, rx: 2.5, fill: colour }),
+      svg("text", { x: 10, y: y + LANE / 2 + 3, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`));
   }
 
   /* What every device holds; what this movement brought comes in after its arrow. */
@@ -147,8 +147,8 @@ class Drawing {
         const whole = held.gradients === "whole";
         const parts = this.chunks.map((rows, part) => [rows, part])
           .filter(([rows, part]) => rows && (whole || part === gpu)).map(([, part]) => part);
-        shapes.push(this.bar(gpu, "gradients", parts, whole ? "of all rows" : "of its rows",
-          arrives("gradients")));
+        shapes.push(this.bar(gpu, "gradients", parts, "", arrives("gradients")));
+        if (whole) shapes.push(this.words(gpu, "gradients", "of all rows", "muted"));
       }
     });
     return shapes;
@@ -160,21 +160,26 @@ class Drawing {
     const ends = this.chunks.map((_, i) => sum(this.chunks.slice(0, i + 1)));
     for (let i = 0; i < count; i += 1) {
       const owner = ends.findIndex((end) => first + i < end);
-      const place = { x: this.columnOf(column) + 5 + (i % 5) * 9, y: this.laneOf(gpu) + 10 + Math.floor(i / 5) * 9 };
-      const tall = column === "rows" ? 7 : 4;
-      group.append(svg("rect", { ...place, width: 7, height: tall, rx: 1.5, fill: this.colour(owner), class: "item" }));
+      const place = { x: this.columnOf(column) + 5 + (i % 5) * 8, y: this.laneOf(gpu) + 8 + Math.floor(i / 5) * 8 };
+      const tall = column === "rows" ? 6.5 : 4;
+      group.append(svg("rect", { ...place, width: 6.5, height: tall, rx: 1.5, fill: this.colour(owner), class: "item" }));
     }
     return group;
   }
 
   bar(gpu, column, parts, label, style) {
-    const x = this.columnOf(column) + 5, y = this.laneOf(gpu) + 12, wide = 43 / parts.length;
+    const x = this.columnOf(column) + 5, y = this.laneOf(gpu) + 9, wide = 39 / parts.length;
     const group = svg("g", { class: style });
     parts.forEach((part, i) => group.append(svg("rect", {
-      x: x + i * wide, y, width: wide, height: 11, class: typeof part === "string" ? `item ${part}` : "item",
+      x: x + i * wide, y, width: wide, height: 13, class: typeof part === "string" ? `item ${part}` : "item",
       ...(typeof part === "number" && { fill: this.colour(part) }) })));
-    if (label) group.append(svg("text", { x, y: y + 24, class: "small muted" }, label));
+    if (label) group.append(svg("text", { x: x + 19.5, y: y + 10, class: `inside ${parts[0]}` }, label));
     return group;
+  }
+
+  words(gpu, column, said, style) {
+    const place = { x: this.columnOf(column) + 3, y: this.laneOf(gpu) + 38 };
+    return svg("text", { ...place, class: style }, said);
   }
 
   /* Out of the sender's lane, along a track of its own, into the receiver's lane. */
@@ -182,20 +187,19 @@ class Drawing {
     const [from, to] = [gpuOf(copy.source), gpuOf(copy.target)];
     const far = Math.max(from, to);
     const x = this.columnOf(copy.column);
-    const start = x + 50, track = x + 55 + Math.max(far, 0) * 5.5;
+    const start = x + 46, track = x + 52 + Math.max(far, 0) * 3.8;
     const shift = from < to ? 3 : -3;
-    const [y1, y2] = [this.laneOf(from) + 18 + shift, this.laneOf(to) + 18 - shift];
+    const [y1, y2] = [this.laneOf(from) + 16 + shift, this.laneOf(to) + 16 - shift];
     const path = `M${start} ${y1}H${track}V${y2}H${start + 5}`;
-    const width = 2.2 + 2 * (copy.bytes / this.most), colour = this.colour(from);
+    const width = 2 + 1.6 * (copy.bytes / this.most), colour = this.colour(from);
     const targets = from < 0 && copy.column === "outputs";
     return svg("g", { class: "copy" },
       svg("path", { d: path, stroke: colour, "stroke-width": width, class: "track" }),
       svg("path", { d: path, stroke: colour, "stroke-width": width, class: "stripes" }),
-      svg("path", { d: `M${start - 1} ${y2}l7 -4.5v9z`, fill: colour }),
+      svg("path", { d: `M${start - 1} ${y2}l6.5 -4v8z`, fill: colour }),
       svg("rect", { x: -4, y: -4, width: 8, height: 8, rx: 2, fill: colour, class: "packet item",
         style: `offset-path:path("${path}")` }),
-      svg("text", { x: x + 4, y: this.laneOf(far) + 54, class: "strong" },
-        bytes(copy.bytes) + (targets ? " targets" : "")));
+      this.words(far, copy.column, bytes(copy.bytes) + (targets ? " targets" : ""), "amount"));
   }
 
   work(frame) {
@@ -203,11 +207,11 @@ class Drawing {
     if (!work) return [];
     return frame.holds.flatMap((held, gpu) => {
       if (!work.works(held, gpu)) return [];
-      const x = LEFT + work.from * COLUMN + 4, y = this.laneOf(gpu) + 42;
+      const x = LEFT + work.from * COLUMN + 4, y = this.laneOf(gpu) + 28;
       const width = (work.to - work.from + 1) * COLUMN - 12;
       return [svg("g", { class: "work" },
-        svg("rect", { x, y, width, height: 15, rx: 4, fill: this.colour(gpu) }),
-        svg("text", { x: x + width / 2, y: y + 11.5, class: `strong ${gpu ? "dark" : "light"}` }, work.name))];
+        svg("rect", { x, y, width, height: 14, rx: 4, fill: this.colour(gpu) }),
+        svg("text", { x: x + width / 2, y: y + 11, class: `strong ${gpu ? "dark" : "light"}` }, work.name))];
     });
   }
 }
@@ -228,7 +232,7 @@ class Stepper {
     this.gpus = Math.max(...Object.keys(this.record.runs).map(Number));
     this.timer = null;
     this.build();
-    this.show(0);
+    this.show(1);  // after the start: the first picture shows what the pictures are about
   }
 
   build() {
@@ -241,9 +245,9 @@ class Stepper {
       chip.addEventListener("click", () => { this.pause(); this.show(index); });
       return chip;
     });
-    const list = html("ol", { class: "course-movements" }, ...this.chips.map((chip) => html("li", {}, chip)));
+    this.list = html("ol", { class: "course-movements" }, ...this.chips.map((chip) => html("li", {}, chip)));
     this.status = html("p", { class: "course-heard", role: "status" });
-    stage.append(this.chooser(), list,
+    stage.append(this.chooser(), this.list,
       html("div", { class: "course-sides" }, ...Object.values(this.sides).map((side) => side.figure)),
       this.buttons(), legend(), this.status);
     stage.setAttribute("role", "group");
@@ -309,20 +313,24 @@ class Stepper {
       if (i === index) chip.setAttribute("aria-current", "step");
       else chip.removeAttribute("aria-current");
     });
+    const chip = this.chips[index];  // on a phone the list of movements is a strip that scrolls
+    this.list.scrollTo({ left: chip.offsetLeft - (this.list.clientWidth - chip.offsetWidth) / 2 });
     this.back.disabled = index === 0;
     this.next.disabled = index === this.movements.length - 1;
-    this.count.textContent = `${index + 1} of ${this.movements.length}`;
+    this.count.textContent = this.place();
     this.box.querySelectorAll("[data-gpus]").forEach((table) => {
       table.hidden = Number(table.dataset.gpus) !== this.gpus;
     });
     this.say();
   }
 
+  place() { return `${this.index} of ${this.movements.length - 1}`; }  // the start is number 0
+
   say() {
     const told = Object.entries(this.record.sides).map(
       ([side, { title }]) => spoken(title, this.record.runs[this.gpus][side][this.index]));
     const label = this.record.labels[this.movements[this.index]];
-    this.status.textContent = `${label}, ${this.index + 1} of ${this.movements.length}. ${told.join(" ")}`;
+    this.status.textContent = `${label}, ${this.place()}. ${told.join(" ")}`;
   }
 
   toggle() {

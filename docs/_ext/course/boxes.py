@@ -4,6 +4,7 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from course.element import html, text
+from course.path import note_overview
 
 
 class Overview(SphinxDirective):
@@ -18,6 +19,7 @@ class Overview(SphinxDirective):
     terms = {"reading": "Reading", "exercises": "Exercises", "before": "Before you start"}
 
     def run(self):
+        note_overview(self.env, self.options)
         facts = html("dl", classes=["course-facts"])
         for option, term in self.terms.items():
             if option in self.options:

@@ -1,4 +1,4 @@
-"""Exercise cards and exercise pages, made from the docstrings of ``exercises/*.py``.
+"""Exercise cards and exercise pages, made from the docstrings that every starter has.
 
 The docstrings are reStructuredText; the page shows them as they are, so the task a learner reads in
 the editor and on the site is the same text.

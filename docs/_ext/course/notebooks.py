@@ -34,8 +34,7 @@ def stage(source, seconds_per_cell):
         )
     except execution.CellFailed as failure:
         first_line = notebook.cells[failure.index].source.partition("\n")[0]
-        logger.warning("cell %d (%r) failed: %s", failure.index, first_line, failure,
-                       location=str(source))
+        logger.warning("%s: cell %d (%r) failed: %s", source, failure.index, first_line, failure)
     written = nbformat.writes(notebook)
     target = STAGED / source.name
     # Sphinx goes by the time of change: leave the file alone where nothing is new.

@@ -1,4 +1,4 @@
-"""Read exercise modules without importing them: names, signatures and docstrings, from the source."""
+"""Names, signatures and docstrings of the exercises, read from the source without importing it."""
 
 import ast
 import inspect
@@ -42,12 +42,12 @@ class Module:
 
 
 def path_of(module):
-    """The learner's starter; the solution, from which starters are made, has the same docstrings."""
-    for folder in ("exercises", "solutions"):
-        path = ROOT / folder / f"{module}.py"
-        if path.exists():
-            return path
-    raise LookupError(f"there is no exercises/{module}.py")
+    """The solution's file. Starters are made from it, so it has the same docstrings; and a learner
+    who is writing an answer in ``exercises/`` should not have to wait for a new site."""
+    path = ROOT / "solutions" / f"{module}.py"
+    if not path.exists():
+        raise LookupError(f"there is no {path.relative_to(ROOT)}")
+    return path
 
 
 @cache
