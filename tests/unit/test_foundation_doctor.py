@@ -1,0 +1,181 @@
+"""``multigpu doctor``: what it looks at, what it advises, and what its exit code means."""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from multigpu.commands import doctor, folder, health
+from multigpu.commands.health import Finding
+
+GIB = 2**30
+FINE = Finding("disk", "30 GiB free")
+NOTE = Finding("port", "8888 is taken", "note", "Choose another.")
+PROBLEM = Finding("pandoc", "not found", "problem", "Install it.")
+
+
+def only(check: Callable[[], Iterator[Finding]]) -> Finding:
+    (finding,) = check()
+    return finding
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, as_json: bool = False) -> int:
+    monkeypatch.setattr(doctor, "examine", lambda port: iter(findings))
+    return doctor.run(argparse.Namespace(json=as_json, port=8888))
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"), [([FINE], 0), ([FINE, NOTE], 0), ([FINE, PROBLEM, NOTE], 1)]
+)
+def test_only_a_problem_is_in_the_way(
+    findings: list[Finding], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, *findings) == code
+
+
+def test_every_problem_comes_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, FINE, PROBLEM)
+    said = capsys.readouterr().out
+    assert said.splitlines() == [
+        "ok       disk       30 GiB free",
+        "problem  pandoc     not found",
+        "                    -> Install it.",
+        "",
+        "1 problem to solve first, see above.",
+    ]
+
+
+def test_json_is_all_that_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, FINE, PROBLEM, as_json=True) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {"subject": "disk", "says": "30 GiB free", "status": "ok", "advice": None},
+        {"subject": "pandoc", "says": "not found", "status": "problem", "advice": "Install it."},
+    ]
+
+
+def test_on_this_machine_it_looks_at_everything_and_prints_plainly() -> None:
+    command = [sys.executable, "-m", "multigpu", "doctor"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    assert "\x1b" not in ended.stdout
+    for subject in ("Python", "PyTorch", "GPUs", "backends", "jupyterlab", "sphinx", "pandoc",
+                    "port", "disk", "memory", "folder"):  # fmt: skip
+        assert f" {subject} " in ended.stdout
+
+
+def test_an_old_python_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = namedtuple("version", "major minor micro releaselevel serial")
+    monkeypatch.setattr(sys, "version_info", version(3, 10, 1, "final", 0))
+    assert only(health.python).status == "problem"
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("2.10.1", "problem"), ("2.11.0", "ok"), ("2.13.0+cpu", "ok")]
+)
+def test_pytorch_must_be_new_enough(
+    version: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert only(health.pytorch).status == status
+
+
+def test_a_pytorch_that_cannot_be_imported_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = only(health.pytorch)
+    assert found.status == "problem"
+    assert "make start" in str(found.advice)
+
+
+def test_a_cpu_build_beside_an_nvidia_gpu_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    found = only(health.pytorch)
+    assert found.status == "note"
+    assert "delete .venv" in str(found.advice)
+
+
+def test_without_a_gpu_the_course_says_that_it_uses_virtual_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("multigpu.gpus.monitor.snapshot", list)
+    assert only(health.graphics) == Finding(
+        "GPUs", "no NVIDIA GPU; the course uses virtual ones", "ok", None
+    )
+
+
+@pytest.mark.parametrize("absent", ["jupyterlab", "sphinx"])
+def test_a_missing_package_is_a_problem(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spec(name: str) -> ModuleSpec | None:
+        return None if name == absent else find_spec(name)
+
+    monkeypatch.setattr(health, "find_spec", spec)
+    bad = [found for found in health.packages() if found.status != "ok"]
+    assert [(found.subject, found.status) for found in bad] == [(absent, "problem")]
+
+
+def test_a_missing_pandoc_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "find_pandoc", lambda: None)
+    bad = [found for found in health.packages() if found.status != "ok"]
+    assert [(found.subject, found.status) for found in bad] == [("pandoc", "problem")]
+
+
+def test_a_taken_port_is_noted_and_a_free_one_is_fine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert only(lambda: health.free_port(port)).status == "note"
+    assert only(lambda: health.free_port(port)).status == "ok"
+
+
+@pytest.mark.parametrize(("free", "status"), [(GIB // 2, "problem"), (2 * GIB, "ok")])
+def test_a_full_disk_is_a_problem(free: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(0, 0, free))
+    assert only(health.disk).status == status
+
+
+def test_little_memory_and_little_shared_memory_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    here = namedtuple("here", "available total")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(64 * 2**20, 0, 0))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: here(GIB, 4 * GIB))
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)
+    assert [found.status for found in health.memory()] == ["note", "note"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert only(health.folder).status == "ok"
+    monkeypatch.setattr(os, "access", lambda path, mode: "exercises" not in str(path))
+    assert only(health.folder).status == "problem"
+
+
+def test_a_package_without_its_repository_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(folder, "__file__", str(tmp_path / "a" / "b" / "c" / "folder.py"))
+    monkeypatch.chdir(tmp_path)
+    assert only(health.folder).status == "problem"
+    for made in ("notebooks", "docs", "deep/inside"):
+        (tmp_path / made).mkdir(parents=True)
+    (tmp_path / "docs" / "conf.py").touch()
+    monkeypatch.chdir(tmp_path / "deep" / "inside")
+    assert folder.course_folder() == tmp_path
