@@ -37,7 +37,9 @@ def body_of(func: FunctionType) -> FunctionType | None:
     """`func` without its question; None if it does not ask and so can be called as it is."""
     if not func.__module__.startswith("torch"):
         return None
-    asks = any(name.startswith(_QUESTION) for name in func.__code__.co_names)
+    # torch.nn.init asks torch.overrides.has_torch_function...: no name of its own to take away.
+    names = func.__code__.co_names
+    asks = any(name.startswith(_QUESTION) and name in func.__globals__ for name in names)
     choices = func.__closure__ or ()
     if not asks:
         # max_pool2d and the like choose between two functions that ask, kept in their closure.
