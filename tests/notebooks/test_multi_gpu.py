@@ -58,7 +58,8 @@ def test_each_movement_says_whose_function_it_used(printed, cell, function):
 
 
 def test_the_three_ways_to_train_give_the_same_weights(printed):
-    gaps = re.findall(r"(\S+): 6,090 weights, none differs .* more than (\S+)", printed("proof"))
+    assert float(re.search(r"moved a weight by up to (\S+)", printed("proof"))[1]) > 0.01
+    gaps = re.findall(r"(\S+): none of 6,090 weights .* more than (\S+)", printed("proof"))
     assert [way for way, _ in gaps] == ["DataParallel", "hand"]
     assert all(float(gap) < 1e-10 for _, gap in gaps)
 
@@ -123,3 +124,8 @@ def test_the_check_in_the_notebook_says_how_it_ended(printed):
     assert re.search(
         r"data_parallel\.split: (passed|not passed yet)$", printed("your-turn").strip()
     )
+
+
+@pytest.mark.multi_gpu
+def test_where_there_are_several_gpus_the_training_used_them(printed):
+    assert "virtual" not in printed("gpus")
