@@ -5,6 +5,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from multigpu.checking.catalog import UnknownExercise
+from multigpu.checking.places import CourseNotFound
+
 COMMANDS = {
     "start": "open JupyterLab and the course's pages in the browser",
     "list": "show all exercises and what is done",
@@ -12,8 +15,8 @@ COMMANDS = {
     "check": "check what you have written",
     "watch": "check again whenever you save",
     "hint": "show a hint",
-    "reset": "put the starter of an exercise back (asks first, keeps a backup)",
-    "solution": "show the reference solution",
+    "reset": "put the starter of an exercise back (asks first, keeps a copy)",
+    "solution": "show the reference answer, once yours passes",
     "doctor": "look whether everything the course needs is there",
 }
 
@@ -21,19 +24,27 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code (2: wrong usage)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser_for(given).parse_args(given)
+    command = importlib.import_module(f"multigpu.commands.{options.command}")
+    try:
+        return int(command.run(options))
+    except (CourseNotFound, UnknownExercise) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+
+
+def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser that knows the options of the sub-command that was given, and only those."""
     parser = argparse.ArgumentParser(
         prog="multigpu", description="Learn to train on many GPUs.", allow_abbrev=False
     )
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in given if word in COMMANDS), None)
     for name, summary in COMMANDS.items():
-        sub = parsers.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        command = parsers.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         if name == chosen:
-            importlib.import_module(f"multigpu.commands.{name}").add_arguments(sub)
-    options = parser.parse_args(given)
-    command = importlib.import_module(f"multigpu.commands.{options.command}")
-    try:
-        return int(command.run(options))
-    except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
-        return 130
+            importlib.import_module(f"multigpu.commands.{name}").add_arguments(command)
+    return parser

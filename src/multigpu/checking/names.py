@@ -18,7 +18,7 @@ def first_refused_name(
     aliases = dict(_aliases(tree))
     found = [
         (name, int(getattr(node, "lineno", 0)))
-        for definition in _reached(tree, function)
+        for definition in reached(tree, function)
         for node in ast.walk(definition)
         for full in _full_names(node, aliases)
         for name in refused
@@ -39,7 +39,7 @@ def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield item.asname or item.name, f"{node.module}.{item.name}"
 
 
-def _reached(tree: ast.Module, function: str) -> list[ast.AST]:
+def reached(tree: ast.Module, function: str) -> list[ast.AST]:
     """The statements of the module that the exercise depends on, itself first."""
     statements: dict[str, list[ast.AST]] = {}
     for statement in tree.body:

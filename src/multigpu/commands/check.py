@@ -2,31 +2,75 @@
 
 import argparse
 import json
-import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from multigpu.checking.catalog import Catalog, UnknownExercise
-from multigpu.checking.judge import check
-from multigpu.checking.places import CourseNotFound, find_course
-from multigpu.checking.verdicts import exit_code
+from multigpu.checking.catalog import Exercise
+from multigpu.checking.judge import check_with
+from multigpu.checking.verdicts import Verdict, exit_code
+from multigpu.checking.warm import WarmServer
+from multigpu.commands.desk import Desk
+from multigpu.commands.showing import console, show_verdicts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu check``."""
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--submission", metavar="DIR", type=Path)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="data_parallel.split, split, data_parallel (all of a module) or all; "
+        "default: the first exercise that does not pass yet",
+    )
+    parser.add_argument(
+        "--submission", metavar="DIR", type=Path, help="the folder to check (default: exercises)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON only")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, show, and return the exit code."""
-    try:
-        course = find_course(Path.cwd())
-        exercises = Catalog(course).find_all(options.names)
-    except (CourseNotFound, UnknownExercise) as error:
-        print(error, file=sys.stderr)
-        return 2
-    submission = options.submission or course.exercises
-    verdicts = check(exercises, course, submission=submission)
-    print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
+    """Check, show, remember.  Returns the exit code."""
+    desk = Desk.here()
+    own = options.submission is None
+    submission = desk.course.exercises if own else options.submission
+    exercises = desk.catalog.find_all(options.names)
+    with WarmServer() as server:
+        if options.names:
+            verdicts = check_with(server, exercises, desk.course, submission=submission)
+        else:
+            waiting = desk.to_do() if own else desk.catalog.exercises
+            verdicts = list(until_one_fails(waiting, desk, server, submission))
+    if own:
+        desk.progress.note(verdicts)
+    if options.json:
+        print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
+    else:
+        show(verdicts, desk, own=own)
     return exit_code(verdicts)
+
+
+def until_one_fails(
+    exercises: Sequence[Exercise], desk: Desk, server: WarmServer, submission: Path
+) -> Iterator[Verdict]:
+    """The verdicts up to and including the first that is no pass."""
+    for exercise in exercises:
+        (verdict,) = check_with(server, [exercise], desk.course, submission=submission)
+        yield verdict
+        if verdict.status != "pass":
+            return
+
+
+def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
+    """The verdicts and, below them, what to do next."""
+    out = console()
+    show_verdicts(verdicts, out)
+    failed = [verdict for verdict in verdicts if verdict.status != "pass"]
+    if not failed and own:
+        to_do = desk.to_do()
+        out.print("next: multigpu next" if to_do else "All exercises are done.", style="dim")
+    elif not failed:
+        return
+    elif failed[0].status == "checker_fault":
+        out.print("This is a fault of the checker and not yours. Please report it.")
+    else:
+        out.print(f"stuck? multigpu hint {failed[0].exercise}", style="dim")

@@ -1,0 +1,101 @@
+"""What the command remembers in ``.multigpu``: the last verdicts, and which hints were shown.
+
+A verdict holds as long as the exercise's code is the same.  Its code is the function, everything in
+the module that it reaches, and the imports; comments and blank lines do not count.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from multigpu.checking.catalog import Catalog, Exercise
+from multigpu.checking.names import reached
+from multigpu.checking.places import Course
+from multigpu.checking.starters import definitions, is_written
+from multigpu.checking.verdicts import Verdict
+
+State = Literal["pass", "failed", "written", "starter"]
+
+
+def fingerprint(source: str, function: str) -> str | None:
+    """The same for the same code; None when there is no such function to speak of."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    code = reached(tree, function)
+    if not code:
+        return None
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    text = "\n".join(ast.dump(node) for node in [*imports, *code])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The learner's progress in one copy of the course."""
+
+    course: Course
+
+    def state(self, exercise: Exercise) -> State:
+        """How far an exercise is: its last verdict, or what can be seen without running it."""
+        source = self._source(exercise)
+        try:
+            node = definitions(source).get(exercise.function)
+        except (SyntaxError, ValueError):
+            return "written"
+        if node is None or not is_written(node):
+            return "starter"
+        noted = self._notes["verdicts"].get(exercise.name, {})
+        if noted.get("fingerprint") != fingerprint(source, exercise.function):
+            return "written"
+        return "pass" if noted["status"] == "pass" else "failed"
+
+    def note(self, verdicts: Iterable[Verdict]) -> None:
+        """Remember verdicts on the learner's own files."""
+        catalog = Catalog(self.course)
+        for verdict in verdicts:
+            exercise = catalog.one(verdict.exercise)
+            self._notes["verdicts"][verdict.exercise] = {
+                "status": verdict.status,
+                "fingerprint": fingerprint(self._source(exercise), exercise.function),
+            }
+        self._save()
+
+    def hints_shown(self, exercise: Exercise) -> int:
+        """How many hints the learner has seen."""
+        return int(self._notes["hints"].get(exercise.name, 0))
+
+    def note_hints(self, exercise: Exercise, number: int) -> None:
+        """Remember how many hints have been shown."""
+        self._notes["hints"][exercise.name] = number
+        self._save()
+
+    def _source(self, exercise: Exercise) -> str:
+        try:
+            return (self.course.exercises / exercise.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    @property
+    def _path(self) -> Path:
+        return self.course.state / "progress.json"
+
+    @cached_property
+    def _notes(self) -> dict[str, dict[str, Any]]:
+        try:
+            notes = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # none yet, or broken: then the checks are run again
+            notes = {}
+        return {"verdicts": notes.get("verdicts", {}), "hints": notes.get("hints", {})}
+
+    def _save(self) -> None:
+        self._path.parent.mkdir(exist_ok=True)
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(self._notes, indent=1), encoding="utf-8")
+        new.replace(self._path)

@@ -1,0 +1,92 @@
+"""How the command looks: calm in a terminal, plain text when piped or with NO_COLOR."""
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from multigpu.checking.verdicts import Verdict
+
+LOOKS = {  # status: mark, the same in ASCII, colour
+    "pass": ("✓", "+", "green"),
+    "wrong": ("✗", "x", "red"),
+    "crash": ("✗", "x", "red"),
+    "hang": ("✗", "x", "red"),
+    "missing_file": ("✗", "x", "red"),
+    "not_started": ("○", "o", "yellow"),
+    "checker_fault": ("!", "!", "magenta"),
+}
+LABELS = ("expected", "came", "usually", "where")
+LABEL_WIDTH = 10
+SHOWN_LINES = 12  # of what the learner's code printed
+WIDTH = 100
+
+
+def console() -> Console:
+    """The console on standard output.  Piped text is never wrapped."""
+    plain = bool(os.environ.get("NO_COLOR"))  # rich alone would still write bold
+    return Console(
+        highlight=False, emoji=False, soft_wrap=True, color_system=None if plain else "auto"
+    )
+
+
+def mark(status: str) -> Text:
+    """One coloured character for a status."""
+    pretty, plain, colour = LOOKS[status]
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return Text(pretty if encoding == "utf8" else plain, style=colour)
+
+
+def heading(name: str, remark: str) -> Text:
+    """A name and, beside it, a quiet remark."""
+    return Text.assemble((name, "bold"), (f"  {remark}", "dim"))
+
+
+def indented(text: str) -> Text:
+    """A block of text, with the words in double backticks coloured."""
+    block = Text(textwrap.indent(text.strip("\n"), "  "))
+    block.highlight_regex(r"``[^`]+``", "cyan")
+    return block
+
+
+def show_verdicts(verdicts: Iterable[Verdict], out: Console) -> None:
+    """Each verdict on a line, with its explanation below it."""
+    for verdict in verdicts:
+        line = mark(verdict.status) + Text(f" {verdict.exercise}", "bold")
+        line += Text(f"  {verdict.status}", LOOKS[verdict.status][2])
+        checks = f"{verdict.passed} of {verdict.total} checks passed"
+        out.print(line + Text(f"  {checks}  {verdict.seconds:.1f} s", "dim"))
+        if verdict.message:
+            out.print()
+            show_message(verdict, out)
+            out.print()
+
+
+def show_message(verdict: Verdict, out: Console) -> None:
+    """The explanation with its labels in a column, and what the learner's code printed."""
+    for line in verdict.message.splitlines():
+        label, colon, text = line.partition(": ")
+        if colon and label in LABELS:
+            show_row(label, text, out)
+        else:
+            show_row("", line.removeprefix("      "), out)
+    show_row("message", str(verdict.message_id), out, style="dim")
+    if verdict.output.strip():
+        lines = verdict.output.rstrip().splitlines()
+        more = [f"... and {len(lines) - SHOWN_LINES} lines more"] if lines[SHOWN_LINES:] else []
+        for number, line in enumerate([*lines[:SHOWN_LINES], *more]):
+            show_row("" if number else "printed", line, out, style="dim")
+
+
+def show_row(label: str, text: str, out: Console, *, style: str = "") -> None:
+    """A label and its text, which is wrapped in its own column in a terminal."""
+    width = min(out.width, WIDTH) - LABEL_WIDTH - 2
+    lines = [text]
+    if out.is_terminal and len(text) > width:
+        lines = textwrap.wrap(text, width, drop_whitespace=True, replace_whitespace=False)
+    for number, line in enumerate(lines):
+        name = "" if number else label
+        out.print(Text.assemble("  ", (f"{name:<{LABEL_WIDTH}}", "cyan"), (line, style)))
