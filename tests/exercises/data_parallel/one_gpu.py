@@ -50,8 +50,10 @@ GRADIENT_RULES = {
     "gradients_divided": lambda steps, n: whole(steps[-1]) / n,
     "gradients_divided by chunks": lambda steps, n: whole(steps[-1]) / len(steps[-1]),
     "gradients_never_cleared in the first": lambda steps, n: sum(map(whole, steps)),
-    "gradients_never_cleared": lambda steps, n: sum(map(whole, steps))
-    + sum(others(parts) for s in range(1, len(steps)) for parts in steps[:s]),
+    "gradients_never_cleared": lambda steps, n: (
+        sum(map(whole, steps))
+        + sum(others(parts) for s in range(1, len(steps)) for parts in steps[:s])
+    ),
     "old_gradients_in_replicas": lambda steps, n: steps[-1][0].weighted + sum(map(others, steps)),
     "old_gradients_in_replicas without rows": lambda steps, n: still_there(steps),
 }
@@ -93,9 +95,7 @@ def parts_of(model, trained, inputs, targets, loss_fn, n):
 
 def mistakes(model, batches, loss_fn, n):
     """By name: the weights that a known mistake leads to, step by step."""
-    known = {
-        rule: {"rule": rule} for rule in GRADIENT_RULES if rule != "right"
-    } | {
+    known = {rule: {"rule": rule} for rule in GRADIENT_RULES if rule != "right"} | {
         "momentum_lost": {"momentum": 0.0},
         "two_steps": {"repeat": 2},
         "no_step": {"repeat": 0},

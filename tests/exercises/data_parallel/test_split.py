@@ -3,21 +3,18 @@
 import pytest
 import torch
 
-from multigpu.checking import Foreign, Returned, Wrong, exercise
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking import exercise
+
+from .explain_split import examine
 
 
-def drive(submission, devices, batches, order, source=None):
-    """Split every batch over the GPUs in ``order``; the batches lie on GPU ``source``, or the CPU."""
-    chosen = [devices[i] for i in order]
-    if source is not None:
-        batches = [batch.to(devices[source]) for batch in batches]
-    return [submission.split(batch, chosen) for batch in batches]
-
-
-def drive_with_a_tuple(submission, devices, batch):
-    """Split over a tuple of GPUs instead of a list."""
-    return submission.split(batch, tuple(devices))
+def drive(submission, devices, cases):
+    """Split each batch over the GPUs in ``order``, starting from GPU ``source`` or the CPU."""
+    results = []
+    for batch, order, source in cases:
+        placed = batch if source is None else batch.to(devices[source])
+        results.append(submission.split(placed, type(order)(devices[i] for i in order)))
+    return results
 
 
 def batch_of(rows, *shape, dtype=torch.float32):
@@ -26,39 +23,36 @@ def batch_of(rows, *shape, dtype=torch.float32):
     return torch.arange(numbers).reshape(rows, *shape).to(dtype)
 
 
+def check(learner, cases, n):
+    """Run all cases (batch, order of GPUs, where the batch lies) in one worker with n GPUs."""
+    answer = learner.run(drive, cases, gpus=n)
+    for (batch, order, _), chunks in zip(cases, answer.result, strict=True):
+        examine(batch, chunks, [f"cuda:{i}" for i in order], n, answer.where)
+
+
 @exercise("data_parallel.split")
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [2, 3, 4])
 def test_rows_that_divide(learner, n):
-    batches = [batch_of(5 * n, 4), batch_of(n, 4)]
-    answer = learner.run(drive, batches, range(n), gpus=n)
-    examine_all(answer, batches, range(n), n)
+    check(learner, [(batch_of(rows, 4), [*range(n)], None) for rows in (5 * n, n)], n)
 
 
 @exercise("data_parallel.split")
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_rows_that_do_not_divide(learner, n):
-    batches = [batch_of(rows, 2) for rows in (10, 2 * n + 1, 3 * n - 1, 7, 5) if rows % n]
-    answer = learner.run(drive, batches, range(n), gpus=n)
-    examine_all(answer, batches, range(n), n)
+    sizes = [rows for rows in (7, 10, 2 * n + 1, 3 * n - 1, 5) if rows % n]
+    check(learner, [(batch_of(rows, 2), [*range(n)], None) for rows in sizes], n)
 
 
 @exercise("data_parallel.split")
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_fewer_rows_than_gpus(learner, n):
-    batches = [batch_of(rows, 2) for rows in range(1, n)]
-    answer = learner.run(drive, batches, range(n), gpus=n)
-    examine_all(answer, batches, range(n), n)
+    check(learner, [(batch_of(rows, 2), [*range(n)], None) for rows in range(1, n)], n)
 
 
 @exercise("data_parallel.split")
-@pytest.mark.parametrize(
-    "order", [[1, 0], [2, 0, 1], [3, 1, 2, 0], [1], [3, 2]], ids=lambda order: "".join(map(str, order))
-)
-def test_gpus_in_any_order(learner, order):
-    n = max(order) + 1
-    batches = [batch_of(2 * n, 2), batch_of(7, 2)]
-    answer = learner.run(drive, batches, order, gpus=n)
-    examine_all(answer, batches, order, n)
+def test_gpus_in_any_order(learner):
+    orders = [[1, 0], [2, 0, 1], (3, 1, 2, 0), (3, 2), [1], [0]]
+    check(learner, [(batch_of(7, 2), order, None) for order in orders], 4)
 
 
 @exercise("data_parallel.split")
@@ -67,245 +61,11 @@ def test_any_shape_and_type(learner):
         batch_of(5, dtype=torch.int64),  # labels
         batch_of(5, 1, 4, 4),  # images
         batch_of(5, 2, 3, dtype=torch.float64),
-        batch_of(3, 2, dtype=torch.int32),
+        batch_of(2, 2, dtype=torch.int32),
     ]
-    answer = learner.run(drive, batches, range(3), gpus=3)
-    examine_all(answer, batches, range(3), 3)
+    check(learner, [(batch, (0, 1, 2), None) for batch in batches], 3)
 
 
 @exercise("data_parallel.split")
 def test_a_batch_that_is_on_a_gpu_already(learner):
-    batches = [batch_of(5, 2), batch_of(2, dtype=torch.int64)]
-    answer = learner.run(drive, batches, range(3), 1, gpus=3)
-    examine_all(answer, batches, range(3), 3)
-
-
-@exercise("data_parallel.split")
-def test_a_tuple_of_gpus(learner):
-    batch = batch_of(5, 2)
-    answer = learner.run(drive_with_a_tuple, batch, gpus=3)
-    examine(batch, answer.result, ["cuda:0", "cuda:1", "cuda:2"], 3, answer.where)
-
-
-def examine_all(answer, batches, order, visible):
-    gpus = [f"cuda:{i}" for i in order]
-    for batch, chunks in zip(batches, answer.result, strict=True):
-        examine(batch, chunks, gpus, visible, answer.where)
-
-
-def examine(batch, chunks, gpus, visible, where):
-    """Raise Wrong unless ``chunks`` are the rows of ``batch``, split over ``gpus``."""
-    sizes = chunk_sizes(len(batch), len(gpus))
-    task = f"{count(len(batch), 'row')} on {count(len(gpus), 'GPU')}"
-    expected = f"{task}: {chunks_of(sizes)} on {listed(gpus[: len(sizes)])}"
-
-    def wrong(mistake, came, usually):
-        return Wrong(f"split.{mistake}", expected=expected, came=came, usually=usually, where=where)
-
-    examine_form(chunks, wrong)
-    examine_shapes(batch, chunks, wrong)
-    examine_rows(batch, chunks, gpus, wrong)
-    examine_sizes(len(batch), [len(chunk.value) for chunk in chunks], gpus, visible, wrong)
-    examine_places([chunk.device for chunk in chunks], gpus, wrong)
-
-
-def chunks_of(sizes):
-    """"3 chunks of 4, 4 and 2 rows"."""
-    unit = "row" if sizes == [1] else "rows"
-    return f"{count(len(sizes), 'chunk')} of {listed(sizes)} {unit}" if sizes else "no chunk at all"
-
-
-def examine_form(chunks, wrong):
-    if chunks is None:
-        raise wrong("returned_nothing", "None", "the function ends without `return`.")
-    if isinstance(chunks, Returned):
-        raise wrong(
-            "not_a_list",
-            f"one tensor of shape {tuple(chunks.shape)}",
-            "a `return` inside the loop ends the function after the first chunk.",
-        )
-    if not isinstance(chunks, list | tuple):
-        kind = chunks.type_name if isinstance(chunks, Foreign) else type(chunks).__name__
-        raise wrong("not_a_list", f"an object of type {kind}", "return the chunks in a list.")
-    for i, chunk in enumerate(chunks):
-        if not isinstance(chunk, Returned):
-            kind = chunk.type_name if isinstance(chunk, Foreign) else type(chunk).__name__
-            raise wrong(
-                "not_tensors",
-                f"chunk {i} is an object of type {kind}",
-                "the list holds the chunks themselves and nothing else.",
-            )
-
-
-def examine_shapes(batch, chunks, wrong):
-    for i, chunk in enumerate(chunks):
-        shape = tuple(chunk.shape)
-        if chunk.value.ndim > 1 and shape[0] == len(batch) and 0 < shape[1] < batch.shape[1]:
-            raise wrong(
-                "cut_columns",
-                f"chunk {i} has all {count(len(batch), 'row')} but only {shape[1]} of"
-                f" {batch.shape[1]} columns",
-                "the batch was cut along dimension 1. Rows are dimension 0.",
-            )
-        if shape[1:] != batch.shape[1:] or chunk.value.ndim != batch.ndim:
-            raise wrong(
-                "shape_changed",
-                f"chunk {i} has shape {shape}, the batch {tuple(batch.shape)}",
-                "only the number of rows may change: no flatten, unsqueeze or squeeze.",
-            )
-        if chunk.dtype != batch.dtype:
-            raise wrong(
-                "dtype_changed",
-                f"chunk {i} is {chunk.dtype}, the batch {batch.dtype}",
-                "the chunks were converted, or put into a new tensor of another type.",
-            )
-
-
-def examine_rows(batch, chunks, gpus, wrong):
-    """The right rows in the right order, whatever the sizes of the chunks."""
-    number = {tuple(row.flatten().tolist()): i for i, row in enumerate(batch)}
-    held = [[number.get(tuple(row.flatten().tolist())) for row in c.value] for c in chunks]
-    rows = [row for chunk in held for row in chunk]
-    total = len(batch)
-    if rows == list(range(total)):
-        return
-    if None in rows:
-        raise wrong(
-            "values_changed",
-            f"chunk {[None in chunk for chunk in held].index(True)} holds a row that is not in the batch",
-            "the chunks are new tensors that were not filled with the rows of the batch.",
-        )
-    missing = [row for row in range(total) if row not in rows]
-    twice = sorted({row for row in rows if rows.count(row) > 1})
-    if len(chunks) > 1 and all(chunk == list(range(total)) for chunk in held):
-        raise wrong(
-            "whole_batch_everywhere",
-            f"each of {count(len(chunks), 'chunk')} holds all {count(total, 'row')}",
-            "the batch was moved to every GPU but never cut.",
-        )
-    if missing:
-        raise rows_missing(total, held, missing, gpus, wrong)
-    if twice:
-        raise wrong(
-            "rows_repeated",
-            f"{numbered('row', twice)} came more than once: chunk 0 holds"
-            f" {numbered('row', held[0])}",
-            "a chunk ends after the next one has begun: look at where it starts and stops.",
-        )
-    raise rows_in_other_order(held, rows, len(gpus), wrong)
-
-
-def rows_missing(total, held, missing, gpus, wrong):
-    kept = total - len(missing)
-    came = (
-        f"{count(len(held), 'chunk')} hold{'s' if len(held) == 1 else ''} {kept} of"
-        f" {count(total, 'row')}: {numbered('row', missing)} {'is' if len(missing) == 1 else 'are'}"
-        " missing"
-    )
-    sizes = [len(chunk) for chunk in held]
-    if len(held) == len(gpus) < total and set(sizes) == {1}:
-        return wrong(
-            "one_row_per_chunk", came, "every GPU got one row. It gets ceil(rows / GPUs) of them."
-        )
-    if missing == list(range(kept, total)):
-        return wrong(
-            "remainder_dropped",
-            came,
-            f"{total} // {len(gpus)} rounds down, and the rows that are left over at the end go"
-            " nowhere. Round up.",
-        )
-    return wrong(
-        "rows_missing", came, "a chunk stops before the next one starts. A slice [a:b] leaves b out."
-    )
-
-
-def rows_in_other_order(held, rows, n, wrong):
-    came = f"chunk 0 holds {numbered('row', held[0])}" if held[0] else "chunk 0 is empty"
-    if n > 1 and all(chunk == list(range(i, len(rows), n)) for i, chunk in enumerate(held)):
-        return wrong(
-            "strided_rows",
-            came,
-            f"rows were dealt out like cards, batch[i::{n}]. A chunk is one block of rows.",
-        )
-    blocks = [row for chunk in reversed(held) for row in chunk]
-    if blocks == sorted(rows) or rows == sorted(rows, reverse=True):
-        return wrong("rows_reversed", came, "the chunks were made from the end of the batch.")
-    return wrong("shuffled", came, "the rows were shuffled or sorted. They keep their order.")
-
-
-def examine_sizes(rows, sizes, gpus, visible, wrong):
-    """All rows are there, in order.  Are the chunks cut where torch.chunk cuts?"""
-    n = len(gpus)
-    right = chunk_sizes(rows, n)
-    if sizes == right:
-        return
-    came = chunks_of(sizes)
-    if 0 in sizes:
-        raise wrong(
-            "empty_chunks",
-            f"{came}: {numbered('chunk', [i for i, size in enumerate(sizes) if not size])} has no row",
-            "there is a chunk for every GPU even when the rows are used up. Leave empty ones out.",
-        )
-    low, rest = divmod(rows, n)
-    known = {
-        "remainder_in_last": (
-            [low] * (n - 1) + [low + rest],
-            f"{rows} // {n} rounds down, and the last chunk takes all that is left over. Round up.",
-        ),
-        "evened_out": (
-            [low + 1] * rest + [low] * (n - rest),
-            "these are the sizes of numpy.array_split. torch.chunk fills every chunk but the last.",
-        ),
-        "counts_gpus_itself": (
-            chunk_sizes(rows, visible),
-            f"this machine has {count(visible, 'GPU')}, but `devices` holds only {n} of them."
-            " Use len(devices).",
-        ),
-        "size_is_number_of_gpus": (
-            pieces(rows, n),
-            f"{n} is the number of chunks, not of rows: Tensor.split(k) makes chunks of k rows,"
-            " Tensor.chunk(k) makes k chunks.",
-        ),
-    }
-    for mistake, (known_sizes, usually) in known.items():
-        if sizes == [size for size in known_sizes if size]:
-            raise wrong(mistake, came, usually)
-    if len(sizes) > n:
-        raise wrong("too_many_chunks", came, f"there are only {count(n, 'GPU')} to put them on.")
-    raise wrong(
-        "sizes", came, f"every chunk but the last holds ceil({rows} / {n}) = {right[0]} rows."
-    )
-
-
-def chunk_sizes(rows, n):
-    return pieces(rows, -(-rows // n))
-
-
-def pieces(rows, size):
-    return [min(size, rows - start) for start in range(0, rows, size)]
-
-
-def examine_places(came, gpus, wrong):
-    """Chunk i is on gpus[i]."""
-    right = gpus[: len(came)]
-    if came == right:
-        return
-    i = [a == b for a, b in zip(came, right, strict=True)].index(False)
-    found = f"chunk {i} is on {came[i]} (all chunks: {listed(came)})"
-    if came[i] == "cpu":
-        raise wrong(
-            "left_on_cpu",
-            found,
-            "nothing moved it. `chunk.to(device)` returns a new tensor: keep what it returns.",
-        )
-    if len(came) > 1 and len(set(came)) == 1:
-        raise wrong(
-            "all_on_one_gpu", found, "all chunks went to the same GPU. Chunk i goes to devices[i]."
-        )
-    if came == [f"cuda:{i}" for i in range(len(came))]:
-        raise wrong(
-            "counts_gpus_itself",
-            found,
-            f"chunk {i} went to GPU number {i}. devices[{i}] is {right[i]}: use the list.",
-        )
-    raise wrong("wrong_gpu", found, f"chunk {i} goes to devices[{i}], which is {right[i]}.")
+    check(learner, [(batch_of(5, 2), [0, 1, 2], source) for source in (0, 1)], 3)

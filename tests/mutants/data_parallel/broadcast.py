@@ -1,4 +1,5 @@
 """Answers to ``broadcast``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
 
 import copy
 import itertools
@@ -173,14 +174,14 @@ def copies_gradients(replicas):
             other.grad = None if first.grad is None else first.grad.to(other.device)
 
 
-@wrong("crash", status="crash")
+@wrong("exception", status="crash")
 def forgets_no_grad(replicas):
     for first, *others in zip(*(replica.parameters() for replica in replicas)):
         for other in others:
             other.copy_(first)
 
 
-@wrong("crash", status="crash")
+@wrong("exception", status="crash")
 def slices_numbers_too(replicas):
     with torch.no_grad():
         for replica in replicas[1:]:

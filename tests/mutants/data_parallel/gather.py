@@ -1,4 +1,5 @@
 """Answers to ``gather``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
 
 import torch
 from harness import right, wrong

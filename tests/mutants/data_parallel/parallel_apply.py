@@ -1,4 +1,5 @@
 """Answers to ``parallel_apply``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
 
 import queue
 import threading
@@ -136,7 +137,7 @@ def forgets_to_join(replicas, chunks):
     return outputs
 
 
-@wrong("parallel_apply.wrong_chunk")
+@wrong("parallel_apply.replicas_not_used")
 def closure_sees_the_last_index(replicas, chunks):
     outputs = [None] * len(chunks)
     go = threading.Event()
@@ -308,7 +309,7 @@ def always_without_gradients(replicas, chunks):
         return list(pool.map(forward, replicas, chunks))
 
 
-@wrong("parallel_apply.first_replica_only")
+@wrong("parallel_apply.replicas_not_used")
 def one_replica_does_everything(replicas, chunks):
     home = chunks[0].device
 
@@ -317,6 +318,35 @@ def one_replica_does_everything(replicas, chunks):
 
     with ThreadPoolExecutor(len(chunks)) as pool:
         return list(pool.map(forward, replicas, chunks))
+
+
+@wrong("parallel_apply.wrong_chunk")
+def pairs_from_behind(replicas, chunks):
+    enabled = torch.is_grad_enabled()
+    home = [next(replica.parameters()).device for replica in replicas]
+
+    def forward(i):
+        with torch.set_grad_enabled(enabled):
+            return replicas[i](chunks[len(chunks) - 1 - i].to(home[i]))
+
+    with ThreadPoolExecutor(len(chunks)) as pool:
+        return list(pool.map(forward, range(len(chunks))))
+
+
+@wrong("parallel_apply.output_missing")
+def keeps_outputs_in_local_variables(replicas, chunks):
+    outputs = [None] * len(chunks)
+
+    def forward(i):
+        output = replicas[i](chunks[i])
+        return output
+
+    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outputs
 
 
 @wrong("parallel_apply.outputs_moved")
@@ -345,7 +375,7 @@ def one_thread_per_replica(replicas, chunks):
     return outputs
 
 
-@wrong("parallel_apply.needs_as_many_chunks")
+@wrong("exception", status="crash")
 def insists_on_equal_lengths(replicas, chunks):
     with ThreadPoolExecutor(len(chunks)) as pool:
         pairs = list(zip(replicas, chunks, strict=True))

@@ -1,4 +1,5 @@
 """Answers to ``replicate``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
 
 import copy
 import io
@@ -84,17 +85,11 @@ def moves_parameters_only(module, devices):
     replicas = [module]
     for device in devices[1:]:
         replica = copy.deepcopy(module)
-        replica._apply_parameters = None
         for layer in replica.modules():
             for name, parameter in layer._parameters.items():
                 if parameter is not None:
                     moved = parameter.detach().to(device)
                     layer._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
-        for (layer_name, layer), (_, original) in zip(
-            replica.named_modules(), module.named_modules()
-        ):
-            if "decode" in layer_name or layer_name == "decode":
-                layer.weight = replica.encode.weight
         replicas.append(replica)
     return replicas
 
@@ -118,8 +113,9 @@ def resets_running_statistics(module, devices):
     for device in devices[1:]:
         replica = copy.deepcopy(module).to(device)
         for layer in replica.modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                layer.reset_running_stats()
+            for name in layer._buffers:
+                if name == "running_mean":
+                    layer._buffers[name].zero_()
         replicas.append(replica)
     return replicas
 

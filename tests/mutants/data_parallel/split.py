@@ -1,4 +1,5 @@
 """Answers to ``split``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
 
 import itertools
 import math
@@ -89,10 +90,22 @@ def takes_the_number_of_gpus_for_the_size(batch, devices):
     return [row.unsqueeze(0).to(device) for row, device in zip(batch, devices)]
 
 
-@wrong("split.too_many_chunks")
+@wrong("split.size_is_number_of_gpus")
 def split_by_the_number_of_gpus(batch, devices):
     chunks = batch.split(len(devices))
     return [chunk.to(device) for chunk, device in zip(chunks, itertools.cycle(devices))]
+
+
+@wrong("split.too_many_chunks")
+def rounds_down_and_adds_a_chunk(batch, devices):
+    chunks = batch.split(max(1, len(batch) // len(devices)))
+    return [chunk.to(device) for chunk, device in zip(chunks, itertools.cycle(devices))]
+
+
+@wrong("split.counts_gpus_itself")
+def asks_torch_how_many_gpus_there_are(batch, devices):
+    n = torch.cuda.device_count()
+    return [chunk.to(f"cuda:{i}") for i, chunk in enumerate(batch.chunk(n))]
 
 
 @wrong("split.rows_reversed")

@@ -2,13 +2,13 @@
 
 They may call the other functions of the module, which are those of the solution.
 """
+# ruff: noqa (learners write like this)
 
 import copy
 
 import torch
 from data_parallel import broadcast, gather, parallel_apply, split, sum_gradients
 from harness import right, wrong
-
 
 
 @wrong("train_step.gradients_never_cleared")
@@ -372,7 +372,7 @@ def forgets_to_return(replicas, inputs, targets, loss_fn, optimizer):
     broadcast(replicas)
 
 
-@wrong("crash", status="crash")
+@wrong("exception", status="crash")
 def needs_as_many_rows_as_gpus(replicas, inputs, targets, loss_fn, optimizer):
     devices = [next(replica.parameters()).device for replica in replicas]
     for replica in replicas:
@@ -387,7 +387,7 @@ def needs_as_many_rows_as_gpus(replicas, inputs, targets, loss_fn, optimizer):
     return loss.item()
 
 
-@wrong("crash", status="crash")
+@wrong("exception", status="crash")
 def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
     devices = [next(replica.parameters()).device for replica in replicas]
     for replica in replicas:

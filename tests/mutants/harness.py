@@ -1,0 +1,80 @@
+"""Answers that a learner could write, and the verdict that each must get.
+
+A file of answers holds functions: each is one answer to the exercise that the file is named for,
+marked ``@right`` or ``@wrong("message id")``.  Functions without a mark help the others.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def right(answer: Function) -> Function:
+    """Mark an answer that must pass."""
+    return answer
+
+
+def wrong(message_id: str, *, status: str = "wrong") -> Callable[[Function], Function]:
+    """Mark an answer that must be refused with this status and message id."""
+    return lambda answer: answer
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One answer, as text that takes the place of the reference's function."""
+
+    exercise: str  # "data_parallel.split"
+    name: str
+    status: str
+    message_id: str | None
+    code: str
+
+    def module(self, solution: str) -> str:
+        """The solution's module with this answer in the place of its own."""
+        function = self.exercise.rpartition(".")[2]
+        tree = ast.parse(solution)
+        lines = solution.splitlines()
+        (node,) = [n for n in tree.body if getattr(n, "name", None) == function]
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+        return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", self.code, ""])
+
+
+def mutants_in(path: Path) -> Iterator[Mutant]:
+    """All marked answers of one file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    shared = [ast.unparse(node) for node in tree.body if _is_shared(node, path.parent.name)]
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef) or not (mark := _mark(node)):
+            continue
+        name, node.name = node.name, path.stem
+        node.decorator_list = [d for d in node.decorator_list if d is not mark]
+        status, message_id = _verdict(mark)
+        code = "\n\n".join([*shared, ast.unparse(node)])
+        yield Mutant(f"{path.parent.name}.{path.stem}", name, status, message_id, code)
+
+
+def _is_shared(node: ast.stmt, module: str) -> bool:
+    """Imports and unmarked functions; not those of this file and of the submission itself."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module not in ("harness", module)
+    return isinstance(node, ast.Import) or (isinstance(node, ast.FunctionDef) and not _mark(node))
+
+
+def _mark(node: ast.FunctionDef) -> ast.expr | None:
+    """The decorator that says how the answer is to be judged."""
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if isinstance(called, ast.Name) and called.id in ("right", "wrong"):
+            return decorator
+    return None
+
+
+def _verdict(mark: ast.expr) -> tuple[str, str | None]:
+    if not isinstance(mark, ast.Call):
+        return "pass", None
+    options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in mark.keywords}
+    return options.get("status", "wrong"), ast.literal_eval(mark.args[0])
