@@ -9,6 +9,7 @@ that something has to be changed first.
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -110,7 +111,8 @@ def install_torch(constraints: Sequence[str], *, has_gpu: bool, log: Path) -> No
         has_gpu=has_gpu,
         index=os.environ.get("TORCH_INDEX"),
     ):
-        if attempt.index == torch_build.CPU_INDEX and not answers(attempt.index):
+        version = attempt.requirement.partition("==")[2]
+        if attempt.index == torch_build.CPU_INDEX and not offers(attempt.index, version):
             continue
         if attempt.says != said:
             print(f"Installing {attempt.says}")
@@ -127,15 +129,18 @@ def is_installed(package: str) -> bool:
     return found.stdout.strip().partition("+")[0] == venv_state.pinned(ROOT, package)
 
 
-def answers(index: str) -> bool:
-    """Whether pip, with the reader's own settings, can look into ``index`` without a long wait."""
+def offers(index: str, version: str) -> bool:
+    """Whether pip, with the reader's own settings, soon finds ``version`` in ``index``."""
     question = [str(PYTHON), "-m", "pip", "index", "versions", "torch", "--index-url", index]
     patience = ["--timeout", "5", "--retries", "0"]
     try:
-        reply = subprocess.run([*question, *patience], capture_output=True, timeout=ANSWER_WITHIN)
+        reply = subprocess.run(
+            [*question, *patience], capture_output=True, text=True, timeout=ANSWER_WITHIN
+        )
     except subprocess.TimeoutExpired:
         return False
-    return reply.returncode == 0
+    # Not the exit code: pip is content when another place of the reader's settings has any torch.
+    return version in re.split(r"[\s,()]+", reply.stdout)
 
 
 def failure(log: Path) -> Refused:

@@ -37,7 +37,7 @@ class Doing:
             done, total = int(match["done"]) / MEGABYTE, int(match["total"]) / MEGABYTE
             self.now = f"downloading {self._name}: {done:.0f} of {total:.0f} MB"
         elif line.startswith("Installing collected packages"):
-            self.now = f"unpacking {line.count(',') + 1} packages"
+            self.now = f"unpacking, {line.count(',') + 1} in all"
 
 
 def run_pip(python: Path, arguments: Sequence[str], *, log: Path) -> bool:

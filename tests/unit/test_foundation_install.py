@@ -1,5 +1,6 @@
 """Where ``make start`` takes PyTorch from, and the machines that it refuses."""
 
+import subprocess
 from pathlib import Path
 
 import install
@@ -43,7 +44,7 @@ class Pip:
         self.has = has
         monkeypatch.setattr(install, "run_pip", self)
         monkeypatch.setattr(install, "is_installed", lambda package: False)
-        monkeypatch.setattr(install, "answers", lambda index: index_answers)
+        monkeypatch.setattr(install, "offers", lambda index, version: index_answers)
         monkeypatch.setattr("platform.system", lambda: "Linux")
         monkeypatch.delenv("TORCH_INDEX", raising=False)
 
@@ -70,6 +71,31 @@ def test_an_index_out_of_reach_is_not_waited_for_and_said_in_one_line(
     install.install_torch([], has_gpu=False, log=tmp_path / "log")
     assert not any("--index-url" in asked for asked in pip.asked)
     assert [line for line in capsys.readouterr().out.splitlines() if "did not answer" in line]
+
+
+@pytest.mark.parametrize(
+    ("printed", "offered"),
+    [
+        ("torch (2.13.0+cpu)\nAvailable versions: 2.13.0+cpu, 2.12.1+cpu\n", True),
+        ("torch (2.14.0)\nAvailable versions: 2.14.0, 2.13.0\n", False),  # from another place
+        ("torch (2.13.0+cpu.cxx11.abi)\n", False),
+        ("", False),
+    ],
+)
+def test_an_index_is_asked_for_the_very_build(
+    printed: str, offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], 0, stdout=printed)
+    monkeypatch.setattr(install.subprocess, "run", lambda command, **_: done)
+    assert install.offers("https://index", "2.13.0+cpu") is offered
+
+
+def test_an_index_that_keeps_silent_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(install.subprocess, "run", silent)
+    assert not install.offers("https://index", "2.13.0+cpu")
 
 
 def test_no_pytorch_anywhere_ends_in_one_line_with_pips_reason(
@@ -122,5 +148,5 @@ def test_pips_output_becomes_what_it_is_doing() -> None:
         "1 packages found, now numpy",
         "downloading torch",
         "downloading torch: 50 of 200 MB",
-        "unpacking 3 packages",
+        "unpacking, 3 in all",
     ]
