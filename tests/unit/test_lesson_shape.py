@@ -1,4 +1,4 @@
-"""What every lesson promises its reader: a surprise first, three key points, at most 1,500 words."""
+"""What every lesson promises: a surprise first, three key points, at most 1,500 words."""
 
 import re
 from pathlib import Path

@@ -10,12 +10,7 @@ import pytest
 from multigpu.checking.endings import HANG_MESSAGES
 
 ROOT = Path(__file__).parents[2]
-EXERCISES = re.findall(r"^def (\w+)", (ROOT / "solutions" / "data_parallel.py").read_text(), re.M)
-CHECKS = sorted(
-    path
-    for path in (ROOT / "tests" / "exercises" / "data_parallel").glob("*.py")
-    if path.stem.partition("_")[2] in EXERCISES
-)
+CHECKS = sorted((ROOT / "tests" / "exercises" / "data_parallel").glob("explain_*.py"))
 CHECKER = sorted((ROOT / "src" / "multigpu" / "checking").glob("*.py"))
 MUTANTS = sorted((ROOT / "tests" / "mutants" / "data_parallel").glob("*.py"))
 GENERAL = ROOT / "docs" / "messages" / "general.inc"
@@ -43,20 +38,23 @@ def constants(nodes: list[ast.expr]) -> Iterator[str]:
 
 
 def given_by_checks(path: Path) -> set[str]:
-    """The mistakes that a file of checks can name, however it picks one.
+    """The mistakes that a file explain_<exercise>.py can name, however it picks one.
 
     They stand first in a call of wrong(...), as a key of a table {"sizes": (..., "usually")}, or
     anywhere as words_with_underscores; those that look into a result, r["so_far"], do not count.
     """
-    exercise = path.stem.partition("_")[2]  # test_split.py and explain_split.py
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    keys = {k for n in nodes if isinstance(n, ast.Subscript) for k in constants([n.slice])}
-    words = constants([n for n in nodes if isinstance(n, ast.Constant)])
-    named = {word for word in words if "_" in word} - keys
+    lookups = [node for node in nodes if isinstance(node, ast.Subscript)]
+    words = constants([node for node in nodes if isinstance(node, ast.Constant)])
+    named = {word for word in words if "_" in word}
+    named -= {key for lookup in lookups for key in constants([lookup.slice])}
     named |= {name for call in calls_of("wrong", path) for name in constants(call.args[:1])}
-    for node in nodes:
-        if isinstance(node, ast.Dict) and all(isinstance(v, ast.Tuple) for v in node.values):
-            named |= set(constants([key for key in node.keys if key]))
+    other = {id(n.value) for n in lookups if ast.unparse(n.slice) != "mistake"}  # {...}[kind]
+    tables = [node for node in nodes if isinstance(node, ast.Dict) and id(node) not in other]
+    for table in tables:
+        if all(isinstance(value, ast.Tuple) for value in table.values):
+            named |= set(constants([key for key in table.keys if key]))
+    exercise = path.stem.removeprefix("explain_")
     return {f"{exercise}.{name}" for name in named if MISTAKE.fullmatch(name)}
 
 
