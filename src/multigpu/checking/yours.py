@@ -127,6 +127,7 @@ def _statuses(course: Course, module: str, source: str) -> dict[str, str]:
     names = [
         f"{module}.{name}" for name, node in nodes if name in exercises and not is_starter(node)
     ]
+    print(f"checking what you wrote in {module}.py ...", flush=True)  # takes some seconds
     done = _run(_multigpu("check", *names, "--json"), course, stderr=subprocess.PIPE)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"the check of {', '.join(names)} failed: {done.stderr.strip()[-1000:]}")
