@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from multigpu.gpus import active
+from multigpu.gpus import active, autocast, generators
 from multigpu.gpus.bodies import body_of
-from multigpu.gpus.devices import core_device, named
+from multigpu.gpus.devices import CPU, core_device, named
+from multigpu.gpus.generators import VirtualGenerator
 from multigpu.gpus.tensor import VirtualTensor
 
 Function = Callable[..., Any]
@@ -46,10 +47,24 @@ def intercept(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def call(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`intercept` for functions without a stand-in."""
     if active.virtual_machine() is not None:
+        if kwargs.get("pin_memory"):
+            return pinned(call(func, types, args, {**kwargs, "pin_memory": False}))
         kwargs, on_gpu = _with_core_device(func, kwargs)
         if not on_gpu and not _concerns(types):
+            if isinstance(kwargs.get("generator"), VirtualGenerator):
+                generators.check(kwargs["generator"], CPU)
             return func(*args, **kwargs)
+        if on_gpu:
+            return _on_gpu(run_in_core(func, args, kwargs), kwargs["device"])
     return run_in_core(func, args, kwargs)
+
+
+def _on_gpu(made: Any, core: torch.device) -> Any:
+    """A factory's result, on the GPU also if the factory puts Python numbers together itself."""
+    if isinstance(made, torch.Tensor) and not isinstance(made, VirtualTensor):
+        leaf = run_in_core(torch.Tensor.to, (made.detach(), core), {})
+        return leaf.requires_grad_(made.requires_grad)
+    return made
 
 
 def run_in_core(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -61,11 +76,19 @@ def run_in_core(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             return body(*args, **kwargs)
     try:
         with torch._C.DisableTorchFunctionSubclass():
+            if autocast.is_on():
+                return with_operators(autocast.call, (func, args, kwargs), {})
             return with_operators(func, args, kwargs)
     except RuntimeError as error:
         if "cpu:" not in str(error):
             raise
         raise type(error)(_name_gpus(str(error))) from None
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` with its storage marked as pinned memory (see pinning.py)."""
+    tensor.untyped_storage()._virtually_pinned = True  # type: ignore[attr-defined]
+    return tensor
 
 
 def _concerns(types: Any) -> bool:
@@ -76,10 +99,8 @@ def _with_core_device(func: Any, kwargs: dict[str, Any]) -> tuple[dict[str, Any]
     """`kwargs` with the core's device, and whether that is a GPU."""
     device = kwargs.get("device")
     if device is None:
-        if func not in _device_constructors():
-            return kwargs, False
         device = torch.utils._device.CURRENT_DEVICE  # set by torch.set_default_device
-        if device is None or device.type != "cuda":
+        if device is None or device.type != "cuda" or func not in _device_constructors():
             return kwargs, False
     core = core_device(device)
     return {**kwargs, "device": core}, bool(core.index) and core.type == "cpu"

@@ -22,22 +22,54 @@ def invalid_device_ordinal() -> RuntimeError:
     )
 
 
-def two_devices(first: object, second: object) -> RuntimeError:
-    """An element-wise operator on tensors of two devices."""
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{first} and {second}!"
-    )
+# Operators that CUDA runs through another one, which is the one it complains about.
+_RUN_AS = {"stack": "cat", "embedding": "_index_select"}
+_ARGUMENTS_THERE = {"embedding": "index"}
+# Operators that CUDA runs element by element although they are not marked as such.
+_ELEMENTWISE = {"mse_loss", "smooth_l1_loss", "huber_loss", "lerp", "where", "clamp"}
 
 
-def argument_elsewhere(
-    argument: str, device: object, *, others: object, operator: str
+def different_devices(
+    operator: str, first: torch.Tensor, argument: str, other: torch.Tensor, *, elementwise: bool
 ) -> RuntimeError:
-    """An operator with named arguments (matrix product, loss, ...) on tensors of two devices."""
+    """`operator` got `first` and, as its argument `argument`, `other` on another device."""
+    if operator == "convolution" and other.is_cuda != first.is_cuda and argument == "weight":
+        return _convolution(first, other)
+    if operator.startswith(("index", "_index_put", "_unsafe_index")) and argument == "indices":
+        return RuntimeError(
+            "indices should be either on cpu or on the same device as the indexed tensor "
+            f"({first.device})"
+        )
+    if operator == "mkldnn_rnn_layer":
+        return RuntimeError(
+            "Input and parameter tensors are not at the same device, found input tensor at "
+            f"{first.device} and parameter tensor at {other.device}"
+        )
+    if elementwise or operator in _ELEMENTWISE:
+        return RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{first.device} and {other.device}!"
+        )
     return RuntimeError(
-        f"Expected all tensors to be on the same device, but got {argument} is on {device}, "
-        f"different from other tensors on {others} (when checking argument in method {operator})"
+        "Expected all tensors to be on the same device, but got "
+        f"{_ARGUMENTS_THERE.get(operator, argument)} is on {other.device}, different from other "
+        f"tensors on {first.device} (when checking argument in method "
+        f"wrapper_CUDA_{_RUN_AS.get(operator, operator)})"
     )
+
+
+def _convolution(images: torch.Tensor, weight: torch.Tensor) -> RuntimeError:
+    message = (
+        f"Input type ({_type(images)}) and weight type ({_type(weight)}) should be the same"
+    )
+    if not images.is_cuda:
+        message += " or input should be a MKLDNN tensor and weight is a dense tensor"
+    return RuntimeError(message)
+
+
+def _type(tensor: torch.Tensor) -> str:
+    name = torch._C.TensorBase.type(tensor)
+    return name.replace("torch.", "torch.cuda.") if tensor.is_cuda else name
 
 
 def no_numpy(device: object) -> TypeError:

@@ -6,10 +6,35 @@ that nobody comes to rely on their being equal.
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 # Mixed into seeds; any odd constant of 63 bits would do (this is 2**63 divided by the golden ratio).
 _DIFFERENT_FROM_CPU = 0x4F1BBCDCBFA53E0B
+
+
+# By the address of the core's generator: what an operator receives is a new object around it.
+_known: weakref.WeakValueDictionary[int, VirtualGenerator] = weakref.WeakValueDictionary()
+
+
+def device_of(generator: torch.Generator) -> torch.device:
+    """The device a generator is for."""
+    known = _known.get(generator._cdata)  # type: ignore[attr-defined]
+    return generator.device if known is None else known.device
+
+
+def check(generator: torch.Generator, device: torch.device) -> None:
+    """Raise CUDA's error unless `generator` is for a device of `device`'s type and index."""
+    found = device_of(generator)
+    if found.type != device.type:
+        raise RuntimeError(
+            f"Expected a '{device.type}' device type for generator but found '{found.type}'"
+        )
+    if found.index != device.index:
+        raise RuntimeError(
+            f"Expected a generator of {device} but found one of {found}: each GPU has its own"
+        )
 
 
 class VirtualGenerator(torch._C.Generator):
@@ -21,6 +46,7 @@ class VirtualGenerator(torch._C.Generator):
     def __new__(cls, index: int, backing: torch.device) -> VirtualGenerator:
         generator: VirtualGenerator = super().__new__(cls, backing)
         generator._device = torch.device("cuda", index)
+        _known[generator._cdata] = generator
         generator.manual_seed(torch._C.default_generator.initial_seed())
         return generator
 

@@ -36,10 +36,15 @@ class Gpu:
 
     def hold(self, data: torch.Tensor) -> tuple[Holding, ...]:
         """Count the storages of `data` as this GPU's. Raises torch.OutOfMemoryError."""
+        if data.layout is torch.strided:
+            return (self.hold_storage(data.untyped_storage()),)
+        parts = (data._indices(), data._values())
+        return tuple(self.hold_storage(part.untyped_storage()) for part in parts)
+
+    def hold_storage(self, storage: torch.UntypedStorage) -> Holding:
+        """Count one storage, or count it anew after it has changed its size."""
         try:
-            return tuple(
-                self.meter.hold(storage._cdata, storage.nbytes()) for storage in storages(data)
-            )
+            return self.meter.hold(storage._cdata, storage.nbytes())
         except MemoryFull as full:
             raise self.out_of_memory(full.wanted) from None
 
@@ -58,8 +63,3 @@ class Gpu:
     def __repr__(self) -> str:
         return f"<virtual GPU {self.index} on {self.backing}>"
 
-
-def storages(data: torch.Tensor) -> list[torch.UntypedStorage]:
-    """The storages a tensor's data lie in: one, or two if it is sparse."""
-    parts = [data] if data.layout is torch.strided else [data._indices(), data._values()]
-    return [part.untyped_storage() for part in parts]

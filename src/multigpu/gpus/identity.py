@@ -1,4 +1,4 @@
-"""Operations on a tensor object itself: `p.data = ...`, its storage, its address, deep copies."""
+"""Tensors that stay the same object: `p.data = ...`, `module.to(device)`, and deep copies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from multigpu.gpus import lazy
 from multigpu.gpus.calls import run_in_core, takes_over
-from multigpu.gpus.tensor import VirtualTensor
+from multigpu.gpus.moves import moved
+from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -18,7 +20,7 @@ Kwargs = dict[str, Any]
 def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
     """`p.data = new`. `module.to(device)` ends here: each parameter stays the same object."""
     tensor, new = args
-    if tensor is new:
+    if tensor is new or lazy.set_data(tensor, new):
         return
     if type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
         run_in_core(func, args, kwargs)
@@ -40,36 +42,25 @@ def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
         new = torch.nn.Parameter(new, requires_grad)
     else:
         new.requires_grad_(requires_grad)
-    own_attributes = {
-        name: value
-        for name, value in tensor.__dict__.items()
-        if name not in ("_data", "_gpu", "_holdings")
-    }
+    attributes = _user_attributes(tensor)
     tensor.grad = None
     torch._C._swap_tensor_impl(tensor, new)  # type: ignore[attr-defined]
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    tensor.__dict__.update(own_attributes)
+    tensor.__dict__.update(attributes)
     if grad is not None:
-        grad.data = grad.to(tensor.device)
+        _become(grad, moved(grad, tensor.device, tensor.dtype))
         tensor.grad = grad
 
 
-@takes_over(torch.Tensor.data_ptr)
-def data_ptr(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The address of the data themselves."""
-    tensor = args[0]
-    return func(tensor._data if isinstance(tensor, VirtualTensor) else tensor)
+def _user_attributes(tensor: torch.Tensor) -> dict[str, Any]:
+    return {name: value for name, value in tensor.__dict__.items() if name not in OWN_ATTRIBUTES}
 
 
-@takes_over(torch.Tensor.__deepcopy__)
-def deepcopy(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def deep_copy(tensor: VirtualTensor, memo: dict[int, Any]) -> torch.Tensor:
     """A copy on the same GPU; tensors that share a storage share one afterwards, too."""
-    tensor, memo = args
-    if not isinstance(tensor, VirtualTensor):
-        return func(tensor, memo)
     if id(tensor) in memo:
-        return memo[id(tensor)]
+        return memo[id(tensor)]  # type: ignore[no-any-return]
     if not tensor.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
@@ -77,7 +68,9 @@ def deepcopy(func: Any, args: Args, kwargs: Kwargs) -> Any:
             "because of a torch.nn.utils.weight_norm usage, see "
             "https://github.com/pytorch/pytorch/pull/103001"
         )
-    made: torch.Tensor = VirtualTensor(copy.deepcopy(tensor._data, memo), tensor._gpu)
+    with torch._C.DisableTorchFunction():
+        data = copy.deepcopy(tensor._data, memo)
+    made: torch.Tensor = VirtualTensor(data, tensor._gpu)
     if isinstance(tensor, torch.nn.Parameter):
         made = torch.nn.Parameter(made, tensor.requires_grad)
     else:
@@ -85,9 +78,5 @@ def deepcopy(func: Any, args: Args, kwargs: Kwargs) -> Any:
     memo[id(tensor)] = made
     if tensor.grad is not None:
         made.grad = copy.deepcopy(tensor.grad, memo)
-    for name, value in tensor.__dict__.items():
-        if name not in made.__dict__:
-            made.__dict__[name] = copy.deepcopy(value, memo)
+    made.__dict__.update(copy.deepcopy(_user_attributes(tensor), memo))
     return made
-
-

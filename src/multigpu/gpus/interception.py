@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
-from torch.utils._python_dispatch import _push_mode as _push_dispatch_mode
 
 from multigpu.gpus import calls
 from multigpu.gpus.operators import Dispatch
@@ -83,9 +81,9 @@ def with_operators(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if _thread.dispatching:
         return func(*args, **kwargs)
     _thread.dispatching = True
-    _push_dispatch_mode(_dispatch_mode)
+    torch._C._push_on_torch_dispatch_stack(_dispatch_mode)
     try:
         return func(*args, **kwargs)
     finally:
-        _pop_dispatch_mode()
+        torch._C._pop_torch_dispatch_stack(None)  # type: ignore[attr-defined]
         _thread.dispatching = False

@@ -6,24 +6,45 @@ from typing import Any
 
 import torch
 
-from multigpu.gpus import active, errors
+from multigpu.gpus import active, lazy
 from multigpu.gpus.calls import call, run_in_core, takes_over
-from multigpu.gpus.devices import CPU, core_device
+from multigpu.gpus.devices import CPU, core_device, named
+from multigpu.gpus.interception import functions
 from multigpu.gpus.tensor import VirtualTensor
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
+def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`tensor.to(device, dtype)` for stand-ins, in which interception is off."""
+    core = core_device(device) if active.virtual_machine() is not None else CPU
+    return run_in_core(torch.Tensor.to, (tensor, core, dtype or tensor.dtype), {})  # type: ignore[no-any-return]
+
+
 @takes_over(torch.Tensor.to)
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` in all its forms."""
+    if lazy.is_lazy(args[0]):
+        with functions():
+            return lazy.moved(args[0], args[1:], kwargs)
     if active.virtual_machine() is not None:
         if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
             args = (args[0], core_device(args[1]), *args[2:])
         elif kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": core_device(kwargs["device"])}
     return run_in_core(func, args, kwargs)
+
+
+@takes_over(torch._C._nn._parse_to)  # type: ignore[attr-defined]
+def parse_to(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What `module.to(...)` makes of its arguments; only a bare number needs help."""
+    if active.virtual_machine() is not None:
+        if args and isinstance(args[0], int):
+            args = (named(args[0]), *args[1:])
+        if isinstance(kwargs.get("device"), int):
+            kwargs = {**kwargs, "device": named(kwargs["device"])}
+    return func(*args, **kwargs)
 
 
 @takes_over(torch.Tensor.cuda)
@@ -34,8 +55,8 @@ def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
     tensor, *rest = args
     options = dict(zip(("device", "non_blocking"), rest)) | kwargs
     device = options.pop("device", None)
-    options["device"] = core_device("cuda" if device is None else device)
-    return run_in_core(torch.Tensor.to, (tensor,), options)
+    options["device"] = named("cuda" if device is None else device)
+    return to(torch.Tensor.to, (tensor,), options)
 
 
 @takes_over(torch.tensor, torch.as_tensor, torch.asarray)
@@ -75,18 +96,3 @@ def new_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
     tensor, *rest = args
     options = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
     return from_values(torch.tensor, tuple(rest), options)
-
-
-@takes_over(torch.Tensor.numpy, torch.Tensor.__array__)
-def numpy(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A GPU's data cannot be seen as a NumPy array."""
-    if isinstance(args[0], VirtualTensor):
-        raise errors.no_numpy(args[0].device)
-    return func(*args, **kwargs)
-
-
-@takes_over(torch.Tensor.tolist)
-def tolist(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Python numbers, copied to the CPU first, as under CUDA."""
-    tensor = args[0]
-    return func(tensor.cpu() if isinstance(tensor, VirtualTensor) else tensor)

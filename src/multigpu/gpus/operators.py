@@ -7,15 +7,17 @@ on one GPU, the operator runs on their data, the results are put on that GPU.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from multigpu.gpus import placement
+from multigpu.gpus import half, placement
 from multigpu.gpus.devices import gpu_of
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.plans import Plan, plan_of
+from multigpu.gpus.randomness import lent
 from multigpu.gpus.tensor import VirtualTensor, put_back
 
 Operator = Callable[..., Any]
@@ -57,9 +59,10 @@ def run_plainly(plan: Plan, func: Operator, args: tuple[Any, ...], kwargs: dict[
     _place_inside(gpu, named_data)
     if gpu is not None and not shells:
         gpu.check(plan.bytes_asked_for(args, kwargs))
-    if plan.generator and gpu is not None:
+    if plan.generator:
         named_data["generator"] = placement.generator_of(gpu, kwargs.get("generator"))
-    result = func(*data, **named_data)
+    with lent(gpu) if plan.draws_unasked and gpu is not None else nullcontext():
+        result = half.run(plan.operator, data, named_data, mutates=plan.mutates)
     if plan.reshapes:
         _refresh(shells)
     return wrap(result, gpu, shells, plan.cpu_results)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from multigpu.gpus import errors
-from multigpu.gpus.devices import gpu_of
+from multigpu.gpus import errors, generators
+from multigpu.gpus.devices import CPU, gpu_of
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.plans import Plan
 from multigpu.gpus.tensor import VirtualTensor
@@ -62,28 +62,28 @@ def _refusal(
     """The error for the first two tensors on different devices, in order of the arguments."""
     tensors = [
         (argument_name, tensor)
-        for argument_name, argument in (*zip(plan.argument_names, args), *kwargs.items())
+        for argument_name, argument in (
+            *zip(plan.argument_names, args, strict=False),
+            *kwargs.items(),
+        )
         for tensor in (argument if isinstance(argument, (list, tuple)) else [argument])
         if isinstance(tensor, torch.Tensor)
     ]
+    dimensional = [pair for pair in tensors if pair[1].ndim or isinstance(pair[1], VirtualTensor)]
+    if len({tensor.device for _, tensor in dimensional}) > 1:
+        tensors = dimensional
     first = tensors[0][1]
-    name, other = next(pair for pair in tensors if pair[1].device != first.device)
-    if first.device.type == other.device.type == "cuda" and first.device == other.device:
-        return RuntimeError("tensors of two virtual machines cannot be mixed: copy one with .cpu()")
-    if plan.elementwise:
-        return errors.two_devices(first.device, other.device)
-    return errors.argument_elsewhere(
-        name, other.device, others=first.device, operator=f"wrapper_CUDA_{plan.name}"
-    )
-
-
-def generator_of(gpu: Gpu, generator: torch.Generator | None) -> torch.Generator:
-    """The generator to draw from on `gpu`; the caller's must be of that GPU."""
-    if generator is None:
-        return gpu.generator
-    if generator.device != gpu.device:
-        raise RuntimeError(
-            f"Expected a '{gpu.device.type}' device type for generator but found "
-            f"'{generator.device.type}'"
+    others = [pair for pair in tensors if pair[1].device != first.device]
+    if not others:
+        return RuntimeError(
+            "tensors of two virtual machines cannot be mixed: take one through .cpu()"
         )
+    return errors.different_devices(plan.name, first, *others[0], elementwise=plan.elementwise)
+
+
+def generator_of(gpu: Gpu | None, generator: torch.Generator | None) -> torch.Generator | None:
+    """The generator to draw from on `gpu`; the caller's must be of that device."""
+    if generator is None:
+        return None if gpu is None else gpu.generator
+    generators.check(generator, CPU if gpu is None else gpu.device)
     return generator

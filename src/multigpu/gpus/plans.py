@@ -48,6 +48,8 @@ class Plan:
     reshapes: bool  # it may change the shape or the storage of an argument
     elementwise: bool
     generator: bool  # it draws random numbers and takes a generator
+    operator: Any  # what to run: the operator, or its form that takes a generator
+    draws_unasked: bool  # it draws random numbers and has no such form
     cpu_arguments: tuple[str, ...]
     cpu_results: tuple[int, ...]
     special: Callable[[Plan, Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
@@ -77,6 +79,7 @@ def _make_plan(func: Any) -> Plan:
     schema = func._schema
     name = schema.name.split("::")[1]
     names = tuple(argument.name for argument in schema.arguments)
+    operator = _with_generator(func, names)
     return Plan(
         name=name,
         argument_names=names,
@@ -87,11 +90,30 @@ def _make_plan(func: Any) -> Plan:
             or any(argument.is_out for argument in schema.arguments)
         ),
         elementwise=torch.Tag.pointwise in func.tags,
-        generator="generator" in names,
+        generator=operator is not func or "generator" in names,
+        operator=operator,
+        draws_unasked=(
+            operator is func
+            and "generator" not in names
+            and torch.Tag.nondeterministic_seeded in func.tags
+        ),
         cpu_arguments=_CPU_ARGUMENTS.get(name, ()),
         cpu_results=_CPU_RESULTS.get(name, ()),
         special=specials.get(name),
     )
+
+
+def _with_generator(func: Any, names: tuple[str, ...]) -> Any:
+    """The form of a random operator that takes a generator too; `func` itself if there is none."""
+    if torch.Tag.nondeterministic_seeded not in func.tags or "generator" in names:
+        return func
+    packet = func.overloadpacket
+    for overload in packet.overloads():
+        other = getattr(packet, overload)
+        others = tuple(argument.name for argument in other._schema.arguments)
+        if tuple(name for name in others if name != "generator") == names != others:
+            return other
+    return func
 
 
 def special(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

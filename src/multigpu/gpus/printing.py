@@ -20,7 +20,7 @@ def text_of(tensor: VirtualTensor) -> str:
         text: str = with_operators(
             _tensor_str._str_intern, (tensor,), {"tensor_contents": numbers}
         )
-    text = text.replace(f"{type(tensor).__name__}(", "tensor(", 1)
+    text = text.replace("Tensor(", "tensor(", 1)
     if isinstance(tensor, torch.nn.Parameter):
         text = text.replace("tensor(", "Parameter containing:\ntensor(", 1)
     return text

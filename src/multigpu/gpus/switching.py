@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from typing import Any
 
@@ -12,12 +13,19 @@ from torch.autograd import graph
 
 from multigpu.gpus import (  # noqa: F401  # copies, identity and moves register themselves
     copies,
+    functions,
     identity,
     interception,
+    lazy,
+    legacy_types,
     moves,
+    pinning,
+    randomness,
+    storage,
     torch_cuda,
 )
 from multigpu.gpus.patches import Patches
+from multigpu.gpus.tensor import VirtualTensor
 
 _patches = Patches()
 
@@ -25,12 +33,17 @@ _patches = Patches()
 def switch_on() -> None:
     """Replace what has to be replaced; an error on the way leaves nothing replaced."""
     try:
-        torch_cuda.install(_patches)
+        for room in (torch_cuda, storage, lazy, legacy_types, functions):
+            room.install(_patches)
         _patches.wrap(threading.Thread, "_bootstrap_inner", _intercepted_thread)
         backward = _intercepted_backward(graph._engine_run_backward)
         _patches.set(graph, "_engine_run_backward", backward)
         _patches.set(torch.autograd, "_engine_run_backward", backward)
         _patches.set(torch, "compile", _refuse_compile)
+        # Optimizers update many tensors at once by default on CUDA, if they know the tensors' type.
+        optimizer = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the name
+        known = optimizer._foreach_supported_types
+        _patches.set(optimizer, "_foreach_supported_types", [*known, VirtualTensor])
     except BaseException:
         _patches.undo()
         raise

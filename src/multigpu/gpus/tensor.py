@@ -7,12 +7,16 @@ puts the results into new shells on the same GPU.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from multigpu.gpus import errors
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.memory import Holding
+
+# The attributes that make a tensor a virtual one, beside those a user may set.
+OWN_ATTRIBUTES = frozenset({"_data", "_gpu", "_holdings", "_is_param"})
 
 
 class VirtualTensor(torch.Tensor):
@@ -48,6 +52,20 @@ class VirtualTensor(torch.Tensor):
         shell._holdings = gpu.hold(data)
         return shell
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from multigpu.gpus.calls import intercept
+
+        return intercept(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from multigpu.gpus.operators import run
+
+        return run(func, args, kwargs or {})
+
+    # Where it is
+
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return self._gpu.device
@@ -63,29 +81,69 @@ class VirtualTensor(torch.Tensor):
     def get_device(self) -> int:
         return self._gpu.index
 
+    # Its bytes
+
+    def data_ptr(self) -> int:
+        return self._data.data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        from multigpu.gpus.storage import on_gpu
+
+        return on_gpu(self._data.untyped_storage(), self._gpu)
+
+    def share_memory_(self) -> VirtualTensor:
+        return self  # as on CUDA, where memory is shared by handing on a handle
+
+    def is_shared(self) -> bool:
+        return True
+
     def record_stream(self, stream: Any) -> None:
         """Nothing to do: a virtual GPU finishes each operator before the next begins."""
+
+    # Out of torch
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise errors.no_numpy(self.device)
+        return self.detach().cpu().resolve_conj().resolve_neg().numpy()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise errors.no_numpy(self.device)
+
+    @property
+    def __cuda_array_interface__(self) -> NoReturn:
+        raise AttributeError("the data of a virtual GPU cannot be handed to other CUDA libraries")
+
+    def __dlpack__(self, **kwargs: Any) -> NoReturn:
+        raise BufferError("the data of a virtual GPU cannot be exported: copy them with .cpu()")
+
+    def _on_cpu_only(self, *args: Any) -> NoReturn:
+        raise TypeError("apply_, map_ and map2_ are only implemented on CPU tensors")
+
+    apply_ = map_ = map2_ = _on_cpu_only
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         from multigpu.gpus.printing import text_of
 
         return text_of(self)
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        from multigpu.gpus.calls import intercept
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        from multigpu.gpus.identity import deep_copy
 
-        return intercept(func, types, args, kwargs or {})
+        return deep_copy(self, memo)
 
-    @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        from multigpu.gpus.operators import run
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        from multigpu.gpus.storage import reduce
 
-        return run(func, args, kwargs or {})
+        return reduce(self)
+
+
+# Messages of PyTorch and `type(x)` name the class: they shall read as on a real GPU.
+VirtualTensor.__name__ = VirtualTensor.__qualname__ = "Tensor"
+VirtualTensor.__module__ = "torch"
 
 
 def put_back(shell: VirtualTensor, data: torch.Tensor) -> None:

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 
 from multigpu.gpus import active, comm, streams
 from multigpu.gpus.devices import gpu_at, named
 from multigpu.gpus.generators import VirtualGenerator
 from multigpu.gpus.patches import Patches
+from multigpu.gpus.statistics import allocator_statistics
+from multigpu.gpus.tensor import VirtualTensor
+
+
+_to_dlpack = torch.utils.dlpack.to_dlpack
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,6 @@ def _properties(index: int) -> DeviceProperties:
     return DeviceProperties("Virtual GPU", gpu.meter.limit)
 
 
-def _memory_stats(index: int) -> dict[str, Any]:
-    """The parts of the allocator's statistics that the meter knows; the cache is always empty."""
-    memory = gpu_at(index).meter.read()
-    now = {"current": memory.allocated, "peak": memory.peak, "allocated": 0, "freed": 0}
-    names = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-    return {name: {"all": dict(now)} for name in names}
-
-
 def _memory_info(index: int) -> tuple[int, int]:
     memory = gpu_at(index).meter.read()
     return memory.limit - memory.allocated, memory.limit
@@ -86,6 +84,13 @@ def _stream_data(index: int) -> tuple[int, int, int]:
 
 def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
     streams.set_stream(streams.Stream(stream_id=stream_id, device_index=device_index))
+
+
+def _refuse_export(tensor: torch.Tensor) -> Any:
+    """torch.utils.dlpack.to_dlpack: would hand out the address of nothing."""
+    if isinstance(tensor, VirtualTensor):
+        tensor.__dlpack__()
+    return _to_dlpack(tensor)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -142,7 +147,7 @@ _CORE = {
     "_cuda_synchronize": _nothing,
     "_cuda_emptyCache": _nothing,
     "_cuda_ipc_collect": _nothing,
-    "_cuda_memoryStats": _memory_stats,
+    "_cuda_memoryStats": allocator_statistics,
     "_cuda_resetAccumulatedMemoryStats": _nothing,
     "_cuda_resetPeakMemoryStats": lambda index: gpu_at(index).meter.reset_peak(),
     "_cuda_getCurrentStream": _stream_data,
@@ -162,7 +167,7 @@ _CORE = {
     "_accelerator_isAllocatorInitialized": lambda: True,
     "_accelerator_emptyCache": _nothing,
     "_accelerator_emptyHostCache": _nothing,
-    "_accelerator_getDeviceStats": _memory_stats,
+    "_accelerator_getDeviceStats": allocator_statistics,
     "_accelerator_resetAccumulatedStats": _nothing,
     "_accelerator_resetPeakStats": lambda index: gpu_at(index).meter.reset_peak(),
     "_accelerator_getMemoryInfo": _memory_info,
@@ -208,5 +213,8 @@ def install(patches: Patches) -> None:
     patches.set(torch, "Generator", Generator)
     patches.set(torch, "Stream", streams.Stream)
     patches.set(torch, "Event", streams.Event)
+    patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+    patches.set(torch.cuda.random, "device_count", _count)
+    patches.set(torch.utils.dlpack, "to_dlpack", _refuse_export)
     patches.set(torch.nn.parallel._functions, "_streams", None)
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
