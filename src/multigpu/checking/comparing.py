@@ -49,12 +49,12 @@ def recognise(came: Tensor, known: Mapping[str, Tensor]) -> str | None:
 
 
 def largest_difference(came: Tensor, expected: Tensor) -> str:
-    """Where two tensors are furthest apart, with both numbers: "[1, 0] is 3 and not 1"."""
+    """Where two tensors are furthest apart, to follow a name: "at [1, 0] is 3 and not 1"."""
     if came.shape != expected.shape:
-        return f"its shape is {tuple(came.shape)} and not {tuple(expected.shape)}"
+        return f"has the shape {tuple(came.shape)} and not {tuple(expected.shape)}"
     if came.dtype != expected.dtype:
-        return f"its numbers are {came.dtype} and not {expected.dtype}"
+        return f"is of type {came.dtype} and not {expected.dtype}"
     apart = (came.double() - expected.double()).abs().nan_to_num(torch.inf)
     index = tuple(int(i) for i in torch.unravel_index(apart.argmax(), came.shape))
-    place = str(list(index)) if index else "it"
-    return f"{place} is {came[index].item():.6g} and not {expected[index].item():.6g}"
+    place = f"at {list(index)} is" if index else "is"
+    return f"{place} {came[index].item():.6g} and not {expected[index].item():.6g}"

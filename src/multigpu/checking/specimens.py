@@ -8,12 +8,24 @@ from torch import Tensor, nn
 WIDTH = 3
 
 
+class Gain(nn.Module):
+    """Multiplies by one trained number, ``scale``, which has no dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Keeps the shape."""
+        return inputs * self.scale
+
+
 class Specimen(nn.Module):
     """Rows of 3 numbers in, rows of 3 numbers out, all in float64.
 
     * ``encode.weight`` and ``decode.weight`` are one parameter (tied);
     * ``frozen`` has no bias, is not trained and is in eval mode;
-    * ``scale`` has no dimension;
+    * ``gain.scale`` has no dimension;
     * ``running_mean`` is an ordinary buffer, ``batches`` an integer one that forward counts up,
       ``position`` a non-persistent one (not in ``state_dict()``).
 
@@ -30,7 +42,7 @@ class Specimen(nn.Module):
         self.frozen = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
         self.decode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
         self.decode.weight = self.encode.weight
-        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.gain = Gain()
         self.register_buffer("running_mean", torch.zeros(WIDTH, dtype=torch.float64))
         self.register_buffer("batches", torch.tensor(0))
         position = torch.zeros(WIDTH, dtype=torch.float64)
@@ -50,7 +62,7 @@ class Specimen(nn.Module):
         """(rows, 3) to (rows, 3).  Each row is computed by itself."""
         self.batches += 1
         hidden = torch.tanh(self.encode(self.frozen(inputs)) + self.position)  # (rows, 3)
-        outputs: Tensor = self.decode(hidden) * self.scale + self.running_mean  # (rows, 3)
+        outputs: Tensor = self.gain(self.decode(hidden)) + self.running_mean  # (rows, 3)
         return outputs
 
 

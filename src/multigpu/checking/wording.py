@@ -9,16 +9,18 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(items: Iterable[object]) -> str:
-    """ "4, 4 and 2"; "none" for nothing."""
+def listed(items: Iterable[object], *, most: int = 8) -> str:
+    """For example "4, 4 and 2"; "a, b and 7 more" when there are more than ``most``."""
     words = [str(item) for item in items]
+    if len(words) > most:
+        words = [*words[: most - 2], f"{len(words) - most + 2} more"]
     if len(words) < 2:
         return words[0] if words else "none"
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:
-    """ "row 9", "rows 3, 4 and 9"; four or more in a row become "rows 3 to 8"."""
+    """For example "row 9", "rows 3, 4 and 9"; four or more in a row become "rows 3 to 8"."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) == 1:
         return f"{noun} {first}"

@@ -55,7 +55,7 @@ class Report:
                 raise self.averaged(name)
             raise self.wrong(
                 "first_changed",
-                f"{name} of replica 0 has changed: {largest_difference(came, right)}",
+                f"in replica 0, {name} {largest_difference(came, right)} any more",
                 "something was written into replica 0. It is only read here.",
             )
 
@@ -76,7 +76,7 @@ class Report:
             if replaced:
                 raise self.wrong(
                     "new_objects",
-                    f"in replica {i} other objects stand for {listed(replaced)}",
+                    f"in replica {i} other objects stand for {listed(replaced, most=4)}",
                     "a new tensor was assigned. Whoever holds the old one sees old numbers:"
                     " write into it with copy_.",
                     "every parameter and buffer stays the same object",
@@ -139,7 +139,7 @@ class Report:
                 "parameters with requires_grad=False were left out.",
             ),
         )
-        came = f"{listed(names)} kept old numbers in {numbered('replica', asleep)}"
+        came = f"{listed(names, most=4)} kept old numbers in {numbered('replica', asleep)}"
         for mistake, members, usually in kinds:
             changed = {name for name in members if any(name in self.differing(i) for i in asleep)}
             if changed and set(names) == changed:
@@ -175,7 +175,7 @@ class Report:
                 )
             raise self.wrong(
                 "values_changed",
-                f"{name} of replica {i}: {largest_difference(came, right)}",
+                f"in replica {i}, {name} {largest_difference(came, right)}",
                 "it got neither its old numbers nor those of replica 0.",
             )
 

@@ -183,7 +183,7 @@ class Report:
                     )
                 if same(came.value, right.detach()):
                     continue
-                difference = largest_difference(came.value, right.detach())
+                difference = f"it {largest_difference(came.value, right.detach())}"
                 if kind == "parameters":
                     raise self.wrong(
                         "fresh_weights",
@@ -246,7 +246,7 @@ def examine_training(module, inputs, i, came, where):
         raise Wrong(
             "replicate.forward_differs",
             expected=f"replica {i} computes what the model computes",
-            came=f"in the output {largest_difference(came['output'].value, output.detach())}",
+            came=f"its output {largest_difference(came['output'].value, output.detach())}",
             usually="forward still uses a tensor that was not copied.",
             where=where,
         )

@@ -24,7 +24,7 @@ class Report:
         )
         return Wrong(
             f"sum_gradients.{mistake}",
-            expected=expected + (f" ({count(self.n, 'replica')})" if self.n > 1 else ""),
+            expected=expected + (f" ({count(self.n, 'replica')})" if len(here) < self.n else ""),
             came=came,
             usually=usually,
             where=self.where,
@@ -107,27 +107,29 @@ class Report:
                 "a loop ends too early, or a slice leaves one out.",
             ),
             "wrong_sum": (
-                f"another tensor: {largest_difference(came, total)}",
+                f"another tensor; it {largest_difference(came, total)}",
                 "the gradients of different parameters were mixed, or other numbers added.",
             ),
         }[mistake]
         return self.wrong(mistake, name, f"{what} is {found}", usually)
 
     def counted_twice(self, name, what):
-        if name == "encode.weight":
-            return self.wrong(
-                "tied_twice",
-                name,
-                f"in {what} every other replica is counted twice",
-                "encode.weight and decode.weight are one parameter with two names."
-                " parameters() gives it once.",
-            )
+        """Is that because the parameter has two names?  Then others are counted once."""
+        tied = name == "encode.weight" and self.is_sum("encode.bias")
         return self.wrong(
-            "others_counted_twice",
+            "tied_twice" if tied else "others_counted_twice",
             name,
             f"in {what} every other replica is counted twice",
-            "the others were added in two places.",
+            "encode.weight and decode.weight are one parameter with two names."
+            " parameters() gives it once."
+            if tied
+            else "the others were added in two places.",
         )
+
+    def is_sum(self, name):
+        came = self.replicas[0]["gradients"][name]
+        parts = [own[name] for own in self.gradients if own[name] is not None]
+        return came is not None and same(came.value, sum(parts))
 
     def unchanged(self, name, what, parts, total):
         """Replica 0 has what it had: was the sum skipped, thrown away, or put elsewhere?"""
@@ -165,7 +167,7 @@ class Report:
                     raise Wrong(
                         "sum_gradients.weights_changed",
                         expected="the weights stay as they are, only .grad changes",
-                        came=f"{name} of replica {i}: {largest_difference(came, right.detach())}",
+                        came=f"in replica {i}, {name} {largest_difference(came, right.detach())}",
                         usually="something was added to the parameter, and not to its .grad.",
                         where=self.where,
                     )

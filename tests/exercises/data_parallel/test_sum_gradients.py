@@ -68,7 +68,7 @@ def test_sum_on_the_first_replica(learner, n):
 @exercise("data_parallel.sum_gradients")
 @pytest.mark.parametrize("n", [3, 2, 4])
 def test_missing_gradients(learner, n):
-    missing = {"encode.bias": [n - 1], "decode.bias": [0], "scale": range(n)}
+    missing = {"encode.bias": [n - 1], "decode.bias": [0], "gain.scale": range(n)}
     check(learner, [(gradients_for(n, missing), range(n))], n)
 
 

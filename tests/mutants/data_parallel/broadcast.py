@@ -167,7 +167,7 @@ def freezes_the_replicas(replicas):
             target.copy_(source)
 
 
-@wrong("broadcast.gradients_instead")
+@wrong("broadcast.nothing_copied")
 def copies_gradients(replicas):
     for first, *others in zip(*(replica.parameters() for replica in replicas)):
         for other in others:

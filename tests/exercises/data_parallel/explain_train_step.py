@@ -1,0 +1,205 @@
+"""What is wrong with an answer to ``data_parallel.train_step``, in the learner's numbers."""
+
+import copy
+
+from multigpu.checking import Wrong, describe
+from multigpu.checking.comparing import all_same, largest_difference, same
+from multigpu.checking.wording import count, listed
+
+from .one_gpu import mistakes, train
+
+# By mistake: what the weights are exactly equal to, and which code usually does that.
+KNOWN = {
+    "gradients_not_summed": (
+        "a step with replica 0's own gradients only",
+        "the gradients must be summed after backward and before the step.",
+    ),
+    "first_chunk_only": (
+        "training on the first chunk only",
+        "the loss was taken from one chunk. The other rows trained nothing.",
+    ),
+    "mean_of_chunk_means": (
+        "training with the mean of the chunks' losses",
+        "the last chunk is smaller, so each of its rows counts more. Take one loss on the gathered"
+        " outputs, or weigh each chunk by its rows.",
+    ),
+    "losses_added": (
+        "training with the sum of the chunks' losses",
+        "each of them is a mean already. Take one loss on the gathered outputs, or weigh each"
+        " chunk by its rows.",
+    ),
+    "gradients_divided": (
+        "a step with the summed gradients divided once more",
+        "the mean is in the loss already.",
+    ),
+    "gradients_never_cleared": (
+        "a step with the gradients of all steps so far",
+        "nothing clears .grad of replica 0 between two steps.",
+    ),
+    "old_gradients_in_replicas": (
+        "a step in which other replicas add gradients of an earlier step",
+        "optimizer.zero_grad() clears replica 0 only. Clear all, also those without rows.",
+    ),
+    "momentum_lost": (
+        "a step without momentum",
+        "the weights were changed by hand, or by a new optimizer. Call optimizer.step().",
+    ),
+    "two_steps": ("two steps instead of one", "optimizer.step() ran twice."),
+    "no_step": (
+        "no step at all",
+        "optimizer.step() was not called, or the gradients had been cleared when it was.",
+    ),
+    "rows_dropped": (
+        "training without the last rows",
+        "the rows that do not divide by the number of GPUs were left out.",
+    ),
+}
+
+
+class Report:
+    """What training on n GPUs came to, and what is wrong with it."""
+
+    def __init__(self, n, model, batches, loss_fn, answer):
+        self.n, self.model, self.batches, self.loss_fn = n, model, batches, loss_fn
+        self.weights, self.losses = train(model, batches, loss_fn, n)
+        self.steps = answer.result
+        self.where = answer.where
+
+    def wrong(self, mistake, step, expected, came, usually):
+        rows = [len(inputs) for inputs, _ in self.batches[: step + 1]]
+        situation = f" (step {step + 1} on {count(self.n, 'GPU')}, batches of {listed(rows)} rows)"
+        return Wrong(
+            f"train_step.{mistake}",
+            expected=expected + situation,
+            came=came,
+            usually=usually,
+            where=self.where,
+        )
+
+    def examine(self, step):
+        self.examine_type(step)
+        self.examine_weights(step)
+        self.examine_agreement(step)
+        self.examine_loss(step)
+
+    def examine_type(self, step):
+        loss = self.steps[step]["loss"]
+        if isinstance(loss, float):
+            return
+        if loss is None:
+            raise self.wrong(
+                "returned_nothing",
+                step,
+                "the loss as a float",
+                "None",
+                "the function ends without `return`.",
+            )
+        raise self.wrong(
+            "not_a_float",
+            step,
+            "the loss as a Python float",
+            describe(loss),
+            "a tensor keeps its graph and GPU memory alive. loss.item() is the number in it.",
+        )
+
+    def examine_weights(self, step):
+        """Replica 0 has the weights that one GPU would have."""
+        right = self.weights[step]
+        came = {
+            name: tensor.value
+            for name, tensor in self.steps[step]["replicas"][0]["parameters"].items()
+            if name in right
+        }
+        if all_same(came, right):
+            return
+        expected = "weights of replica 0 as after the same step on one GPU"
+        known = mistakes(self.model, self.batches[: step + 1], self.loss_fn, self.n)
+        difference = self.difference(came, right)
+        for name, weights in known.items():
+            if all_same(came, weights[step]):
+                mistake = name.partition(" ")[0]
+                like, usually = KNOWN[mistake]
+                raise self.wrong(
+                    mistake,
+                    step,
+                    expected,
+                    f"exactly the weights after {like}: {difference}",
+                    usually,
+                )
+        raise self.wrong(
+            "other_weights",
+            step,
+            expected,
+            difference,
+            "a movement is missing or in the wrong place. Compare with the order in the task.",
+        )
+
+    def difference(self, came, right):
+        name = next(name for name in right if not same(came[name], right[name]))
+        return f"{name} {largest_difference(came[name], right[name])}"
+
+    def examine_agreement(self, step):
+        """All replicas hold what replica 0 holds."""
+        first, *rest = self.steps[step]["replicas"]
+        for kind, mistake, usually in (
+            (
+                "parameters",
+                "replicas_stale",
+                "the new weights were never sent to the other replicas, or before the step.",
+            ),
+            ("buffers", "buffers_stale", "only parameters were sent. Buffers belong to it too."),
+        ):
+            for i, replica in enumerate(rest, 1):
+                for name, right in first[kind].items():
+                    came = replica[kind][name]
+                    if not same(came.value, right.value):
+                        raise self.wrong(
+                            mistake,
+                            step,
+                            "after the step all replicas agree",
+                            f"in replica {i}, {name} {largest_difference(came.value, right.value)}",
+                            usually,
+                        )
+
+    def examine_loss(self, step):
+        came, right = self.steps[step]["loss"], self.losses[step]
+        if close(came, right):
+            return
+        chunks = self.chunk_losses(step)
+        known = {
+            "loss_after_the_step": (
+                self.loss_with(self.weights[step], step),
+                "that is the loss with the new weights. Return the one before the step.",
+            ),
+            "loss_of_chunks": (
+                sum(chunks) / len(chunks),
+                "that is the mean of the chunks' losses. Small chunks have fewer rows.",
+            ),
+            "losses_summed": (sum(chunks), "that is the sum of the chunks' losses."),
+            "loss_of_last_chunk": (chunks[-1], "that is the last chunk's loss alone."),
+            "loss_of_first_chunk": (chunks[0], "that is the first chunk's loss alone."),
+            "other_loss": (came, "return the loss of the whole batch before the step."),
+        }
+        mistake = next(name for name, (value, _) in known.items() if close(came, value))
+        usually = known[mistake][1]
+        raise self.wrong(mistake, step, f"the loss {right:.6f}", f"{came:.6f}", usually)
+
+    def chunk_losses(self, step):
+        """The loss of each chunk by itself, before the step."""
+        inputs, targets = self.batches[step]
+        model = self.model_with(self.weights[step - 1] if step else {})
+        pairs = zip(inputs.chunk(self.n), targets.chunk(self.n), strict=True)
+        return [self.loss_fn(model(x), y).item() for x, y in pairs]
+
+    def loss_with(self, weights, step):
+        inputs, targets = self.batches[step]
+        return self.loss_fn(self.model_with(weights)(inputs), targets).item()
+
+    def model_with(self, weights):
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(weights, strict=False)
+        return model
+
+
+def close(a, b):
+    return abs(a - b) <= 1e-9 * max(1.0, abs(b))
