@@ -10,13 +10,14 @@ from typing import Any
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.explanations import explanation
+from multigpu.checking.request import BROKEN
 from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong
 
 HANG_MESSAGES = {
-    "busy": "your code used {cpu:.0f} s of processor time and was not done; "
+    "busy": "your code used {cpu:g} s of processor time and was not done; "
     "a right answer needs a fraction of a second.",
-    "blocked": "your code waited for {idle:.0f} s for something that never came.",
-    "slow": "your code was not done after {wall:.0f} s.",
+    "blocked": "your code waited for {idle:g} s for something that never came.",
+    "slow": "your code was not done after {wall:g} s.",
 }
 HANG_CAUSES = {
     "busy": "a loop whose condition never becomes false, or far too much work.",
@@ -72,16 +73,16 @@ def refuse_bad_ending(ending: Ending) -> None:
 
 
 def _fault(ending: Ending) -> Refused | None:
-    fault = ending.phases.get("fault")
-    if fault is None:
+    fault = ending.phases.get("fault", {}).get("traceback", "").strip()
+    if not fault and ending.report["status"] != BROKEN:
         return None
     if "importing" not in ending.phases:
-        raise CheckerFault(f"the worker could not start:\n{fault['traceback']}")
+        raise CheckerFault(f"the worker could not start:\n{fault}")
     return ending.refused(
         "crash",
         "broke_checker",
-        "came: after your code had run, its result could not be handed over.\n"
-        f"{fault['traceback'].strip().splitlines()[-1]}\n"
+        "came: after your code had run, its result could not be handed over. "
+        f"{fault.rpartition(chr(10))[2]}\n"
         "usually: the code changed or closed something that belongs to Python or torch itself.",
     )
 
@@ -112,7 +113,7 @@ def _excess(ending: Ending) -> Refused | None:
     if excess is None:
         return None
     if excess == "memory":
-        return ending.refused("crash", "memory", _memory_message(limits["memory"]))
+        return ending.refused("crash", "memory", _memory_message(limits["host_memory"]))
     if excess == "processes":
         message = f"came: your code started more than {limits['processes']} processes."
         return ending.refused("crash", "processes", message)

@@ -79,17 +79,19 @@ def end_all(leader: int) -> None:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        reap()
-        if not left:
+        if reap() and not left:
             return
         time.sleep(0.005)
 
 
-def reap() -> None:
-    """Collect every child that has ended."""
-    with contextlib.suppress(ChildProcessError):
+def reap() -> bool:
+    """Collect every child that has ended.  True when no child is left."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Signs:
     """What a family of processes does at one moment."""
 
     cpu: float  # seconds used so far, by living members
-    memory: int  # resident bytes
+    memory: int  # bytes
     runnable: bool  # some thread runs, waits for a core or for the disk
     members: int
 
@@ -110,9 +112,15 @@ def signs() -> Signs:
             times = process.cpu_times()
             cpu += times.user + times.system
             cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-            memory += process.memory_info().rss
+            memory += own_memory(process)
             runnable = runnable or _runnable(process)
     return Signs(cpu, memory, runnable, len(family))
+
+
+def own_memory(process: psutil.Process) -> int:
+    """The bytes of a process that are no part of a file (on macOS: all that are resident)."""
+    memory = process.memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
 
 
 def _runnable(process: psutil.Process) -> bool:

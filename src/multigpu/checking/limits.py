@@ -17,7 +17,7 @@ class Limits:
     cpu: float = 6.0
     idle: float = 3.0
     wall: float = 60.0
-    memory: int = 2048 * MIB  # beyond what the warm server already holds
+    host_memory: int = 2048 * MIB  # beyond what the warm server already holds
     file_size: int = 256 * MIB
     processes: int = 64
     kept_output: int = 20_000  # bytes; the rest is counted and dropped

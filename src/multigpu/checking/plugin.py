@@ -97,7 +97,7 @@ class Checks:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run every check on virtual GPUs, and on real ones where there are enough."""
-        if "learner" in metafunc.fixturenames:
+        if "learner" in metafunc.fixturenames and exercise_name(metafunc.definition):
             metafunc.fixturenames.append("backing")
             metafunc.parametrize("backing", self._backings(), scope="session")
 

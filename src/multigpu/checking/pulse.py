@@ -28,7 +28,7 @@ class Pulse:
 
     def judge(self, now: float, signs: Signs) -> Excess | None:
         """The limit that is passed at this moment, if one is."""
-        if signs.memory - signs.members * self.own_memory > self.limits.memory:
+        if signs.memory - signs.members * self.own_memory > self.limits.host_memory:
             return "memory"
         if signs.members > self.limits.processes:
             return "processes"

@@ -6,6 +6,8 @@ from typing import Any
 from multigpu.checking.catalog import Signature
 from multigpu.checking.limits import Limits
 
+BROKEN = 70  # exit code of a worker that could not report
+
 
 @dataclass(frozen=True)
 class Request:

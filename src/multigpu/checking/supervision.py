@@ -77,7 +77,7 @@ class Supervision:
 
     def _until_the_end(self) -> Excess | None:
         """None when the worker ended by itself, else the limit that it passed."""
-        pulse = Pulse(self._limits, self._began, psutil.Process().memory_info().rss)
+        pulse = Pulse(self._limits, self._began, family.own_memory(psutil.Process()))
         look = self._began + 4 * LOOK  # most workers are done before the first
         while not self._ended():
             self._take_in(CLOSING if self._closing else LOOK)
@@ -116,10 +116,10 @@ class Supervision:
 
     def _ask_where_it_stands(self) -> None:
         os.kill(self._pid, signal.SIGUSR1)
-        deadline = time.monotonic() + DUMP
-        while time.monotonic() < deadline and not self._intakes["stack"].total:
+        deadline, stack, before = time.monotonic() + DUMP, self._intakes["stack"], -1
+        while time.monotonic() < deadline and (not stack.total or stack.total > before):
+            before = stack.total
             self._take_in(LOOK)
-        self._take_in(LOOK)  # the rest of it
 
     def _report(
         self, token: bytes, excess: str | None, left: list[str]
@@ -130,7 +130,7 @@ class Supervision:
             "excess": excess,
             "status": self._status,
             "said": [header for header, _ in said],
-            "foreign": len(foreign) if excess is None else 0,
+            "foreign": foreign,
             "output": self._intakes["output"].text(),
             "output_bytes": self._intakes["output"].total,
             "stack": self._intakes["stack"].text(),

@@ -3,6 +3,7 @@
 Python calls the tracer once for every Python function that starts, in every thread.
 """
 
+import ast
 import inspect
 import sys
 import sysconfig
@@ -20,17 +21,23 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 class Tracer:
     """Notes of one run of an exercise.
 
-    ``folder`` holds the learner's files.  ``refused`` maps a file or a folder of forbidden code to
-    the name that people know it by.
+    ``path`` is the learner's file; those beside it are the learner's too.  ``refused`` maps a file
+    or a folder of forbidden code to the name that people know it by.
     """
 
-    folder: str
+    path: str
+    source: str
     refused: dict[str, str]
     watched: set[types.CodeType] = field(default_factory=set)
     calls: int = 0
     returned: tuple[str, int] | None = None  # file and line of the last return
     used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
     _names: dict[types.CodeType, str | None] = field(default_factory=dict)
+    _returning: dict[int, int] = field(default_factory=dict)  # frame: line of its return statement
+
+    def __post_init__(self) -> None:
+        self._folder = str(Path(self.path).parent / "_")[:-1]
+        self._return_lines = return_lines(self.source)
 
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
@@ -66,8 +73,11 @@ class Tracer:
         return None
 
     def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
-        if event == "return":
-            self.returned = (frame.f_code.co_filename, frame.f_lineno)
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if event == "line" and file == self.path and line in self._return_lines:
+            self._returning[id(frame)] = self._return_lines[line]
+        elif event == "return":  # at the end of a `with` block the line is that of the `with`
+            self.returned = (file, self._returning.pop(id(frame), line))
         return self._inside
 
     def _refused_name(self, file: str) -> str | None:
@@ -77,12 +87,22 @@ class Tracer:
         """The line of the learner's that led here, if only Python's own library lies between."""
         while frame is not None:
             file = frame.f_code.co_filename
-            if file.startswith(self.folder):
+            if file.startswith(self._folder):
                 return file, frame.f_lineno
             if "-packages" in file or not file.startswith((STANDARD_LIBRARY, "<")):
                 return None
             frame = frame.f_back
         return None
+
+
+def return_lines(source: str) -> dict[int, int]:
+    """Every line of a return statement, with the line on which the statement begins."""
+    return {
+        line: node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Return)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
 
 
 def forbidden_code(names: Iterable[str]) -> dict[str, str]:

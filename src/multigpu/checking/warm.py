@@ -20,7 +20,10 @@ class ServerDied(Exception):
 
 
 class WarmServer:
-    """A server process, started at once and waited for only by the first request."""
+    """A server process, started at once and waited for only by the first request.
+
+    ``mark`` is in the environment of the server and of all that it starts.
+    """
 
     def __init__(self) -> None:
         self._start()
@@ -28,9 +31,9 @@ class WarmServer:
     def _start(self) -> None:
         self._connection, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the server)
-        self._mark = secrets.token_hex(8)
+        self.mark = secrets.token_hex(8)
         environment = os.environ | {
-            MARK: self._mark,
+            MARK: self.mark,
             "OMP_NUM_THREADS": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # counting GPUs must not start CUDA
             "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS: forking is what the server does
@@ -53,12 +56,17 @@ class WarmServer:
             return receive(self._connection)
         except Closed:
             self.close()
-            for process in marked(self._mark):  # nobody else is left to end what it had started
+            for process in marked(self.mark):  # nobody else is left to end what it had started
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             text = self._last_words()
             self._start()
             raise ServerDied(text) from None
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from multigpu.checking import family
 from multigpu.checking.frames import Mouth
-from multigpu.checking.request import Request
+from multigpu.checking.request import BROKEN, Request
 from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
 
@@ -69,7 +69,7 @@ def live(
     except BaseException:  # a fault of ours, or the learner's code broke what we use
         mouth.say({"phase": "fault", "traceback": traceback.format_exc()[-SHOWN_TEXT:]})
     finally:
-        leave(70)
+        leave(BROKEN)
 
 
 def enter_own_world(channels: Channels, request: Request) -> None:
@@ -90,7 +90,7 @@ def enter_own_world(channels: Channels, request: Request) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, request.limits.file_size)
     if request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more than it uses
-        _limit(resource.RLIMIT_DATA, _data_now() + request.limits.memory)
+        _limit(resource.RLIMIT_DATA, _data_now() + request.limits.host_memory)
 
 
 def _limit(kind: int, value: int) -> None:
@@ -134,7 +134,7 @@ def run(request: Request, payload: bytes, mouth: Mouth) -> None:
     import torch
 
     drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
-    tracer = Tracer(os.path.dirname(request.path) + os.sep, forbidden_code(request.refused))
+    tracer = Tracer(request.path, request.source, forbidden_code(request.refused))
     with machine(request) as (devices, tensor_types):
         encoder = Encoder(tensor_types)
         torch.manual_seed(0)

@@ -55,10 +55,12 @@ def indented(text: str) -> Text:
 def show_verdicts(verdicts: Iterable[Verdict], out: Console) -> None:
     """Each verdict on a line, with its explanation below it."""
     for verdict in verdicts:
-        line = mark(verdict.status) + Text(f" {verdict.exercise}", "bold")
-        line += Text(f"  {verdict.status}", LOOKS[verdict.status][2])
-        checks = f"{verdict.passed} of {verdict.total} checks passed"
-        out.print(line + Text(f"  {checks}  {verdict.seconds:.1f} s", "dim"))
+        checks = f"{verdict.passed} of {verdict.total} checks passed  {verdict.seconds:.1f} s"
+        status = (verdict.status, LOOKS[verdict.status][2])
+        exercise = (verdict.exercise, "bold")
+        out.print(
+            Text.assemble(mark(verdict.status), " ", exercise, "  ", status, (f"  {checks}", "dim"))
+        )
         if verdict.message:
             out.print()
             show_message(verdict, out)

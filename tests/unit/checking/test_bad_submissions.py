@@ -1,0 +1,260 @@
+"""Whatever a submission does, it gets its status and a clear message, and no process is left."""
+
+import os
+
+import psutil
+import pytest
+
+from multigpu.checking.family import marked
+from multigpu.checking.verdicts import Refused
+
+BODY = "    return [batch.to(devices[0])]\n"
+
+BAD = {
+    "syntax error": (
+        "def split(batch, devices):\n    return [batch\n",
+        ("crash", "syntax_error"),
+        ["'[' was never closed", "  return [batch\n         ^", "data_parallel.py:2"],
+    ),
+    "null byte": ("x = '\0'\n", ("crash", "syntax_error"), ["null byte"]),
+    "import error": (
+        "import nothing_of_this_name\n",
+        ("crash", "import_error"),
+        ["ModuleNotFoundError: No module named 'nothing_of_this_name'", "data_parallel.py:1"],
+    ),
+    "error at import": (
+        "def f():\n    return 1 / 0\nf()\n",
+        ("crash", "import_error"),
+        ["ZeroDivisionError", "data_parallel.py:2 in f: return 1 / 0", "data_parallel.py:3"],
+    ),
+    "missing function": (
+        "def splits(batch, devices): pass\n",
+        ("wrong", "missing_function"),
+        ["split(batch, devices)", "splits"],
+    ),
+    "not a function": ("split = 3\n", ("wrong", "signature"), ["split is no function but int"]),
+    "one parameter": (
+        "def split(batch):\n    return [batch]\n",
+        ("wrong", "signature"),
+        ["expected: split(batch, devices)", "came: split(batch)"],
+    ),
+    "one parameter too many": (
+        "def split(batch, devices, dim):\n    return [batch]\n",
+        ("wrong", "signature"),
+        ["came: split(batch, devices, dim)"],
+    ),
+    "starter": (
+        "def split(batch, devices):\n    raise NotImplementedError\n",
+        ("not_started", "not_started"),
+        ["data_parallel.split is not written yet", "data_parallel.py:2"],
+    ),
+    "uses a starter": (
+        "def split(batch, devices):\n    return cut(batch)\n"
+        "def cut(batch):\n    raise NotImplementedError\n",
+        ("not_started", "not_started"),
+        ["split needs cut, which is not written yet", "data_parallel.py:4"],
+    ),
+    "NotImplementedError of torch": (
+        "import torch\ndef split(batch, devices):\n    return torch.nn.Module()(batch)\n",
+        ("crash", "exception"),
+        ["NotImplementedError", "data_parallel.py:3"],
+    ),
+    "exception": (
+        "def split(batch, devices):\n    return cut(batch)\ndef cut(batch):\n    return batch[7]\n",
+        ("crash", "exception"),
+        ["IndexError", "data_parallel.py:4 in cut: return batch[7]", "data_parallel.py:2 in split"],
+    ),
+    "exception without text": (
+        "class Odd(Exception):\n    def __str__(self): raise ValueError\n"
+        "def split(batch, devices):\n    raise Odd\n",
+        ("crash", "exception"),
+        ["Odd: (its text cannot be shown)"],
+    ),
+    "two devices in one operation": (
+        "def split(batch, devices):\n    return batch.to(devices[0]) + batch.to(devices[1])\n",
+        ("crash", "exception"),
+        ["Expected all tensors to be on the same device", "usually: two tensors", "x.to(y.device)"],
+    ),
+    "numpy on a GPU": (
+        "def split(batch, devices):\n    return batch.to(devices[1]).numpy()\n",
+        ("crash", "exception"),
+        ["can't convert cuda:1", "Use x.cpu() first"],
+    ),
+    "exit at import": ("import sys\nsys.exit(0)\n", ("crash", "import_error"), ["SystemExit: 0"]),
+    "exit in the function": (
+        "import sys\ndef split(batch, devices):\n    sys.exit(0)\n",
+        ("crash", "exit"),
+        ["sys.exit(0)", "data_parallel.py:3"],
+    ),
+    "_exit": (
+        "from os import _exit\ndef split(batch, devices):\n    _exit(0)\n",
+        ("crash", "exit"),
+        ["os._exit(0)", "data_parallel.py:3"],
+    ),
+    "_exit at the very end": (
+        f"import atexit, os\ndef split(batch, devices):\n    atexit.register(os._exit, 0)\n{BODY}",
+        ("crash", "exit"),
+        ["os._exit(0)"],
+    ),
+    "skip": (
+        "import pytest\ndef split(batch, devices):\n    pytest.skip('no')\n",
+        ("crash", "exception"),
+        ["Skipped: no", "data_parallel.py:3"],
+    ),
+    "KeyboardInterrupt": (
+        "def split(batch, devices):\n    raise KeyboardInterrupt\n",
+        ("crash", "exception"),
+        ["KeyboardInterrupt", "data_parallel.py:2"],
+    ),
+    "endless loop": (
+        "def split(batch, devices):\n    while True:\n        batch = batch + 1\n",
+        ("hang", "hang_busy"),
+        ["processor time", "in split: "],
+    ),
+    "endless loop at import": ("while True:\n    pass\n", ("hang", "hang_busy"), ["in <module>"]),
+    "blocked": (
+        "import threading\ndef split(batch, devices):\n    threading.Lock().acquire()\n"
+        "    threading.Event().wait()\n",
+        ("hang", "hang_blocked"),
+        ["waited for", "data_parallel.py:4 in split: threading.Event().wait()"],
+    ),
+    "sleeps in a loop": (
+        "import time\ndef split(batch, devices):\n    while True:\n        time.sleep(0.01)\n",
+        ("hang", "hang_blocked"),
+        ["in split: "],
+    ),
+    "catches everything in a loop": (
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "def split(batch, devices):\n    while True:\n"
+        "        try:\n            while True: pass\n"
+        "        except BaseException: pass\n",
+        ("hang", "hang_busy"),
+        ["in split"],
+    ),
+    "a thread that never ends": (
+        "import threading\ndef split(batch, devices):\n"
+        f"    threading.Thread(target=threading.Event().wait).start()\n{BODY}",
+        ("hang", "hang_blocked"),
+        ["split returned, but the program does not end", "never joined"],
+    ),
+    "a busy thread that never ends": (
+        "import threading\ndef work():\n    while True: pass\n"
+        f"def split(batch, devices):\n    threading.Thread(target=work).start()\n{BODY}",
+        ("hang", "hang_busy"),
+        ["the program does not end", "data_parallel.py:3 in work"],
+    ),
+    "a child process that stays": (
+        "import subprocess\ndef split(batch, devices):\n"
+        f"    subprocess.Popen(['sleep', '1000'])\n{BODY}",
+        ("wrong", "processes_left"),
+        ["still running after it had returned: sleep"],
+    ),
+    "a daemon that fled": (
+        "import os, time\ndef split(batch, devices):\n"
+        "    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n"
+        f"            time.sleep(1000)\n        os._exit(0)\n    os.wait()\n{BODY}",
+        ("wrong", "processes_left"),
+        ["a process was started and never joined"],
+    ),
+    "a forked child that returns too": (
+        "import os, time\ndef split(batch, devices):\n    child = os.fork()\n"
+        "    if child == 0:\n        return [batch.to(devices[1])]\n"
+        "    os.waitpid(child, 0)\n    raise ValueError('parent')\n",
+        ("crash", "exception"),
+        ["ValueError: parent"],
+    ),
+    "many processes": (
+        "import os, time\ndef split(batch, devices):\n"
+        "    for i in range(200):\n        if os.fork() == 0:\n            time.sleep(1000)\n"
+        "    time.sleep(1000)\n",
+        ("crash", "processes"),
+        ["more than 64 processes"],
+    ),
+    "endless output": (
+        "def split(batch, devices):\n    while True:\n        print('x' * 10**6)\n",
+        ("hang", "hang_busy"),
+        ["in split"],
+    ),
+    "memory by numbers": (
+        "def split(batch, devices):\n    numbers = []\n"
+        "    while True:\n        numbers.append(bytearray(2**26))\n",
+        ("crash", "memory"),
+        ["MemoryError", "data_parallel.py:4"],
+    ),
+    "memory by tensors": (
+        "import torch\ndef split(batch, devices):\n    return torch.ones(2**34)\n",
+        ("crash", "memory"),
+        ["data_parallel.py:3"],
+    ),
+    "memory in children": (
+        "import os, time\ndef split(batch, devices):\n    for i in range(4):\n"
+        "        if os.fork() == 0:\n            held = bytearray(os.urandom(2**20)) * 150\n"
+        "            time.sleep(1000)\n    time.sleep(1000)\n",
+        ("crash", "memory"),
+        ["GiB of memory"],
+    ),
+    "segmentation fault": (
+        "import ctypes\ndef split(batch, devices):\n    ctypes.string_at(0)\n",
+        ("crash", "segfault"),
+        ["SIGSEGV", "data_parallel.py:3 in split"],
+    ),
+    "abort": (
+        "import os\ndef split(batch, devices):\n    os.abort()\n",
+        ("crash", "segfault"),
+        ["SIGABRT", "data_parallel.py:3"],
+    ),
+    "killed": (
+        "import os\ndef split(batch, devices):\n    os.kill(os.getpid(), 9)\n",
+        ("crash", "killed"),
+        ["SIGKILL"],
+    ),
+    "recursion": (
+        "def split(batch, devices):\n    return split(batch, devices)\n",
+        ("crash", "exception"),
+        ["RecursionError", "a function calls itself without end", "data_parallel.py:2"],
+    ),
+    "bytes into the checker's pipe": (
+        "import os\ndef split(batch, devices):\n    for n in range(3, 100):\n        try:\n"
+        f"            os.write(n, b'pass' * 10)\n        except OSError: pass\n{BODY}",
+        ("crash", "foreign_bytes"),
+        ["were written into a pipe of the checker"],
+    ),
+    "closed descriptors": (
+        f"import os\ndef split(batch, devices):\n    os.closerange(3, 1000)\n{BODY}",
+        ("crash", "broke_checker"),
+        ["its result could not be handed over"],
+    ),
+    "patched encoder": (
+        "import json\ndef split(batch, devices):\n"
+        "    import multigpu.checking.frames as frames\n"
+        f"    frames.pack = None\n{BODY}",
+        ("crash", "broke_checker"),
+        ["its result could not be handed over"],
+    ),
+    "DataParallel": (
+        "from torch import nn\ndef split(batch, devices):\n    return nn.DataParallel(batch)\n",
+        ("wrong", "refused_name"),
+        ["torch.nn.DataParallel is used", "data_parallel.py:3"],
+    ),
+}
+
+LIMITS = {"cpu": 1.0, "idle": 0.5, "host_memory": 512 * 2**20, "farewell": 0.2}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_submission_is_told_apart(run, server, name):
+    source, verdict, phrases = BAD[name]
+    with pytest.raises(Refused) as refused:
+        run(source, **LIMITS)
+    assert (refused.value.status, refused.value.message_id) == verdict, refused.value.message
+    for phrase in phrases:
+        assert phrase in refused.value.message
+    assert len(refused.value.message) < 1000
+    assert_only_the_server_runs(server)
+
+
+def assert_only_the_server_runs(server):
+    left = [process for process in marked(server.mark) if process.pid != server.pid]
+    assert left == []
+    assert psutil.Process(server.pid).children() == []
+    assert os.getpid() != server.pid
