@@ -34,6 +34,8 @@ def split(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
     * The sizes are those of ``torch.chunk``: with k GPUs every chunk has ceil(rows / k) rows, only
       the last one may be shorter.  A small batch gives fewer chunks than GPUs, never empty ones.
 
+    * A chunk keeps the dtype and the further dimensions of the batch.
+
     Returns the list of chunks.  They may be views of ``batch`` or copies, as you like.
 
     Example::
@@ -76,9 +78,7 @@ def replicate(module: nn.Module, devices: Sequence[torch.device]) -> list[nn.Mod
     raise NotImplementedError
 
 
-def parallel_apply(
-    replicas: Sequence[nn.Module], chunks: Sequence[Tensor]
-) -> list[Tensor]:
+def parallel_apply(replicas: Sequence[nn.Module], chunks: Sequence[Tensor]) -> list[Tensor]:
     """Run the forward pass of all replicas at the same time, each in its own thread.
 
     * Replica i works on ``chunks[i]``, which is on its GPU already.  The calling thread may take
@@ -116,7 +116,8 @@ def gather(outputs: Sequence[Tensor], device: torch.device) -> Tensor:
       any GPUs in any order.
     * The rows keep their order: first all rows of ``outputs[0]``, then those of ``outputs[1]``,
       and so on.
-    * The result has as many dimensions as each output: (2, 10) and (1, 10) give (3, 10).
+    * The result has the dtype of the outputs and as many dimensions as each of them: (2, 10) and
+      (1, 10) give (3, 10).
     * Gradients must be able to flow back: after ``result.sum().backward()`` every output has got
       its gradient, on its own GPU.
 
@@ -138,8 +139,8 @@ def sum_gradients(replicas: Sequence[nn.Module]) -> None:
     Backward has left in each replica the gradients of its own rows.  Their sum is the gradient of
     the whole batch.  It is a sum and no mean: the loss was already a mean over all rows.
 
-    * Afterwards the ``.grad`` of every parameter of ``replicas[0]`` is the sum over all replicas, on
-      the GPU of ``replicas[0]``.
+    * Afterwards the ``.grad`` of every parameter of ``replicas[0]`` is the sum over all replicas,
+      on the GPU of ``replicas[0]``.
     * A ``.grad`` that is ``None`` counts as zero.  Any replica can miss one, the first too: its
       layer was not used, or it had no rows.
     * A parameter for which no replica has a gradient keeps ``None``.  Frozen ones are such.
@@ -223,9 +224,8 @@ def train_step(
     raise NotImplementedError
 
 
-if (
-    __name__ == "__main__"
-):  # what your functions do with ten handwritten digits, as far as they go
+if __name__ == "__main__":
+    # What your functions do with ten handwritten digits, as far as they go.
     import traceback
     from contextlib import contextmanager
 
@@ -255,10 +255,9 @@ if (
             outputs = parallel_apply(replicas, chunks)
         with movement("gather: ten scores per image"):
             scores = gather(outputs, gpu[0])
-        with movement(
-            "backward: gradients of the outputs go back to where they came from"
-        ):
-            loss_fn(scores, labels.to(gpu[0])).backward()
+        wanted = labels.to(gpu[0])
+        with movement("backward: gradients of the scores go back to where these came from"):
+            loss_fn(scores, wanted).backward()
         with movement("sum_gradients: one gradient per weight and replica"):
             sum_gradients(replicas)
         optimizer.step()
@@ -269,6 +268,4 @@ if (
             print(f"train_step {step}: loss {loss:.3f}")
     except NotImplementedError as error:
         name = traceback.extract_tb(error.__traceback__)[-1].name
-        print(
-            f"Next to write: {name}. Check it with: multigpu check data_parallel.{name}"
-        )
+        print(f"Next to write: {name}. Check it with: multigpu check data_parallel.{name}")

@@ -107,7 +107,7 @@ class Report:
                 "a loop ends too early, or a slice leaves one out.",
             ),
             "wrong_sum": (
-                f"another tensor; it {largest_difference(came, total)}",
+                f"another tensor, which {largest_difference(came, total)}",
                 "the gradients of different parameters were mixed, or other numbers added.",
             ),
         }[mistake]

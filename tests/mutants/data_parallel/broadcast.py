@@ -191,6 +191,42 @@ def slices_numbers_too(replicas):
                 target[:] = source.to(target.device)
 
 
+@wrong("broadcast.first_changed")
+def clears_all_before_it_copies(replicas):
+    with torch.no_grad():
+        for replica in replicas:
+            for parameter in replica.parameters():
+                parameter.zero_()
+
+
+@wrong("broadcast.values_changed")
+def copies_in_half_precision(replicas):
+    with torch.no_grad():
+        for replica in replicas[1:]:
+            for target, source in zip(replica.parameters(), replicas[0].parameters()):
+                target.copy_(source.half())
+            for target, source in zip(replica.buffers(), replicas[0].buffers()):
+                target.copy_(source)
+
+
+@wrong("broadcast.some_skipped")
+def weights_but_no_biases(replicas):
+    with torch.no_grad():
+        for replica in replicas[1:]:
+            for (name, target), source in zip(replica.named_parameters(), replicas[0].parameters()):
+                if "bias" not in name:
+                    target.copy_(source)
+            for target, source in zip(replica.buffers(), replicas[0].buffers()):
+                target.copy_(source)
+
+
+@wrong("broadcast.new_objects")
+def deep_copies_into_the_module(replicas):
+    for replica in replicas[1:]:
+        device = next(replica.parameters()).device
+        replica.__dict__.update(copy.deepcopy(replicas[0]).to(device).__dict__)
+
+
 @right
 def copies_data(replicas):
     for replica in replicas[1:]:

@@ -152,6 +152,37 @@ def forgets_to_return(outputs, device):
     torch.cat([output.to(device) for output in outputs])
 
 
+@wrong("exception", status="crash")
+def joins_before_it_moves(outputs, device):
+    return torch.cat(outputs).to(device)
+
+
+@wrong("gather.values_changed")
+def takes_the_largest_only(outputs, device):
+    return torch.cat([output.to(device) for output in outputs]).clamp(max=3)
+
+
+@wrong("gather.detached")
+def through_python_numbers(outputs, device):
+    rows = [row for output in outputs for row in output.tolist()]
+    return torch.tensor(rows, dtype=outputs[0].dtype, device=device)
+
+
+@wrong("gather.gradient_wrong")
+def gives_everybody_the_first_gradient(outputs, device):
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *parts):
+            ctx.parts = [(part.device, len(part)) for part in parts]
+            return torch.cat([part.to(device) for part in parts])
+
+        @staticmethod
+        def backward(ctx, grad):
+            return tuple(grad[:rows].to(home) for home, rows in ctx.parts)
+
+    return Gather.apply(*outputs)
+
+
 @right
 def vstack_by_hand(outputs, device):
     result = outputs[0].to(device)

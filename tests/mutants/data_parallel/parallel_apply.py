@@ -394,6 +394,42 @@ def returns_futures(replicas, chunks):
         return [pool.submit(replica, chunk) for replica, chunk in zip(replicas, chunks)]
 
 
+@wrong("parallel_apply.not_a_list")
+def returns_a_dictionary(replicas, chunks):
+    with ThreadPoolExecutor(len(chunks)) as pool:
+        futures = {i: pool.submit(replicas[i], chunk) for i, chunk in enumerate(chunks)}
+        return {i: future.result() for i, future in futures.items()}
+
+
+@wrong("parallel_apply.values_changed")
+def joins_the_outputs_of_all(replicas, chunks):
+    with ThreadPoolExecutor(len(chunks)) as pool:
+        outputs = list(pool.map(lambda replica, chunk: replica(chunk), replicas, chunks))
+    return [output / len(chunks) for output in outputs]
+
+
+@wrong("parallel_apply.detached")
+def copies_the_numbers_out_of_the_threads(replicas, chunks):
+    with ThreadPoolExecutor(len(chunks)) as pool:
+        outputs = list(pool.map(lambda replica, chunk: replica(chunk), replicas, chunks))
+    return [output.detach() for output in outputs]
+
+
+@wrong("hang_blocked", status="hang")
+def waits_for_a_result_that_a_failed_thread_never_puts(replicas, chunks):
+    ready = queue.Queue()
+    enabled = torch.is_grad_enabled()
+
+    def forward(i):
+        with torch.set_grad_enabled(enabled):
+            ready.put((i, replicas[i](chunks[i])))
+
+    for i in range(len(chunks)):
+        threading.Thread(target=forward, args=(i,)).start()
+    outputs = dict(ready.get() for _ in chunks)
+    return [outputs[i] for i in range(len(chunks))]
+
+
 @right
 def pool_with_a_new_error(replicas, chunks):
     enabled = torch.is_grad_enabled()
@@ -502,3 +538,24 @@ def all_errors_as_a_group(replicas, chunks):
     if errors:
         raise ExceptionGroup("some replicas failed", errors)
     return [future.result() for future in futures]
+
+
+@right
+def with_asyncio(replicas, chunks):
+    import asyncio
+
+    enabled = torch.is_grad_enabled()
+
+    def forward(i):
+        with torch.set_grad_enabled(enabled):
+            return replicas[i](chunks[i])
+
+    async def everything():
+        waiting = [asyncio.to_thread(forward, i) for i in range(len(chunks))]
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    outputs = asyncio.run(everything())
+    for i, output in enumerate(outputs):
+        if isinstance(output, Exception):
+            raise type(output)(f"{output} (replica {i})") from output
+    return outputs

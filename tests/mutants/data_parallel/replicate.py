@@ -210,6 +210,38 @@ def returns_the_module(module, devices):
     return module.to(devices[0])
 
 
+@wrong("replicate.wrong_gpu")
+def copies_to_the_gpus_in_reverse(module, devices):
+    module.to(devices[0])
+    return [module] + [copy.deepcopy(module).to(device) for device in reversed(devices[1:])]
+
+
+@wrong("replicate.left_on_cpu")
+def never_moves_the_copies(module, devices):
+    copies = [copy.deepcopy(module).cpu() for _ in devices[1:]]
+    return [module.to(devices[0])] + copies
+
+
+@wrong("replicate.not_trainable")
+def autograd_records_the_copy(module, devices):
+    module.to(devices[0])
+    replicas = [module]
+    for device in devices[1:]:
+        replica = copy.deepcopy(module).to(device)
+        for (_, layer), (_, original) in zip(replica.named_modules(), module.named_modules()):
+            for name, parameter in original._parameters.items():
+                if parameter is not None:
+                    layer._parameters[name] = parameter.to(device)
+        replicas.append(replica)
+    return replicas
+
+
+@wrong("replicate.count")
+def one_copy_too_many(module, devices):
+    module.to(devices[0])
+    return [module] + [copy.deepcopy(module).to(device) for device in devices]
+
+
 @right
 def copies_on_the_cpu_first(module, devices):
     copies = [copy.deepcopy(module) for _ in devices[1:]]

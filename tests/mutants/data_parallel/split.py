@@ -175,6 +175,26 @@ def pairs_each_chunk_with_its_device(batch, devices):
     return [(chunk.to(device), device) for chunk, device in zip(chunks, devices)]
 
 
+@wrong("split.values_changed")
+def new_tensors_that_stay_empty(batch, devices):
+    sizes = [len(chunk) for chunk in batch.chunk(len(devices))]
+    return [
+        torch.full((size, *batch.shape[1:]), -1, dtype=batch.dtype, device=device)
+        for size, device in zip(sizes, devices)
+    ]
+
+
+@wrong("split.not_a_list")
+def returns_a_generator(batch, devices):
+    return (chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices))
+
+
+@wrong("split.remainder_dropped")
+def takes_the_first_full_chunks(batch, devices):
+    chunks = batch.split(len(batch) // len(devices))
+    return [chunk.to(device) for chunk, device in zip(chunks, devices)]
+
+
 @right
 def torch_chunk(batch, devices):
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]

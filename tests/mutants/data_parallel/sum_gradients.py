@@ -159,6 +159,23 @@ def sums_twice(replicas):
             first.grad = sum(present) * len(replicas)
 
 
+@wrong("sum_gradients.wrong_sum")
+def adds_up_absolute_values(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        present = [p.grad.to(same[0].device).abs() for p in same if p.grad is not None]
+        if present:
+            same[0].grad = sum(present)
+
+
+@wrong("sum_gradients.others_counted_twice")
+def adds_the_others_in_two_places(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others + others:
+            if other.grad is not None:
+                arrived = other.grad.to(first.device)
+                first.grad = arrived if first.grad is None else first.grad + arrived
+
+
 @right
 def in_place_where_there_is_one(replicas):
     first = replicas[0]

@@ -401,6 +401,51 @@ def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
     return loss.item()
 
 
+@wrong("train_step.loss_of_chunks")
+def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
+    devices = [next(replica.parameters()).device for replica in replicas]
+    for replica in replicas:
+        replica.zero_grad()
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    losses = []
+    for output, target in zip(outputs, split(targets, devices)):
+        losses.append(loss_fn(output, target))
+        (losses[-1] * len(target) / len(targets)).backward()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return sum(loss.item() for loss in losses) / len(losses)
+
+
+@wrong("train_step.other_weights")
+def clips_the_gradients_of_each_replica(replicas, inputs, targets, loss_fn, optimizer):
+    devices = [next(replica.parameters()).device for replica in replicas]
+    for replica in replicas:
+        replica.zero_grad()
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss.backward()
+    for replica in replicas:
+        torch.nn.utils.clip_grad_norm_(replica.parameters(), 0.1)
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@wrong("exception", status="crash")
+def everything_under_no_grad(replicas, inputs, targets, loss_fn, optimizer):
+    devices = [next(replica.parameters()).device for replica in replicas]
+    with torch.no_grad():
+        outputs = parallel_apply(replicas, split(inputs, devices))
+        loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss.backward()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
 @right
 def weighs_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
     devices = [next(replica.parameters()).device for replica in replicas]
@@ -497,3 +542,17 @@ def as_one_closure(replicas, inputs, targets, loss_fn, optimizer):
         loss = optimizer.step(closure)
     broadcast(replicas)
     return loss.item()
+
+
+@right
+def loss_on_the_cpu(replicas, inputs, targets, loss_fn, optimizer):
+    for replica in replicas:
+        replica.train().zero_grad()
+    chunks = split(inputs, [next(replica.parameters()).device for replica in replicas])
+    outputs = [output.cpu() for output in parallel_apply(replicas, chunks)]
+    loss = loss_fn(torch.cat(outputs), targets)
+    loss.backward()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return float(loss)
