@@ -35,7 +35,6 @@ def split(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
       them, and so on.  No row is lost, none comes twice.
     * The sizes are those of ``torch.chunk``: with k GPUs every chunk has ceil(rows / k) rows, only
       the last one may be shorter.  A small batch gives fewer chunks than GPUs, never empty ones.
-
     * A chunk keeps the dtype and the further dimensions of the batch.
 
     Returns the list of chunks.  They may be views of ``batch`` or copies, as you like.
