@@ -77,6 +77,13 @@ def test_an_environment_that_lost_its_packages_is_noticed(repository: Path) -> N
     assert not venv_state.is_complete(repository, ["course"])
 
 
+def test_a_single_package_that_is_gone_is_noticed(repository: Path) -> None:
+    metadata = repository / "pyproject.toml"
+    metadata.write_text(metadata.read_text().replace('"numpy"', '"a-package-that-is-gone"'))
+    venv_state.write_stamp(repository, ["course"])
+    assert not venv_state.is_complete(repository, ["course"])
+
+
 def test_an_environment_that_lost_its_python_is_made_anew(repository: Path) -> None:
     (repository / ".venv" / "bin" / "python").unlink()
     assert venv_state.must_be_made(repository)

@@ -64,6 +64,15 @@ def test_a_cpu_build_at_hand_needs_no_index(
     assert capsys.readouterr().out.count("\n") == 1
 
 
+def test_the_cpu_index_is_next_and_the_reader_sees_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pip = Pip(monkeypatch, has="index torch==2.13.0+cpu", index_answers=True)
+    install.install_torch([], has_gpu=False, log=tmp_path / "log")
+    assert torch_build.CPU_INDEX in pip.asked[-1]
+    assert capsys.readouterr().out.count("\n") == 1
+
+
 def test_an_index_out_of_reach_is_not_waited_for_and_said_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Which Python makes ``.venv``: tools/python.sh among interpreters of every age."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -8,10 +9,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def fake_python(folder: Path, name: str, version: tuple[int, int], *, works: bool = True) -> None:
     """A program that answers as Python ``version`` would, and otherwise says its name."""
-    status = 1 if not works or version < (3, 11) else 0
+    older = f"import sys; sys.version_info = {version}; " if works else "sys.exit(1)"
     script = f"""#!/bin/sh
 case "$1" in
-    -c) exit {status} ;;
+    -c) exec {sys.executable} -c "{older}$2" ;;
     --version) echo "Python {version[0]}.{version[1]}.0" ;;
     *) echo "{name} ran $*" ;;
 esac

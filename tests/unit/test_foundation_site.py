@@ -57,7 +57,7 @@ def test_what_is_built_is_not_built_again(root: Path, sphinx: Sphinx) -> None:
 )  # fmt: skip
 def test_another_content_makes_the_pages_stale(root: Path, sphinx: Sphinx, changed: str) -> None:
     site.build(root)
-    (root / changed).write_text("other words")
+    (root / changed).write_text(changed[::-1])  # as long as before
     assert site.is_stale(root)
 
 
@@ -101,6 +101,18 @@ def test_a_build_that_failed_is_tried_again(root: Path, sphinx: Sphinx) -> None:
     (root / "docs" / "index.rst").write_text("a mistake")
     sphinx.succeeds = False
     assert not site.build(root)
+    assert site.is_stale(root)
+
+
+def test_what_a_failed_build_left_is_not_taken_for_the_pages_of_before(
+    root: Path, sphinx: Sphinx
+) -> None:
+    site.build(root)
+    before = (root / "docs" / "index.rst").read_text()
+    (root / "docs" / "index.rst").write_text("a mistake")
+    sphinx.succeeds = False
+    site.build(root)
+    (root / "docs" / "index.rst").write_text(before)
     assert site.is_stale(root)
 
 

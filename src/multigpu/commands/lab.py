@@ -68,6 +68,7 @@ def settings(root: Path, *, port: int, open_browser: bool, token: str) -> Config
     config.ServerApp.open_browser = open_browser
     config.ServerApp.allow_root = os.geteuid() == 0  # in a container one often is
     config.Application.log_level = "ERROR"
+    config.ServerApp.allow_unauthenticated_access = False  # but for what says otherwise
     config.IdentityProvider.token = token
     config.LabApp.news_url = None  # no question about news, no request to the outside
     config.LabApp.check_for_updates_class = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
