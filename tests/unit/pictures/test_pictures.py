@@ -1,5 +1,7 @@
 """The pictures, read back from their SVG: who is drawn, what is said, and what it looks like."""
 
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 
@@ -219,3 +221,8 @@ def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():
 def test_spans_that_make_no_sense_are_refused(span, complaint):
     with pytest.raises(ValueError, match=complaint):
         timeline([span])
+
+
+def test_drawing_needs_no_torch():
+    code = "import sys, multigpu.pictures; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
