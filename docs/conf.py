@@ -1,4 +1,4 @@
-"""Sphinx configuration of the course's site: ``sphinx-build -W -j 2 -b html docs docs/_build/html``.
+"""Sphinx configuration of the course's site; ``make site`` builds it.
 
 The site asks nothing of the network: no MathJax, no requirejs, no font from elsewhere. What is the
 course's own lives in ``_ext/course`` (its docstring lists the directives a lesson may use).
@@ -18,7 +18,7 @@ os.environ["PATH"] = f"{Path(pypandoc.get_pandoc_path()).parent}{os.pathsep}{os.
 
 project = "multigpu"
 author = "the multigpu authors"
-copyright = "the multigpu authors, MIT licence"  # noqa: A001 (Sphinx's name)
+copyright = "the multigpu authors, MIT licence"
 release = version = version_of("multigpu")
 language = "en"
 
@@ -37,6 +37,7 @@ highlight_language = "python3"
 
 nbsphinx_execute = "never"  # notebooks are executed by the staging step in _ext/course
 nbsphinx_requirejs_path = ""
+nbsphinx_prolog = ".. open-notebook:: {{ env.docname.rpartition('/')[2] }}.ipynb"
 html_math_renderer = "mathml"
 course_seconds_per_cell = 120
 
@@ -55,6 +56,7 @@ html_css_files = ["course.css"]
 html_js_files = [("course.js", {"defer": "defer"})]
 html_show_search_summary = False  # summaries are fetched, and fetch() fails on file://
 html_copy_source = False
+html_domain_indices = False
 html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "multigpu"},
@@ -71,4 +73,20 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system
-html_sidebars = {"index": [], "getting_started": []}
+# Only the parts that have several pages get a list of them on the left.
+html_sidebars = {
+    **{
+        page: []
+        for page in (
+            "index",
+            "getting_started",
+            "glossary",
+            "troubleshooting",
+            "search",
+            "genindex",
+            "py-modindex",
+            "_notebooks/*",
+        )
+    },
+    **{f"{part}/*": ["sidebar-nav-bs"] for part in ("lessons", "exercises", "reference")},
+}

@@ -252,6 +252,7 @@ class Stepper {
       this.buttons(), legend(), this.status);
     stage.setAttribute("role", "group");
     stage.setAttribute("aria-label", "One training step, movement by movement");
+    stage.tabIndex = 0;  // a click on the drawing, or Tab, and the keys work
     stage.addEventListener("keydown", (event) => this.key(event));
     this.listenToSwipes(stage);
   }

@@ -40,11 +40,11 @@
     .. course-path::                            the lessons with their times (landing page)
 
 Rules the build holds: Python in a lesson stands in ``.. run::`` (or is ``literalinclude``d from a
-file that a test runs), so every line shown was run; ``console`` blocks and other languages are free.
+file that a test runs), so every line shown was run. Console blocks and other languages are free.
 A failing cell is a warning with the lesson's file and line, and ``sphinx-build -W`` fails on it.
 Formulas: ``:math:`` and ``.. math::``, MathML at build time. The notebook's page is
-``/_notebooks/multi_GPU``; the exercises' page is ``/exercises/data_parallel`` and each exercise
-there has the label ``exercise-data_parallel-split`` (``:ref:`split <exercise-data_parallel-split>```).
+``/_notebooks/multi_GPU``, that of the exercises is ``/exercises/data_parallel``, and each exercise
+there has a label: ``:ref:`split <exercise-data_parallel-split>```.
 """
 
 from course import boxes, cells, element, exercises, mathml, notebooks, path, quiz, stepper

@@ -1,5 +1,7 @@
 """The boxes of a lesson: overview, key points, predict, surprise, and the notebook button."""
 
+from typing import ClassVar
+
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
@@ -11,12 +13,12 @@ class Overview(SphinxDirective):
     """How long, what you will be able to do, and what to know first."""
 
     has_content = True
-    option_spec = {
+    option_spec: ClassVar = {
         "reading": directives.unchanged_required,
         "exercises": directives.unchanged,
         "before": directives.unchanged,
     }
-    terms = {"reading": "Reading", "exercises": "Exercises", "before": "Before you start"}
+    terms: ClassVar = {"reading": "Reading", "exercises": "Exercises", "before": "Before you start"}
 
     def run(self):
         note_overview(self.env, self.options)
@@ -98,13 +100,19 @@ class OpenNotebook(SphinxDirective):
     def run(self):
         name = self.arguments[0]
         button = html(
-            "a", text(f"Open {name} in JupyterLab"), classes=["course-button"],
-            href=f"/lab/tree/notebooks/{name}", hidden="", data_open_notebook="",
+            "a",
+            text(f"Open {name} in JupyterLab"),
+            classes=["course-button"],
+            href=f"/lab/tree/notebooks/{name}",
+            hidden="",
+            data_open_notebook="",
         )
         how = html(
             "p",
-            text("To work in it, type "), html("code", text("make start")),
-            text(" in the course's folder: it opens "), html("code", text(f"notebooks/{name}")),
+            text("To work in it, type "),
+            html("code", text("make start")),
+            text(" in the course's folder: it opens "),
+            html("code", text(f"notebooks/{name}")),
             text(" in JupyterLab, next to this page."),
             data_how_to_start="",
         )

@@ -5,6 +5,8 @@ kernel in reading order (:mod:`course.execution`), then the values of ``:run:`` 
 markers become code and outputs.
 """
 
+from typing import ClassVar
+
 import nbformat
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -28,7 +30,7 @@ class value(nodes.Inline, nodes.TextElement):
 
 class Run(SphinxDirective):
     has_content = True
-    option_spec = {
+    option_spec: ClassVar = {
         "hide-code": directives.flag,
         "hide-output": directives.flag,
         "raises": directives.unchanged_required,
@@ -73,7 +75,9 @@ def run_page(app, doctree):
     failed = None
     try:
         notebook = execution.executed(
-            notebook, name=docname, folder=execution.ROOT,
+            notebook,
+            record=execution.record_of(app, docname),
+            folder=execution.ROOT,
             seconds_per_cell=app.config.course_seconds_per_cell,
         )
     except execution.CellFailed as failure:
@@ -140,8 +144,9 @@ def forget(app, env, docname):
 
 
 def merge(app, env, docnames, other):
-    env.course_pages.update({name: other.course_pages[name] for name in docnames
-                             if name in other.course_pages})
+    env.course_pages.update(
+        {name: other.course_pages[name] for name in docnames if name in other.course_pages}
+    )
 
 
 def setup(app):

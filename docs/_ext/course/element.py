@@ -6,12 +6,11 @@ ordinary children, so that links, code and formulas inside them keep working.
 
 from docutils import nodes
 
-
 INLINE = {"a", "code", "span", "strong"}
 
 
 class element(nodes.General, nodes.TextElement):
-    """``element("", "", *children, tag="details", html={"open": ""}, classes=["course-predict"])``."""
+    """``element("", "", *children, tag="details", html={"open": ""})``: see :func:`html`."""
 
 
 def html(tag, *children, classes=(), ids=(), **attributes):
@@ -42,5 +41,5 @@ def ignore(self, node):
 
 
 def setup(app):
-    others = {builder: (ignore, ignore) for builder in ("latex", "text", "man", "texinfo")}
+    others = dict.fromkeys(("latex", "text", "man", "texinfo"), (ignore, ignore))
     app.add_node(element, html=(visit_html, depart_html), **others)

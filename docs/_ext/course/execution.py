@@ -1,7 +1,7 @@
 """Run notebooks, once: in a fresh kernel, with a time limit, remembered by the content they had.
 
 Pages with ``.. run::`` cells and the notebooks of ``notebooks/`` both go through here. What a run
-gave is kept in ``docs/_recorded/`` beside a key: the hash of the cells, of ``src/`` and
+gave is kept in ``docs/_recorded/`` with a key: the hash of the cells, of ``src/`` and
 ``solutions/`` and of the versions of Python and torch. While the key stays, nothing runs again.
 """
 
@@ -18,7 +18,6 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parents[3]
-RECORDED = ROOT / "docs" / "_recorded"
 CODE = ("src/multigpu", "solutions")
 
 
@@ -58,19 +57,23 @@ def key_of(notebook):
     return digest.hexdigest()
 
 
-def executed(notebook, *, name, folder, seconds_per_cell):
-    """``notebook`` with its outputs, from the record where the key still fits.
+def record_of(app, name):
+    """Where a build keeps what the page or notebook ``name`` gave."""
+    return Path(app.srcdir) / "_recorded" / f"{name.replace('/', '--')}.ipynb"
+
+
+def executed(notebook, *, record, folder, seconds_per_cell):
+    """``notebook`` with its outputs, from ``record`` where the key still fits.
 
     Args:
         notebook: an nbformat notebook; cells tagged ``raises-exception`` may raise.
-        name: what the record is called.
+        record: the file that keeps the outputs.
         folder: the kernel's working folder.
         seconds_per_cell: a cell that takes longer is stopped.
 
     Raises:
         CellFailed: with the index of the cell and the last lines of its error.
     """
-    record = RECORDED / f"{name.replace('/', '--')}.ipynb"
     key = key_of(notebook)
     if record.exists():
         known = nbformat.read(record, as_version=4)
@@ -78,7 +81,7 @@ def executed(notebook, *, name, folder, seconds_per_cell):
             return known
     run(notebook, folder=folder, seconds_per_cell=seconds_per_cell)
     notebook.metadata["course_key"] = key
-    RECORDED.mkdir(exist_ok=True)
+    record.parent.mkdir(exist_ok=True)
     # Written under another name first: a build that is stopped leaves no half record behind.
     unfinished = record.with_suffix(f".{os.getpid()}")
     nbformat.write(notebook, unfinished)
@@ -113,6 +116,9 @@ def environment():
     The pages show the reference answers, whatever the reader has solved so far.
     """
     return {
-        **os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONWARNINGS": "default",
+        **os.environ,
+        "COLUMNS": "80",
+        "NO_COLOR": "1",
+        "PYTHONWARNINGS": "default",
         "MULTIGPU_ANSWERS": "reference",
     }

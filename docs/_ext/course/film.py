@@ -65,7 +65,7 @@ class Film:
         return None
 
     def gradient_on(self, device):
-        """``whole``: that of one GPU on all rows; ``part``: of some rows only; None: there is none."""
+        """``whole``: equal to one GPU's on all rows; ``part``: of some rows; None: none."""
         for replica in self.replicas:
             gradient = weights_of(replica).grad
             if weights_of(replica).device == device and gradient is not None:

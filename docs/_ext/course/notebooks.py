@@ -4,6 +4,8 @@ The notebooks are stored without outputs, outside ``docs/``. Before Sphinx looks
 executed (:mod:`course.execution`) and written, with outputs, to ``docs/_notebooks/``.
 """
 
+from pathlib import Path
+
 import nbformat
 from sphinx.util import logging
 from sphinx.util.display import progress_message
@@ -11,32 +13,33 @@ from sphinx.util.display import progress_message
 from course import execution
 
 logger = logging.getLogger(__name__)
-NOTEBOOKS = execution.ROOT / "notebooks"
-STAGED = execution.ROOT / "docs" / "_notebooks"
 
 
 def stage_all(app):
-    STAGED.mkdir(exist_ok=True)
-    sources = sorted(NOTEBOOKS.glob("*.ipynb"))
-    for source in sources:
+    docs = Path(app.srcdir)
+    sources = sorted((docs.parent / "notebooks").glob("*.ipynb"))
+    staged = {docs / "_notebooks" / source.name: source for source in sources}
+    for target, source in staged.items():
         with progress_message(f"executing {source.name} (or taking it from the record)"):
-            stage(source, app.config.course_seconds_per_cell)
-    for leftover in {path.name for path in STAGED.glob("*.ipynb")} - {s.name for s in sources}:
-        (STAGED / leftover).unlink()
+            stage(app, source, target)
+    for leftover in set((docs / "_notebooks").glob("*.ipynb")) - set(staged):
+        leftover.unlink()
 
 
-def stage(source, seconds_per_cell):
+def stage(app, source, target):
     notebook = nbformat.read(source, as_version=4)
     try:
         notebook = execution.executed(
-            notebook, name=f"notebooks/{source.stem}", folder=NOTEBOOKS,
-            seconds_per_cell=seconds_per_cell,
+            notebook,
+            record=execution.record_of(app, f"notebooks/{source.stem}"),
+            folder=source.parent,
+            seconds_per_cell=app.config.course_seconds_per_cell,
         )
     except execution.CellFailed as failure:
         first_line = notebook.cells[failure.index].source.partition("\n")[0]
         logger.warning("%s: cell %d (%r) failed: %s", source, failure.index, first_line, failure)
     written = nbformat.writes(notebook)
-    target = STAGED / source.name
+    target.parent.mkdir(exist_ok=True)
     # Sphinx goes by the time of change: leave the file alone where nothing is new.
     if not target.exists() or target.read_text(encoding="utf-8") != written:
         target.write_text(written, encoding="utf-8")

@@ -3,7 +3,6 @@
 import base64
 import re
 
-
 from course.element import html, raw, text
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

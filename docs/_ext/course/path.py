@@ -41,8 +41,9 @@ def fill(app, doctree, docname):
 
 def shown(app, docname):
     env = app.env
-    lessons = [name for name in env.toctree_includes.get(LESSONS, [])
-               if name in env.course_overviews]
+    lessons = [
+        name for name in env.toctree_includes.get(LESSONS, []) if name in env.course_overviews
+    ]
     listing, together = html("ol", classes=["course-path"]), {"reading": 0, "exercises": 0}
     for lesson in lessons:
         times = env.course_overviews[lesson]

@@ -71,20 +71,31 @@ class Quiz(SphinxDirective):
         for choice in choices:
             listing += self.listed(choice)
         label = html("p", text("Quiz"), classes=["course-label"])
-        words = html("p", *self.inline(self.arguments[0]), classes=["course-question"],
-                     ids=[question])
+        words = html(
+            "p", *self.inline(self.arguments[0]), classes=["course-question"], ids=[question]
+        )
         # The script writes the answer here; a screen reader then says it.
         said = html("div", classes=["course-said"], role="status")
-        return [html("div", label, words, listing, said,
-                     classes=["course-box", "course-quiz"], data_quiz=question)]
+        return [
+            html(
+                "div",
+                label,
+                words,
+                listing,
+                said,
+                classes=["course-box", "course-quiz"],
+                data_quiz=question,
+            )
+        ]
 
     def listed(self, choice):
         line = self.content_offset - self.lineno + choice.line + 1
         verdict = nodes.strong("", "Right. " if choice.is_right else "Not so. ")
         answer = html("p", verdict, *self.inline(choice.answer, line))
         summary = html("summary", *self.inline(choice.words, line))
-        return html("li", html("details", summary, answer),
-                    data_right="yes" if choice.is_right else "no")
+        return html(
+            "li", html("details", summary, answer), data_right="yes" if choice.is_right else "no"
+        )
 
 
 def setup(app):

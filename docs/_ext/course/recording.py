@@ -21,7 +21,7 @@ from multigpu.pictures import palette
 from multigpu.training.models import SmallCNN
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "solutions"))
-import data_parallel as by_hand  # noqa: E402 (its folder must be on the path first)
+import data_parallel as by_hand
 
 ROWS = 10  # neither 3 nor 4 divides it
 SIZES = (2, 3, 4)
@@ -164,7 +164,13 @@ def recorded():
             runs[size] = {"hand": hand, "dp": film_of_data_parallel(machine)}
     weights = sum(p.numel() * p.element_size() for p in fresh_model().parameters())
     colours = [palette.colour(index) for index in range(max(SIZES))]
-    return {"rows": ROWS, "weights": weights, "colours": colours, "host": palette.HOST, "runs": runs}
+    return {
+        "rows": ROWS,
+        "weights": weights,
+        "colours": colours,
+        "host": palette.HOST,
+        "runs": runs,
+    }
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 from course.element import html, raw, text
-from course.execution import RECORDED, state_of_the_code
+from course.execution import state_of_the_code
 
 HERE = Path(__file__).resolve().parent
 SOURCES = [HERE / "recording.py", HERE / "film.py", HERE / "stepper.toml"]
@@ -33,20 +33,19 @@ def words():
     return tomllib.loads((HERE / "stepper.toml").read_text(encoding="utf-8"))
 
 
-def record():
-    """The recorded runs, from ``docs/_recorded`` while neither code nor recording changed."""
+def record(folder):
+    """The recorded runs, from ``folder`` while neither code nor recording changed."""
     key = sha256(state_of_the_code().encode())
     for source in SOURCES:
         key.update(source.read_bytes())
-    kept = RECORDED / f"dp_step-{key.hexdigest()[:16]}.json"
+    kept = folder / f"dp_step-{key.hexdigest()[:16]}.json"
     if not kept.exists():
-        ran = subprocess.run(
-            [sys.executable, str(HERE / "recording.py")], capture_output=True, text=True, timeout=120
-        )
+        command = [sys.executable, str(HERE / "recording.py")]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if ran.returncode:
             raise ExtensionError(f"recording.py failed:\n{ran.stderr}")
-        RECORDED.mkdir(exist_ok=True)
-        for old in RECORDED.glob("dp_step-*.json"):
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("dp_step-*.json"):
             old.unlink(missing_ok=True)
         kept.write_text(ran.stdout, encoding="utf-8")
     return json.loads(kept.read_text(encoding="utf-8"))
@@ -78,7 +77,7 @@ def with_words(recorded):
 
 class Stepper(SphinxDirective):
     def run(self):
-        recorded = with_words(record())
+        recorded = with_words(record(Path(self.env.srcdir) / "_recorded"))
         for source in SOURCES:
             self.env.note_dependency(str(source))
         # "</" would end the script element early.
@@ -99,18 +98,27 @@ class Stepper(SphinxDirective):
 
 def table(size, run, labels):
     """One run as a table: a row per movement, a column per side."""
-    head = html("tr", *(html("th", text(words), scope="col") for words in
-                        ("Movement", *(title for title, _ in SIDES.values()))))
+    head = html(
+        "tr",
+        *(
+            html("th", text(words), scope="col")
+            for words in ("Movement", *(title for title, _ in SIDES.values()))
+        ),
+    )
     body = html("tbody")
     for hand, dp in zip(run["hand"], run["dp"], strict=True):
         name = html("th", text(labels[hand["movement"]]), scope="row")
         body += html("tr", name, told(hand), told(dp))
     totals = (f"{total(run[side]):,} B" for side in SIDES)
-    foot = html("tr", html("th", text("All of these"), scope="row"),
-                *(html("td", text(words)) for words in totals))
+    foot = html(
+        "tr",
+        html("th", text("All of these"), scope="row"),
+        *(html("td", text(words)) for words in totals),
+    )
     caption = html("caption", text(f"One step on {size} GPUs"))
-    made = html("table", caption, html("thead", head), body, html("tfoot", foot),
-                classes=["course-copies"])
+    made = html(
+        "table", caption, html("thead", head), body, html("tfoot", foot), classes=["course-copies"]
+    )
     return html("div", made, classes=["course-scroll"], data_gpus=size, tabindex="0")
 
 

@@ -1,0 +1,54 @@
+"""The built site in a real browser: one Chromium for all tests, opened from ``file://``."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+NOT_OURS = {"_static", "_sources", "_modules"}
+
+
+def pages_of(site: Path) -> list[Path]:
+    """Every page of the site, relative to its folder."""
+    found = (path.relative_to(site) for path in sorted(site.rglob("*.html")))
+    return [page for page in found if not NOT_OURS.intersection(page.parts)]
+
+
+@pytest.fixture(scope="session")
+def site(built_site: Path) -> Path:
+    return built_site
+
+
+@pytest.fixture(scope="session")
+def pages(site: Path) -> list[Path]:
+    return pages_of(site)
+
+
+@pytest.fixture(scope="session")
+def chromium(tool: Callable[..., str]) -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = tool("chromium", "chromium-browser", "google-chrome")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Any, site: Path) -> Iterator[Callable[..., Any]]:
+    """``open_page("lessons/one_gpu.html", java_script_enabled=False)``, closed after the test."""
+    contexts = []
+
+    def opened(name: str, **options: Any) -> Any:
+        context = chromium.new_context(reduced_motion="reduce", **options)
+        contexts.append(context)
+        page = context.new_page()
+        path, mark, query = name.partition("?")
+        page.goto((site / path).as_uri() + mark + query)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()

@@ -1,0 +1,140 @@
+"""The code of the lessons: every line on a page was run, and a failure names its place."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ("highlight-python3", "highlight-python", "highlight-default", "highlight-pycon")
+LESSONS = sorted(path.stem for path in (ROOT / "docs" / "lessons").glob("*.rst"))
+LESSONS.remove("index")
+
+
+def recorded_cells(lesson: str) -> dict[str, int | None]:
+    """Source and execution count of every cell that the build ran for a lesson."""
+    record = ROOT / "docs" / "_recorded" / f"lessons--{lesson}.ipynb"
+    notebook = nbformat.read(record, as_version=4)
+    return {cell.source.strip(): cell.execution_count for cell in notebook.cells}
+
+
+def included_files() -> str:
+    scripts = sorted((ROOT / "docs" / "lessons" / "scripts").glob("*.py"))
+    return "\n".join(script.read_text(encoding="utf-8") for script in scripts)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_code_block_of_a_lesson_was_run(site: Path, lesson: str) -> None:
+    page = BeautifulSoup((site / "lessons" / f"{lesson}.html").read_text(), "html.parser")
+    ran = recorded_cells(lesson)
+    blocks = page.select("article ." + ", article .".join(PYTHON))
+    assert blocks
+    for block in blocks:
+        source = block.get_text().strip()
+        if "course-code" in block["class"]:
+            assert ran[source], source
+        else:
+            assert all(line in included_files() for line in source.splitlines()), source
+
+
+CONF = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "docs" / "_ext")!r})
+extensions = ["course"]
+html_math_renderer = "mathml"
+course_seconds_per_cell = 3
+"""
+INDEX = """
+Wrong in many ways
+==================
+
+.. toctree::
+
+   lessons/index
+
+.. run::
+
+   right = 1
+
+The value is :run:`right + 1`, not :run:`wrong`.
+"""
+LESSON = """
+Lesson
+======
+
+.. run::
+   :raises: KeyError
+
+   {}["absent"]
+
+.. run::
+   :raises: KeyError
+
+   "raises nothing"
+
+.. code-block:: python
+
+   print("never run")
+
+.. quiz:: Which choice has no answer?
+
+   - [x] this one | It has.
+   - [ ] that one
+
+.. exercise:: data_parallel.no_such_exercise
+"""
+HANGS = """
+Hangs
+=====
+
+.. run::
+
+   import time
+
+.. run::
+
+   time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def wrong_build(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """A small site with one mistake of each kind, built as the course is."""
+    docs = tmp_path_factory.mktemp("wrong") / "docs"
+    pages = {"conf.py": CONF, "index.rst": INDEX, "lessons/index.rst": LESSON, "hangs.rst": HANGS}
+    for name, words in pages.items():
+        (docs / name).parent.mkdir(exist_ok=True, parents=True)
+        (docs / name).write_text(words, encoding="utf-8")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    return subprocess.run(
+        [*command, str(docs), str(docs / "_build")],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "index.rst:13: WARNING: cell failed: NameError: name 'wrong' is not defined",
+        "lessons/index.rst:10: WARNING: cell should raise KeyError; no error came",
+        "lessons/index.rst:15: WARNING: Python that the build does not run",
+        "'that one' has no answer: write '- [ ] choice | answer to it'",
+        "there is no exercise 'data_parallel.no_such_exercise'; there are data_parallel.split",
+        "hangs.rst:9: WARNING: cell failed: the cell ran for more than 3 s and was stopped",
+    ],
+)
+def test_a_mistake_fails_the_build_and_names_its_place(
+    wrong_build: subprocess.CompletedProcess[str], warning: str
+) -> None:
+    assert wrong_build.returncode == 1
+    assert warning in wrong_build.stderr
+
+
+def test_a_cell_that_raises_as_announced_is_no_mistake(
+    wrong_build: subprocess.CompletedProcess[str],
+) -> None:
+    assert "lessons/index.rst:5" not in wrong_build.stderr

@@ -1,0 +1,115 @@
+"""Every page, as a reader's browser shows it: quiet, alone, accessible, as wide as the screen."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+QUIET = "*, *::before, *::after { transition: none !important; animation: none !important; }"
+OPEN_ALL = "document.querySelectorAll('details').forEach(box => { box.open = true; })"
+THEME = "name => { document.documentElement.dataset.theme = name; }"
+# Colours depend on the theme only, everything else on the width only: each rule runs where it can
+# find something new.
+RUN_AXE = """async (rules) => {
+  const found = await axe.run(document, { resultTypes: ["violations"], preload: false, ...rules });
+  return found.violations.flatMap(rule => rule.nodes.map(node =>
+    `${rule.id}: ${node.target} ${node.html.slice(0, 120)}`));
+}"""
+ONLY_COLOURS = {"runOnly": ["color-contrast"]}
+NO_COLOURS = {"rules": {"color-contrast": {"enabled": False}}}
+
+
+@pytest.fixture(scope="module")
+def axe(node_module: Callable[[str], Path]) -> str:
+    return (node_module("axe-core") / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def visits(chromium: Any, site: Path, pages: list[Path], axe: str) -> dict[str, dict[str, list]]:
+    """Each page is loaded once and looked at in light, in dark and on a phone."""
+    context = chromium.new_context(viewport=DESKTOP, reduced_motion="reduce")
+    tab = context.new_page()
+    seen: dict[str, dict[str, list]] = {}
+    heard = Heard(tab)
+    for page in pages:
+        heard.clear()
+        tab.goto((site / page).as_uri())
+        looked = look(tab, axe)
+        seen[str(page)] = looked | {"errors": [*heard.errors], "requests": [*heard.requests]}
+        tab.set_viewport_size(DESKTOP)
+    context.close()
+    return seen
+
+
+class Heard:
+    """What a tab says to its console and asks of the network."""
+
+    def __init__(self, tab: Any) -> None:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        tab.on("console", self.console)
+        tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        tab.on("request", self.request)
+
+    def clear(self) -> None:
+        self.errors.clear()
+        self.requests.clear()
+
+    def console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def request(self, request: Any) -> None:
+        if not request.url.startswith(("file:", "data:")):
+            self.requests.append(request.url)
+
+
+def look(tab: Any, axe: str) -> dict[str, list]:
+    prepare(tab, axe)
+    tab.evaluate(THEME, "light")
+    light = tab.evaluate(RUN_AXE, {})
+    tab.evaluate(THEME, "dark")
+    dark = tab.evaluate(RUN_AXE, ONLY_COLOURS)
+    tab.set_viewport_size(PHONE)
+    tab.reload()
+    prepare(tab, axe)
+    phone = tab.evaluate(RUN_AXE, NO_COLOURS)
+    width = tab.evaluate("document.documentElement.scrollWidth")
+    wide = [f"{width} px on a screen of {PHONE['width']}"] if width > PHONE["width"] else []
+    return {"light": light, "dark": dark, "phone": phone, "wide": wide}
+
+
+def prepare(tab: Any, axe: str) -> None:
+    """Stop all motion, unfold what is folded away, and bring axe into the page."""
+    tab.add_style_tag(content=QUIET)
+    tab.evaluate(OPEN_ALL)
+    tab.evaluate(axe)
+
+
+def said(visits: dict[str, dict[str, list]], kind: str) -> Iterator[str]:
+    return (f"{page}: {what}" for page, found in visits.items() for what in found[kind])
+
+
+@pytest.mark.parametrize("view", ["light", "dark", "phone"])
+def test_no_page_has_an_accessibility_violation(visits: dict, view: str) -> None:
+    assert not list(said(visits, view))
+
+
+def test_no_page_writes_an_error_to_the_console(visits: dict) -> None:
+    assert not list(said(visits, "errors"))
+
+
+def test_no_page_asks_anything_of_the_network(visits: dict) -> None:
+    assert not list(said(visits, "requests"))
+
+
+def test_no_page_is_wider_than_a_phone(visits: dict) -> None:
+    assert not list(said(visits, "wide"))
+
+
+def test_the_visit_saw_the_whole_course(visits: dict) -> None:
+    expected = {"index.html", "lessons/data_parallel_by_hand.html", "_notebooks/multi_GPU.html",
+                "exercises/data_parallel.html", "search.html"}  # fmt: skip
+    assert expected <= set(visits)

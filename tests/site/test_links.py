@@ -1,0 +1,100 @@
+"""What the pages' files say: links that lead somewhere, no outside asset, no page too heavy."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+HEAVIEST = 500_000  # bytes of a page with its figures
+LAB = "/lab/tree/notebooks/"  # JupyterLab's side of `multigpu start`
+ASSETS = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+@cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    return {element["id"] for element in parsed(path).find_all(id=True)}
+
+
+def internal_links(site: Path, page: Path) -> Iterator[str]:
+    for link in parsed(site / page).find_all("a", href=True):
+        if not urlsplit(link["href"]).scheme:
+            yield link["href"]
+
+
+def lead_nowhere(site: Path, page: Path) -> Iterator[str]:
+    for href in internal_links(site, page):
+        path, fragment = unquote(urlsplit(href).path), unquote(urlsplit(href).fragment)
+        if path.startswith(LAB):
+            continue
+        target = (site / page).parent / path if path else site / page
+        if target.is_dir():
+            target /= "index.html"
+        if not target.is_file():
+            yield f"{page}: {href}"
+        elif fragment and target.suffix == ".html" and fragment not in anchors(target.resolve()):
+            yield f"{page}: {href} (no such anchor)"
+
+
+def test_every_link_and_anchor_inside_the_site_leads_somewhere(
+    site: Path, pages: list[Path]
+) -> None:
+    assert not [problem for page in pages for problem in lead_nowhere(site, page)]
+
+
+def test_links_to_the_lab_name_notebooks_that_exist(site: Path, pages: list[Path]) -> None:
+    root = site.parents[2]
+    links = {href for page in pages for href in internal_links(site, page) if href.startswith(LAB)}
+    assert links
+    assert all((root / "notebooks" / href.removeprefix(LAB)).is_file() for href in links)
+
+
+def test_no_asset_comes_from_outside(site: Path, pages: list[Path]) -> None:
+    outside = [
+        f"{page}: {element[attribute]}"
+        for page in pages
+        for tag, attribute in ASSETS.items()
+        for element in parsed(site / page).find_all(tag, **{attribute: re.compile("^(https?:)?//")})
+    ]
+    sheets = [
+        path
+        for path in site.rglob("*.css")
+        if re.search(r"(url\(|@import )[\"']?(https?:)?//", path.read_text())
+    ]
+    assert not outside
+    assert not sheets
+
+
+def test_every_output_of_a_notebook_can_be_displayed(site: Path, pages: list[Path]) -> None:
+    broken = "Data type cannot be displayed"
+    assert not [page for page in pages if broken in (site / page).read_text(encoding="utf-8")]
+
+
+def test_no_page_is_heavier_than_half_a_megabyte(site: Path, pages: list[Path]) -> None:
+    def weight(page: Path) -> int:
+        figures = {img["src"] for img in parsed(site / page).find_all("img", src=True)}
+        files = [(site / page).parent / source for source in figures if "data:" not in source]
+        return sum(file.stat().st_size for file in [site / page, *files])
+
+    assert not {str(page): weight(page) for page in pages if weight(page) > HEAVIEST}
+
+
+def test_ids_are_unique_on_every_page(site: Path, pages: list[Path]) -> None:
+    for page in pages:
+        ids = [element["id"] for element in parsed(site / page).find_all(id=True)]
+        assert len(ids) == len(set(ids)), page
+
+
+@pytest.mark.parametrize("name", ["MathJax", "require.min.js", "mathjax"])
+def test_formulas_and_notebooks_need_no_script(site: Path, pages: list[Path], name: str) -> None:
+    for page in pages:
+        scripts = parsed(site / page).find_all("script", src=True)
+        assert not [script for script in scripts if name in script["src"]], page
