@@ -52,6 +52,9 @@ def launch(folder: Path) -> Server:
     (pages / "lessons" / "index.html").write_text("<h1>the lessons</h1>")
     (folder / "secret.txt").write_text("not a page")
     (folder / "notebooks").mkdir()
+    strict = {"ServerApp": {"allow_unauthenticated_access": False}}  # of a careful reader
+    (folder / "config").mkdir()
+    (folder / "config" / "jupyter_server_config.json").write_text(json.dumps(strict))
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", SERVE, folder, str(port)],
@@ -144,7 +147,7 @@ def test_nothing_but_pages_is_served(server: Server, path: str) -> None:
 def test_the_lab_asks_the_outside_nothing(server: Server) -> None:
     page = Browser().get(server.lab)[2]
     config = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.S)[1])
-    assert config["news"] == {"disabled": True}
+    assert config["disabledExtensions"] == ["@jupyterlab/apputils-extension:announcements"]
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

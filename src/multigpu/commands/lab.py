@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import zmq
 from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.serverapp import ServerApp
@@ -24,6 +25,7 @@ from traitlets.config import Config
 
 from multigpu.commands.site import pages
 
+ANNOUNCEMENTS = "@jupyterlab/apputils-extension:announcements"
 NOTEBOOK = "notebooks/multi_GPU.ipynb"
 
 
@@ -68,11 +70,17 @@ def settings(root: Path, *, port: int, open_browser: bool, token: str) -> Config
     config.ServerApp.open_browser = open_browser
     config.ServerApp.allow_root = os.geteuid() == 0  # in a container one often is
     config.Application.log_level = "ERROR"
-    config.ServerApp.allow_unauthenticated_access = False  # but for what says otherwise
     config.IdentityProvider.token = token
-    config.LabApp.news_url = None  # no question about news, no request to the outside
-    config.LabApp.check_for_updates_class = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
+    config.ServerApp.tornado_settings = {"page_config_hook": without_announcements}
+    # Kernels talk to the server through ports that every user of this machine can reach.
+    config.KernelManager.transport_encryption = "auto" if zmq.has("curve") else "disabled"
     return config
+
+
+def without_announcements(_: JupyterHandler, page: dict[str, Any]) -> dict[str, Any]:
+    """Switch off the lab's news and updates: no question to a learner, no request to outside."""
+    page.setdefault("disabledExtensions", []).append(ANNOUNCEMENTS)
+    return page
 
 
 class SitePages(JupyterHandler, StaticFileHandler):
