@@ -6,6 +6,7 @@ every thread. `with` blocks on one thread nest; blocks on several threads share 
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -36,3 +37,12 @@ def remove(machine: VirtualMachine) -> bool:
     """Take `machine` off, wherever it stands; true if it was the last."""
     _entered[:] = [other for other in _entered if other is not machine]
     return not _entered
+
+
+def _after_fork() -> None:
+    """CUDA cannot be used on in a forked child, so machines switched on before the fork cannot."""
+    for machine in _entered:
+        machine.forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)

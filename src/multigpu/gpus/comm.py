@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 
 from multigpu.gpus.devices import gpu_at
 
@@ -47,12 +48,35 @@ def broadcast_out(tensor: Tensor, out: Sequence[Tensor]) -> list[Tensor]:
 def broadcast_coalesced(
     tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
 ) -> list[list[Tensor]]:
-    """All of `tensors` on every device; the first device must hold them and keeps its own."""
+    """All of `tensors` on every device; the first device must hold them and keeps its own.
+
+    They travel packed into buffers of `buffer_size` bytes, so that many small tensors make one copy.
+    """
     source = _device(devices[0])
     if any(tensor.device != source for tensor in tensors):
         raise RuntimeError(f"all tensors must be on {source}")
-    copies = [[tensor.to(_device(index)) for tensor in tensors] for index in devices[1:]]
-    return [list(tensors), *copies]
+    received: list[list[Tensor]] = [[] for _ in devices[1:]]
+    order = []
+    for chunk in _take_tensors(tensors, buffer_size):
+        order.extend(chunk)
+        sparse = chunk[0].is_sparse
+        packed = [] if sparse else [_flatten_dense_tensors(chunk)]
+        for index, arrived in zip(devices[1:], received, strict=True):
+            if sparse:
+                arrived.extend(tensor.to(_device(index)) for tensor in chunk)
+            else:
+                copy = packed[0].to(_device(index), non_blocking=True)
+                # .data: each copy counts its own versions, though all share one buffer
+                arrived.extend(part.data for part in _unflatten_dense_tensors(copy, chunk))
+    return [list(tensors), *(_in_order(arrived, order, tensors) for arrived in received)]
+
+
+def _in_order(
+    copies: list[Tensor], order: Sequence[Tensor], wanted: Sequence[Tensor]
+) -> list[Tensor]:
+    """`copies`, which are of the tensors `order`, in the order of the tensors `wanted`."""
+    by_tensor = {id(tensor): copy for tensor, copy in zip(order, copies, strict=True)}
+    return [by_tensor[id(tensor)] for tensor in wanted]
 
 
 def scatter(
@@ -72,9 +96,10 @@ def scatter(
                 f"given chunk sizes don't sum up to the tensor's size (sum(chunk_sizes) == "
                 f"{sum(chunk_sizes)}, but expected {tensor.size(dim)})"
             )
-        chunks = tensor.split(list(chunk_sizes), dim)
+        chunks = torch.split(tensor, list(chunk_sizes), dim)
     return [
-        chunk.to(_device(index), non_blocking=True) for chunk, index in zip(chunks, devices)
+        chunk.to(_device(index), non_blocking=True)
+        for chunk, index in zip(chunks, devices, strict=False)  # perhaps fewer rows than devices
     ]
 
 
@@ -88,9 +113,10 @@ def scatter_out(
     if sum(sizes) != tensor.size(dim):
         raise RuntimeError(
             f"Total size for output tensors along scatter dim {dim} does not match the source "
-            f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
+            f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
+            f"{sum(sizes)}"
         )
-    for target, chunk in zip(out, tensor.split(sizes, dim)):
+    for target, chunk in zip(out, torch.split(tensor, sizes, dim), strict=True):
         target.copy_(chunk, non_blocking=True)
     return list(out)
 
@@ -122,6 +148,7 @@ def gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
                 f"Input tensor at index {position} has invalid shape {list(tensor.shape)}, but "
                 f"expected {list(tensors[0].shape)}"
             )
-    for chunk, tensor in zip(out.split([tensor.size(dim) for tensor in tensors], dim), tensors):
+    chunks = torch.split(out, [tensor.size(dim) for tensor in tensors], dim)
+    for chunk, tensor in zip(chunks, tensors, strict=True):
         chunk.copy_(tensor, non_blocking=True)
     return out

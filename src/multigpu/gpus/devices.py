@@ -6,7 +6,6 @@ that GPU (see gpu.py), or the plain CPU.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ CPU = torch.device("cpu")
 def gpu_at(index: int) -> Gpu:
     """GPU `index` of the current machine. Raises CUDA's error if there is none."""
     machine = active.machine_in_use()
-    if machine.pid != os.getpid():
+    if machine.forked:
         raise errors.forked()
     if not 0 <= index < len(machine.gpus):
         raise errors.invalid_device_ordinal()

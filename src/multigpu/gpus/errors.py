@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 _KERNEL_ERRORS_ARE_LATE = (
@@ -80,6 +78,21 @@ def no_numpy(device: object) -> TypeError:
     )
 
 
+def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeError:
+    """`tensor.grad = gradient` on two devices."""
+    if gradient.type != tensor.type:
+        return RuntimeError(
+            f"attempting to assign a gradient with device type '{gradient.type}' to a tensor with "
+            f"device type '{tensor.type}'. Please ensure that the gradient and the tensor are on "
+            "the same device"
+        )
+    return RuntimeError(
+        f"attempting to assign a gradient located on device with index '{gradient.index}' to a "
+        f"tensor located on device with index '{tensor.index}'. Please ensure that the gradient "
+        "and the tensor are on the same device"
+    )
+
+
 def forked() -> RuntimeError:
     """A process that was forked while GPUs were in use touches one."""
     return RuntimeError(
@@ -102,7 +115,11 @@ def out_of_memory(index: int, *, wanted: int, allocated: int, limit: int) -> Run
     """An allocation of `wanted` bytes on GPU `index` does not fit."""
     return torch.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate {_gib(wanted)}. GPU {index} has a total capacity "
-        f"of {_gib(limit)} of which {_gib(limit - allocated)} is free. Process {os.getpid()} has "
-        f"{_gib(allocated)} memory in use. Of the allocated memory {_gib(allocated)} is allocated "
-        "by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        f"of {_gib(limit)} of which {_gib(limit - allocated)} is free. Including non-PyTorch "
+        f"memory, this process has {_gib(allocated)} memory in use. Of the allocated memory "
+        f"{_gib(allocated)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+        "unallocated. If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
+        "documentation for Memory Management  "
+        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from multigpu.gpus import lazy
+from multigpu.gpus import errors, lazy
 from multigpu.gpus.calls import run_in_core, takes_over
 from multigpu.gpus.moves import moved
 from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor
@@ -29,6 +29,16 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
         _become(tensor, new.detach())
     else:
         func(*args, **kwargs)
+
+
+@takes_over(torch.Tensor.grad.__set__)  # type: ignore[attr-defined]
+def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """`p.grad = gradient`, which must be on the same device."""
+    tensor, gradient = args
+    if isinstance(gradient, torch.Tensor) and gradient.device != tensor.device:
+        raise errors.gradient_elsewhere(gradient.device, tensor.device)
+    with torch._C.DisableTorchFunctionSubclass():
+        func(tensor, gradient)
 
 
 def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:

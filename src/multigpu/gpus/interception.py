@@ -13,23 +13,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode
 
-from multigpu.gpus import calls
 from multigpu.gpus.operators import Dispatch
+
+_core: Any = torch._C
 
 
 class Interception(TorchFunctionMode):
-    """Hands every call of a torch function in this thread to `calls.intercept`."""
+    """Hands every call of a torch function in this thread to `take`."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return calls.intercept(func, types, args, kwargs or {})
+    take: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]  # calls.intercept
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.take(func, types, args, kwargs or {})
 
 
-_function_mode = Interception()
-_dispatch_mode = Dispatch()
+function_mode = Interception()
+_dispatch_mode: Any = Dispatch()
 
 
 class _ThreadState(threading.local):
@@ -39,35 +40,35 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-def _function_modes() -> list[Any]:
-    depth = torch._C._len_torch_function_stack()
-    return [torch._C._get_function_stack_at(level) for level in range(depth)]
+def _is_on() -> bool:
+    depth = _core._len_torch_function_stack()
+    return any(_core._get_function_stack_at(level) is function_mode for level in range(depth))
 
 
 def switch_on() -> bool:
     """Intercept torch functions in this thread; false if that was on already."""
-    if any(mode is _function_mode for mode in _function_modes()):
+    if _is_on():
         return False
-    _push_mode(_function_mode)
+    _core._push_on_torch_function_stack(function_mode)
     return True
 
 
 def switch_off() -> None:
     """Take the function mode off this thread's stack, wherever it stands."""
     above: list[Any] = []
-    while torch._C._len_torch_function_stack():
-        mode = _pop_mode()
-        if mode is _function_mode:
+    while _core._len_torch_function_stack():
+        mode = _core._pop_torch_function_stack()
+        if mode is function_mode:
             break
         above.append(mode)
     for mode in reversed(above):
-        _push_mode(mode)
+        _core._push_on_torch_function_stack(mode)
 
 
 @contextlib.contextmanager
 def functions() -> Iterator[None]:
     """Intercept torch functions inside the block, also where PyTorch has switched that off."""
-    with torch._C._EnableTorchFunction():  # type: ignore[attr-defined]
+    with _core._EnableTorchFunction():
         switched = switch_on()
         try:
             yield
@@ -81,9 +82,9 @@ def with_operators(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if _thread.dispatching:
         return func(*args, **kwargs)
     _thread.dispatching = True
-    torch._C._push_on_torch_dispatch_stack(_dispatch_mode)
+    _core._push_on_torch_dispatch_stack(_dispatch_mode)
     try:
         return func(*args, **kwargs)
     finally:
-        torch._C._pop_torch_dispatch_stack(None)  # type: ignore[attr-defined]
+        _core._pop_torch_dispatch_stack(None)
         _thread.dispatching = False

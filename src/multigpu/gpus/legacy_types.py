@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from multigpu.gpus import active
-from multigpu.gpus.calls import call, takes_over
+from multigpu.gpus.calls import call, run_in_core, takes_over
 from multigpu.gpus.moves import moved
 from multigpu.gpus.patches import Patches
 from multigpu.gpus.tensor import VirtualTensor
@@ -83,6 +83,8 @@ def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
     if not isinstance(tensor, VirtualTensor):
         return call(func, [type(tensor)], args, kwargs)
+    if tensor.is_sparse and len(rest) > 1:  # (indices, values, size), as torch.optim uses it
+        return run_in_core(torch.sparse_coo_tensor, args[1:], kwargs)
     if any(isinstance(value, torch.Tensor) for value in rest):
         return moved(rest[0], tensor.device, tensor.dtype)
     return moved(func(torch.empty(0, dtype=tensor.dtype), *rest), tensor.device)

@@ -35,7 +35,7 @@ class VirtualMachine:
         self._backing = torch.device(backing)
         self.traffic = Traffic()
         self.gpus: list[Gpu] = []
-        self.pid = os.getpid()
+        self.forked = False  # whether this process was forked while the machine was switched on
         self._thread = _PerThread()
         self.grow(count)
 
@@ -67,7 +67,6 @@ class VirtualMachine:
             if active.virtual_machine() is None:
                 switching.switch_on()
             active.push(self)
-            self.pid = os.getpid()
         self._thread.entries.append(interception.switch_on())
         return self
 

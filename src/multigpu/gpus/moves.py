@@ -96,3 +96,19 @@ def new_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
     tensor, *rest = args
     options = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
     return from_values(torch.tensor, tuple(rest), options)
+
+
+@takes_over(torch.ctc_loss)
+def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.ctc_loss`: CUDA takes the lengths from the CPU; the core does not for subclasses."""
+    log_probs, targets, *lengths = args[:4]
+    if isinstance(log_probs, VirtualTensor):
+        gpu = log_probs._gpu
+        with torch._C.DisableTorchFunction():
+            lengths = [
+                each
+                if isinstance(each, VirtualTensor)
+                else VirtualTensor(torch.as_tensor(each, device=gpu.backing), gpu)
+                for each in lengths
+            ]
+    return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)

@@ -6,21 +6,18 @@ on one GPU, the operator runs on their data, the results are put on that GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from multigpu.gpus import half, placement
+from multigpu.gpus import errors, half, placement
 from multigpu.gpus.devices import gpu_of
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.plans import Plan, plan_of
 from multigpu.gpus.randomness import lent
 from multigpu.gpus.tensor import VirtualTensor, put_back
-
-Operator = Callable[..., Any]
 
 
 class Dispatch(TorchDispatchMode):
@@ -31,9 +28,7 @@ class Dispatch(TorchDispatchMode):
         # torch.compile is refused here, and importing what would tell it to stay out takes seconds.
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
 
 
@@ -43,50 +38,71 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch._C.DisableTorchFunction():
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)
-        return run_plainly(plan, func, args, kwargs)
+        return _run(plan, args, kwargs)
 
 
-def run_plainly(plan: Plan, func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`run` for operators without rules of their own."""
-    shells: list[VirtualTensor] = []
-    data = [_unwrap(argument, shells) for argument in args]
-    named_data = {name: _unwrap(argument, shells) for name, argument in kwargs.items()}
+    tensors = _Tensors()
+    data = [tensors.taken_out(argument) for argument in args]
+    named_data = {name: tensors.taken_out(argument) for name, argument in kwargs.items()}
+    shells = tensors.shells
     gpu = placement.target(kwargs, shells)
     if shells:
-        placement.check(plan, args, kwargs, shells)
-    elif gpu is None:
-        return func(*args, **kwargs)
-    _place_inside(gpu, named_data)
-    if gpu is not None and not shells:
+        if shells[0]._gpu.machine.forked:
+            raise errors.forked()
+        if tensors.are_scattered():
+            placement.check(plan, args, kwargs, shells[0]._gpu)
+    elif gpu is not None:
         gpu.check(plan.bytes_asked_for(args, kwargs))
+    if kwargs:
+        _place_inside(gpu, named_data)
     if plan.generator:
         named_data["generator"] = placement.generator_of(gpu, kwargs.get("generator"))
     with lent(gpu) if plan.draws_unasked and gpu is not None else nullcontext():
         result = half.run(plan.operator, data, named_data, mutates=plan.mutates)
     if plan.reshapes:
         _refresh(shells)
-    return wrap(result, gpu, shells, plan.cpu_results)
+    return _put_in(result, gpu, shells, plan.cpu_results)
 
 
-def _unwrap(argument: Any, shells: list[VirtualTensor]) -> Any:
-    """`argument` with the data in place of each virtual tensor, which are collected."""
-    if isinstance(argument, VirtualTensor):
-        shells.append(argument)
-        return argument._data
-    if isinstance(argument, (list, tuple)):
-        return type(argument)([_unwrap(item, shells) for item in argument])
-    return argument
+class _Tensors:
+    """The tensors among an operator's arguments: virtual ones, and how many others."""
+
+    __slots__ = ("others", "shells")
+
+    def __init__(self) -> None:
+        self.shells: list[VirtualTensor] = []
+        self.others = 0
+
+    def taken_out(self, argument: Any) -> Any:
+        """`argument` with the data in place of each virtual tensor."""
+        if isinstance(argument, VirtualTensor):
+            self.shells.append(argument)
+            return argument._data
+        if isinstance(argument, (list, tuple)):
+            return type(argument)([self.taken_out(item) for item in argument])
+        if isinstance(argument, torch.Tensor):
+            self.others += 1
+        return argument
+
+    def are_scattered(self) -> bool:
+        """Whether they are not all on one GPU."""
+        return self.others > 0 or any(
+            shell._gpu is not self.shells[0]._gpu for shell in self.shells
+        )
 
 
 def _place_inside(gpu: Gpu | None, kwargs: dict[str, Any]) -> None:
     """Name the device where the data really go."""
-    if kwargs.get("device") is not None and gpu_of(kwargs["device"]) is not None:
-        kwargs["device"] = gpu.backing if gpu is not None else None
-    if kwargs.get("pin_memory") and gpu is not None:
-        kwargs["pin_memory"] = False
+    if gpu is not None:
+        if gpu_of(kwargs.get("device")) is not None:
+            kwargs["device"] = gpu.backing
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
 
 
-def wrap(
+def _put_in(
     result: Any, gpu: Gpu | None, shells: list[VirtualTensor], cpu_results: tuple[int, ...] = ()
 ) -> Any:
     """`result` with every tensor on `gpu`; data that came in go out in the shell they had."""
@@ -98,7 +114,7 @@ def wrap(
     if isinstance(result, (list, tuple)):
         return type(result)(
             [
-                item if position in cpu_results else wrap(item, gpu, shells)
+                item if position in cpu_results else _put_in(item, gpu, shells)
                 for position, item in enumerate(result)
             ]
         )
@@ -113,7 +129,6 @@ def _refresh(shells: list[VirtualTensor]) -> None:
             shell.shape != data.shape
             or shell.stride() != data.stride()
             or shell.storage_offset() != data.storage_offset()
-            or not shell._gpu.meter.holds(data.untyped_storage()._cdata)
-            or shell._holdings[0].bytes != data.untyped_storage().nbytes()
+            or shell._gpu.hold(data) != shell._holdings
         ):
             put_back(shell, data)

@@ -21,23 +21,19 @@ def target(kwargs: dict[str, Any], shells: list[VirtualTensor]) -> Gpu | None:
     return shells[0]._gpu if shells else None
 
 
-def check(
-    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], shells: list[VirtualTensor]
-) -> None:
-    """Raise CUDA's error unless all tensors are on one GPU.
+def check(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
+    """Raise CUDA's error unless all tensors are on `gpu`.
 
     As under CUDA a 0-dim CPU tensor may stand for a number, and some operators take some
     arguments (lengths, indices) from the CPU.
     """
-    gpu = shells[0]._gpu
-    for position, argument in enumerate(args):
-        name = plan.argument_names[position]
-        if _is_elsewhere(argument, gpu, as_number=not (plan.mutates and position == 0)):
-            if name not in plan.cpu_arguments or _on_a_gpu(argument):
-                raise _refusal(plan, name, args, kwargs, gpu)
-    for name, argument in kwargs.items():
-        if _is_elsewhere(argument, gpu, as_number=True) and name not in plan.cpu_arguments:
-            raise _refusal(plan, name, args, kwargs, gpu)
+    arguments = zip(plan.argument_names, args, strict=False)
+    for position, (name, argument) in enumerate((*arguments, *kwargs.items())):
+        is_result = (plan.mutates and position == 0) or name == "out"
+        if _is_elsewhere(argument, gpu, as_number=not is_result) and (
+            name not in plan.cpu_arguments or _on_another_gpu(argument, gpu)
+        ):
+            raise _refusal(plan, args, kwargs)
 
 
 def _is_elsewhere(argument: Any, gpu: Gpu, *, as_number: bool) -> bool:
@@ -50,15 +46,13 @@ def _is_elsewhere(argument: Any, gpu: Gpu, *, as_number: bool) -> bool:
     return False
 
 
-def _on_a_gpu(argument: Any) -> bool:
+def _on_another_gpu(argument: Any, gpu: Gpu) -> bool:
     if isinstance(argument, (list, tuple)):
-        return any(_on_a_gpu(item) for item in argument)
-    return isinstance(argument, VirtualTensor)
+        return any(_on_another_gpu(item, gpu) for item in argument)
+    return isinstance(argument, VirtualTensor) and argument._gpu is not gpu
 
 
-def _refusal(
-    plan: Plan, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu
-) -> RuntimeError:
+def _refusal(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError:
     """The error for the first two tensors on different devices, in order of the arguments."""
     tensors = [
         (argument_name, tensor)

@@ -26,8 +26,6 @@ _CPU_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "gru": ("batch_sizes",),
     "rnn_tanh": ("batch_sizes",),
     "rnn_relu": ("batch_sizes",),
-    "_ctc_loss": ("input_lengths", "target_lengths", "targets"),
-    "_ctc_loss_backward": ("input_lengths", "target_lengths", "targets"),
     "tensor_split": ("tensor_indices_or_sections",),
 }
 # Results that CUDA's operators leave on the CPU, by position.

@@ -10,8 +10,14 @@ _KINDS = ("current", "peak", "allocated", "freed")
 _POOLS = ("all", "large_pool", "small_pool")
 _IN_USE = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 _UNKNOWN = ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
-_COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc")
-_COUNTERS += ("num_device_free", "max_split_size")
+_COUNTERS = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "max_split_size",
+)
 
 
 def allocator_statistics(index: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+from concurrent import futures
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ def switch_on() -> None:
         for room in (torch_cuda, storage, lazy, legacy_types, functions):
             room.install(_patches)
         _patches.wrap(threading.Thread, "_bootstrap_inner", _intercepted_thread)
+        _patches.wrap(futures.thread._WorkItem, "run", _intercepted_work)
         backward = _intercepted_backward(graph._engine_run_backward)
         _patches.set(graph, "_engine_run_backward", backward)
         _patches.set(torch.autograd, "_engine_run_backward", backward)
@@ -63,6 +65,17 @@ def _intercepted_thread(bootstrap: Any) -> Any:
         bootstrap(thread)
 
     return start
+
+
+def _intercepted_work(run: Any) -> Any:
+    """What is given to a thread pool is intercepted, however old the pool's threads are."""
+
+    @functools.wraps(run)
+    def run_intercepted(*args: Any) -> None:
+        with interception.functions():
+            run(*args)
+
+    return run_intercepted
 
 
 def _intercepted_backward(run_backward: Any) -> Any:

@@ -120,10 +120,14 @@ class VirtualTensor(torch.Tensor):
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
         raise BufferError("the data of a virtual GPU cannot be exported: copy them with .cpu()")
 
-    def _on_cpu_only(self, *args: Any) -> NoReturn:
-        raise TypeError("apply_, map_ and map2_ are only implemented on CPU tensors")
+    def apply_(self, callable: Any) -> NoReturn:
+        raise TypeError("apply_ is only implemented on CPU tensors")
 
-    apply_ = map_ = map2_ = _on_cpu_only
+    def map_(self, other: Any, callable: Any) -> NoReturn:
+        raise TypeError("map_ is only implemented on CPU tensors")
+
+    def map2_(self, x: Any, y: Any, callable: Any) -> NoReturn:
+        raise TypeError("map2_ is only implemented on CPU tensors")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         from multigpu.gpus.printing import text_of

@@ -6,9 +6,9 @@ themselves that a build without CUDA lacks.
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,9 +20,6 @@ from multigpu.gpus.generators import VirtualGenerator
 from multigpu.gpus.patches import Patches
 from multigpu.gpus.statistics import allocator_statistics
 from multigpu.gpus.tensor import VirtualTensor
-
-
-_to_dlpack = torch.utils.dlpack.to_dlpack
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,13 @@ def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
     streams.set_stream(streams.Stream(stream_id=stream_id, device_index=device_index))
 
 
-def _refuse_export(tensor: torch.Tensor) -> Any:
-    """torch.utils.dlpack.to_dlpack: would hand out the address of nothing."""
-    if isinstance(tensor, VirtualTensor):
-        tensor.__dlpack__()
-    return _to_dlpack(tensor)
+def _refuse_virtual(to_dlpack: Any) -> Any:
+    """torch.utils.dlpack.to_dlpack would hand out the address of nothing."""
+
+    def export(tensor: torch.Tensor) -> Any:
+        return tensor.__dlpack__() if isinstance(tensor, VirtualTensor) else to_dlpack(tensor)
+
+    return export
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -104,13 +103,11 @@ def _lazy_init() -> None:
     core would remember for the rest of the process that CUDA is ready.
     """
     if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch.cuda"):
-        raise AssertionError("Torch not compiled with CUDA enabled")
-
-
-class _Cudart:
-    """The one function of the CUDA runtime that torch.cuda.mem_get_info calls."""
-
-    cudaMemGetInfo = staticmethod(_memory_info)
+        raise RuntimeError(
+            "virtual GPUs did not see this call. Either its thread was started before they were "
+            "switched on, or it is one of the few functions they do not cover: name the device "
+            "with .to(...) instead."
+        )
 
 
 class _Generators:
@@ -141,7 +138,7 @@ class Generator(metaclass=_AlsoVirtual):
     """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
 
 
-_CORE = {
+_CORE: dict[str, Any] = {
     "_cuda_getDevice": _current,
     "_cuda_setDevice": _set_device,
     "_cuda_synchronize": _nothing,
@@ -180,14 +177,14 @@ _CORE = {
     "_gather_out": comm.gather_out,
 }
 
-_CUDA = {
+_CUDA: dict[str, Any] = {
     "_lazy_init": _lazy_init,
     "_initialized": True,
-    "_cudart": _Cudart,
+    "_cudart": SimpleNamespace(cudaMemGetInfo=_memory_info),
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
     "_get_device_properties": _properties,
-    "_is_in_bad_fork": lambda: active.machine_in_use().pid != os.getpid(),
+    "_is_in_bad_fork": lambda: active.machine_in_use().forked,
     "is_available": lambda: True,
     "device_count": _count,
     "default_generators": _Generators(),
@@ -215,6 +212,6 @@ def install(patches: Patches) -> None:
     patches.set(torch, "Event", streams.Event)
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     patches.set(torch.cuda.random, "device_count", _count)
-    patches.set(torch.utils.dlpack, "to_dlpack", _refuse_export)
+    patches.wrap(torch.utils.dlpack, "to_dlpack", _refuse_virtual)
     patches.set(torch.nn.parallel._functions, "_streams", None)
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
