@@ -38,7 +38,7 @@ def constants(nodes: list[ast.expr]) -> Iterator[str]:
 
 
 def given_by_checks(path: Path) -> set[str]:
-    """The mistakes that a file explain_<exercise>.py can name, however it picks one.
+    """The mistakes that a file explain_*.py can name, however it picks one.
 
     They stand first in a call of wrong(...), as a key of a table {"sizes": (..., "usually")}, or
     anywhere as words_with_underscores; those that look into a result, r["so_far"], do not count.
@@ -54,8 +54,10 @@ def given_by_checks(path: Path) -> set[str]:
     for table in tables:
         if all(isinstance(value, ast.Tuple) for value in table.values):
             named |= set(constants([key for key in table.keys if key]))
-    exercise = path.stem.removeprefix("explain_")
-    return {f"{exercise}.{name}" for name in named if MISTAKE.fullmatch(name)}
+    about = re.search(r"``data_parallel\.(\w+)", path.read_text())  # the docstring says which one
+    assert about is not None
+    whole = {name for call in calls_of("Wrong", path) for name in constants(call.args[:1])}
+    return whole | {f"{about[1]}.{name}" for name in named if MISTAKE.fullmatch(name)}
 
 
 def given_by_the_checker() -> set[str]:
