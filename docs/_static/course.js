@@ -126,32 +126,37 @@ class Drawing {
       svg("text", { x: 10, y: y + LANE / 2 + 3, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`));
   }
 
-  /* What every device holds; what this movement brought comes in after its arrow. */
+  /* What every device holds. What this movement brought comes in after its arrow; what it took
+     away stays as a shadow. */
   held(before, frame) {
     const shapes = [this.squares(-1, "rows", this.record.rows, 0, "")];
     const anyNew = frame.holds.some((held) => held.weights === 1);
     frame.holds.forEach((held, gpu) => {
       const old = before.holds[gpu];
-      const arrives = (what) => (held[what] !== old[what] ? "arrives" : "");
-      const first = sum(this.chunks.slice(0, gpu));
-      if (held.rows) shapes.push(this.squares(gpu, "rows", held.rows, first, arrives("rows")));
-      if (held.outputs) {
-        const start = held.outputs > this.chunks[gpu] ? 0 : first;
-        shapes.push(this.squares(gpu, "outputs", held.outputs, start, arrives("outputs")));
-      }
-      if (held.weights !== null) {
-        const label = anyNew ? ["old", "new"][held.weights] : "";
-        shapes.push(this.bar(gpu, "weights", [held.weights ? "new" : "old"], label, arrives("weights")));
-      }
-      if (held.gradients) {
-        const whole = held.gradients === "whole";
-        const parts = this.chunks.map((rows, part) => [rows, part])
-          .filter(([rows, part]) => rows && (whole || part === gpu)).map(([, part]) => part);
-        shapes.push(this.bar(gpu, "gradients", parts, "", arrives("gradients")));
-        if (whole) shapes.push(this.words(gpu, "gradients", "of all rows", "muted"));
+      for (const what of COLUMNS) {
+        const [there, was] = [held, old].map((has) => (what === "weights" ? has[what] !== null : has[what]));
+        if (!there && !was) continue;
+        const style = !there ? "leaves" : held[what] === old[what] ? "" : "arrives";
+        shapes.push(...this.item(gpu, what, (there ? held : old)[what], style, anyNew));
       }
     });
     return shapes;
+  }
+
+  item(gpu, what, amount, style, anyNew) {
+    const first = sum(this.chunks.slice(0, gpu));
+    if (what === "weights") {
+      const label = anyNew ? ["old", "new"][amount] : "";
+      return [this.bar(gpu, what, [amount ? "new" : "old"], label, style)];
+    }
+    if (what === "gradients") {
+      const whole = amount === "whole";
+      const parts = this.chunks.flatMap((rows, part) => (rows && (whole || part === gpu) ? [part] : []));
+      const bar = this.bar(gpu, what, parts, "", style);
+      return whole ? [bar, this.words(gpu, what, "all rows", `muted ${style}`)] : [bar];
+    }
+    const gathered = what === "outputs" && amount > this.chunks[gpu];
+    return [this.squares(gpu, what, amount, gathered ? 0 : first, style)];
   }
 
   /* Rows and their outputs, five to a line, each in the colour of the GPU it belongs to. */
@@ -192,14 +197,13 @@ class Drawing {
     const [y1, y2] = [this.laneOf(from) + 16 + shift, this.laneOf(to) + 16 - shift];
     const path = `M${start} ${y1}H${track}V${y2}H${start + 5}`;
     const width = 2 + 1.6 * (copy.bytes / this.most), colour = this.colour(from);
-    const targets = from < 0 && copy.column === "outputs";
     return svg("g", { class: "copy" },
       svg("path", { d: path, stroke: colour, "stroke-width": width, class: "track" }),
       svg("path", { d: path, stroke: colour, "stroke-width": width, class: "stripes" }),
       svg("path", { d: `M${start - 1} ${y2}l6.5 -4v8z`, fill: colour }),
       svg("rect", { x: -4, y: -4, width: 8, height: 8, rx: 2, fill: colour, class: "packet item",
         style: `offset-path:path("${path}")` }),
-      this.words(far, copy.column, bytes(copy.bytes) + (targets ? " targets" : ""), "amount"));
+      this.words(far, copy.column, bytes(copy.bytes), "amount"));
   }
 
   work(frame) {
@@ -207,8 +211,8 @@ class Drawing {
     if (!work) return [];
     return frame.holds.flatMap((held, gpu) => {
       if (!work.works(held, gpu)) return [];
-      const x = LEFT + work.from * COLUMN + 4, y = this.laneOf(gpu) + 28;
-      const width = (work.to - work.from + 1) * COLUMN - 12;
+      const x = LEFT + work.from * COLUMN + 2, y = this.laneOf(gpu) + 28;
+      const width = (work.to - work.from + 1) * COLUMN - 7;
       return [svg("g", { class: "work" },
         svg("rect", { x, y, width, height: 14, rx: 4, fill: this.colour(gpu) }),
         svg("text", { x: x + width / 2, y: y + 11, class: `strong ${gpu ? "dark" : "light"}` }, work.name))];

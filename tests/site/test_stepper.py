@@ -58,6 +58,7 @@ def test_nn_data_parallel_sends_no_broadcast_but_replicates_again(record: dict, 
     assert again == {*moved(frames, "split"), *moved(frames, "replicate")}
     after_step = frames[MOVEMENTS.index("step")]["holds"]
     assert [held["weights"] for held in after_step] == [1] + [None] * (gpus - 1)
+    assert [held["weights"] for held in frames[-1]["holds"]] == [1] * gpus
 
 
 def current(page: Any) -> str:

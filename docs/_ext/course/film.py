@@ -59,10 +59,12 @@ class Film:
     def version_on(self, device):
         """0: the first weights, 1: those after the optimizer's step; None: no replica here."""
         for replica in self.replicas:
-            weights = weights_of(replica).detach()
-            if weights.device == device:
-                return 0 if torch.equal(weights.cpu(), self.first_weights) else 1
+            if weights_of(replica).device == device:
+                return self.version_of(replica)
         return None
+
+    def version_of(self, replica):
+        return 0 if torch.equal(weights_of(replica).detach().cpu(), self.first_weights) else 1
 
     def gradient_on(self, device):
         """``whole``: equal to one GPU's on all rows; ``part``: of some rows; None: none."""
@@ -79,16 +81,20 @@ def rows_on(device, tensors):
 
 
 class FilmOfDataParallel(Film):
-    """nn.DataParallel hides its replicas and frees them itself, so memory has to tell.
+    """nn.DataParallel frees its replicas itself, so memory has to tell how long they live.
 
-    A GPU other than the first holds a replica as long as it has the model's bytes allocated.
+    A GPU other than the first holds a replica as long as it has the model's bytes allocated. Which
+    version that is was seen when the replica was made.
     """
+
+    def replicated(self, replicas):
+        self.versions = {weights_of(r).device: self.version_of(r) for r in replicas}
 
     def version_on(self, device):
         known = super().version_on(device)
         if known is not None or self.machine.memory(device.index).allocated < self.model_bytes:
             return known
-        return 0  # replicas live for one forward and its backward, before the optimizer's step
+        return self.versions[device]
 
     def backward_frames(self, copies):
         """Backward is one call: cut its copies into gradients of outputs, then of weights."""

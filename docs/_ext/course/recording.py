@@ -104,6 +104,7 @@ class Filmed(nn.DataParallel):
     def replicate(self, module, device_ids):
         with self.film.moving("weights"):
             replicas = super().replicate(module, device_ids)
+        self.film.replicated(replicas)
         self.film.frame("replicate")
         return replicas
 
