@@ -5,6 +5,7 @@ In CI (``CI=true``) everything but a GPU is installed, so there a missing tool f
 
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import NoReturn
 
 import pytest
 
-pytest_plugins = ["multigpu.checking.plugin"]  # tests/exercises: the checks and their options
+pytest_plugins = [
+    "multigpu.checking.plugin",
+    "pytester",
+]  # tests/exercises: the checks and their options
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,6 +46,18 @@ def gpu_count() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """``free_port()``: a port of this machine that nobody listens on."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    return find
 
 
 @pytest.fixture(scope="session")

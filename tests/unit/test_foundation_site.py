@@ -1,5 +1,6 @@
 """When the pages are built again, and when not."""
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,21 @@ def test_what_a_build_or_an_editor_leaves_does_not(root: Path, sphinx: Sphinx, m
     assert not site.is_stale(root)
 
 
+def notebook(source: str, *, outputs: list[str]) -> str:
+    cell = {"cell_type": "code", "source": source, "outputs": outputs, "execution_count": 1}
+    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def test_running_the_notebook_does_not_but_changing_a_cell_does(root: Path, sphinx: Sphinx) -> None:
+    path = root / "notebooks" / "a.ipynb"
+    path.write_text(notebook("1 + 1", outputs=[]))
+    site.build(root)
+    path.write_text(notebook("1 + 1", outputs=["2"]))
+    assert not site.is_stale(root)
+    path.write_text(notebook("1 + 2", outputs=[]))
+    assert site.is_stale(root)
+
+
 def test_the_learners_answers_do_not(root: Path, sphinx: Sphinx) -> None:
     site.build(root)
     (root / "exercises" / "s.py").write_text("def split(: a learner is in the middle of a line")
@@ -102,6 +118,9 @@ def test_a_build_that_failed_is_tried_again(root: Path, sphinx: Sphinx) -> None:
     sphinx.succeeds = False
     assert not site.build(root)
     assert site.is_stale(root)
+    assert site.failed_before(root)
+    (root / "docs" / "index.rst").write_text("another try")
+    assert not site.failed_before(root)
 
 
 def test_what_a_failed_build_left_is_not_taken_for_the_pages_of_before(

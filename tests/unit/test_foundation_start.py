@@ -1,18 +1,12 @@
-"""``multigpu start``: one server for site and lab, what it prints, and that nothing is left."""
+"""``multigpu start``: what it refuses, when it builds, and that it leaves no process."""
 
 import argparse
-import http.cookiejar
-import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,160 +14,27 @@ import pytest
 
 from multigpu.commands import lab, site, start
 
-SERVE = """
-import sys
-from pathlib import Path
-from multigpu.commands import lab
-lab.serve(Path(sys.argv[1]), port=int(sys.argv[2]), open_browser=False)
-"""
+Options = Callable[..., argparse.Namespace]
 
 
-@dataclass(frozen=True)
-class Server:
-    process: subprocess.Popen[str]
-    port: int
-    site: str
-    lab: str
-
-    @property
-    def home(self) -> str:
-        return f"http://localhost:{self.port}"
-
-    @property
-    def token(self) -> str:
-        return self.lab.partition("token=")[2]
+@pytest.fixture
+def options(free_port: Callable[[], int]) -> Options:
+    """What the command line gives, on a port that is free."""
+    return lambda **given: argparse.Namespace(**{"port": free_port(), "no_browser": True, **given})
 
 
-def launch(folder: Path) -> Server:
-    """Serve a small repository made in ``folder``, and wait until the addresses are printed."""
-    pages = site.pages(folder)
-    (pages / "lessons").mkdir(parents=True)
-    (pages / "index.html").write_text("<h1>the landing page</h1>")
-    (pages / "lessons" / "index.html").write_text("<h1>the lessons</h1>")
-    (folder / "secret.txt").write_text("not a page")
-    (folder / "notebooks").mkdir()
-    strict = {"ServerApp": {"allow_unauthenticated_access": False}}  # of a careful reader
-    (folder / "config").mkdir()
-    (folder / "config" / "jupyter_server_config.json").write_text(json.dumps(strict))
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-c", SERVE, folder, str(port)],
-        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(folder / "run"),
-             "JUPYTER_CONFIG_DIR": str(folder / "config")},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    printed = ""
-    for line in process.stdout:
-        printed += line
-        addresses = re.findall(r"(?:Site|Lab) +(http\S+)", printed)
-        if len(addresses) == 2:
-            return Server(process, port, *addresses)
-    raise AssertionError(f"the server ended: {printed}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = launch(tmp_path_factory.mktemp("course"))
-    yield running
-    running.process.terminate()
-    running.process.communicate(timeout=30)
-
-
-class Browser:
-    """Fetches addresses and keeps cookies."""
-
-    def __init__(self) -> None:
-        jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        self._opener = urllib.request.build_opener(jar)
-
-    def get(self, address: str) -> tuple[int, str, str]:
-        """Status, final address and text."""
-        try:
-            with self._opener.open(address, timeout=30) as reply:
-                return reply.status, reply.url, reply.read().decode()
-        except urllib.error.HTTPError as refusal:
-            return refusal.code, refusal.url, ""
-
-
-def test_both_printed_addresses_answer(server: Server) -> None:
-    assert "the landing page" in Browser().get(server.site)[2]
-    status, address, text = Browser().get(server.lab)
-    assert status == 200
-    assert "/lab/tree/notebooks/multi_GPU.ipynb" in address
-    assert "jupyter-config-data" in text
-
-
-def test_the_printed_site_opens_the_lab_too(server: Server) -> None:
-    browser = Browser()
-    browser.get(server.site)
-    status, address, _ = browser.get(f"{server.home}/lab/tree/notebooks/multi_GPU.ipynb")
-    assert status == 200
-    assert "login" not in address
-
-
-def test_the_site_needs_no_token_and_the_lab_does(server: Server) -> None:
-    assert "the landing page" in Browser().get(f"{server.home}/site/")[2]
-    assert "login" in Browser().get(f"{server.home}/lab")[1]
-    assert Browser().get(f"{server.home}/api/contents")[0] == 403
-
-
-def test_a_wrong_token_opens_the_site_and_not_the_lab(server: Server) -> None:
-    browser = Browser()
-    assert "the landing page" in browser.get(f"{server.home}/site/?token=guess")[2]
-    assert browser.get(f"{server.home}/api/contents")[0] == 403
-
-
-@pytest.mark.parametrize("folder", ["site", "site/lessons"])
-def test_a_folder_leads_to_its_page(server: Server, folder: str) -> None:
-    status, address, text = Browser().get(f"{server.home}/{folder}")
-    assert (status, address) == (200, f"{server.home}/{folder}/")
-    assert "<h1>" in text
-
-
-@pytest.mark.parametrize("path", ["no-such-page.html", "%2e%2e/%2e%2e/%2e%2e/secret.txt"])
-def test_nothing_but_pages_is_served(server: Server, path: str) -> None:
-    status, _, text = Browser().get(f"{server.home}/site/{path}")
-    assert status in (403, 404)
-    assert "not a page" not in text
-
-
-def test_the_lab_asks_the_outside_nothing(server: Server) -> None:
-    page = Browser().get(server.lab)[2]
-    config = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.S)[1])
-    assert config["disabledExtensions"] == ["@jupyterlab/apputils-extension:announcements"]
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_server_and_its_kernels(tmp_path: Path, ending: signal.Signals) -> None:
-    running = launch(tmp_path)
-    request = urllib.request.Request(
-        f"{running.home}/api/kernels?token={running.token}", data=b"{}", method="POST"
-    )
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        assert reply.status == 201
-    family = psutil.Process(running.process.pid).children(recursive=True)
-    assert family, "the kernel is a process of its own"
-    running.process.send_signal(ending)
-    running.process.communicate(timeout=60)
-    assert running.process.returncode == 0
-    assert psutil.wait_procs(family, timeout=30)[1] == []
-
-
-def options(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"port": free_port(), "no_browser": True, **given})
+@pytest.fixture(autouse=True)
+def nothing_is_built_or_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a test says so; the pages are stale."""
+    monkeypatch.setattr(site, "is_stale", lambda root: True)
+    monkeypatch.setattr(site, "failed_before", lambda root: False)
+    monkeypatch.setattr(site, "_run_sphinx", lambda root: pytest.fail("built"))
+    monkeypatch.setattr(lab, "serve", lambda *_, **__: pytest.fail("opened"))
 
 
 def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(site, "build", lambda root: pytest.fail("built"))
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert start.run(options(port=port)) == 2
@@ -184,15 +45,16 @@ def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
 
 
 @pytest.mark.parametrize("port", [0, -1, 70000])
-def test_a_port_that_is_none_is_refused(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_none_is_refused(
+    options: Options, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert start.run(options(port=port)) == 2
     assert f"{port} is not a port" in capsys.readouterr().err
 
 
 def test_a_missing_pandoc_is_said_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site, "is_stale", lambda root: True)
     monkeypatch.setattr(site, "find_pandoc", lambda: None)
     assert start.run(options()) == 2
     said = capsys.readouterr().err
@@ -201,7 +63,7 @@ def test_a_missing_pandoc_is_said_in_one_line(
 
 
 def test_a_missing_jupyterlab_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "find_spec", lambda name: None)
     assert start.run(options()) == 2
@@ -209,15 +71,23 @@ def test_a_missing_jupyterlab_says_what_to_install(
 
 
 def test_pages_that_fail_to_build_do_not_close_the_lab(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    monkeypatch.setattr(site, "is_stale", lambda root: True)
     monkeypatch.setattr(site, "build", lambda root: False)
     monkeypatch.setattr(lab, "serve", lambda root, **options: opened.append(options))
     assert start.run(options()) == 0
     assert "did not build" in capsys.readouterr().out
     assert opened[0]["open_browser"] is False
+
+
+def test_pages_that_failed_before_are_not_tried_at_every_start(
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "failed_before", lambda root: True)
+    monkeypatch.setattr(lab, "serve", lambda root, **options: None)
+    assert start.run(options()) == 0
+    assert "make site says why" in capsys.readouterr().out
 
 
 def test_commands_of_the_environment_are_on_the_path_of_notebooks(
@@ -230,7 +100,9 @@ def test_commands_of_the_environment_are_on_the_path_of_notebooks(
     assert seen[0].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
 
 
-def test_what_the_server_left_behind_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_server_left_behind_is_ended(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left: list[subprocess.Popen[bytes]] = []
     forgets = [sys.executable, "-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(site, "is_stale", lambda root: False)
@@ -241,7 +113,7 @@ def test_what_the_server_left_behind_is_ended(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_the_build_ends_the_build(
-    ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    options: Options, ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
@@ -251,9 +123,7 @@ def test_a_signal_during_the_build_ends_the_build(
         return True
 
     usual = signal.getsignal(ending)
-    monkeypatch.setattr(site, "is_stale", lambda root: True)
     monkeypatch.setattr(site, "build", build)
-    monkeypatch.setattr(lab, "serve", lambda *_, **__: pytest.fail("opened"))
     assert start.run(options()) == 0
     assert not psutil.pid_exists(started[0].pid)
     assert signal.getsignal(ending) == usual

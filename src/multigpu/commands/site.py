@@ -8,6 +8,7 @@ carry the same docstrings, and an answer in the making must not cost a build at 
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from multigpu.commands.folder import NoCourseFolder, course_folder
 
 SOURCES = ("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt")
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
+FAILED = "failed: "  # before the digest in the stamp
 MADE = {"_build", "_notebooks", "_recorded", "__pycache__", ".ipynb_checkpoints"}
 
 
@@ -49,9 +51,15 @@ def sources_digest(root: Path) -> str:
     """A hash over name and content of everything the pages are made from."""
     digest = hashlib.sha256()
     for file in _source_files(root):
-        digest.update(f"{file.relative_to(root)}\0{file.stat().st_size}\0".encode())
-        digest.update(file.read_bytes())
+        content = _content(file)
+        digest.update(f"{file.relative_to(root)}\0{len(content)}\0".encode())
+        digest.update(content)
     return digest.hexdigest()
+
+
+def failed_before(root: Path) -> bool:
+    """Whether the last build was of today's sources, and failed."""
+    return _stamp(root).is_file() and _stamp(root).read_text() == FAILED + sources_digest(root)
 
 
 def build(root: Path) -> bool:
@@ -66,10 +74,9 @@ def build(root: Path) -> bool:
             return True
         _stamp(root).unlink(missing_ok=True)
         digest = sources_digest(root)
-        finished = _run_sphinx(root)
-        if finished:
-            _stamp(root).write_text(digest)
-    return finished
+        succeeded = _run_sphinx(root)
+        _stamp(root).write_text(digest if succeeded else FAILED + digest)
+    return succeeded
 
 
 def require_tools() -> None:
@@ -97,6 +104,18 @@ def find_pandoc() -> str | None:
         return str(pypandoc.get_pandoc_path())
     except (ImportError, OSError):  # OSError is how pypandoc says that it has no pandoc
         return None
+
+
+def _content(file: Path) -> bytes:
+    """What counts of a file: of a notebook the cells alone, because to run it adds outputs."""
+    content = file.read_bytes()
+    if file.suffix == ".ipynb":
+        try:
+            cells = json.loads(content)["cells"]
+            return json.dumps([(cell["cell_type"], cell["source"]) for cell in cells]).encode()
+        except (ValueError, KeyError, TypeError):  # no notebook after all; the build will say so
+            pass
+    return content
 
 
 def _source_files(root: Path) -> Iterator[Path]:

@@ -70,6 +70,9 @@ def prepare_site(root: Path) -> None:
     """Build the pages if they are stale; the lab opens even when they fail to build."""
     if not site.is_stale(root):
         return
+    if site.failed_before(root):
+        print("The site is not up to date: its last build failed. make site says why.")
+        return
     print("Building the site: it runs the notebook once, this takes a few minutes the first time.")
     sys.stdout.flush()
     if not site.build(root):
