@@ -1,9 +1,11 @@
 """What is wrong with an answer to ``data_parallel.replicate``, in the learner's names."""
 
 from multigpu.checking import Wrong, describe
-from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.comparing import same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import count, listed
+
+from .explain_replica import examine_modes, examine_numbers, examine_ties
 
 
 class Report:
@@ -30,9 +32,9 @@ class Report:
         for i, replica in enumerate(self.replicas):
             self.examine_places(i, replica)
         for i, replica in enumerate(self.replicas):
-            self.examine_numbers(i, replica)
-            self.examine_ties(i, replica)
-            self.examine_modes(i, replica)
+            examine_numbers(self.right, i, replica, self.wrong)
+            examine_ties(self.right, i, replica, self.wrong)
+            examine_modes(self.right, i, replica, self.wrong)
 
     def examine_form(self):
         came, n = self.replicas, len(self.gpus)
@@ -168,98 +170,3 @@ class Report:
                     "left_on_first_gpu", came, "the copy stayed where the first one is.", expected
                 )
             raise self.wrong("wrong_gpu", came, f"replica {i} goes to devices[{i}].", expected)
-
-    def examine_numbers(self, i, replica):
-        for kind in ("parameters", "buffers"):
-            for name, right in self.right[kind].items():
-                came = replica[kind][name]
-                expected = f"{name} of replica {i} as in the model"
-                if came.dtype != right.dtype:
-                    raise self.wrong(
-                        "dtype_changed",
-                        f"it is {came.dtype} and not {right.dtype}",
-                        "the copy was converted, or made new with the default type.",
-                        expected,
-                    )
-                if same(came.value, right.detach()):
-                    continue
-                difference = f"it {largest_difference(came.value, right.detach())}"
-                if kind == "parameters":
-                    raise self.wrong(
-                        "fresh_weights",
-                        difference,
-                        "a new model was built, and it drew its own random weights.",
-                        expected,
-                    )
-                if name == "position":
-                    raise self.wrong(
-                        "non_persistent_lost",
-                        difference,
-                        "state_dict() leaves non-persistent buffers out.",
-                        expected,
-                    )
-                raise self.wrong(
-                    "buffers_reset", difference, "the buffers were initialised again.", expected
-                )
-
-    def examine_ties(self, i, replica):
-        objects, right = replica["objects"], self.right["objects"]
-        for name in right:
-            for other in right:
-                if (right[name] == right[other]) != (objects[name] == objects[other]):
-                    raise self.wrong(
-                        "untied",
-                        f"in replica {i} they are two, which will drift apart",
-                        "each layer was copied by itself. Copy the whole model at once, so that"
-                        " what is one parameter stays one.",
-                        f"{name} and {other} are one parameter",
-                    )
-
-    def examine_modes(self, i, replica):
-        for name, training in self.right["training"].items():
-            if replica["training"].get(name) != training:
-                label = f"{name} of replica {i}" if name else f"replica {i}"
-                modes = ["eval", "train"]
-                raise self.wrong(
-                    "mode_lost",
-                    f"it is in {modes[not training]} mode",
-                    "a new module starts in train mode, and train() or eval() sets every layer.",
-                    f"{label} in {modes[training]} mode, as in the model",
-                )
-        for name, right in self.right["parameters"].items():
-            came = replica["parameters"][name].requires_grad
-            if came != right.requires_grad:
-                raise self.wrong(
-                    "requires_grad_lost",
-                    f"it is {came}",
-                    "nn.Parameter(...) and requires_grad_() set it to True for every parameter.",
-                    f"{name}.requires_grad of replica {i} is {right.requires_grad}",
-                )
-
-
-def examine_training(module, inputs, i, came, where):
-    """Replica i by itself computes the outputs and gradients that the model computes."""
-    module.zero_grad()
-    output = module(inputs)
-    output.sum().backward()
-    if not same(came["output"].value, output.detach()):
-        raise Wrong(
-            "replicate.forward_differs",
-            expected=f"replica {i} computes what the model computes",
-            came=f"its output {largest_difference(came['output'].value, output.detach())}",
-            usually="forward still uses a tensor that was not copied.",
-            where=where,
-        )
-    for name, parameter in module.named_parameters():
-        gradient = came["gradients"][name]
-        if parameter.requires_grad and (
-            gradient is None or not same(gradient.value, parameter.grad)
-        ):
-            raise Wrong(
-                "replicate.not_trainable",
-                expected=f"after backward, {name}.grad of replica {i} holds its gradient",
-                came="None" if gradient is None else "another gradient",
-                usually="the parameter that forward uses is not the one in parameters(), or"
-                " autograd sees it as a result of the first model's.",
-                where=where,
-            )

@@ -34,7 +34,7 @@ def drive(submission, devices, cases):
 
 
 def drive_meeting(submission, devices, factors, chunks):
-    """Apply one Scale per factor, with forwards that wait for each other and finish in reverse order."""
+    """The same with forwards that wait for each other, and finish in reverse order."""
     meeting = Meeting(len(factors))
     replicas = [Scale(i, f, meeting).to(devices[i]) for i, f in enumerate(factors)]
     placed = [chunk.to(device) for chunk, device in zip(chunks, devices, strict=True)]

@@ -8,7 +8,8 @@ from multigpu.checking import exercise
 from multigpu.checking.specimens import WIDTH, Specimen, snapshot
 from multigpu.training.models import SmallCNN
 
-from .explain_replicate import Report, examine_training
+from .explain_replica import examine_training
+from .explain_replicate import Report
 
 
 def drive(submission, devices, cases):

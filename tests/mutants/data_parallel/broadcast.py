@@ -277,3 +277,21 @@ def zero_and_add(replicas):
                 [*replicas[0].parameters(), *replicas[0].buffers()],
             ):
                 target.zero_().add_(source.to(target.device))
+
+
+@right
+def in_inference_mode(replicas):
+    with torch.inference_mode():
+        for replica in replicas[1:]:
+            for target, source in zip(replica.parameters(), replicas[0].parameters()):
+                target.copy_(source)
+            for target, source in zip(replica.buffers(), replicas[0].buffers()):
+                target.copy_(source)
+
+
+@right
+def all_at_once(replicas):
+    source = [t.detach() for t in itertools.chain(replicas[0].parameters(), replicas[0].buffers())]
+    for replica in replicas[1:]:
+        target = [t.detach() for t in itertools.chain(replica.parameters(), replica.buffers())]
+        torch._foreach_copy_(target, [tensor.to(target[0].device) for tensor in source])

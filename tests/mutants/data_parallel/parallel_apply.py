@@ -9,6 +9,14 @@ import torch
 from harness import right, wrong
 
 
+def in_threads(forward, n):
+    threads = [threading.Thread(target=forward, args=(i,)) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 @wrong("parallel_apply.one_after_another")
 def no_threads(replicas, chunks):
     return [replica(chunk) for replica, chunk in zip(replicas, chunks)]
@@ -60,11 +68,7 @@ def one_lock_for_all(replicas, chunks):
         with lock:
             outputs[i] = replicas[i](chunks[i])
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     return outputs
 
 
@@ -166,11 +170,7 @@ def loses_errors(replicas, chunks):
         with torch.set_grad_enabled(enabled):
             outputs[i] = replicas[i](chunks[i])
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     return outputs
 
 
@@ -186,11 +186,7 @@ def returns_the_error(replicas, chunks):
         except Exception as error:
             outputs[i] = error
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     return outputs
 
 
@@ -206,11 +202,7 @@ def drops_failed_replicas(replicas, chunks):
         except Exception as error:
             print(f"replica {i}: {error}")
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     return [outputs[i] for i in sorted(outputs)]
 
 
@@ -239,11 +231,7 @@ def counts_replicas_from_one(replicas, chunks):
             error.add_note(f"replica {i + 1}")
             errors.append(error)
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     if errors:
         raise errors[0]
     return [outputs[i] for i in range(len(chunks))]
@@ -261,11 +249,7 @@ def another_error_without_a_cause(replicas, chunks):
         except Exception:
             failed.append(i)
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     if failed:
         raise RuntimeError(f"replica {failed[0]} failed")
     return [outputs[i] for i in range(len(chunks))]
@@ -341,11 +325,7 @@ def keeps_outputs_in_local_variables(replicas, chunks):
         output = replicas[i](chunks[i])
         return output
 
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(chunks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(forward, len(chunks))
     return outputs
 
 

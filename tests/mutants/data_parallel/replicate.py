@@ -3,6 +3,7 @@
 
 import copy
 import io
+import pickle
 
 import torch
 from harness import right, wrong
@@ -309,3 +310,10 @@ def deepcopy_with_a_memo(module, devices):
             memo[id(value)] = value.detach().to(device)
         replicas.append(copy.deepcopy(module, memo))
     return tuple(replicas)
+
+
+@right
+def pickles_the_whole_module(module, devices):
+    packed = pickle.dumps(module.cpu())
+    copies = [pickle.loads(packed) for _ in devices[1:]]
+    return [model.to(device) for model, device in zip([module, *copies], devices)]

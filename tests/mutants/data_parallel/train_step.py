@@ -11,13 +11,27 @@ from data_parallel import broadcast, gather, parallel_apply, split, sum_gradient
 from harness import right, wrong
 
 
+def homes(replicas):
+    return [next(replica.parameters()).device for replica in replicas]
+
+
+def clear(replicas):
+    for replica in replicas:
+        replica.zero_grad()
+
+
+def whole_loss(replicas, inputs, targets, loss_fn):
+    devices = homes(replicas)
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    return loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+
+
 @wrong("train_step.gradients_never_cleared")
 def no_zero_grad(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     for replica in replicas[1:]:
         replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -27,9 +41,7 @@ def no_zero_grad(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.gradients_never_cleared")
 def no_zero_grad_anywhere(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -39,10 +51,9 @@ def no_zero_grad_anywhere(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.old_gradients_in_replicas")
 def clears_the_first_replica_only(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     optimizer.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -52,7 +63,7 @@ def clears_the_first_replica_only(replicas, inputs, targets, loss_fn, optimizer)
 
 @wrong("train_step.old_gradients_in_replicas")
 def clears_busy_replicas_only(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     chunks = split(inputs, devices)
     for replica, _ in zip(replicas, chunks):
         replica.zero_grad()
@@ -67,9 +78,8 @@ def clears_busy_replicas_only(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.mean_of_chunk_means")
 def one_loss_per_chunk(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     losses = [loss_fn(*pair).to(devices[0]) for pair in zip(outputs, split(targets, devices))]
     loss = sum(losses) / len(losses)
@@ -82,9 +92,8 @@ def one_loss_per_chunk(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.losses_added")
 def adds_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     losses = [loss_fn(*pair) for pair in zip(outputs, split(targets, devices))]
     for loss in losses:
@@ -97,9 +106,8 @@ def adds_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer)
 
 @wrong("train_step.losses_added")
 def adds_gradients_but_returns_the_right_loss(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     for output, target in zip(outputs, split(targets, devices)):
         loss_fn(output, target).backward(retain_graph=True)
@@ -112,11 +120,8 @@ def adds_gradients_but_returns_the_right_loss(replicas, inputs, targets, loss_fn
 
 @wrong("train_step.gradients_divided")
 def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     for parameter in replicas[0].parameters():
@@ -129,11 +134,8 @@ def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.gradients_not_summed")
 def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     optimizer.step()
     broadcast(replicas)
@@ -142,11 +144,8 @@ def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.gradients_not_summed")
 def sums_after_the_step(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     optimizer.step()
     sum_gradients(replicas)
@@ -156,11 +155,8 @@ def sums_after_the_step(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.replicas_stale")
 def forgets_broadcast(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -169,11 +165,8 @@ def forgets_broadcast(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.replicas_stale")
 def broadcasts_before_the_step(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     broadcast(replicas)
@@ -183,7 +176,7 @@ def broadcasts_before_the_step(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.replicas_stale")
 def replicates_again_at_the_beginning(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     new = [replicas[0]] + [copy.deepcopy(replicas[0]).to(device) for device in devices[1:]]
     for replica in new:
         replica.zero_grad()
@@ -197,11 +190,8 @@ def replicates_again_at_the_beginning(replicas, inputs, targets, loss_fn, optimi
 
 @wrong("train_step.buffers_stale")
 def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -214,11 +204,8 @@ def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.no_step")
 def forgets_the_optimizer(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     broadcast(replicas)
@@ -227,9 +214,7 @@ def forgets_the_optimizer(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.no_step")
 def clears_right_after_backward(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     for replica in replicas:
         replica.zero_grad()
@@ -241,11 +226,8 @@ def clears_right_after_backward(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.two_steps")
 def steps_twice(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -256,11 +238,8 @@ def steps_twice(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.momentum_lost")
 def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     with torch.no_grad():
@@ -273,12 +252,11 @@ def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.momentum_lost")
 def new_optimizer_at_every_step(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     optimizer = type(optimizer)(optimizer.param_groups[0]["params"], **optimizer.defaults)
     for replica in replicas:
         replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -288,9 +266,8 @@ def new_optimizer_at_every_step(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.rows_dropped")
 def drops_rows_that_do_not_divide(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     rows = len(inputs) // len(devices) * len(devices) or len(inputs)
     outputs = parallel_apply(replicas, split(inputs[:rows], devices))
     loss = loss_fn(gather(outputs, devices[0]), targets[:rows].to(devices[0]))
@@ -303,9 +280,8 @@ def drops_rows_that_do_not_divide(replicas, inputs, targets, loss_fn, optimizer)
 
 @wrong("train_step.first_chunk_only")
 def trains_on_the_first_chunk(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     chunks, wanted = split(inputs, devices), split(targets, devices)
     loss = loss_fn(replicas[0](chunks[0]), wanted[0])
     loss.backward()
@@ -316,9 +292,8 @@ def trains_on_the_first_chunk(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.loss_after_the_step")
 def measures_after_the_step(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     wanted = targets.to(devices[0])
     outputs = parallel_apply(replicas, split(inputs, devices))
     loss_fn(gather(outputs, devices[0]), wanted).backward()
@@ -332,9 +307,8 @@ def measures_after_the_step(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.loss_of_last_chunk")
 def returns_the_loop_variable(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     for output, target in zip(outputs, split(targets, devices)):
         loss = loss_fn(output, target)
@@ -347,11 +321,8 @@ def returns_the_loop_variable(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.not_a_float")
 def returns_a_tensor(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -361,11 +332,8 @@ def returns_a_tensor(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.returned_nothing")
 def forgets_to_return(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -374,9 +342,8 @@ def forgets_to_return(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("exception", status="crash")
 def needs_as_many_rows_as_gpus(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     chunks, wanted = split(inputs, devices), split(targets, devices)
     outputs = [replicas[i](chunks[i]) for i in range(len(replicas))]
     loss = loss_fn(gather(outputs, devices[0]), gather(wanted, devices[0]))
@@ -389,9 +356,8 @@ def needs_as_many_rows_as_gpus(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("exception", status="crash")
 def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     loss = loss_fn(gather(outputs, devices[0]), targets)
     loss.backward()
@@ -403,9 +369,8 @@ def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
 
 @wrong("train_step.loss_of_chunks")
 def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
+    clear(replicas)
+    devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     losses = []
     for output, target in zip(outputs, split(targets, devices)):
@@ -419,11 +384,8 @@ def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, op
 
 @wrong("train_step.other_weights")
 def clips_the_gradients_of_each_replica(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    for replica in replicas:
-        replica.zero_grad()
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     for replica in replicas:
         torch.nn.utils.clip_grad_norm_(replica.parameters(), 0.1)
@@ -435,7 +397,7 @@ def clips_the_gradients_of_each_replica(replicas, inputs, targets, loss_fn, opti
 
 @wrong("exception", status="crash")
 def everything_under_no_grad(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     with torch.no_grad():
         outputs = parallel_apply(replicas, split(inputs, devices))
         loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
@@ -448,7 +410,7 @@ def everything_under_no_grad(replicas, inputs, targets, loss_fn, optimizer):
 
 @right
 def weighs_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     for replica in replicas:
         replica.zero_grad(set_to_none=False)
     outputs = parallel_apply(replicas, split(inputs, devices))
@@ -466,7 +428,7 @@ def weighs_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimize
 @right
 def without_the_other_functions(replicas, inputs, targets, loss_fn, optimizer):
     main = replicas[0]
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     for replica in replicas[1:]:
         with torch.no_grad():
             for mine, theirs in zip(replica.parameters(), main.parameters()):
@@ -495,9 +457,7 @@ def without_the_other_functions(replicas, inputs, targets, loss_fn, optimizer):
 
 @right
 def clears_at_the_end(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
@@ -511,7 +471,7 @@ def clears_at_the_end(replicas, inputs, targets, loss_fn, optimizer):
 
 @right
 def gradients_asked_for_by_name(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
     chunks = split(inputs, devices)
     busy = list(replicas)[: len(chunks)]
     loss = loss_fn(gather(parallel_apply(busy, chunks), devices[0]), targets.to(devices[0]))
@@ -527,7 +487,7 @@ def gradients_asked_for_by_name(replicas, inputs, targets, loss_fn, optimizer):
 
 @right
 def as_one_closure(replicas, inputs, targets, loss_fn, optimizer):
-    devices = [next(replica.parameters()).device for replica in replicas]
+    devices = homes(replicas)
 
     def closure():
         for replica in replicas:
