@@ -27,15 +27,17 @@ def machine_in_use() -> VirtualMachine:
     return _entered[-1]
 
 
-def push(machine: VirtualMachine) -> bool:
-    """Make `machine` the current one; true if it is the first."""
+def push(machine: VirtualMachine) -> None:
+    """Make `machine` the current one."""
     _entered.append(machine)
-    return len(_entered) == 1
 
 
 def remove(machine: VirtualMachine) -> bool:
-    """Take `machine` off, wherever it stands; true if it was the last."""
-    _entered[:] = [other for other in _entered if other is not machine]
+    """Undo the latest `push` of `machine`, wherever it stands; true if none is left."""
+    for position in reversed(range(len(_entered))):
+        if _entered[position] is machine:
+            del _entered[position]
+            break
     return not _entered
 
 

@@ -15,14 +15,19 @@ import torch
 from torch.utils._pytree import tree_map
 
 # docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that can autocast to float32"
-_FLOAT32_NAMES = """
-    __rpow__ __pow__ acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy_loss
-    cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss huber_loss kl_div l1_loss
-    layer_norm log log10 log_softmax log1p log2 logsumexp margin_ranking_loss mse_loss
-    multilabel_margin_loss multi_margin_loss native_layer_norm nll_loss nll_loss2d nll_loss_nd norm
-    pdist poisson_nll_loss pow prod reciprocal renorm rsqrt sinh smooth_l1_loss soft_margin_loss
-    softmax softmin softplus sum tan triplet_margin_loss binary_cross_entropy_with_logits
-""".split()
+# fmt: off
+_FLOAT32_NAMES = (
+    "__rpow__", "__pow__", "acos", "asin", "cosh", "cosine_embedding_loss", "cdist",
+    "cosine_similarity", "cross_entropy_loss", "cumprod", "cumsum", "dist", "erfinv", "exp",
+    "expm1", "group_norm", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
+    "layer_norm", "log", "log10", "log_softmax", "log1p", "log2", "logsumexp",
+    "margin_ranking_loss", "mse_loss", "multilabel_margin_loss", "multi_margin_loss",
+    "native_layer_norm", "nll_loss", "nll_loss2d", "nll_loss_nd", "norm", "pdist",
+    "poisson_nll_loss", "pow", "prod", "reciprocal", "renorm", "rsqrt", "sinh",
+    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "sum", "tan",
+    "triplet_margin_loss", "binary_cross_entropy_with_logits",
+)
+# fmt: on
 _OWNERS = (torch, torch.Tensor, torch._C._nn, torch.nn.functional)
 _FLOAT32 = {
     function

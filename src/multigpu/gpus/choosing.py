@@ -38,6 +38,7 @@ class RealMachine:
         return f"<{len(self.devices)} real GPUs>"
 
 
+_MEMORY = 16 * 2**30  # of each virtual GPU that `gpus` makes on the CPU
 _real = RealMachine()
 _for_good: list[VirtualMachine] = []  # the machine that `gpus` switched on, if it did
 
@@ -69,7 +70,8 @@ def gpus(count: int) -> list[torch.device]:
             f"ones on {where}.",
             file=sys.stderr,
         )
-        machine = VirtualMachine(count, backing=backing)
+        memory = machine.memory(0).limit // count if machine.devices else _MEMORY
+        machine = VirtualMachine(count, memory=memory, backing=backing)
         machine.__enter__()
         _for_good.append(machine)
     return machine.devices

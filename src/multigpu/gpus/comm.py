@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
+import torch._utils
 
 from multigpu.gpus.devices import gpu_at
 
 Tensor = torch.Tensor
+_packing: Any = torch._utils
 
 
 def _device(index: int) -> torch.device:
@@ -50,24 +51,25 @@ def broadcast_coalesced(
 ) -> list[list[Tensor]]:
     """All of `tensors` on every device; the first device must hold them and keeps its own.
 
-    They travel packed into buffers of `buffer_size` bytes, so that many small tensors make one copy.
+    They travel packed into buffers of `buffer_size` bytes, so many small tensors make one copy.
     """
     source = _device(devices[0])
     if any(tensor.device != source for tensor in tensors):
         raise RuntimeError(f"all tensors must be on {source}")
     received: list[list[Tensor]] = [[] for _ in devices[1:]]
     order = []
-    for chunk in _take_tensors(tensors, buffer_size):
+    for chunk in _packing._take_tensors(tensors, buffer_size):
         order.extend(chunk)
         sparse = chunk[0].is_sparse
-        packed = [] if sparse else [_flatten_dense_tensors(chunk)]
+        packed = [] if sparse else [_packing._flatten_dense_tensors(chunk)]
         for index, arrived in zip(devices[1:], received, strict=True):
             if sparse:
                 arrived.extend(tensor.to(_device(index)) for tensor in chunk)
             else:
                 copy = packed[0].to(_device(index), non_blocking=True)
                 # .data: each copy counts its own versions, though all share one buffer
-                arrived.extend(part.data for part in _unflatten_dense_tensors(copy, chunk))
+                parts = _packing._unflatten_dense_tensors(copy, chunk)
+                arrived.extend(part.data for part in parts)
     return [list(tensors), *(_in_order(arrived, order, tensors) for arrived in received)]
 
 

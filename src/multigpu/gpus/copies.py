@@ -93,4 +93,3 @@ def item(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     result = func(data_of(source))
     note(place_of(source), None, source.element_size())
     return result
-

@@ -57,9 +57,7 @@ def different_devices(
 
 
 def _convolution(images: torch.Tensor, weight: torch.Tensor) -> RuntimeError:
-    message = (
-        f"Input type ({_type(images)}) and weight type ({_type(weight)}) should be the same"
-    )
+    message = f"Input type ({_type(images)}) and weight type ({_type(weight)}) should be the same"
     if not images.is_cuda:
         message += " or input should be a MKLDNN tensor and weight is a dense tensor"
     return RuntimeError(message)

@@ -26,9 +26,7 @@ def _checked(apply: Any) -> Any:
     def backward(node: Any, *grads: Any) -> Any:
         result = apply(node, *grads)
         returned = result if isinstance(result, tuple) else (result,)
-        wanted = [
-            grad for grad, need in zip(returned, node.needs_input_grad, strict=False) if need
-        ]
+        wanted = [grad for grad, need in zip(returned, node.needs_input_grad, strict=False) if need]
         # An input that needs no gradient has no node before it.
         edges = [edge for edge in enumerate(node.next_functions) if edge[1][0] is not None]
         for grad, (position, (before, slot)) in zip(wanted, edges, strict=False):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import weakref
 
+from typing import Any
+
 import torch
 
-# Mixed into seeds; any odd constant of 63 bits would do (this is 2**63 divided by the golden ratio).
+# Mixed into seeds; any odd number of 63 bits would do (this is 2**63 over the golden ratio).
 _DIFFERENT_FROM_CPU = 0x4F1BBCDCBFA53E0B
 
 
@@ -44,11 +46,11 @@ class VirtualGenerator(torch._C.Generator):
     _seed: int
 
     def __new__(cls, index: int, backing: torch.device) -> VirtualGenerator:
-        generator: VirtualGenerator = super().__new__(cls, backing)
+        generator: Any = super().__new__(cls, backing)  # type: ignore[call-arg]
         generator._device = torch.device("cuda", index)
         _known[generator._cdata] = generator
         generator.manual_seed(torch._C.default_generator.initial_seed())
-        return generator
+        return generator  # type: ignore[no-any-return]
 
     def __init__(self, index: int, backing: torch.device) -> None:
         pass

@@ -21,18 +21,22 @@ if TYPE_CHECKING:
 
 
 class Gpu:
-    """GPU `index` of `machine`; its data really lie on device `backing`."""
+    """GPU `index` of `machine`, with `limit` bytes of memory."""
 
-    def __init__(
-        self, machine: VirtualMachine, index: int, *, limit: int, backing: torch.device
-    ) -> None:
+    def __init__(self, machine: VirtualMachine, index: int, *, limit: int) -> None:
         self.machine = machine
         self.index = index
         self.device = torch.device("cuda", index)
         self.carrier = torch.device("cpu", index + 1)
-        self.backing = backing
+        self.backing = machine.backing  # where its data really lie
         self.meter = MemoryMeter(limit)
-        self.generator = VirtualGenerator(index, backing)
+        self.generator = VirtualGenerator(index, self.backing)
+        # Where operators draw from that cannot be told from which generator (randomness.py).
+        self.backing_generator = (
+            torch.default_generator
+            if self.backing.type == "cpu"
+            else torch.cuda.default_generators[self.backing.index or 0]
+        )
 
     def hold(self, data: torch.Tensor) -> tuple[Holding, ...]:
         """Count the storages of `data` as this GPU's. Raises torch.OutOfMemoryError."""
@@ -62,4 +66,3 @@ class Gpu:
 
     def __repr__(self) -> str:
         return f"<virtual GPU {self.index} on {self.backing}>"
-

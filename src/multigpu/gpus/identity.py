@@ -8,15 +8,16 @@ from typing import Any
 import torch
 
 from multigpu.gpus import errors, lazy
-from multigpu.gpus.calls import run_in_core, takes_over
+from multigpu.gpus.calls import Args, Kwargs, run_in_core, takes_over
 from multigpu.gpus.moves import moved
 from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
+# Properties, whose setters are functions of torch like any other.
+_data: Any = torch.Tensor.data
+_grad: Any = torch.Tensor.grad
 
 
-@takes_over(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
+@takes_over(_data.__set__)
 def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
     """`p.data = new`. `module.to(device)` ends here: each parameter stays the same object."""
     tensor, new = args
@@ -31,7 +32,7 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
         func(*args, **kwargs)
 
 
-@takes_over(torch.Tensor.grad.__set__)  # type: ignore[attr-defined]
+@takes_over(_grad.__set__)
 def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
     """`p.grad = gradient`, which must be on the same device."""
     tensor, gradient = args
@@ -54,7 +55,7 @@ def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
         new.requires_grad_(requires_grad)
     attributes = _user_attributes(tensor)
     tensor.grad = None
-    torch._C._swap_tensor_impl(tensor, new)  # type: ignore[attr-defined]
+    torch._C._swap_tensor_impl(tensor, new)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
     tensor.__dict__.update(attributes)

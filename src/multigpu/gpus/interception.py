@@ -30,7 +30,7 @@ class Interception(TorchFunctionMode):
 
 
 function_mode = Interception()
-_dispatch_mode: Any = Dispatch()
+_dispatch_mode = Dispatch()  # type: ignore[no-untyped-call]
 
 
 class _ThreadState(threading.local):

@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from multigpu.gpus.calls import call, takes_over
+from multigpu.gpus.calls import Args, Kwargs, call, takes_over
 from multigpu.gpus.patches import Patches
 from multigpu.gpus.tensor import VirtualTensor
+
+
+# Properties, whose getters are functions of torch like any other.
+_data: Any = torch.Tensor.data
+_device: Any = torch.Tensor.device
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
@@ -21,9 +26,9 @@ def is_lazy(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, UninitializedTensorMixin)
 
 
-def moved(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def moved(tensor: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` of an uninitialised tensor: one for another device or dtype."""
-    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
     made = type(tensor)(tensor.requires_grad, dtype=dtype or tensor.data.dtype)
     return for_device(made, tensor.data.device if device is None else device)
 
@@ -45,15 +50,15 @@ def set_data(tensor: torch.Tensor, new: torch.Tensor) -> bool:
     return "_on_gpu" in new.__dict__
 
 
-@takes_over(torch.Tensor.data.__get__)  # type: ignore[attr-defined]
-def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@takes_over(_data.__get__)
+def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`p.data`, which tells an uninitialised parameter's device and dtype."""
     kept = args[0].__dict__.get("_on_gpu")
     return call(func, [type(args[0])], args, kwargs) if kept is None else kept
 
 
-@takes_over(torch.Tensor.device.__get__)  # type: ignore[attr-defined]
-def get_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@takes_over(_device.__get__)
+def get_device(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`p.device` of a tensor that is not virtual, but perhaps will be."""
     kept = args[0].__dict__.get("_on_gpu")
     return func(*args, **kwargs) if kept is None else kept.device

@@ -1,4 +1,4 @@
-"""The old tensor types: `tensor.type()`, `tensor.type("torch.cuda.FloatTensor")`, `tensor.new()`."""
+"""The old tensor types: `tensor.type()`, `torch.cuda.FloatTensor`, `tensor.new()`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from multigpu.gpus import active
-from multigpu.gpus.calls import call, run_in_core, takes_over
+from multigpu.gpus.calls import Args, Kwargs, call, run_in_core, takes_over
 from multigpu.gpus.moves import moved
 from multigpu.gpus.patches import Patches
 from multigpu.gpus.tensor import VirtualTensor
@@ -33,7 +33,7 @@ class _CudaType(type):
 
     def __call__(cls, *values: Any) -> torch.Tensor:
         if values and not all(isinstance(value, int) for value in values):
-            return torch.tensor(*values, dtype=cls.dtype, device="cuda")
+            return torch.tensor(values[0], dtype=cls.dtype, device="cuda")
         return torch.empty(values or (0,), dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -53,7 +53,7 @@ def install(patches: Patches) -> None:
 
 
 @takes_over(torch.Tensor.type)
-def type_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.type()` names the type; `tensor.type(other)` converts to it."""
     tensor = args[0]
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
@@ -78,7 +78,7 @@ def type_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @takes_over(torch.Tensor.new)
-def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def new(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.new(...)`: an uninitialised or given tensor of the same type and device."""
     tensor, *rest = args
     if not isinstance(tensor, VirtualTensor):

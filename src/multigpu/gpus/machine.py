@@ -1,8 +1,7 @@
-"""A machine and its GPUs, virtual or real, with the meters."""
+"""A machine of virtual GPUs, with its meters; it is switched on by `with`."""
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
@@ -15,16 +14,33 @@ from multigpu.gpus.traffic import Traffic
 
 
 class _PerThread(threading.local):
-    """What each thread has of its own: the current GPU's index, and how often it has entered."""
+    """What each thread has of its own."""
 
-    current = 0
+    current = 0  # index of its current GPU
 
     def __init__(self) -> None:
-        self.entries: list[bool] = []
+        self.entries: list[_Entry] = []
+
+
+class _Entry:
+    """What a thread's `with` block found and has to leave as it was."""
+
+    def __init__(self) -> None:
+        self.default_device = torch.utils._device.CURRENT_DEVICE
+        self.switched_on = interception.switch_on()
+
+    def undo(self) -> None:
+        if self.default_device != torch.utils._device.CURRENT_DEVICE:
+            torch.set_default_device(self.default_device)
+        if self.switched_on:
+            interception.switch_off()
 
 
 class VirtualMachine:
-    """`count` virtual GPUs. Use it as a context manager; see `multigpu.virtual_gpus`."""
+    """`count` virtual GPUs of `memory` bytes each; see `multigpu.virtual_gpus`.
+
+    Raises ValueError for a count below 1 or a size that cannot be read.
+    """
 
     is_virtual = True
 
@@ -32,7 +48,9 @@ class VirtualMachine:
         if count < 1:
             raise ValueError(f"virtual_gpus({count}): ask for at least one GPU")
         self._limit = parse_bytes(memory)
-        self._backing = torch.device(backing)
+        self.backing = torch.device(backing)
+        if self.backing.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # while torch.cuda is the real one
         self.traffic = Traffic()
         self.gpus: list[Gpu] = []
         self.forked = False  # whether this process was forked while the machine was switched on
@@ -42,7 +60,7 @@ class VirtualMachine:
     def grow(self, count: int) -> None:
         """Add GPUs until there are `count`."""
         for index in range(len(self.gpus), count):
-            self.gpus.append(Gpu(self, index, limit=self._limit, backing=self._backing))
+            self.gpus.append(Gpu(self, index, limit=self._limit))
 
     @property
     def devices(self) -> list[torch.device]:
@@ -67,15 +85,14 @@ class VirtualMachine:
             if active.virtual_machine() is None:
                 switching.switch_on()
             active.push(self)
-        self._thread.entries.append(interception.switch_on())
+        self._thread.entries.append(_Entry())
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._thread.entries.pop():
-            interception.switch_off()
+        self._thread.entries.pop().undo()
         with active.lock:
             if active.remove(self):
                 switching.switch_off()
 
     def __repr__(self) -> str:
-        return f"<{len(self.gpus)} virtual GPUs on {self._backing}>"
+        return f"<{len(self.gpus)} virtual GPUs on {self.backing}>"

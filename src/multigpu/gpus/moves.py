@@ -7,13 +7,10 @@ from typing import Any
 import torch
 
 from multigpu.gpus import active, lazy
-from multigpu.gpus.calls import call, run_in_core, takes_over
+from multigpu.gpus.calls import Args, Kwargs, call, run_in_core, takes_over
 from multigpu.gpus.devices import CPU, core_device, named
 from multigpu.gpus.interception import functions
 from multigpu.gpus.tensor import VirtualTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -36,7 +33,7 @@ def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return run_in_core(func, args, kwargs)
 
 
-@takes_over(torch._C._nn._parse_to)  # type: ignore[attr-defined]
+@takes_over(torch._C._nn._parse_to)
 def parse_to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """What `module.to(...)` makes of its arguments; only a bare number needs help."""
     if active.virtual_machine() is not None:
@@ -53,7 +50,7 @@ def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if active.virtual_machine() is None:
         return func(*args, **kwargs)
     tensor, *rest = args
-    options = dict(zip(("device", "non_blocking"), rest)) | kwargs
+    options = dict(zip(("device", "non_blocking"), rest, strict=False)) | kwargs
     device = options.pop("device", None)
     options["device"] = named("cuda" if device is None else device)
     return to(torch.Tensor.to, (tensor,), options)
@@ -77,7 +74,9 @@ def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return run_in_core(torch.Tensor.to, (made, core), {}).requires_grad_(requires_grad)
 
 
-def _from_tensor(func: Any, values: VirtualTensor, kwargs: Kwargs, core: torch.device | None) -> Any:
+def _from_tensor(
+    func: Any, values: VirtualTensor, kwargs: Kwargs, core: torch.device | None
+) -> Any:
     """From a tensor that is on a GPU already: stays there unless told otherwise."""
     options = {"device": core or values._gpu.carrier}
     if kwargs.get("dtype") is not None:
@@ -92,7 +91,7 @@ def _from_tensor(func: Any, values: VirtualTensor, kwargs: Kwargs, core: torch.d
 
 @takes_over(torch.Tensor.new_tensor)
 def new_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`tensor.new_tensor(values)`: on `tensor`'s device and with its dtype unless told otherwise."""
+    """`tensor.new_tensor(values)`: like `tensor` in device and dtype unless told otherwise."""
     tensor, *rest = args
     options = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
     return from_values(torch.tensor, tuple(rest), options)

@@ -20,7 +20,7 @@ from multigpu.gpus.randomness import lent
 from multigpu.gpus.tensor import VirtualTensor, put_back
 
 
-class Dispatch(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Brings operators without a tensor argument (factories) to `run`, too."""
 
     @classmethod

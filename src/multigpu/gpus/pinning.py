@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from multigpu.gpus import active
-from multigpu.gpus.calls import pinned, takes_over
+from multigpu.gpus.calls import Args, Kwargs, pinned, takes_over
 from multigpu.gpus.tensor import VirtualTensor
 
 
 @takes_over(torch.Tensor.is_pinned)
-def is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
     """`tensor.is_pinned()`."""
     if active.virtual_machine() is None:
         return bool(func(*args, **kwargs))
@@ -23,7 +23,7 @@ def is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 @takes_over(torch.Tensor.pin_memory)
-def pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """`tensor.pin_memory()`: a copy in pinned memory, or the tensor itself if it is there."""
     tensor: torch.Tensor = args[0]
     if active.virtual_machine() is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import _tensor_str
+import torch._tensor_str
 
 from multigpu.gpus.tensor import VirtualTensor
+
+_tensor_str: Any = torch._tensor_str
 
 
 def text_of(tensor: VirtualTensor) -> str:
@@ -17,9 +21,7 @@ def text_of(tensor: VirtualTensor) -> str:
         numbers = None
         if data.layout is torch.strided and data.numel() and not data.is_meta:
             numbers = _tensor_str._tensor_str(data, len("tensor("))
-        text: str = with_operators(
-            _tensor_str._str_intern, (tensor,), {"tensor_contents": numbers}
-        )
+        text: str = with_operators(_tensor_str._str_intern, (tensor,), {"tensor_contents": numbers})
     text = text.replace("Tensor(", "tensor(", 1)
     if isinstance(tensor, torch.nn.Parameter):
         text = text.replace("tensor(", "Parameter containing:\ntensor(", 1)

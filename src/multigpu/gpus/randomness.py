@@ -35,11 +35,12 @@ def native_dropout(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 @contextlib.contextmanager
 def lent(gpu: Gpu) -> Iterator[None]:
-    """Let the default generator stand in for `gpu`'s, for operators that know no other.
+    """Let the backing's default generator stand in for `gpu`'s: some operators know no other.
 
-    Meanwhile a CPU random number drawn in another thread comes from the GPU's generator.
+    Meanwhile, if the backing is the CPU, a random number that another thread draws on the CPU comes
+    from the GPU's generator, too.
     """
-    default = torch.default_generator
+    default = gpu.backing_generator
     with _lock:
         state = default.get_state()
         default.set_state(gpu.generator.get_state())

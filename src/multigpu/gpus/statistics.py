@@ -25,9 +25,7 @@ def allocator_statistics(index: int) -> dict[str, Any]:
     memory = gpu_at(index).meter.read()
     zeros = dict.fromkeys(_KINDS, 0)
     in_use = {**zeros, "current": memory.allocated, "peak": memory.peak}
-    statistics: dict[str, Any] = {
-        name: {pool: dict(zeros) for pool in _POOLS} for name in _UNKNOWN
-    }
+    statistics: dict[str, Any] = {name: {pool: dict(zeros) for pool in _POOLS} for name in _UNKNOWN}
     for name in _IN_USE:
         statistics[name] = {pool: dict(in_use if pool == "all" else zeros) for pool in _POOLS}
     for name in ("oversize_allocations", "oversize_segments"):

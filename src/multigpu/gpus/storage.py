@@ -13,11 +13,15 @@ from typing import Any
 import torch
 
 from multigpu.gpus import copies
-from multigpu.gpus.calls import run_in_core, takes_over
+from multigpu.gpus.calls import Args, Kwargs, run_in_core, takes_over
 from multigpu.gpus.devices import core_device, gpu_of, named
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.patches import Patches
 from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor, put_back
+
+# Untyped in PyTorch's own annotations.
+_Storage: Any = torch.UntypedStorage
+_TypedStorage: Any = torch.storage.TypedStorage
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -35,7 +39,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     def cpu(self) -> torch.UntypedStorage:
         copies.note(self._gpu, None, self.nbytes())
-        return torch.UntypedStorage(self.nbytes()).copy_(self, False)
+        return _Storage(self.nbytes()).copy_(self, False)  # type: ignore[no-any-return]
 
     def resize_(self, size: int) -> VirtualStorage:
         super().resize_(size)
@@ -65,8 +69,8 @@ def install(patches: Patches) -> None:
             return storage.cpu()  # type: ignore[no-any-return]
         gpu = gpu_of(core_device(device))
         if gpu is None:
-            return plain_to(storage, device=device, non_blocking=non_blocking)
-        copy = torch.UntypedStorage(storage.nbytes(), device=gpu.backing).copy_(storage, False)
+            return plain_to(storage, device=device, non_blocking=non_blocking)  # type: ignore[no-any-return]
+        copy = _Storage(storage.nbytes(), device=gpu.backing).copy_(storage, False)
         copies.note(getattr(storage, "_gpu", None), gpu, storage.nbytes())
         return on_gpu(copy, gpu)
 
@@ -74,7 +78,7 @@ def install(patches: Patches) -> None:
 
 
 @takes_over(torch.Tensor.set_)
-def set_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def set_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.set_(storage, offset, size, stride)`, which `torch.load` ends in."""
     tensor, *rest = args
     source = rest[0] if rest else kwargs.get("source")
@@ -108,8 +112,6 @@ def reduce(tensor: VirtualTensor) -> tuple[Any, ...]:
     if tensor.is_sparse:
         contents = (tensor._indices(), tensor._values(), tensor.size(), tensor.is_coalesced())
         return torch._utils._rebuild_sparse_tensor, (tensor.layout, contents)
-    typed = torch.storage.TypedStorage(
-        wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype, _internal=True
-    )
-    contents = (typed, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
-    return torch._utils._rebuild_tensor_v2, (*contents, tensor.requires_grad, hooks)
+    typed = _TypedStorage(wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype, _internal=True)
+    view = (typed, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
+    return torch._utils._rebuild_tensor_v2, (*view, tensor.requires_grad, hooks)

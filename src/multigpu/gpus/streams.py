@@ -99,6 +99,7 @@ class Event:
         self._seconds: float | None = None
 
     def record(self, stream: Any = None) -> None:
+        torch.cuda.synchronize()  # a real GPU as backing may still be at work
         self._seconds = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:

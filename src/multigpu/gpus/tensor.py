@@ -33,7 +33,7 @@ class VirtualTensor(torch.Tensor):
             raise NotImplementedError(
                 f"virtual GPUs hold dense and sparse_coo tensors, not {data.layout}"
             )
-        shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             data.shape,
             strides=data.stride(),
@@ -44,9 +44,9 @@ class VirtualTensor(torch.Tensor):
         )
         # Lazy conjugation and negation are marks on a tensor that the core must see.
         if data.is_conj():
-            torch._C._set_conj(shell, True)  # type: ignore[attr-defined]
+            torch._C._set_conj(shell, True)
         if data.is_neg():
-            torch._C._set_neg(shell, True)  # type: ignore[attr-defined]
+            torch._C._set_neg(shell, True)
         shell._data = data
         shell._gpu = gpu
         shell._holdings = gpu.hold(data)
@@ -59,7 +59,9 @@ class VirtualTensor(torch.Tensor):
         return intercept(func, types, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         from multigpu.gpus.operators import run
 
         return run(func, args, kwargs or {})
@@ -129,7 +131,7 @@ class VirtualTensor(torch.Tensor):
     def map2_(self, x: Any, y: Any, callable: Any) -> NoReturn:
         raise TypeError("map2_ is only implemented on CPU tensors")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
         from multigpu.gpus.printing import text_of
 
         return text_of(self)

@@ -69,6 +69,14 @@ def _properties(index: int) -> DeviceProperties:
     return DeviceProperties("Virtual GPU", gpu.meter.limit)
 
 
+def _reset_peak(index: int) -> None:
+    gpu_at(index).meter.reset_peak()
+
+
+def _is_forked() -> bool:
+    return active.machine_in_use().forked
+
+
 def _memory_info(index: int) -> tuple[int, int]:
     memory = gpu_at(index).meter.read()
     return memory.limit - memory.allocated, memory.limit
@@ -94,6 +102,17 @@ def _refuse_virtual(to_dlpack: Any) -> Any:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """Nothing to wait for and nothing to free: a virtual GPU does everything at once."""
+
+
+def _synchronizing(synchronize: Any) -> Any:
+    """Waits for the real GPU that backs the virtual ones, if one does."""
+
+    def wait(index: int | None = None) -> None:
+        backing = active.machine_in_use().backing
+        if backing.type == "cuda":
+            synchronize(backing.index or 0)
+
+    return wait
 
 
 def _lazy_init() -> None:
@@ -141,12 +160,11 @@ class Generator(metaclass=_AlsoVirtual):
 _CORE: dict[str, Any] = {
     "_cuda_getDevice": _current,
     "_cuda_setDevice": _set_device,
-    "_cuda_synchronize": _nothing,
     "_cuda_emptyCache": _nothing,
     "_cuda_ipc_collect": _nothing,
     "_cuda_memoryStats": allocator_statistics,
     "_cuda_resetAccumulatedMemoryStats": _nothing,
-    "_cuda_resetPeakMemoryStats": lambda index: gpu_at(index).meter.reset_peak(),
+    "_cuda_resetPeakMemoryStats": _reset_peak,
     "_cuda_getCurrentStream": _stream_data,
     "_cuda_getDefaultStream": lambda index: (0, index, 1),
     "_cuda_setStream": _set_stream,
@@ -160,13 +178,12 @@ _CORE: dict[str, Any] = {
     "_accelerator_maybeExchangeDevice": _exchange_device,
     "_accelerator_getStream": streams.current_stream,
     "_accelerator_setStream": streams.set_stream,
-    "_accelerator_synchronizeDevice": _nothing,
     "_accelerator_isAllocatorInitialized": lambda: True,
     "_accelerator_emptyCache": _nothing,
     "_accelerator_emptyHostCache": _nothing,
     "_accelerator_getDeviceStats": allocator_statistics,
     "_accelerator_resetAccumulatedStats": _nothing,
-    "_accelerator_resetPeakStats": lambda index: gpu_at(index).meter.reset_peak(),
+    "_accelerator_resetPeakStats": _reset_peak,
     "_accelerator_getMemoryInfo": _memory_info,
     "_broadcast": comm.broadcast,
     "_broadcast_out": comm.broadcast_out,
@@ -184,7 +201,7 @@ _CUDA: dict[str, Any] = {
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
     "_get_device_properties": _properties,
-    "_is_in_bad_fork": lambda: active.machine_in_use().forked,
+    "_is_in_bad_fork": _is_forked,
     "is_available": lambda: True,
     "device_count": _count,
     "default_generators": _Generators(),
@@ -203,6 +220,9 @@ _CUDA: dict[str, Any] = {
 
 def install(patches: Patches) -> None:
     """Let torch see the current virtual machine's GPUs."""
+    wait = _synchronizing(torch._C._accelerator_synchronizeDevice)
+    patches.set(torch._C, "_accelerator_synchronizeDevice", wait)
+    patches.set(torch._C, "_cuda_synchronize", wait)
     for name, value in _CORE.items():
         patches.set(torch._C, name, value)
     for name, value in _CUDA.items():

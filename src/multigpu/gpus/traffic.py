@@ -1,8 +1,8 @@
 """Every copy between devices, in the order it was made, and its bytes summed by link.
 
-    with virtual_gpus(2) as machine:
-        torch.ones(1000).to("cuda:1")
-        machine.traffic.by_link()      # {("cpu", "cuda:1"): 4000}
+with virtual_gpus(2) as machine:
+    torch.ones(1000).to("cuda:1")
+    machine.traffic.by_link()      # {("cpu", "cuda:1"): 4000}
 """
 
 from __future__ import annotations
