@@ -1,0 +1,61 @@
+"""The contracts page says what the code keeps: names, parameters, rooms, columns of the runs."""
+
+import ast
+import csv
+import re
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from multigpu.checking.verdicts import Verdict
+from multigpu.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+FUNCTIONS = [
+    node
+    for node in ast.parse((ROOT / "solutions" / "data_parallel.py").read_text()).body
+    if isinstance(node, ast.FunctionDef)
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+def test_the_parameters_of_an_exercise_are_those_of_its_contract(function: ast.FunctionDef) -> None:
+    page = (REFERENCE / "contracts_exercises.inc").read_text()
+    chapter = page.partition("\ndata_parallel\n")[2].partition("\ncollectives\n")[0]
+    written = re.search(rf"^``{function.name}\((.*)\) -> ", chapter, re.MULTILINE)
+    assert written, f"no contract for {function.name}"
+    promised = ast.parse(f"def f({written[1]}): ...").body[0]
+    assert isinstance(promised, ast.FunctionDef)
+    assert [a.arg for a in promised.args.args] == [a.arg for a in function.args.args]
+
+
+def test_the_page_names_every_room_and_nothing_else_as_existing() -> None:
+    table = (REFERENCE / "contracts.rst").read_text().partition("_contract-rooms:")[2]
+    rooms = re.findall(r"^``(\w+)`` +(exists|planned)", table, re.MULTILINE)
+    package = ROOT / "src" / "multigpu"
+    there = {p.stem for p in package.iterdir() if (p / "__init__.py").is_file() or p.stem == "cli"}
+    assert {name for name, state in rooms if state == "exists"} == there - {"commands"}
+
+
+def test_the_fields_of_json_are_those_of_the_contract() -> None:
+    page = " ".join((REFERENCE / "contracts.rst").read_text().split())
+    fields = page.partition("Each item has ")[2].partition(". *")[0]
+    record = Verdict("data_parallel.split", "pass", None, "", 1, 1, 0.5).record()
+    assert re.findall(r"``(\w+)``", fields) == list(record)
+
+
+def test_troubleshooting_names_only_commands_that_are_there() -> None:
+    pages = [ROOT / "docs" / "troubleshooting.rst", *(ROOT / "docs" / "messages").glob("*.inc")]
+    named = {n for page in pages for n in re.findall(r"``multigpu (\w+)", page.read_text())}
+    assert named
+    assert named <= set(COMMANDS)
+
+
+def test_every_run_on_the_hardware_page_is_complete_and_newest_come_first() -> None:
+    with (REFERENCE / "hardware.csv").open(newline="") as file:
+        runs = list(csv.DictReader(file))
+    assert all(len(run) == 6 and all(run.values()) for run in runs)
+    days = [date.fromisoformat(run["Date"]) for run in runs]
+    assert days == sorted(days, reverse=True)
