@@ -22,7 +22,7 @@ start: course
 	@$(BIN)/python -m multigpu start $(ARGS)
 
 test: tools $(SITE_TOOLS)
-	@$(BIN)/python -m multigpu.commands.site
+	-@$(BIN)/python -m multigpu.commands.site  # where it fails, the tests of the pages fail, too
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-gpu: tools
