@@ -33,6 +33,11 @@ class Mutant:
     message_id: str | None
     code: str
 
+    def record(self, verdict: str) -> dict[str, str]:
+        """One line of the table: this answer, and the verdict it got."""
+        kind = "right" if self.status == "pass" else "wrong"
+        return {"exercise": self.exercise, "answer": self.name, "kind": kind, "verdict": verdict}
+
     def module(self, solution: str) -> str:
         """The solution's module with this answer in the place of its own."""
         function = self.exercise.rpartition(".")[2]
