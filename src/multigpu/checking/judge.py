@@ -3,7 +3,9 @@
 import contextlib
 import io
 import os
-from collections.abc import Sequence
+import sys
+import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
@@ -58,11 +60,37 @@ def check_with(
         backing=backing,
         first_only=first_only,
     )
-    files = [str(course.check_file(e.chapter.module, e.function)) for e in exercises]
-    with contextlib.redirect_stdout(io.StringIO()):  # verdicts are all that may be printed
-        code = pytest.main([*OPTIONS, f"--rootdir={course.root}", *files], [checks])
-    if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
-        raise KeyboardInterrupt
-    if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-        checks.fault = checks.fault or f"pytest ended with exit code {code}"
+    paths = [
+        course.check_file(exercise.chapter.module, exercise.function) for exercise in exercises
+    ]
+    files = [str(path) for path in paths if path.is_file()]
+    if files:
+        with contextlib.redirect_stdout(io.StringIO()), fresh_modules(course.checks):
+            code = pytest.main([*OPTIONS, f"--rootdir={course.root}", *files], [checks])
+        if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
+            raise KeyboardInterrupt
+        if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            checks.fault = checks.fault or f"pytest ended with exit code {code}"
     return checks.verdicts()
+
+
+@contextlib.contextmanager
+def fresh_modules(folder: Path) -> Iterator[None]:
+    """Import the files of this folder anew, and put back what was imported before."""
+
+    def take() -> dict[str, types.ModuleType]:
+        inside = {
+            name: module
+            for name, module in sys.modules.items()
+            if (vars(module).get("__file__") or "").startswith(f"{folder}{os.sep}")
+        }
+        for name in inside:
+            del sys.modules[name]
+        return inside
+
+    before = take()
+    try:
+        yield
+    finally:
+        take()
+        sys.modules.update(before)

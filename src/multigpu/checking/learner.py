@@ -95,6 +95,8 @@ def by_value(drive: Drive, arguments: tuple[Any, ...]) -> bytes:
 def _send_by_value(name: str) -> None:
     """Have cloudpickle copy what the check's file, and those beside it, define."""
     folder = _folder(sys.modules[name])
+    if not folder:  # a notebook or a command line, which cloudpickle copies anyway
+        return
     beside = {m.__name__: m for m in list(sys.modules.values()) if _folder(m) == folder}
     for module in beside.values():
         cloudpickle.register_pickle_by_value(module)

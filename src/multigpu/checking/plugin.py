@@ -86,7 +86,8 @@ class Checks:
         dropped = []
         for item, name in marked:
             if name not in self._exercises:
-                raise pytest.UsageError(f"{item.nodeid}: there is no exercise {name}")
+                self.fault = f"{item.nodeid}: there is no exercise {name}"
+                raise pytest.UsageError(self.fault)
             if self._wanted is None or name in self._wanted:
                 self._tallies.setdefault(name, Tally(name, self._first_only)).total += 1
             else:
@@ -142,13 +143,15 @@ class Checks:
         tally = self._tallies[name]
         tally.seconds += report.duration
         error = call.excinfo.value if call.excinfo else None
+        learner = self._learners.get(item.nodeid)
         if isinstance(error, Refused):
+            if learner and learner.answers:
+                error.output = error.output or learner.answers[-1].output
             tally.fail(error)
             report.longrepr = f"{error.status} ({error.message_id})\n{error.message}"
         elif report.failed:
             tally.fault(report.longreprtext)
         elif report.when == "call" and report.passed:
-            learner = self._learners.pop(item.nodeid, None)
             if learner is None or not learner.answers:
                 tally.fault(f"{item.nodeid} passed without running the submission")
                 report.outcome, report.longrepr = "failed", "the check ran nothing"

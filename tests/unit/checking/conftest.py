@@ -45,6 +45,7 @@ def run(learner: Learner, submission: Path) -> Callable[..., Answer]:
 
     def run(source: str, drive=drive, *, gpus: int = 2, **limits: float) -> Answer:
         (submission / "data_parallel.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        learner.submission = Submission(submission)  # it keeps the text that it has read
         return learner.run(drive, BATCH, gpus=gpus, **limits)
 
     return run

@@ -1,0 +1,107 @@
+"""Which exercises a name means."""
+
+import pytest
+
+from multigpu.checking.catalog import Catalog, UnknownExercise
+from multigpu.checking.places import Course, CourseNotFound, find_course
+
+SOURCE = '''
+import torch
+CONSTANT = 1
+def split(batch: torch.Tensor, devices) -> list:
+    """Cut.
+
+    More.
+    """
+def _private(): ...
+def shard(n, *, epoch, seed=0): ...
+class DDP:
+    def __init__(self, module, bucket_bytes=25): ...
+class Bare: ...
+'''
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "tests" / "exercises").mkdir(parents=True)
+    (tmp_path / "solutions" / "data_parallel.py").write_text(SOURCE)
+    (tmp_path / "solutions" / "collectives.py").write_text("def split(t): ...\ndef shift(t): ...\n")
+    return Course(tmp_path)
+
+
+def names(exercises):
+    return [exercise.name for exercise in exercises]
+
+
+def test_exercises_are_the_public_functions_and_classes_in_order(course):
+    assert names(Catalog(course).exercises) == [
+        "data_parallel.split",
+        "data_parallel.shard",
+        "data_parallel.DDP",
+        "data_parallel.Bare",
+        "collectives.split",
+        "collectives.shift",
+    ]
+
+
+def test_an_exercise_knows_its_call_and_its_task(course):
+    split, shard, ddp, bare = Catalog(course).exercises[:4]
+    assert split.signature.text == "split(batch, devices)"
+    assert split.summary == "Cut."
+    assert shard.signature.positional == ("n",)
+    assert shard.signature.keyword_only == ("epoch", "seed")
+    assert shard.signature.text == "shard(n, *, epoch, seed=0)"
+    assert ddp.signature.text == "DDP(module, bucket_bytes=25)"
+    assert ddp.signature.positional == ("module", "bucket_bytes")
+    assert bare.signature.text == "Bare()"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("data_parallel.shard", ["data_parallel.shard"]),
+        ("shard", ["data_parallel.shard"]),
+        ("collectives", ["collectives.split", "collectives.shift"]),
+        ("exercises/collectives.py", ["collectives.split", "collectives.shift"]),
+    ],
+)
+def test_a_name_may_be_short(course, name, found):
+    assert names(Catalog(course).find(name)) == found
+
+
+def test_several_names_give_each_exercise_once_and_in_order(course):
+    found = Catalog(course).find_all(["shift", "collectives", "DDP"])
+    assert names(found) == ["data_parallel.DDP", "collectives.split", "collectives.shift"]
+    assert len(Catalog(course).find_all(["all", "shift"])) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("splt", "Did you mean"),
+        ("data_paralel.split", "Did you mean data_parallel.split?"),
+        ("colectives", "Did you mean collectives?"),
+        ("split", "split is in several modules: data_parallel.split, collectives.split"),
+        ("xyzzy", "`multigpu list` shows all"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_a_suggestion(course, name, message):
+    with pytest.raises(UnknownExercise, match=message):
+        Catalog(course).find(name)
+
+
+def test_a_command_about_one_exercise_needs_one(course):
+    with pytest.raises(UnknownExercise, match="means 2 exercises"):
+        Catalog(course).one("collectives")
+
+
+def test_the_course_is_found_from_any_folder_inside(course):
+    inside = course.root / "notebooks" / "deep"
+    inside.mkdir(parents=True)
+    assert find_course(inside).root == course.root
+
+
+def test_outside_the_course_the_error_says_where_to_go(tmp_path):
+    with pytest.raises(CourseNotFound, match="is not inside the course's folder"):
+        find_course(tmp_path)

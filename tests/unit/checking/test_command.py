@@ -1,0 +1,276 @@
+"""The ``multigpu`` command from a learner's chair."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from multigpu.checking.places import Course
+from multigpu.checking.starters import definitions, is_written, starter_of
+from multigpu.cli import main
+from multigpu.commands import check, watch
+
+from .conftest import COURSE
+
+FILE = "data_parallel.py"
+SPLIT = """
+def split(batch, devices):
+    print("looking at", len(batch), "rows")
+    return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
+"""
+WRONG_SPLIT = SPLIT.replace("batch.chunk", "batch[:-1].chunk")
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch, server):
+    """A copy of the course with fresh starters; the command runs in it, in the warm server."""
+    for folder in ("solutions", "tests"):
+        (tmp_path / folder).symlink_to(COURSE.root / folder)
+    (tmp_path / "exercises").mkdir()
+    (tmp_path / "exercises" / "hints").symlink_to(COURSE.hints)
+    starter = starter_of((COURSE.solutions / FILE).read_text(encoding="utf-8"))
+    (tmp_path / "exercises" / FILE).write_text(starter, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "exercises")
+    for module in (check, watch):
+        monkeypatch.setattr(module, "WarmServer", lambda: contextlib.nullcontext(server))
+    return Course(tmp_path)
+
+
+@pytest.fixture
+def command(course, capsys):
+    """``command("check", "split")``: the exit code and what was printed."""
+
+    def command(*arguments):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return command
+
+
+def write(course, source):
+    """Put a learner's answer into the file, below the starters that it replaces."""
+    path = course.exercises / FILE
+    starter = starter_of((COURSE.solutions / FILE).read_text(encoding="utf-8"))
+    path.write_text(f"{starter}\n{source}", encoding="utf-8")
+
+
+def test_without_a_name_the_first_exercise_that_does_not_pass_is_checked(command, course):
+    code, out = command("check")
+    assert code == 1
+    assert "data_parallel.split  not_started" in out
+    assert "replicate" not in out
+    write(course, SPLIT)
+    code, out = command("check")
+    assert code == 1
+    assert "data_parallel.split  pass" in out
+    assert "data_parallel.replicate  not_started" in out
+    code, out = command("check")
+    assert "data_parallel.split" not in out
+
+
+def test_a_wrong_answer_is_explained(command, course):
+    write(course, WRONG_SPLIT)
+    code, out = command("check", "split")
+    assert code == 1
+    for label in ("expected", "came", "usually", "where", "message   split.", "printed   looking"):
+        assert re.search(rf"^  {label}", out, re.MULTILINE), out
+    assert "multigpu hint data_parallel.split" in out
+    assert "\x1b" not in out
+
+
+def test_json_is_all_that_is_printed(command, course):
+    write(course, WRONG_SPLIT)
+    code, out = command("check", "split", "gather", "--json")
+    assert code == 1
+    records = json.loads(out)
+    keys = ["exercise", "status", "message_id", "message", "passed", "total", "seconds"]
+    assert [list(record) for record in records] == [keys, keys]
+    assert [record["exercise"] for record in records] == [
+        "data_parallel.split",
+        "data_parallel.gather",
+    ]
+    assert [record["status"] for record in records] == ["wrong", "not_started"]
+
+
+def test_another_folder_can_be_checked_and_is_not_remembered(command, course):
+    assert command("check", "split", "--submission", str(course.solutions))[0] == 0
+    assert "0 of 7 done" in command("list")[1]
+
+
+def test_a_folder_that_is_not_there(command):
+    code, out = command("check", "split", "--submission", "nowhere")
+    assert code == 1
+    assert "missing_file" in out
+    assert "There is no folder" in out
+
+
+@pytest.mark.parametrize("arguments", [("check", "splt"), ("hint", "splt"), ("reset", "splt")])
+def test_a_wrong_name_gets_a_suggestion(command, arguments):
+    assert command(*arguments) == (
+        2,
+        "There is no exercise splt. Did you mean data_parallel.split?\n",
+    )
+
+
+def test_outside_the_course(command, tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    code, out = command("check")
+    assert code == 2
+    assert "is not inside the course's folder" in out
+
+
+@pytest.mark.parametrize("arguments", [(), ("chek",), ("check", "--fast")])
+def test_wrong_usage(command, arguments):
+    with pytest.raises(SystemExit) as exit_:
+        command(*arguments)
+    assert exit_.value.code == 2
+
+
+def test_a_pass_holds_until_the_code_changes(command, course):
+    write(course, SPLIT)
+    assert command("check", "split")[0] == 0
+    assert "✓ split" in command("list")[1]
+    write(course, SPLIT + "# a comment, and a new function\ndef other(): ...\n")
+    assert "1 of 7 done" in command("list")[1]
+    write(course, SPLIT.replace("rows", "row"))
+    out = command("list")[1]
+    assert "0 of 7 done" in out
+    assert "not checked as it is now" in out
+
+
+def test_what_a_function_calls_belongs_to_it(command, course):
+    source = SPLIT.replace("batch.chunk(len(devices))", "cut(batch, devices)")
+    cut = "def cut(batch, devices):\n    return batch.chunk(len(devices))\n"
+    write(course, source + cut)
+    assert command("check", "split")[0] == 0
+    write(course, source + cut.replace("len(devices)", "1"))
+    assert "0 of 7 done" in command("list")[1]
+
+
+def test_next_shows_the_task_and_the_commands(command, course):
+    out = command("next")[1]
+    for text in ("split(batch, devices)", "Cut a batch into one chunk", FILE, "multigpu check"):
+        assert text in out
+    write(course, SPLIT)
+    command("check", "split")
+    assert command("next")[1].startswith("data_parallel.replicate")
+
+
+def test_hints_come_one_by_one_and_are_remembered(command):
+    first = command("hint", "split")[1]
+    assert first.count("hint ") >= 1
+    assert "hint 1 of 3" in first
+    assert "hint 2 of 3" not in first
+    assert "hint 2 of 3" in command("hint", "split", "--more")[1]
+    third = command("hint", "split", "--more")[1]
+    assert "hint 3 of 3" in third
+    assert "--peek" in third
+    assert command("hint", "split", "--more")[1] == command("hint", "split")[1] == third
+
+
+def test_the_solution_is_shown_after_a_pass_or_a_peek(command, course):
+    code, out = command("solution", "split")
+    assert code == 1
+    assert "does not pass yet" in out
+    assert "rows_per_chunk" in command("solution", "split", "--peek")[1]
+    write(course, SPLIT)
+    command("check", "split")
+    code, out = command("solution", "split")
+    assert code == 0
+    assert "rows_per_chunk" in out
+
+
+def kept(course):
+    return sorted((course.state / "kept").glob("*.py"))
+
+
+def test_reset_asks_first_and_keeps_a_copy(command, course, monkeypatch):
+    write(course, "def gather(outputs, device):\n    return 3\n")
+    before = (course.exercises / FILE).read_text()
+    monkeypatch.setattr("builtins.input", lambda question: "")
+    assert command("reset", "gather") == (1, "Nothing was changed.\n")
+    assert (course.exercises / FILE).read_text() == before
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    assert command("reset", "gather")[0] == 0
+    assert [path.read_text() for path in kept(course)] == [before]
+
+
+def test_reset_of_one_exercise_leaves_the_others(command, course):
+    starter = (course.exercises / FILE).read_text()
+    path = course.exercises / FILE
+    mine = starter.replace("    raise NotImplementedError", "    return None")
+    path.write_text(mine)
+    assert command("reset", "gather", "--yes")[0] == 0
+    written = {name: is_written(node) for name, node in definitions(path.read_text()).items()}
+    assert [name for name, is_mine in written.items() if not is_mine] == ["gather"]
+    assert command("reset", "data_parallel", "--yes")[0] == 0
+    assert path.read_text() == starter
+    assert len(kept(course)) == 2
+
+
+def test_reset_of_a_file_that_cannot_be_read_says_what_to_do(command, course):
+    path = course.exercises / FILE
+    path.write_text("def split(:\n")
+    code, out = command("reset", "split", "--yes")
+    assert code == 1
+    assert "line 1" in out
+    assert "multigpu reset data_parallel" in out
+    assert command("reset", "data_parallel", "--yes")[0] == 0
+
+
+def test_a_broken_memory_is_forgotten(command, course):
+    course.state.mkdir()
+    (course.state / "progress.json").write_text("{")
+    assert "0 of 7 done" in command("list")[1]
+
+
+def test_watch_checks_again_after_a_save_and_ends_with_ctrl_c(course, command, monkeypatch):
+    saves = iter([SPLIT, None])
+
+    def wait(folder, seen):
+        source = next(saves)
+        if source is None:
+            raise KeyboardInterrupt
+        write(course, source)
+
+    monkeypatch.setattr(watch, "wait_for_change", wait)
+    code, out = command("watch", "split")
+    assert code == 130
+    assert out.index("split  not_started") < out.index("split  pass") < out.index("stopped")
+
+
+def test_a_save_is_noticed(course):
+    path = course.exercises / FILE
+    seen = watch.stamps(course.exercises)
+    assert path in seen
+    os.utime(path, ns=(0, time.time_ns() + 10**9))
+    watch.wait_for_change(course.exercises, seen)  # returns
+
+
+def test_the_installed_command_needs_neither_torch_nor_pytest_to_start(tmp_path):
+    code = (
+        "import sys; from multigpu.cli import main; main(['list']);"
+        "assert not {'torch', 'pytest', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=COURSE.root, capture_output=True)
+
+
+@pytest.mark.parametrize("variable", ["PYTEST_ADDOPTS", "PYTEST_PLUGINS"])
+def test_settings_for_other_peoples_tests_do_not_disturb(variable):
+    """One true run from outside, with a learner's settings that would break pytest."""
+    done = subprocess.run(
+        [sys.executable, "-m", "multigpu", "check", "split", "--submission", "solutions", "--json"],
+        env=os.environ | {variable: "nothing_of_this_name --nonsense"},
+        cwd=COURSE.root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["status"] == "pass"

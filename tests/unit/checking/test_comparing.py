@@ -1,0 +1,69 @@
+"""The judge tells equal from nearly equal, and recognises known wrong values."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from multigpu.checking.comparing import (
+    all_same,
+    factor_between,
+    largest_difference,
+    recognise,
+    same,
+)
+
+VALUES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
+
+
+def test_another_order_of_addition_is_the_same():
+    assert same(VALUES + 1e-12, VALUES)
+    assert not same(VALUES + 1e-6, VALUES)
+
+
+def test_small_numbers_are_not_all_the_same():
+    assert not same(torch.full((2,), 1e-8, dtype=torch.float64), torch.zeros(2).double())
+
+
+def test_integers_must_be_equal():
+    assert not same(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
+
+
+@pytest.mark.parametrize("other", [VALUES.float(), VALUES[:1], VALUES.flatten()])
+def test_type_and_shape_count(other):
+    assert not same(other, VALUES)
+
+
+def test_nan_is_not_the_same_as_a_number():
+    assert not same(VALUES * torch.nan, VALUES)
+
+
+def test_a_missing_name_is_a_difference():
+    assert not all_same({"a": VALUES}, {"a": VALUES, "b": VALUES})
+    assert all_same({"a": VALUES}, {"a": VALUES.clone()})
+
+
+@pytest.mark.parametrize("factor", [Fraction(2), Fraction(1, 3), Fraction(3, 4), Fraction(4)])
+def test_a_constant_factor_is_found(factor):
+    assert factor_between(VALUES * float(factor), VALUES) == factor
+
+
+@pytest.mark.parametrize(
+    "came", [VALUES, VALUES + 1, VALUES * 0, -VALUES, VALUES * torch.nan, VALUES[:1]]
+)
+def test_nothing_else_is_called_a_factor(came):
+    assert factor_between(came, VALUES) is None
+
+
+def test_a_known_value_is_recognised():
+    known = {"twice": 2 * VALUES, "last": VALUES[[1, 1]]}
+    assert recognise(VALUES[[1, 1]], known) == "last"
+    assert recognise(VALUES[[0, 0]], known) is None
+
+
+def test_the_largest_difference_names_place_and_numbers():
+    came = VALUES.clone()
+    came[1, 0] = 7
+    assert largest_difference(came, VALUES) == "at [1, 0] is 7 and not 3"
+    assert largest_difference(torch.tensor(1), torch.tensor(2)) == "is 1 and not 2"
+    assert largest_difference(VALUES[0], VALUES) == "has the shape (2,) and not (2, 2)"

@@ -1,0 +1,80 @@
+"""Forbidden names are found where the exercise uses them, and nowhere else."""
+
+import pytest
+
+from multigpu.checking.catalog import CHAPTERS
+from multigpu.checking.names import first_refused_name
+from multigpu.checking.verdicts import Refused
+
+REFUSED = CHAPTERS[0].refused
+
+USES = {
+    "import torch\ndef split(b, d):\n    return torch.nn.parallel.scatter(b, d)": 3,
+    "import torch.nn.parallel as p\ndef split(b, d):\n    return p.scatter(b, d)": 3,
+    "from torch.nn import parallel\ndef split(b, d):\n    return parallel.scatter(b, d)": 3,
+    "from torch.nn.parallel import scatter as s\ndef split(b, d):\n    return s(b, d)": 3,
+    "from torch import nn\ndef split(b, d):\n    return getattr(nn, 'DataParallel')(b)": 3,
+    "def split(b, d):\n    from torch.nn import DataParallel\n    return DataParallel(b)": 2,
+    "def split(b, d):\n    import torch.cuda.comm\n    return torch.cuda.comm.scatter(b, d)": 2,
+    "import importlib\ndef split(b, d):\n"
+    "    return importlib.import_module('torch.nn.parallel').scatter(b, d)": 3,
+    "import torch as t\ndef cut(b, d):\n    return t.nn.parallel.scatter(b, d)\n"
+    "def split(b, d):\n    return cut(b, d)": 3,
+    "import torch\nscatter = torch.nn.parallel.scatter\ndef split(b, d):\n"
+    "    return scatter(b, d)": 2,
+    "import torch\nclass My(torch.nn.DataParallel): pass\ndef split(b, d):\n    return My(b)": 2,
+}
+
+HARMLESS = [
+    "def split(b, d):\n    return b  # like nn.DataParallel",
+    "def split(b, d):\n    'Not torch.nn.parallel.'\n    return b",
+    "from torch.nn import DataParallel\ndef split(b, d):\n    return b",
+    "from torch import nn\ndef split(b, d):\n    return b\ndef compare(m):\n"
+    "    return nn.DataParallel(m)",
+    "from torch import nn\ndef split(b, d):\n    return b\nif __name__ == '__main__':\n"
+    "    split(nn.DataParallel(None), 0)",
+    "def split(b, d):\n    parallel = b\n    return parallel",
+    "import parallel\ndef split(b, d):\n    return parallel.scatter(b)",
+    "from torch.nn import Parameter\ndef split(b, d):\n    return Parameter(b)",
+]
+
+
+@pytest.mark.parametrize(("source", "line"), USES.items())
+def test_uses_are_found_with_their_line(source, line):
+    assert first_refused_name(source, "split", REFUSED)[1] == line
+
+
+@pytest.mark.parametrize("source", HARMLESS)
+def test_mentions_are_harmless(source):
+    assert first_refused_name(source, "split", REFUSED) is None
+
+
+HIDDEN = {
+    "import torch\ndef split(b, d):\n    return getattr(torch.nn, 'Data' + 'Parallel')(b)": 3,
+    "import sys\ndef split(b, d):\n    return sys.modules['torch.nn.parallel'].scatter(b, d)": 3,
+    "import torch, threading\nname = 'paral' + 'lel'\ndef split(b, d):\n"
+    "    f = getattr(torch.nn, name).scatter\n"
+    "    work = lambda: f(b, d)\n"
+    "    t = threading.Thread(target=work); t.start(); t.join()": 5,
+    "import torch, functools\nname = 'paral' + 'lel'\ndef split(b, d):\n"
+    "    f = functools.partial(getattr(torch.nn, name).scatter, b)\n    return f(d)": 5,
+}
+
+
+@pytest.mark.parametrize(("source", "line"), HIDDEN.items())
+def test_a_hidden_name_is_found_when_it_is_called(run, source, line):
+    with pytest.raises(Refused) as refused:
+        run(source)
+    assert (refused.value.status, refused.value.message_id) == ("wrong", "refused_name")
+    assert f"where: data_parallel.py:{line}" in refused.value.message
+
+
+def test_torch_may_use_its_own_functions(run):
+    """Only calls from the learner's code count, not those that torch or a check makes."""
+
+    def drive(submission, devices, batch):
+        import torch
+
+        return submission.split(torch.nn.parallel.scatter(batch, devices), devices)
+
+    assert len(run("def split(b, d):\n    return b\n", drive).result) == 2

@@ -1,0 +1,107 @@
+"""However judge, server or worker end, nothing is left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from multigpu.checking.family import MARK, marked
+from multigpu.checking.verdicts import Refused
+from multigpu.checking.warm import WarmServer
+
+JUDGE = """
+    import sys
+    from pathlib import Path
+    from multigpu.checking.catalog import Catalog
+    from multigpu.checking.learner import Learner
+    from multigpu.checking.places import Course
+    from multigpu.checking.submission import Submission
+    from multigpu.checking.warm import WarmServer
+
+    def drive(submission, devices):
+        return submission.split(None, devices)
+
+    with WarmServer() as server:
+        print(server.mark, flush=True)
+        exercise = Catalog(Course(Path(sys.argv[1]))).one("split")
+        Learner(server, exercise, Submission(Path(sys.argv[2]))).run(drive, gpus=2, cpu=60, idle=60)
+"""
+COURSE = Path(__file__).resolve().parents[3]
+# A worker with a child in its group and a grandchild that fled; it says when they are there.
+FAMILY = """
+import os, subprocess, time
+def split(batch, devices):
+    subprocess.Popen(['sleep', '1000'])
+    subprocess.Popen(['sleep', '1000'], start_new_session=True)
+    open({ready!r}, 'w').close()
+    while True: pass
+"""
+
+
+@pytest.fixture
+def judge(tmp_path, submission):
+    """A judge in its own process whose worker is in the middle of its run, and its mark."""
+    ready = tmp_path / "ready"
+    (submission / "data_parallel.py").write_text(FAMILY.format(ready=str(ready)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(JUDGE), str(COURSE), str(submission)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        mark = process.stdout.readline().strip()
+        wait_until(ready.exists)
+        assert len(marked(mark)) == 4  # server, worker, child, grandchild
+        yield process, mark
+        process.kill()
+
+
+def wait_until(true, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_outlives_the_judge(judge, number):
+    process, mark = judge
+    process.send_signal(number)
+    process.wait(timeout=30)
+    wait_until(lambda: not marked(mark))
+
+
+def test_nothing_outlives_the_server(judge):
+    process, mark = judge
+    (server,) = (p for p in marked(mark) if p.ppid() == process.pid)
+    server.kill()
+    assert process.wait(timeout=30) == 1  # the judge says that the run failed
+    wait_until(lambda: not marked(mark))
+
+
+def test_a_worker_that_kills_the_server_is_a_crash_and_the_next_run_works(run):
+    source = "import os\ndef split(batch, devices):\n    os.kill(os.getppid(), 9)\n    input()\n"
+    with pytest.raises(Refused) as refused:
+        run(source)
+    assert (refused.value.status, refused.value.message_id) == ("crash", "killed_checker")
+    assert run("def split(batch, devices):\n    return 1\n").result == 1
+
+
+def test_closing_ends_the_server():
+    server = WarmServer()
+    process = psutil.Process(server.pid)
+    server.close()
+    server.close()
+    assert not process.is_running()
+
+
+def test_the_mark_is_found_in_the_environment_only():
+    assert os.environ.get(MARK) is None
+    assert marked("") == []

@@ -1,0 +1,53 @@
+"""Hanging, slow and starved workers are told apart by what they do, not by the clock."""
+
+import pytest
+
+from multigpu.checking.family import Signs
+from multigpu.checking.limits import Limits
+from multigpu.checking.pulse import Pulse
+
+LIMITS = Limits(cpu=6, idle=3, wall=60, host_memory=1000, processes=4)
+
+
+def life(seconds, *, cpu_per_second=0.0, runnable=False, memory=0, members=1):
+    """The first limit that a worker of this kind passes, and when."""
+    pulse = Pulse(LIMITS, 0.0, own_memory=500)
+    for tick in range(int(seconds / 0.05)):
+        now = tick * 0.05
+        signs = Signs(cpu_per_second * now, memory, runnable, members)
+        if excess := pulse.judge(now, signs):
+            return excess, now
+    return None
+
+
+@pytest.mark.parametrize(
+    ("worker", "excess"),
+    [
+        ({"cpu_per_second": 1.0, "runnable": True}, "busy"),
+        ({"cpu_per_second": 4.0, "runnable": True}, "busy"),
+        ({}, "blocked"),
+        ({"cpu_per_second": 0.01}, "blocked"),
+        ({"cpu_per_second": 0.09}, "slow"),  # it does something, but too little
+        ({"memory": 1600}, "memory"),
+        ({"memory": 5 * 450, "members": 5}, "processes"),
+    ],
+)
+def test_each_kind_of_excess(worker, excess):
+    assert life(100, **worker)[0] == excess
+
+
+def test_a_starved_worker_is_not_blocked():
+    assert life(50, cpu_per_second=0.0, runnable=True) is None
+
+
+def test_a_blocked_worker_is_found_after_the_idle_time():
+    assert life(100)[1] == pytest.approx(LIMITS.idle, abs=0.1)
+
+
+def test_a_pause_is_no_block():
+    pulse = Pulse(LIMITS, 0.0, own_memory=0)
+    cpu = 0.0
+    for tick in range(200):
+        working = tick % 50 < 10  # half a second of work, two seconds of rest
+        cpu += 0.05 * working
+        assert pulse.judge(tick * 0.05, Signs(cpu, 0, working, 1)) is None

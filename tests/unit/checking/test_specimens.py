@@ -1,0 +1,47 @@
+"""The model that checks use has all that a copy can lose, and computes row by row."""
+
+import torch
+
+from multigpu.checking.specimens import WIDTH, Specimen, snapshot
+
+
+def test_a_seed_fixes_every_number_and_none_are_random():
+    first, second, other = (snapshot(Specimen(seed)) for seed in (1, 1, 2))
+    for kind in ("parameters", "buffers"):
+        for name, tensor in first[kind].items():
+            assert torch.equal(tensor, second[kind][name])
+            assert not torch.equal(tensor, other[kind][name])
+    random = [Specimen().encode.weight for _ in range(2)]
+    assert not torch.equal(*random)
+
+
+def test_it_has_everything_that_a_copy_can_lose():
+    model = Specimen(seed=1)
+    buffers, state = dict(model.named_buffers()), model.state_dict()
+    assert model.decode.weight is model.encode.weight
+    assert [name for name, p in model.named_parameters() if not p.requires_grad] == [
+        "frozen.weight"
+    ]
+    assert [name for name, p in model.named_parameters() if p.ndim == 0] == ["gain.scale"]
+    assert set(buffers) - set(state) == {"position"}
+    assert [name for name, b in buffers.items() if not b.is_floating_point()] == ["batches"]
+    assert [name for name, part in model.named_modules() if not part.training] == ["frozen"]
+
+
+def test_every_trained_parameter_matters():
+    model = Specimen(seed=1)
+    model(torch.ones(2, WIDTH, dtype=torch.float64)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == (name == "frozen.weight"), name
+        assert parameter.grad is None or parameter.grad.abs().min() > 0, name
+
+
+def test_rows_do_not_see_each_other():
+    model, rows = Specimen(seed=1), torch.randn(3, WIDTH, dtype=torch.float64)
+    apart = torch.cat([model(row[None]) for row in rows])
+    torch.testing.assert_close(model(rows), apart)
+
+
+def test_a_snapshot_shows_what_is_one_object():
+    objects = snapshot(Specimen(seed=1))["objects"]
+    assert objects["encode.weight"] == objects["decode.weight"] != objects["encode.bias"]

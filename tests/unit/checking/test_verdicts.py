@@ -1,0 +1,199 @@
+"""From checks to verdicts: what is counted, what stops, and whose fault it is."""
+
+import textwrap
+
+import pytest
+
+from multigpu.checking.catalog import Catalog
+from multigpu.checking.judge import check_with
+from multigpu.checking.places import Course
+from multigpu.checking.verdicts import Verdict, Wrong, exit_code
+
+HEAD = """
+import pytest, torch
+from multigpu.checking import Wrong, exercise
+
+def drive(submission, devices, number):
+    return submission.double(number)
+
+def judge(answer, right):
+    if answer.result != right:
+        raise Wrong(
+            "double.other", expected=str(right), came=str(answer.result), usually="a slip",
+            where=answer.where,
+        )
+"""
+CHECKS = """
+@exercise("data_parallel.double")
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_numbers(learner, number):
+    judge(learner.run(drive, number, gpus=1), 2 * number)
+"""
+RIGHT = "def double(x):\n    return 2 * x\n"
+
+
+@pytest.fixture
+def check(server, tmp_path):
+    """``check(source, checks)``: the verdict on a learner's text in a course of one exercise."""
+
+    def check(source=RIGHT, checks=CHECKS, **options):
+        course = Course(tmp_path)
+        for folder in (course.solutions, course.checks / "data_parallel", course.exercises):
+            folder.mkdir(parents=True, exist_ok=True)
+        (course.solutions / "data_parallel.py").write_text(RIGHT)
+        if source is not None:
+            (course.exercises / "data_parallel.py").write_text(source)
+        if checks is not None:
+            text = HEAD + textwrap.dedent(checks)
+            course.check_file("data_parallel", "double").write_text(text)
+        exercises = Catalog(course).exercises
+        (verdict,) = check_with(server, exercises, course, submission=course.exercises, **options)
+        return verdict
+
+    return check
+
+
+def test_a_right_answer_passes_all_checks(check):
+    verdict = check()
+    assert verdict.seconds > 0
+    assert verdict == Verdict("data_parallel.double", "pass", None, "", 3, 3, verdict.seconds)
+
+
+def test_after_a_wrong_answer_the_other_checks_still_count(check):
+    verdict = check("def double(x):\n    print('hm')\n    return x * x\n")
+    assert (verdict.status, verdict.message_id) == ("wrong", "double.other")
+    assert (verdict.passed, verdict.total) == (1, 3)  # 2 * 2 is 2 ** 2
+    assert verdict.message == ("expected: 2\ncame: 1\nusually: a slip\nwhere: data_parallel.py:3")
+
+
+def test_with_first_only_they_do_not(check):
+    verdict = check("def double(x):\n    return x * x\n", first_only=True)
+    assert (verdict.status, verdict.passed, verdict.total) == ("wrong", 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("def double(x):\n    if x > 1: raise ValueError\n    return 2 * x\n", "crash"),
+        ("def double(x):\n    if x > 1: raise NotImplementedError\n    return 2\n", "not_started"),
+    ],
+)
+def test_anything_else_ends_the_exercise(check, source, status):
+    verdict = check(source)
+    assert (verdict.status, verdict.passed, verdict.total) == (status, 1, 3)
+
+
+def test_what_was_printed_before_a_crash_is_kept(check):
+    assert check("def double(x):\n    print('x is', x)\n    return 1 / 0\n").output == "x is 1\n"
+
+
+def test_a_missing_file(check):
+    verdict = check(source=None)
+    assert (verdict.status, verdict.passed, verdict.total) == ("missing_file", 0, 3)
+    assert "There is no file data_parallel.py" in verdict.message
+
+
+FAULTS = {
+    "an assertion fails": (
+        """
+        @exercise("data_parallel.double")
+        def test_it(learner):
+            assert learner.run(drive, 1, gpus=1).result == 7
+        """,
+        "AssertionError",
+    ),
+    "it stumbles": (
+        """
+        @exercise("data_parallel.double")
+        def test_it(learner):
+            learner.run(drive, 1, gpus=1).result.nothing
+        """,
+        "AttributeError",
+    ),
+    "it runs nothing": (
+        """
+        @exercise("data_parallel.double")
+        def test_it(learner):
+            pass
+        """,
+        "passed without running the submission",
+    ),
+    "it is skipped": (
+        """
+        @exercise("data_parallel.double")
+        def test_it(learner):
+            pytest.skip("not here")
+        """,
+        "no check of data_parallel.double ran",
+    ),
+    "its drive fails": (
+        """
+        def drive(submission, devices):
+            return 1 / 0
+        @exercise("data_parallel.double")
+        def test_it(learner):
+            learner.run(drive, gpus=1)
+        """,
+        "failed before it called the exercise: ZeroDivisionError",
+    ),
+    "it has no checks": ("", "no check of data_parallel.double ran"),
+    "it cannot be imported": ("import nothing_of_this_name", "nothing_of_this_name"),
+    "it is no Python": ("def", "SyntaxError"),
+    "it names no exercise": (
+        """
+        @exercise("data_parallel.treble")
+        def test_it(learner):
+            pass
+        """,
+        "there is no exercise data_parallel.treble",
+    ),
+    "its file is missing": (None, "no check of data_parallel.double ran"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_check_is_not_the_learners(check, fault):
+    checks, text = FAULTS[fault]
+    verdict = check(checks=checks)
+    assert (verdict.status, verdict.message_id) == ("checker_fault", "checker_fault")
+    assert text in verdict.message
+    assert exit_code([verdict]) == 3
+
+
+def test_a_learner_cannot_cause_a_fault_by_an_odd_result(check):
+    verdict = check("class Odd:\n    __eq__ = lambda s, o: True\ndouble = lambda x: Odd()\n")
+    assert (verdict.status, verdict.message_id) == ("wrong", "double.other")
+
+
+def test_pytest_itself_gives_the_same_verdict(check, pytester, tmp_path):
+    check()
+    (tmp_path / "exercises" / "data_parallel.py").write_text("def double(x):\n    return x\n")
+    options = ("-p", "multigpu.checking.plugin", "--import-mode=importlib", "--rootdir", tmp_path)
+    arguments = (*options, "--submission", tmp_path / "exercises", tmp_path / "tests")
+    result = pytester.runpytest_inprocess(*arguments)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["came: 1", "data_parallel.double * wrong * 0/3 * double.other"])
+    result = pytester.runpytest_inprocess(*options, tmp_path / "tests")  # the solutions
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["data_parallel.double * pass * 3/3"])
+
+
+def verdict(status):
+    return Verdict("data_parallel.double", status, None, "", 0, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (["pass", "pass"], 0),
+        (["pass", "wrong"], 1),
+        (["hang"], 1),
+        (["not_started", "checker_fault"], 3),
+    ],
+)
+def test_exit_codes(statuses, code):
+    assert exit_code([verdict(status) for status in statuses]) == code
+
+
+def test_a_message_leaves_out_what_it_does_not_know():
+    assert Wrong("f.x", expected="1", came="2", usually="").message == "expected: 1\ncame: 2"
