@@ -109,9 +109,9 @@ class OpenNotebook(SphinxDirective):
         )
         how = html(
             "p",
-            text("To work in it, type "),
+            text("To work in this notebook, type "),
             html("code", text("make start")),
-            text(" in the course's folder: it opens "),
+            text(" in the folder of the course: it opens "),
             html("code", text(f"notebooks/{name}")),
             text(" in JupyterLab, next to this page."),
             data_how_to_start="",

@@ -34,7 +34,8 @@ def commands(exercise):
 
 
 def signature(exercise):
-    return nodes.literal_block(exercise.signature, exercise.signature, language="python3")
+    words = exercise.signature
+    return nodes.literal_block(words, words, language="python3", classes=["course-signature"])
 
 
 class FromSource(SphinxDirective):

@@ -108,12 +108,15 @@ def table(size, run, labels):
     body = html("tbody")
     for hand, dp in zip(run["hand"], run["dp"], strict=True):
         name = html("th", text(labels[hand["movement"]]), scope="row")
-        body += html("tr", name, told(hand), told(dp))
-    totals = (f"{total(run[side]):,} B" for side in SIDES)
+        body += html("tr", name, told("hand", hand), told("dp", dp))
+    totals = (
+        html("td", html("p", text(f"{total(run[side]):,} B")), data_side=title)
+        for side, (title, _) in SIDES.items()
+    )
     foot = html(
         "tr",
         html("th", text("All of these"), scope="row"),
-        *(html("td", text(words)) for words in totals),
+        *totals,
     )
     caption = html("caption", text(f"One step on {size} GPUs"))
     made = html(
@@ -122,8 +125,8 @@ def table(size, run, labels):
     return html("div", made, classes=["course-scroll"], data_gpus=size, tabindex="0")
 
 
-def told(frame):
-    cell = html("td", html("p", text(frame["says"])))
+def told(side, frame):
+    cell = html("td", html("p", text(frame["says"])), data_side=SIDES[side][0])
     if frame["copies"]:
         items = (
             nodes.list_item("", nodes.paragraph("", sentence(copy))) for copy in frame["copies"]
