@@ -81,7 +81,7 @@ def test_work_that_python_ends_by_itself(run, work):
         ("def split(batch, devices):\n    if batch is None:\n        return 1\n    return 2\n", 4),
         (
             "def split(batch, devices):\n    try:\n        return 1\n    finally:\n        x = 2\n",
-            5,
+            3,
         ),
         ("def split(batch, devices):\n    x = 1\n", 2),
         ("split = lambda batch, devices: 1\n", 1),
