@@ -70,11 +70,12 @@ def check(name: str) -> None:
     An exercise that does not pass is no error here: the notebook goes on. Raises RuntimeError if
     there is no such exercise, or if the checker itself fails.
     """
-    command = _multigpu("check", name)
-    done = _run(command, this_course(), stderr=subprocess.STDOUT)
+    done = _run(_multigpu("check", name), this_course())
     print(done.stdout.strip())
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"`multigpu check {name}` ended with exit code {done.returncode}")
+        raise RuntimeError(
+            f"`multigpu check {name}` ended with exit code {done.returncode}: {_last(done.stderr)}"
+        )
     print(f"\n{name}: {'passed' if done.returncode == 0 else 'not passed yet'}")
 
 
@@ -128,9 +129,9 @@ def _statuses(course: Course, module: str, source: str) -> dict[str, str]:
         f"{module}.{name}" for name, node in nodes if name in exercises and not is_starter(node)
     ]
     print(f"checking what you wrote in {module}.py ...", flush=True)  # takes some seconds
-    done = _run(_multigpu("check", *names, "--json"), course, stderr=subprocess.PIPE)
+    done = _run(_multigpu("check", *names, "--json"), course)
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"the check of {', '.join(names)} failed: {done.stderr.strip()[-1000:]}")
+        raise RuntimeError(f"the check of {', '.join(names)} failed: {_last(done.stderr)}")
     return {verdict["exercise"]: verdict["status"] for verdict in json.loads(done.stdout)}
 
 
@@ -138,12 +139,18 @@ def _multigpu(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "multigpu", *arguments]
 
 
-def _run(command: list[str], course: Course, *, stderr: int) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], course: Course) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    environment.pop("PYTHONWARNINGS", None)  # those of the notebook are not the checker's
     return subprocess.run(
         command, cwd=course.root, env=environment, timeout=SECONDS, text=True, encoding="utf-8",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
     )  # fmt: skip
+
+
+def _last(words: str) -> str:
+    """The end of an error output: where the reason stands."""
+    return words.strip()[-1000:]
 
 
 def _load(path: Path) -> Any:
