@@ -51,6 +51,7 @@ copybutton_selector = "div.highlight pre"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "multigpu"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["course.css"]
 html_js_files = [("course.js", {"defer": "defer"})]
@@ -59,7 +60,12 @@ html_copy_source = False
 html_domain_indices = False
 html_show_sourcelink = False
 html_theme_options = {
-    "logo": {"text": "multigpu"},
+    "logo": {
+        "text": "multigpu",
+        "image_light": "_static/icon.svg",
+        "image_dark": "_static/icon.svg",
+        "alt_text": "",  # the name stands beside it
+    },
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
     "navbar_persistent": ["search-button"],
