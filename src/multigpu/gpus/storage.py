@@ -41,6 +41,19 @@ class VirtualStorage(torch.UntypedStorage):
         copies.note(self._gpu, None, self.nbytes())
         return _Storage(self.nbytes()).copy_(self, False)  # type: ignore[no-any-return]
 
+    def clone(self) -> VirtualStorage:
+        return on_gpu(self._data_again(), self._gpu)
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> torch.UntypedStorage:
+        """For the data of a copied tensor: a plain storage, shared where this one is shared."""
+        copied = memo.setdefault("torch", {})
+        if self._cdata not in copied:
+            copied[self._cdata] = self._data_again()
+        return copied[self._cdata]  # type: ignore[no-any-return]
+
+    def _data_again(self) -> Any:
+        return _Storage(self.nbytes(), device=self._gpu.backing).copy_(self, False)
+
     def resize_(self, size: int) -> VirtualStorage:
         super().resize_(size)
         self._gpu.hold_storage(self)

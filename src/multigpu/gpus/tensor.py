@@ -7,6 +7,7 @@ puts the results into new shells on the same GPU.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -28,20 +29,26 @@ class VirtualTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, gpu: Gpu) -> VirtualTensor:
+        if torch.is_inference_mode_enabled() and not data.is_inference():
+            with torch.inference_mode(False):  # the view of a tensor from outside inference mode
+                return VirtualTensor(data, gpu)
         strided = data.layout is torch.strided
         if not strided and data.layout is not torch.sparse_coo:
             raise NotImplementedError(
                 f"virtual GPUs hold dense and sparse_coo tensors, not {data.layout}"
             )
-        shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(
-            cls,
-            data.shape,
-            strides=data.stride(),
-            storage_offset=data.storage_offset() if strided else None,
-            dtype=data.dtype,
-            layout=data.layout,
-            device=gpu.carrier,
-        )
+        # In inference mode too, a view of an ordinary tensor is an ordinary one: so is its shell.
+        ordinary = torch.is_inference_mode_enabled() and not data.is_inference()
+        with torch.inference_mode(False) if ordinary else nullcontext():
+            shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(
+                cls,
+                data.shape,
+                strides=data.stride(),
+                storage_offset=data.storage_offset() if strided else None,
+                dtype=data.dtype,
+                layout=data.layout,
+                device=gpu.carrier,
+            )
         # Lazy conjugation and negation are marks on a tensor that the core must see.
         if data.is_conj():
             torch._C._set_conj(shell, True)
@@ -135,6 +142,11 @@ class VirtualTensor(torch.Tensor):
         from multigpu.gpus.printing import text_of
 
         return text_of(self)
+
+    def __format__(self, format_spec: str) -> str:
+        # torch formats the number inside only where the class is exactly torch.Tensor
+        number = self.item() if self.dim() == 0 else None
+        return object.__format__(self, format_spec) if number is None else format(number, format_spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         from multigpu.gpus.identity import deep_copy
