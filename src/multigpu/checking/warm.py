@@ -55,11 +55,13 @@ class WarmServer:
             send(self._connection, header, payload)
             return receive(self._connection)
         except Closed:
-            self.close()
+            self._stop()
             for process in marked(self.mark):  # nobody else is left to end what it had started
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            text = self._last_words()
+            with self._errors:
+                self._errors.seek(0)
+                text = self._errors.read().decode(errors="replace")[-2000:]
             self._start()
             raise ServerDied(text) from None
 
@@ -68,12 +70,12 @@ class WarmServer:
         """The server's process."""
         return self._process.pid
 
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-2000:]
-
     def close(self) -> None:
         """End the server and whatever it runs."""
+        self._stop()
+        self._errors.close()
+
+    def _stop(self) -> None:
         self._connection.close()
         try:
             self._process.wait(timeout=10)
