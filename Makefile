@@ -47,6 +47,6 @@ course:
 tools:
 	$(INSTALL) course test
 
-# Checks of the built pages: axe-core and html-validate. Without npm those tests say so.
+# Checks of the built pages: axe-core and html-validate. Where they are missing, their tests say so.
 $(SITE_TOOLS): tests/site/package-lock.json
-	@if command -v npm >/dev/null; then npm ci --silent --no-audit --no-fund --prefix tests/site; fi
+	-@npm ci --silent --no-audit --no-fund --prefix tests/site && touch $@

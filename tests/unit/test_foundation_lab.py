@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,10 +74,22 @@ def launch(folder: Path, port: int) -> Server:
 def server(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
 ) -> Iterator[Server]:
-    running = launch(tmp_path_factory.mktemp("course"), free_port())
-    yield running
-    running.process.terminate()
-    running.process.communicate(timeout=30)
+    with ending(launch(tmp_path_factory.mktemp("course"), free_port())) as running:
+        yield running
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Server]:
+    """A server for a test that ends it."""
+    with ending(launch(tmp_path, free_port())) as running:
+        yield running
+
+
+@contextmanager
+def ending(running: Server) -> Iterator[Server]:
+    with running.process:
+        yield running
+        running.process.kill()  # in vain where the test has ended it
 
 
 class Browser:
@@ -145,12 +158,10 @@ def test_the_lab_asks_the_outside_nothing(server: Server) -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_server_and_its_kernels(
-    tmp_path: Path, free_port: Callable[[], int], ending: signal.Signals
+    own_server: Server, ending: signal.Signals
 ) -> None:
-    running = launch(tmp_path, free_port())
-    request = urllib.request.Request(
-        f"{running.home}/api/kernels?token={running.token}", data=b"{}", method="POST"
-    )
+    running, kernels = own_server, f"/api/kernels?token={own_server.token}"
+    request = urllib.request.Request(running.home + kernels, data=b"{}", method="POST")
     with urllib.request.urlopen(request, timeout=60) as reply:
         assert reply.status == 201
     family = psutil.Process(running.process.pid).children(recursive=True)

@@ -111,26 +111,9 @@ def test_what_the_server_left_behind_is_ended(
     assert not psutil.pid_exists(left[0].pid)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_during_the_build_ends_the_build(
-    options: Options, ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
+def test_a_build_that_is_stopped_ends_the_command_and_nothing_opens(
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def build(root: Path) -> bool:
-        started.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
-        signal.raise_signal(ending)
-        return True
-
-    usual = signal.getsignal(ending)
-    monkeypatch.setattr(site, "build", build)
+    monkeypatch.setattr(site, "build", lambda root: signal.raise_signal(signal.SIGTERM))
     assert start.run(options()) == 0
-    assert not psutil.pid_exists(started[0].pid)
-    assert signal.getsignal(ending) == usual
-
-
-def test_processes_of_somebody_else_live_on() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        with start.leaving_no_process():
-            pass
-        assert other.poll() is None
+    assert capsys.readouterr().out.endswith("Stopped.\n")

@@ -2,5 +2,6 @@
 
 A sub-command is a module with ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit
 code. Beside them: ``start`` builds the pages with :mod:`.site` and serves them with :mod:`.lab`,
-``doctor`` takes its findings from :mod:`.health`, and :mod:`.folder` finds the repository.
+``doctor`` takes its findings from :mod:`.health`; :mod:`.folder` finds the repository and
+:mod:`.leftovers` ends the processes that a command started.
 """

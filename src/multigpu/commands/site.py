@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from multigpu.commands.folder import NoCourseFolder, course_folder
+from multigpu.commands.leftovers import leaving_no_process
 
 SOURCES = ("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt")
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
@@ -168,7 +169,9 @@ def main() -> int:
     """Build the site if it is stale and say where it is."""
     try:
         root = course_folder()
-        if not build(root):
+        with leaving_no_process():
+            built = build(root)
+        if not built:
             print("The site did not build: the warnings above say why.", file=sys.stderr)
             return 1
     except (CannotBuild, NoCourseFolder) as problem:

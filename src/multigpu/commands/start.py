@@ -2,17 +2,13 @@
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
 from multigpu.commands import site
 from multigpu.commands.folder import NoCourseFolder, course_folder
+from multigpu.commands.leftovers import leaving_no_process
 
 USAGE = 2  # exit code: nothing is wrong with the course, something has to be changed first
 
@@ -86,27 +82,3 @@ def open_course(root: Path, *, port: int, open_browser: bool) -> None:
     commands = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join([commands, os.environ.get("PATH", os.defpath)])
     serve(root, port=port, open_browser=open_browser)
-
-
-@contextmanager
-def leaving_no_process() -> Iterator[None]:
-    """End what was started inside and still runs: kernels, terminals, a stopped build.
-
-    A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
-    """
-    before = psutil.Process().children(recursive=True)
-    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in endings}
-    try:
-        yield
-    finally:
-        for ending, handler in usual.items():
-            signal.signal(ending, handler)
-        left = [child for child in psutil.Process().children(recursive=True) if child not in before]
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-        _, deaf = psutil.wait_procs(left, timeout=5)
-        for process in deaf:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
