@@ -1,0 +1,123 @@
+"""The course's Sphinx extension, piece by piece: quizzes, outputs, records, exercises."""
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+from course import execution, outputs, quiz, starters  # noqa: E402 (found through sys.path)
+
+
+def test_a_choice_may_go_on_in_the_next_line() -> None:
+    first, second = quiz.choices_of(["- [ ] one | no,", "  not one", "- [x] two | yes"])
+    assert (first.words, first.answer, first.is_right) == ("one", "no, not one", False)
+    assert (second.answer, second.is_right, second.line) == ("yes", True, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["one | no"], "starts with"),
+        (["- [x] one", "- [ ] two | no"], "has no answer"),
+        (["- [ ] one | no", "- [ ] two | no"], "one of them marked"),
+        (["- [x] one | yes"], "two choices or more"),
+    ],
+)
+def test_a_quiz_that_cannot_be_answered_is_refused(lines: list[str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        quiz.choices_of(lines)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("a `b` c", "a ``b`` c"),
+        ("a ``b`` and `c`", "a ``b`` and ``c``"),
+        ("the :doc:`page <here>`", "the :doc:`page <here>`"),
+        ("a `link <https://example.org>`_", "a `link <https://example.org>`_"),
+    ],
+)
+def test_single_backticks_mean_code_and_roles_stay(written: str, meant: str) -> None:
+    assert quiz.BACKTICKS.sub(r"``\1``", written) == meant
+
+
+def stream(words: str, name: str = "stdout") -> nbformat.NotebookNode:
+    return nbformat.v4.new_output("stream", name=name, text=words)
+
+
+def test_prints_that_follow_each_other_are_one_block() -> None:
+    joined = outputs.joined([stream("a\n"), stream("b\n"), stream("c\n", "stderr")])
+    assert [output["text"] for output in joined] == ["a\nb\n", "c\n"]
+
+
+def test_colours_of_the_terminal_do_not_reach_the_page() -> None:
+    assert outputs.printed("\x1b[31mred\x1b[0m\n", "course-stdout").astext() == "red"
+
+
+def test_an_svg_is_preferred_to_its_words() -> None:
+    shown = outputs.displayed({"image/svg+xml": "<?xml?><svg></svg>", "text/plain": "<Figure>"})
+    assert shown.astext() == "<svg></svg>"
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which cells a kernel would have run."""
+    sources: list[str] = []
+
+    def run(notebook: Any, **_: Any) -> None:
+        sources.extend(cell.source for cell in notebook.cells)
+
+    monkeypatch.setattr(execution, "run", run)
+    return sources
+
+
+def execute(source: str, record: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    execution.executed(notebook, record=record, folder=record.parent, seconds_per_cell=1)
+
+
+def test_a_cell_runs_again_only_when_it_or_the_code_has_changed(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "_recorded" / "page.ipynb"
+    execute("1", record)
+    execute("1", record)
+    assert ran == ["1"]
+    execute("2", record)
+    assert ran == ["1", "2"]
+    monkeypatch.setattr(execution, "state_of_the_code", lambda: "src has changed")
+    execute("2", record)
+    assert ran == ["1", "2", "2"]
+
+
+def test_a_failure_is_not_taken_for_a_result(tmp_path: Path, monkeypatch: Any) -> None:
+    def fails(notebook: Any, **_: Any) -> None:
+        raise execution.CellFailed(0, "NameError")
+
+    monkeypatch.setattr(execution, "run", fails)
+    with pytest.raises(execution.CellFailed):
+        execute("wrong", tmp_path / "page.ipynb")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("module", sorted(path.stem for path in ROOT.glob("solutions/*.py")))
+def test_every_exercise_has_its_task_and_its_command_on_the_page(site: Path, module: str) -> None:
+    html = (site / "exercises" / f"{module}.html").read_text(encoding="utf-8")
+    page = BeautifulSoup(html, "html.parser")
+    tree = ast.parse((ROOT / "solutions" / f"{module}.py").read_text(encoding="utf-8"))
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    exercises = starters.module_of(module).exercises
+    assert {exercise.function for exercise in exercises} == {
+        name for name in names if not name.startswith("_") and name != "main"
+    }
+    for exercise in exercises:
+        section = page.find(id=exercise.anchor).get_text()
+        assert f"multigpu check {exercise.name}" in section
+        assert exercise.summary.split("``")[0] in section.replace("\n", " ")
