@@ -7,7 +7,6 @@ that nobody comes to rely on their being equal.
 from __future__ import annotations
 
 import weakref
-
 from typing import Any
 
 import torch

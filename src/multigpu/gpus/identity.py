@@ -42,6 +42,20 @@ def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
         func(tensor, gradient)
 
 
+def _by_class(name: str) -> Any:
+    """A stand-in for `torch.Tensor.name(x)`: what `x.name()` does, x being virtual or not."""
+
+    def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
+        method = getattr(VirtualTensor, name) if type(args[0]) is VirtualTensor else func
+        return method(*args, **kwargs)
+
+    return stand_in
+
+
+for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device", "is_shared"):
+    takes_over(getattr(torch.Tensor, _name))(_by_class(_name))
+
+
 def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
     """Give the object `tensor` the contents of `new`, which is on another device.
 

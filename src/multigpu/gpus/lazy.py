@@ -15,7 +15,6 @@ from multigpu.gpus.calls import Args, Kwargs, call, takes_over
 from multigpu.gpus.patches import Patches
 from multigpu.gpus.tensor import VirtualTensor
 
-
 # Properties, whose getters are functions of torch like any other.
 _data: Any = torch.Tensor.data
 _device: Any = torch.Tensor.device
@@ -60,6 +59,8 @@ def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @takes_over(_device.__get__)
 def get_device(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`p.device` of a tensor that is not virtual, but perhaps will be."""
+    if isinstance(args[0], VirtualTensor):
+        return args[0].device
     kept = args[0].__dict__.get("_on_gpu")
     return func(*args, **kwargs) if kept is None else kept.device
 

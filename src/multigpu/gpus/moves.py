@@ -35,7 +35,11 @@ def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @takes_over(torch._C._nn._parse_to)
 def parse_to(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What `module.to(...)` makes of its arguments; only a bare number needs help."""
+    """What `module.to(...)` makes of its arguments: device, dtype, non_blocking, format."""
+    like = args[0] if args else kwargs.get("other", kwargs.get("tensor"))
+    if isinstance(like, VirtualTensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return (like.device, *func(*args, **kwargs)[1:])
     if active.virtual_machine() is not None:
         if args and isinstance(args[0], int):
             args = (named(args[0]), *args[1:])
@@ -56,13 +60,23 @@ def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return to(torch.Tensor.to, (tensor,), options)
 
 
+@takes_over(torch.Tensor.cpu)
+def cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.cpu(memory_format=...)`."""
+    if lazy.is_lazy(args[0]):
+        return to(torch.Tensor.to, (args[0], CPU), {})
+    return call(func, [type(args[0])], args, kwargs)
+
+
 @takes_over(torch.tensor, torch.as_tensor, torch.asarray)
 def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.tensor(values, device=...)`: made on the CPU, then copied, as under CUDA."""
     if active.virtual_machine() is None:
         return func(*args, **kwargs)
     values = args[0] if args else next(iter(kwargs.values()))
-    device = kwargs.get("device", torch.utils._device.CURRENT_DEVICE)
+    device = kwargs.get("device")
+    if device is None:
+        device = torch.utils._device.CURRENT_DEVICE  # what torch.set_default_device has set
     core = None if device is None else core_device(device)
     if isinstance(values, VirtualTensor):
         return _from_tensor(func, values, kwargs, core)

@@ -38,10 +38,10 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch._C.DisableTorchFunction():
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)
-        return _run(plan, args, kwargs)
+        return run_plainly(plan, args, kwargs)
 
 
-def _run(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_plainly(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`run` for operators without rules of their own."""
     tensors = _Tensors()
     data = [tensors.taken_out(argument) for argument in args]

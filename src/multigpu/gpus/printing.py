@@ -22,7 +22,8 @@ def text_of(tensor: VirtualTensor) -> str:
         if data.layout is torch.strided and data.numel() and not data.is_meta:
             numbers = _tensor_str._tensor_str(data, len("tensor("))
         text: str = with_operators(_tensor_str._str_intern, (tensor,), {"tensor_contents": numbers})
-    text = text.replace("Tensor(", "tensor(", 1)
-    if isinstance(tensor, torch.nn.Parameter):
-        text = text.replace("tensor(", "Parameter containing:\ntensor(", 1)
-    return text
+    if not isinstance(tensor, torch.nn.Parameter):
+        return text.replace("Tensor(", "tensor(", 1)
+    # PyTorch writes "Parameter(Tensor(...))" for subclasses.
+    inner = text.removeprefix("Parameter(").removesuffix(")")
+    return "Parameter containing:\n" + inner.replace("Tensor(", "tensor(", 1)

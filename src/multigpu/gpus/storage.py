@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from multigpu.gpus import copies
-from multigpu.gpus.calls import Args, Kwargs, run_in_core, takes_over
 from multigpu.gpus.devices import core_device, gpu_of, named
 from multigpu.gpus.gpu import Gpu
+from multigpu.gpus.operators import run_plainly
 from multigpu.gpus.patches import Patches
-from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor, put_back
+from multigpu.gpus.plans import Plan, special
+from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor
 
 # Untyped in PyTorch's own annotations.
 _Storage: Any = torch.UntypedStorage
@@ -90,25 +91,18 @@ def install(patches: Patches) -> None:
     patches.set(torch.UntypedStorage, "to", to)
 
 
-@takes_over(torch.Tensor.set_)
-def set_(func: Any, args: Args, kwargs: Kwargs) -> Any:
+@special("set_")
+def set_(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.set_(storage, offset, size, stride)`, which `torch.load` ends in."""
     tensor, *rest = args
-    source = rest[0] if rest else kwargs.get("source")
-    untyped = getattr(source, "_untyped_storage", source)
-    if not isinstance(untyped, torch.UntypedStorage):
-        return run_in_core(func, args, kwargs)
-    if tensor.device != untyped.device:
+    source = rest[0] if rest else None
+    if isinstance(source, torch.UntypedStorage) and source.device != tensor.device:
         raise RuntimeError(
             f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage '
-            f'on different device "{untyped.device}".  This is no longer allowed; the devices '
+            f'on different device "{source.device}".  This is no longer allowed; the devices '
             "must match."
         )
-    if not isinstance(tensor, VirtualTensor):
-        return func(*args, **kwargs)
-    with torch._C.DisableTorchFunction():
-        put_back(tensor, tensor._data.detach().set_(untyped, *rest[1:], **kwargs))
-    return tensor
+    return run_plainly(plan, args, kwargs)
 
 
 def reduce(tensor: VirtualTensor) -> tuple[Any, ...]:

@@ -1,0 +1,144 @@
+"""Gradients on GPUs and across them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+pytestmark = pytest.mark.usefixtures("machine")
+
+CUDA_0, CUDA_1, CUDA_2 = (torch.device("cuda", index) for index in range(3))
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, device="cuda:1", requires_grad=True)
+
+
+def test_backward_twice_adds_up(x):
+    y = (x**3).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    assert x.grad.device == CUDA_1
+    assert torch.allclose(x.grad, 6 * x**2)
+
+
+def test_gradients_of_gradients(x):
+    (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert torch.allclose(second, 6 * x)
+    assert second.device == CUDA_1
+
+
+def test_gradcheck_across_devices(x):
+    assert torch.autograd.gradcheck(lambda t: t.sin().to("cuda:0") * t.cpu().cuda(0), x)
+    assert torch.autograd.gradgradcheck(lambda t: t.sin().cuda(2) ** 2, x)
+
+
+def test_the_gradient_of_a_copy_goes_back_where_the_tensor_is():
+    weight = torch.ones(3, requires_grad=True)
+    on_2 = torch.full((3,), 3.0, device="cuda:2", requires_grad=True)
+    (weight.cuda(1) * on_2.to("cuda:1")).sum().backward()
+    assert weight.grad.device.type == "cpu"
+    assert weight.grad.tolist() == [3, 3, 3]
+    assert on_2.grad.device == CUDA_2
+    target = torch.zeros(3, device="cuda:0")
+    target.copy_(on_2 * 2)
+    target.sum().backward()
+    assert on_2.grad.tolist() == [3, 3, 3]
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad + torch.zeros(3, device=grad.device).to(grad)
+
+
+def test_custom_functions_make_and_move_tensors_in_backward(x):
+    Square.apply(x * 1).sum().backward()
+    assert torch.allclose(x.grad, 2 * x)
+
+
+class Strays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to("cuda:0"), None
+
+
+def test_a_custom_gradient_on_the_wrong_gpu_is_refused(x):
+    message = (
+        "Function StraysBackward returned an invalid gradient at index 0 - expected device "
+        "cuda:1 but got cuda:0"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        Strays.apply(x, 2).sum().backward()
+    assert x.grad is None
+
+
+def test_hooks_see_gradients_on_their_gpu(x):
+    seen = []
+    x.register_hook(lambda grad: seen.append(grad.device) or grad * 2)
+    layer = nn.Linear(3, 2, dtype=torch.float64, device="cuda:1")
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.device))
+    layer.register_full_backward_hook(lambda module, inputs, outputs: seen.append(inputs[0].device))
+    layer.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.device))
+    layer(x).sum().backward()
+    assert seen == [CUDA_1] * 4
+    assert torch.allclose(x.grad, 2 * layer.weight.sum(0))
+
+
+def test_checkpointing_repeats_the_same_dropout(x):
+    torch.manual_seed(0)
+    output = checkpoint(lambda t: functional.dropout(t * t), x, use_reentrant=False)
+    (output.sum()).backward()
+    kept = output.detach() != 0
+    assert torch.allclose(x.grad, torch.where(kept, 4 * x, 0.0))
+
+
+def test_modes_without_gradients(x):
+    with torch.no_grad():
+        assert not (x * 2).requires_grad
+    with torch.inference_mode():
+        assert functional.linear(x, x.expand(2, 3)).device == CUDA_1
+    with torch.autograd.set_detect_anomaly(True):
+        (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+def test_functional_transforms(x):
+    gradient = torch.func.grad(lambda t: (t**2).sum())(x.detach())
+    assert gradient.device == CUDA_1
+    assert torch.allclose(gradient, 2 * x)
+    assert torch.func.vmap(lambda t: t * 2)(x.detach()).device == CUDA_1
+    assert torch.autograd.functional.jacobian(lambda t: t**2, x).device == CUDA_1
+
+
+def test_sparse_gradients_of_an_embedding():
+    embedding = nn.Embedding(5, 3, sparse=True).cuda(1)
+    embedding(torch.tensor([1, 1, 2], device="cuda:1")).sum().backward()
+    grad = embedding.weight.grad
+    assert (grad.is_sparse, grad.device) == (True, CUDA_1)
+    assert grad.to_dense()[:, 0].tolist() == [0, 2, 1, 0, 0]
+    torch.optim.SparseAdam(list(embedding.parameters()), lr=0.1).step()
+    torch.optim.SGD(embedding.parameters(), lr=0.1).step()
+
+
+def test_assigning_a_gradient_of_another_device_is_refused():
+    parameter = nn.Parameter(torch.ones(2, device="cuda:1"))
+    parameter.grad = torch.ones(2, device="cuda:1")
+    with pytest.raises(RuntimeError, match="device type 'cpu' to a tensor with device type 'cuda'"):
+        parameter.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="located on device with index '2'"):
+        parameter.grad = torch.ones(2, device="cuda:2")
+    assert parameter.grad.tolist() == [1, 1]

@@ -1,0 +1,183 @@
+"""Mistakes fail as on CUDA: the same exception, the same words."""
+
+import re
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+pytestmark = pytest.mark.usefixtures("machine")
+
+TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, {}"
+ELSEWHERE = (
+    "Expected all tensors to be on the same device, but got {} is on {}, different from other "
+    "tensors on {} (when checking argument in method wrapper_CUDA_{})"
+)
+NO_NUMPY = (
+    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+    "host memory first."
+)
+INDICES = "indices should be either on cpu or on the same device as the indexed tensor ({})"
+
+
+def on(device: str, *shape: int) -> torch.Tensor:
+    return torch.ones(shape or (2, 2), device=device)
+
+
+MIXTURES = {
+    "add": (lambda: on("cuda:0") + on("cuda:1"), TWO_DEVICES.format("cuda:0 and cuda:1!")),
+    "add cpu": (lambda: on("cuda:0") + on("cpu"), TWO_DEVICES.format("cuda:0 and cpu!")),
+    "cpu add": (lambda: on("cpu") * on("cuda:1"), TWO_DEVICES.format("cpu and cuda:1!")),
+    "in place": (lambda: on("cuda:0").add_(on("cpu")), TWO_DEVICES.format("cuda:0 and cpu!")),
+    "into a cpu number": (
+        lambda: torch.ones(()).add_(on("cuda:0")[0, 0]),
+        TWO_DEVICES.format("cpu and cuda:0!"),
+    ),
+    "where": (
+        lambda: torch.where(on("cuda:0") > 0, on("cuda:0"), on("cuda:2")),
+        TWO_DEVICES.format("cuda:0 and cuda:2!"),
+    ),
+    "out": (
+        lambda: torch.add(on("cuda:0"), 1, out=on("cuda:1")),
+        TWO_DEVICES.format("cuda:0 and cuda:1!"),
+    ),
+    "mse_loss": (
+        lambda: functional.mse_loss(on("cuda:0"), on("cpu")),
+        TWO_DEVICES.format("cuda:0 and cpu!"),
+    ),
+    "mm": (lambda: on("cuda:0") @ on("cuda:1"), ELSEWHERE.format("mat2", "cuda:1", "cuda:0", "mm")),
+    "bmm": (
+        lambda: torch.bmm(on("cuda:0", 1, 2, 2), on("cpu", 1, 2, 2)),
+        ELSEWHERE.format("mat2", "cpu", "cuda:0", "bmm"),
+    ),
+    "model on the CPU": (
+        lambda: nn.Linear(2, 2)(on("cuda:0")),
+        ELSEWHERE.format("mat1", "cuda:0", "cpu", "addmm"),
+    ),
+    "batch on the CPU": (
+        lambda: nn.Linear(2, 2).cuda(1)(on("cpu")),
+        ELSEWHERE.format("mat1", "cpu", "cuda:1", "addmm"),
+    ),
+    "cat": (
+        lambda: torch.cat([on("cuda:0"), on("cuda:1")]),
+        ELSEWHERE.format("tensors", "cuda:1", "cuda:0", "cat"),
+    ),
+    "stack": (
+        lambda: torch.stack([on("cuda:0"), on("cpu")]),
+        ELSEWHERE.format("tensors", "cpu", "cuda:0", "cat"),
+    ),
+    "labels on the CPU": (
+        lambda: functional.cross_entropy(on("cuda:0"), torch.tensor([0, 1])),
+        ELSEWHERE.format("target", "cpu", "cuda:0", "nll_loss_forward"),
+    ),
+    "words on the CPU": (
+        lambda: functional.embedding(torch.tensor([0]), on("cuda:0")),
+        ELSEWHERE.format("index", "cpu", "cuda:0", "_index_select"),
+    ),
+    "images on the CPU": (
+        lambda: nn.Conv2d(1, 1, 1).cuda()(on("cpu", 1, 1, 2, 2)),
+        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the "
+        "same or input should be a MKLDNN tensor and weight is a dense tensor",
+    ),
+    "filters on the CPU": (
+        lambda: nn.Conv2d(1, 1, 1)(on("cuda:0", 1, 1, 2, 2)),
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the "
+        "same",
+    ),
+    "filters on another GPU": (
+        lambda: nn.Conv2d(1, 1, 1).cuda(1)(on("cuda:0", 1, 1, 2, 2)),
+        ELSEWHERE.format("weight", "cuda:1", "cuda:0", "convolution"),
+    ),
+    "sequence on the CPU": (
+        lambda: nn.LSTM(2, 2).cuda(1)(on("cpu", 1, 1, 2)),
+        "Input and parameter tensors are not at the same device, found input tensor at cpu and "
+        "parameter tensor at cuda:1",
+    ),
+    "indices elsewhere": (
+        lambda: on("cuda:0")[torch.tensor([0], device="cuda:1")],
+        INDICES.format("cuda:0"),
+    ),
+    "indices on a GPU": (
+        lambda: on("cpu")[torch.tensor([0], device="cuda:1")],
+        INDICES.format("cpu"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixing_devices_raises_cudas_error(name):
+    mix, message = MIXTURES[name]
+    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
+        mix()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: torch.zeros(1, device="cuda:3"),
+        lambda: torch.ones(1).to("cuda:7"),
+        lambda: torch.ones(1).cuda(3),
+        lambda: nn.Linear(1, 1).to(3),
+        lambda: torch.cuda.set_device(5),
+        lambda: torch.ones(1, device="cuda:1").to("cuda:3"),
+    ],
+)
+def test_a_gpu_that_is_not_there(use):
+    with pytest.raises(torch.AcceleratorError) as caught:
+        use()
+    assert str(caught.value).startswith(
+        "CUDA error: invalid device ordinal\n"
+        "GPU device may be out of range, do you have enough GPUs?\n"
+    )
+
+
+def test_an_unknown_gpu_has_no_properties():
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.get_device_properties(3)
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        nn.DataParallel(nn.Linear(2, 2).cuda(), [0, 9])
+
+
+def test_numpy_cannot_see_a_gpu():
+    x = on("cuda:0")
+    for convert in (x.numpy, lambda: numpy.asarray(x), lambda: numpy.array(x)):
+        with pytest.raises(TypeError, match=f"^{re.escape(NO_NUMPY)}$"):
+            convert()
+    with pytest.raises(TypeError, match="apply_ is only implemented on CPU tensors"):
+        x.apply_(abs)
+    for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack):
+        with pytest.raises(BufferError, match="copy them with"):
+            export(x)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:1"])
+def test_data_parallel_with_the_model_elsewhere(place):
+    message = (
+        "module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found "
+        f"one of them on device: {place}"
+    )
+    model = nn.DataParallel(nn.Linear(2, 2).to(place))
+    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
+        model(on("cpu"))
+
+
+def test_an_error_in_a_replica_names_it():
+    layer = nn.Linear(2, 2).cuda(0)
+    with pytest.raises(RuntimeError, match="Caught RuntimeError in replica 1 on device 1"):
+        nn.parallel.parallel_apply([layer, layer], [on("cuda:0"), on("cuda:1")], devices=[0, 1])
+
+
+def test_compiling_is_refused_in_clear_words():
+    with pytest.raises(RuntimeError, match=r"torch\.compile does not work on virtual GPUs"):
+        torch.compile(nn.Linear(2, 2))
+
+
+def test_errors_never_show_the_inside():
+    with pytest.raises(RuntimeError) as caught:
+        torch.searchsorted(on("cuda:1", 3), on("cuda:2", 3))
+    assert "cpu" not in str(caught.value)
+    assert "cuda:2" in str(caught.value)
+    with pytest.raises(TypeError, match=r"expected np.ndarray \(got Tensor\)"):
+        torch.from_numpy(on("cuda:0"))
