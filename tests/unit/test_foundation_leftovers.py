@@ -102,7 +102,7 @@ from pathlib import Path
 from multigpu.commands import site
 site.course_folder = lambda: Path({str(tmp_path)!r})
 site.require_tools = lambda: None
-site._run_sphinx = lambda root: subprocess.run([sys.executable, "-c", {STUBBORN!r}])
+site._run_sphinx = lambda root: subprocess.Popen([sys.executable, "-c", {STUBBORN!r}]).wait()
 sys.exit(site.main())
 """
     with subprocess.Popen(
