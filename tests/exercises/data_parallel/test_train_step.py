@@ -6,6 +6,7 @@ from torch import nn
 
 from multigpu.checking import exercise
 from multigpu.checking.specimens import WIDTH, Specimen, snapshot
+from multigpu.training.models import SmallCNN
 
 from .explain_train_step import Report
 from .one_gpu import LEARNING_RATE, MOMENTUM
@@ -39,6 +40,12 @@ def model():
     return Specimen(seed=7)
 
 
+def small_cnn():
+    """The course's model for digits, in float64 so that it can be compared exactly."""
+    torch.manual_seed(7)
+    return SmallCNN().double()
+
+
 def batches_of(*rows):
     generator = torch.Generator().manual_seed(sum(rows))
     return [
@@ -50,6 +57,14 @@ def batches_of(*rows):
 def squares(outputs, targets):
     """A loss of your own: a mean over rows."""
     return (outputs - targets).square().sum(dim=1).mean()
+
+
+def check(learner, n, batches, loss_fn=nn.functional.mse_loss, model_of=model):
+    """Train on all batches in one worker with n GPUs, and look at every step."""
+    answer = learner.run(drive, model_of, batches, loss_fn, gpus=n)
+    report = Report(n, model_of(), batches, loss_fn, answer)
+    for step in range(len(batches)):
+        report.examine(step)
 
 
 @exercise("data_parallel.train_step")
@@ -73,12 +88,16 @@ def test_fewer_rows_than_gpus(learner, n):
 @exercise("data_parallel.train_step")
 def test_any_loss_that_is_a_mean_over_rows(learner):
     check(learner, 2, batches_of(5, 3), squares)
-    labelled = [(inputs, targets.argmax(1)) for inputs, targets in batches_of(7, 5)]
-    check(learner, 3, labelled, nn.CrossEntropyLoss())
 
 
-def check(learner, n, batches, loss_fn=nn.functional.mse_loss):
-    answer = learner.run(drive, model, batches, loss_fn, gpus=n)
-    report = Report(n, model(), batches, loss_fn, answer)
-    for step in range(len(batches)):
-        report.examine(step)
+@exercise("data_parallel.train_step")
+def test_images_and_labels(learner):
+    generator = torch.Generator().manual_seed(1)
+    batches = [
+        (
+            torch.rand(rows, 1, 8, 8, generator=generator, dtype=torch.float64),
+            torch.randint(10, (rows,), generator=generator),
+        )
+        for rows in (7, 4)
+    ]
+    check(learner, 3, batches, nn.CrossEntropyLoss(), small_cnn)
