@@ -144,9 +144,10 @@ class VirtualTensor(torch.Tensor):
         return text_of(self)
 
     def __format__(self, format_spec: str) -> str:
-        # torch formats the number inside only where the class is exactly torch.Tensor
-        number = self.item() if self.dim() == 0 else None
-        return object.__format__(self, format_spec) if number is None else format(number, format_spec)
+        # PyTorch formats the number in a 0-dim tensor only if its class is exactly torch.Tensor.
+        if self.dim() == 0:
+            return format(self.item(), format_spec)
+        return object.__format__(self, format_spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         from multigpu.gpus.identity import deep_copy

@@ -135,6 +135,13 @@ def test_repr_shows_what_it_shows_on_a_real_gpu():
     )
 
 
+def test_numbers_can_be_formatted():
+    loss = torch.tensor(0.123456, device="cuda:1", requires_grad=True) * 1
+    assert f"{loss:.3f}" == "0.123"
+    assert f"{torch.tensor(7, device='cuda:1'):03d}" == "007"
+    assert f"{torch.ones(1, device='cuda:1')}" == "tensor([1.], device='cuda:1')"
+
+
 def test_copy_between_any_two_devices(x):
     on_1 = torch.zeros(2, 3, device="cuda:1")
     on_1.copy_(x)
