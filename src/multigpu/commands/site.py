@@ -149,6 +149,8 @@ def _run_sphinx(root: Path) -> bool:
                 if not console.is_terminal:
                     print(words, end="", flush=True)
                 elif step := words.strip().rpartition("\n")[2]:
+                    # Two processes read the pages and run their code; Sphinx is silent meanwhile.
+                    step = "running the code of the pages" if " added, " in step else step
                     status.update(Text(step[: console.width - 4]))
         warnings.seek(0)
         sys.stderr.write(warnings.read())
