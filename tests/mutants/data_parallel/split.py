@@ -195,6 +195,22 @@ def takes_the_first_full_chunks(batch, devices):
     return [chunk.to(device) for chunk, device in zip(chunks, devices)]
 
 
+@wrong("split.no_chunks")
+def skips_single_rows(batch, devices):
+    pairs = zip(batch.chunk(len(devices)), devices)
+    return [chunk.to(device) for chunk, device in pairs if len(chunk) > 1]
+
+
+@wrong("split.chunk_missing")
+def forgets_what_is_left_after_the_loop(batch, devices):
+    size = math.ceil(len(batch) / len(devices))
+    chunks = []
+    while len(batch) >= size:
+        chunks.append(batch[:size].to(devices[len(chunks)]))
+        batch = batch[size:]
+    return chunks
+
+
 @right
 def torch_chunk(batch, devices):
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
