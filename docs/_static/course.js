@@ -318,6 +318,7 @@ class Stepper {
       if (i === index) chip.setAttribute("aria-current", "step");
       else chip.removeAttribute("aria-current");
     });
+    if (this.chips.includes(document.activeElement)) this.chips[index].focus({ preventScroll: true });
     const chip = this.chips[index];  // on a phone the list of movements is a strip that scrolls
     this.list.scrollTo({ left: chip.offsetLeft - (this.list.clientWidth - chip.offsetWidth) / 2 });
     this.back.disabled = index === 0;

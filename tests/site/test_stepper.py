@@ -158,3 +158,19 @@ def test_without_javascript_every_number_stands_in_a_table(
     assert table.is_visible()
     assert f"GPU 0 → GPU 2: {record['weights']:,} B" in table.inner_text()
     assert "No broadcast after the step" in table.inner_text()
+
+
+def test_on_a_phone_the_buttons_stay_in_sight_beside_the_first_drawing(open_page: Callable) -> None:
+    page = open_page(PAGE, viewport={"width": 390, "height": 700})
+    page.evaluate("document.querySelector('.course-sides').scrollIntoView({ block: 'start' })")
+    box = page.locator(".course-buttons").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 700
+
+
+def test_the_focus_follows_the_movement(open_page: Callable) -> None:
+    page = open_page(PAGE)
+    page.get_by_role("button", name="gather").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.textContent") == current(page) == "split"
