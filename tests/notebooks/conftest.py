@@ -27,7 +27,7 @@ def cells():
 
     notebook = execution.executed(
         nbformat.read(ROOT / "notebooks" / "multi_GPU.ipynb", as_version=4),
-        name="notebooks/multi_GPU",
+        record=ROOT / "docs" / "_recorded" / "notebooks--multi_GPU.ipynb",
         folder=ROOT / "notebooks",
         seconds_per_cell=SECONDS_PER_CELL,
     )
