@@ -7,7 +7,6 @@ puts the results into new shells on the same GPU.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -30,25 +29,23 @@ class VirtualTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, data: torch.Tensor, gpu: Gpu) -> VirtualTensor:
         if torch.is_inference_mode_enabled() and not data.is_inference():
-            with torch.inference_mode(False):  # the view of a tensor from outside inference mode
+            # In inference mode, too, a view of an ordinary tensor is an ordinary tensor.
+            with torch.inference_mode(False):
                 return VirtualTensor(data, gpu)
         strided = data.layout is torch.strided
         if not strided and data.layout is not torch.sparse_coo:
             raise NotImplementedError(
                 f"virtual GPUs hold dense and sparse_coo tensors, not {data.layout}"
             )
-        # In inference mode too, a view of an ordinary tensor is an ordinary one: so is its shell.
-        ordinary = torch.is_inference_mode_enabled() and not data.is_inference()
-        with torch.inference_mode(False) if ordinary else nullcontext():
-            shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(
-                cls,
-                data.shape,
-                strides=data.stride(),
-                storage_offset=data.storage_offset() if strided else None,
-                dtype=data.dtype,
-                layout=data.layout,
-                device=gpu.carrier,
-            )
+        shell: VirtualTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            data.shape,
+            strides=data.stride(),
+            storage_offset=data.storage_offset() if strided else None,
+            dtype=data.dtype,
+            layout=data.layout,
+            device=gpu.carrier,
+        )
         # Lazy conjugation and negation are marks on a tensor that the core must see.
         if data.is_conj():
             torch._C._set_conj(shell, True)

@@ -119,17 +119,18 @@ def test_going_over_the_limit_raises_cudas_error_and_changes_nothing():
             "CUDA out of memory. Tried to allocate 8.00 MiB. GPU 1 has a total capacity of "
             "8.00 MiB of which 4.00 MiB is free. "
         )
-        for ask in (
-            lambda: torch.cat([kept, kept]),
-            lambda: torch.ones(2 * MIB).to("cuda:1"),
-            lambda: kept.repeat(2),
-            lambda: torch.rand(2 * MIB, device="cuda:1"),
-            lambda: torch.full((2, MIB), 1.0, device="cuda:1"),
-        ):
-            with pytest.raises(torch.OutOfMemoryError):
-                ask()
+        asks = (
+            (torch.cat, ([kept, kept],)),
+            (torch.Tensor.cuda, (torch.ones(2 * MIB), 1)),
+            (torch.Tensor.repeat, (kept, 2)),
+            (torch.cuda.FloatTensor, (2, MIB)),
+            (torch.full_like, (kept.expand(2, MIB), 1.0)),
+        )
+        for function, arguments in asks:
+            with torch.cuda.device(1), pytest.raises(torch.OutOfMemoryError):
+                function(*arguments)
         assert machine.memory(1) == Memory(4 * MIB, 4 * MIB, 8 * MIB)
-        del kept
+        del kept, asks, arguments
         torch.zeros(2 * MIB, device="cuda:1")  # exactly full
 
 
