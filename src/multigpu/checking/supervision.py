@@ -108,8 +108,7 @@ class Supervision:
         """The names of processes that the worker started and that outlive it."""
         deadline = time.monotonic() + self._limits.farewell
         while True:
-            family.reap()
-            left = family.descendants()
+            left = family.survivors()
             if not left or time.monotonic() > deadline:
                 return [process.name() for process in left]
             time.sleep(0.01)
