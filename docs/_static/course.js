@@ -2,7 +2,7 @@
    Every page reads without it. It asks nothing of the network. */
 "use strict";
 
-/* ---- quiz: a list of <details> becomes a group of radio buttons ---------------------------------- */
+/* ---- quiz: a list of <details> becomes a group of radio buttons ------------------------------ */
 
 function makeQuiz(box) {
   const list = box.querySelector(".course-choices");
@@ -23,7 +23,9 @@ function makeQuiz(box) {
 
   function focus(index) {
     const place = (index + choices.length) % choices.length;
-    choices.forEach(({ choice }, i) => { choice.tabIndex = i === place ? 0 : -1; });
+    choices.forEach(({ choice }, i) => {
+      choice.tabIndex = i === place ? 0 : -1;
+    });
     choices[place].choice.focus();
   }
 
@@ -52,7 +54,7 @@ function makeQuiz(box) {
   });
 }
 
-/* ---- the notebook button: only where a lab may answer ------------------------------------------- */
+/* ---- the notebook button: only where a lab may answer ---------------------------------------- */
 
 function offerNotebook(box) {
   if (!location.protocol.startsWith("http")) return;
@@ -60,10 +62,14 @@ function offerNotebook(box) {
   box.querySelector("[data-how-to-start]").hidden = true;
 }
 
-/* ---- the stepper: one step of data parallelism, from a record made when the site was built ---------- */
+/* ---- the stepper: one step of data parallelism, as recorded by the build ------------------------- */
 
 const COLUMNS = ["rows", "weights", "outputs", "gradients"];
-const LEFT = 47, COLUMN = 66, HEAD = 20, LANE = 48, WIDTH = LEFT + COLUMNS.length * COLUMN;
+const LEFT = 47,
+  COLUMN = 66,
+  HEAD = 20,
+  LANE = 48,
+  WIDTH = LEFT + COLUMNS.length * COLUMN;
 /* Work is a solid bar: who works in which movement, and from which column to which. */
 const WORK = {
   parallel_apply: { name: "forward", from: 0, to: 2, works: (held) => held.rows },
@@ -100,17 +106,24 @@ class Drawing {
     this.most = Math.max(...this.frames.flatMap((frame) => frame.copies.map((copy) => copy.bytes)));
   }
 
-  colour(gpu) { return gpu < 0 ? this.record.host : this.record.colours[gpu]; }
-  laneOf(gpu) { return HEAD + (gpu + 1) * LANE; }
-  columnOf(name) { return LEFT + COLUMNS.indexOf(name) * COLUMN; }
+  colour(gpu) {
+    return gpu < 0 ? this.record.host : this.record.colours[gpu];
+  }
+  laneOf(gpu) {
+    return HEAD + (gpu + 1) * LANE;
+  }
+  columnOf(name) {
+    return LEFT + COLUMNS.indexOf(name) * COLUMN;
+  }
 
   draw(index) {
     const frame = this.frames[index];
     const before = this.frames[Math.max(index - 1, 0)];
     const height = HEAD + (this.gpus + 1) * LANE + 2;
     const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, "aria-hidden": "true" });
-    COLUMNS.forEach((name) => picture.append(
-      svg("text", { x: this.columnOf(name) + 4, y: 12, class: "muted" }, name)));
+    COLUMNS.forEach((name) =>
+      picture.append(svg("text", { x: this.columnOf(name) + 4, y: 12, class: "muted" }, name)),
+    );
     for (let gpu = -1; gpu < this.gpus; gpu += 1) picture.append(this.lane(gpu));
     picture.append(...this.held(index === 0 ? frame : before, frame));
     frame.copies.forEach((copy) => picture.append(this.arrow(copy, frame)));
@@ -119,11 +132,15 @@ class Drawing {
   }
 
   lane(gpu) {
-    const y = this.laneOf(gpu), colour = this.colour(gpu);
-    return svg("g", {},
+    const y = this.laneOf(gpu),
+      colour = this.colour(gpu);
+    return svg(
+      "g",
+      {},
       svg("rect", { x: 0.5, y: y + 1, width: WIDTH - 1, height: LANE - 4, rx: 7, class: "lane" }),
       svg("rect", { x: 0.5, y: y + 1, width: 5, height: LANE - 4, rx: 2.5, fill: colour }),
-      svg("text", { x: 10, y: y + LANE / 2 + 3, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`));
+      svg("text", { x: 10, y: y + LANE / 2 + 3, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`),
+    );
   }
 
   /* What every device holds. What this movement brought comes in after its arrow; what it took
@@ -134,7 +151,9 @@ class Drawing {
     frame.holds.forEach((held, gpu) => {
       const old = before.holds[gpu];
       for (const what of COLUMNS) {
-        const [there, was] = [held, old].map((has) => (what === "weights" ? has[what] !== null : has[what]));
+        const [there, was] = [held, old].map((has) =>
+          what === "weights" ? has[what] !== null : has[what],
+        );
         if (!there && !was) continue;
         const style = !there ? "leaves" : held[what] === old[what] ? "" : "arrives";
         shapes.push(...this.item(gpu, what, (there ? held : old)[what], style, anyNew));
@@ -151,7 +170,9 @@ class Drawing {
     }
     if (what === "gradients") {
       const whole = amount === "whole";
-      const parts = this.chunks.flatMap((rows, part) => (rows && (whole || part === gpu) ? [part] : []));
+      const parts = this.chunks.flatMap((rows, part) =>
+        rows && (whole || part === gpu) ? [part] : [],
+      );
       const bar = this.bar(gpu, what, parts, "", style);
       return whole ? [bar, this.words(gpu, what, "all rows", `muted ${style}`)] : [bar];
     }
@@ -165,20 +186,44 @@ class Drawing {
     const ends = this.chunks.map((_, i) => sum(this.chunks.slice(0, i + 1)));
     for (let i = 0; i < count; i += 1) {
       const owner = ends.findIndex((end) => first + i < end);
-      const place = { x: this.columnOf(column) + 5 + (i % 5) * 8, y: this.laneOf(gpu) + 8 + Math.floor(i / 5) * 8 };
+      const place = {
+        x: this.columnOf(column) + 5 + (i % 5) * 8,
+        y: this.laneOf(gpu) + 8 + Math.floor(i / 5) * 8,
+      };
       const tall = column === "rows" ? 6.5 : 4;
-      group.append(svg("rect", { ...place, width: 6.5, height: tall, rx: 1.5, fill: this.colour(owner), class: "item" }));
+      group.append(
+        svg("rect", {
+          ...place,
+          width: 6.5,
+          height: tall,
+          rx: 1.5,
+          fill: this.colour(owner),
+          class: "item",
+        }),
+      );
     }
     return group;
   }
 
   bar(gpu, column, parts, label, style) {
-    const x = this.columnOf(column) + 5, y = this.laneOf(gpu) + 9, wide = 39 / parts.length;
+    const x = this.columnOf(column) + 5,
+      y = this.laneOf(gpu) + 9,
+      wide = 39 / parts.length;
     const group = svg("g", { class: style });
-    parts.forEach((part, i) => group.append(svg("rect", {
-      x: x + i * wide, y, width: wide, height: 13, class: typeof part === "string" ? `item ${part}` : "item",
-      ...(typeof part === "number" && { fill: this.colour(part) }) })));
-    if (label) group.append(svg("text", { x: x + 19.5, y: y + 10, class: `inside ${parts[0]}` }, label));
+    parts.forEach((part, i) =>
+      group.append(
+        svg("rect", {
+          x: x + i * wide,
+          y,
+          width: wide,
+          height: 13,
+          class: typeof part === "string" ? `item ${part}` : "item",
+          ...(typeof part === "number" && { fill: this.colour(part) }),
+        }),
+      ),
+    );
+    if (label)
+      group.append(svg("text", { x: x + 19.5, y: y + 10, class: `inside ${parts[0]}` }, label));
     return group;
   }
 
@@ -192,18 +237,31 @@ class Drawing {
     const [from, to] = [gpuOf(copy.source), gpuOf(copy.target)];
     const far = Math.max(from, to);
     const x = this.columnOf(copy.column);
-    const start = x + 46, track = x + 52 + Math.max(far, 0) * 3.8;
+    const start = x + 46,
+      track = x + 52 + Math.max(far, 0) * 3.8;
     const shift = from < to ? 3 : -3;
     const [y1, y2] = [this.laneOf(from) + 16 + shift, this.laneOf(to) + 16 - shift];
     const path = `M${start} ${y1}H${track}V${y2}H${start + 5}`;
-    const width = 2 + 1.6 * (copy.bytes / this.most), colour = this.colour(from);
-    return svg("g", { class: "copy" },
+    const width = 2 + 1.6 * (copy.bytes / this.most),
+      colour = this.colour(from);
+    return svg(
+      "g",
+      { class: "copy" },
       svg("path", { d: path, stroke: colour, "stroke-width": width, class: "track" }),
       svg("path", { d: path, stroke: colour, "stroke-width": width, class: "stripes" }),
       svg("path", { d: `M${start - 1} ${y2}l6.5 -4v8z`, fill: colour }),
-      svg("rect", { x: -4, y: -4, width: 8, height: 8, rx: 2, fill: colour, class: "packet item",
-        style: `offset-path:path("${path}")` }),
-      this.words(far, copy.column, bytes(copy.bytes), "amount"));
+      svg("rect", {
+        x: -4,
+        y: -4,
+        width: 8,
+        height: 8,
+        rx: 2,
+        fill: colour,
+        class: "packet item",
+        style: `offset-path:path("${path}")`,
+      }),
+      this.words(far, copy.column, bytes(copy.bytes), "amount"),
+    );
   }
 
   work(frame) {
@@ -211,19 +269,30 @@ class Drawing {
     if (!work) return [];
     return frame.holds.flatMap((held, gpu) => {
       if (!work.works(held, gpu)) return [];
-      const x = LEFT + work.from * COLUMN + 2, y = this.laneOf(gpu) + 28;
+      const x = LEFT + work.from * COLUMN + 2,
+        y = this.laneOf(gpu) + 28;
       const width = (work.to - work.from + 1) * COLUMN - 7;
-      return [svg("g", { class: "work" },
-        svg("rect", { x, y, width, height: 14, rx: 4, fill: this.colour(gpu) }),
-        svg("text", { x: x + width / 2, y: y + 11, class: `strong ${gpu ? "dark" : "light"}` }, work.name))];
+      return [
+        svg(
+          "g",
+          { class: "work" },
+          svg("rect", { x, y, width, height: 14, rx: 4, fill: this.colour(gpu) }),
+          svg(
+            "text",
+            { x: x + width / 2, y: y + 11, class: `strong ${gpu ? "dark" : "light"}` },
+            work.name,
+          ),
+        ),
+      ];
     });
   }
 }
 
 /* The sentence a screen reader hears for one side of a movement. */
 function spoken(title, frame) {
-  const copies = frame.copies.map((copy) =>
-    `${nameOf(copy.source)} to ${nameOf(copy.target)}, ${bytes(copy.bytes)}`);
+  const copies = frame.copies.map(
+    (copy) => `${nameOf(copy.source)} to ${nameOf(copy.target)}, ${bytes(copy.bytes)}`,
+  );
   return `${title}: ${frame.says} ${copies.length ? `${copies.join("; ")}.` : ""}`;
 }
 
@@ -236,27 +305,44 @@ class Stepper {
     this.gpus = Math.max(...Object.keys(this.record.runs).map(Number));
     this.timer = null;
     this.build();
-    this.show(1);  // after the start: the first picture shows what the pictures are about
+    this.show(1); // after the start: the first picture shows what the pictures are about
   }
 
   build() {
     const stage = this.box.querySelector(".course-stage");
     this.box.querySelector(".course-numbers").open = false;
-    this.sides = Object.fromEntries(Object.entries(this.record.sides).map(
-      ([side, about]) => [side, this.buildSide(side, about)]));
+    this.sides = Object.fromEntries(
+      Object.entries(this.record.sides).map(([side, about]) => [side, this.buildSide(side, about)]),
+    );
     this.chips = this.movements.map((movement, index) => {
       const chip = html("button", { type: "button" }, this.record.labels[movement]);
-      chip.addEventListener("click", () => { this.pause(); this.show(index); });
+      chip.addEventListener("click", () => {
+        this.pause();
+        this.show(index);
+      });
       return chip;
     });
-    this.list = html("ol", { class: "course-movements" }, ...this.chips.map((chip) => html("li", {}, chip)));
+    this.list = html(
+      "ol",
+      { class: "course-movements" },
+      ...this.chips.map((chip) => html("li", {}, chip)),
+    );
     this.status = html("p", { class: "course-heard", role: "status" });
-    stage.append(this.chooser(), this.list,
-      html("div", { class: "course-sides" }, ...Object.values(this.sides).map((side) => side.figure)),
-      this.buttons(), legend(), this.status);
+    stage.append(
+      this.chooser(),
+      this.list,
+      html(
+        "div",
+        { class: "course-sides" },
+        ...Object.values(this.sides).map((side) => side.figure),
+      ),
+      this.buttons(),
+      legend(),
+      this.status,
+    );
     stage.setAttribute("role", "group");
     stage.setAttribute("aria-label", "One training step, movement by movement");
-    stage.tabIndex = 0;  // a click on the drawing, or Tab, and the keys work
+    stage.tabIndex = 0; // a click on the drawing, or Tab, and the keys work
     stage.addEventListener("keydown", (event) => this.key(event));
     this.listenToSwipes(stage);
   }
@@ -268,10 +354,15 @@ class Stepper {
       says: html("p", { class: "course-says" }),
       total: html("span", { class: "course-total" }),
     };
-    parts.figure = html("section", { "aria-label": about.title },
+    parts.figure = html(
+      "section",
+      { "aria-label": about.title },
       html("div", { class: "course-side" }, html("strong", {}, about.title), parts.total),
       html("p", { class: "course-habit" }, about.habit),
-      parts.picture, html("p", { class: "course-line" }, parts.code), parts.says);
+      parts.picture,
+      html("p", { class: "course-line" }, parts.code),
+      parts.says,
+    );
     return parts;
   }
 
@@ -280,7 +371,10 @@ class Stepper {
     Object.keys(this.record.runs).forEach((gpus) => {
       const choice = html("input", { type: "radio", name: "course-gpus", value: gpus });
       choice.checked = Number(gpus) === this.gpus;
-      choice.addEventListener("change", () => { this.gpus = Number(gpus); this.show(this.index); });
+      choice.addEventListener("change", () => {
+        this.gpus = Number(gpus);
+        this.show(this.index);
+      });
       group.append(html("label", {}, choice, gpus));
     });
     return group;
@@ -292,12 +386,26 @@ class Stepper {
       made.addEventListener("click", act);
       return made;
     };
-    this.back = button("← Back", () => { this.pause(); this.show(this.index - 1); });
+    this.back = button("← Back", () => {
+      this.pause();
+      this.show(this.index - 1);
+    });
     this.play = button("Play", () => this.toggle());
-    this.next = button("Next →", () => { this.pause(); this.show(this.index + 1); });
+    this.next = button("Next →", () => {
+      this.pause();
+      this.show(this.index + 1);
+    });
     this.count = html("span", { class: "course-count" });
     const keys = html("span", { class: "course-keys" }, "keys: ← → Home End, space plays");
-    return html("div", { class: "course-buttons" }, this.back, this.play, this.next, this.count, keys);
+    return html(
+      "div",
+      { class: "course-buttons" },
+      this.back,
+      this.play,
+      this.next,
+      this.count,
+      keys,
+    );
   }
 
   show(wanted) {
@@ -307,7 +415,9 @@ class Stepper {
     for (const [side, parts] of Object.entries(this.sides)) {
       const drawing = new Drawing(this.record, side, this.gpus);
       const frame = drawing.frames[index];
-      const sent = sum(drawing.frames.slice(0, index + 1).flatMap((f) => f.copies.map((c) => c.bytes)));
+      const sent = sum(
+        drawing.frames.slice(0, index + 1).flatMap((f) => f.copies.map((c) => c.bytes)),
+      );
       parts.picture.replaceChildren(drawing.draw(index));
       parts.picture.classList.toggle("course-moving", forward);
       parts.code.textContent = frame.code || "\u00a0";
@@ -318,8 +428,9 @@ class Stepper {
       if (i === index) chip.setAttribute("aria-current", "step");
       else chip.removeAttribute("aria-current");
     });
-    if (this.chips.includes(document.activeElement)) this.chips[index].focus({ preventScroll: true });
-    const chip = this.chips[index];  // on a phone the list of movements is a strip that scrolls
+    if (this.chips.includes(document.activeElement))
+      this.chips[index].focus({ preventScroll: true });
+    const chip = this.chips[index]; // on a phone the list of movements is a strip that scrolls
     this.list.scrollTo({ left: chip.offsetLeft - (this.list.clientWidth - chip.offsetWidth) / 2 });
     this.back.disabled = index === 0;
     this.next.disabled = index === this.movements.length - 1;
@@ -330,17 +441,23 @@ class Stepper {
     this.say();
   }
 
-  place() { return `${this.index} of ${this.movements.length - 1}`; }  // the start is number 0
+  place() {
+    return `${this.index} of ${this.movements.length - 1}`;
+  } // the start is number 0
 
   say() {
-    const told = Object.entries(this.record.sides).map(
-      ([side, { title }]) => spoken(title, this.record.runs[this.gpus][side][this.index]));
+    const told = Object.entries(this.record.sides).map(([side, { title }]) =>
+      spoken(title, this.record.runs[this.gpus][side][this.index]),
+    );
     const label = this.record.labels[this.movements[this.index]];
     this.status.textContent = `${label}, ${this.place()}. ${told.join(" ")}`;
   }
 
   toggle() {
-    if (this.timer) { this.pause(); return; }
+    if (this.timer) {
+      this.pause();
+      return;
+    }
     this.play.textContent = "Pause";
     this.show(this.index === this.movements.length - 1 ? 0 : this.index + 1);
     this.timer = setInterval(() => {
@@ -356,17 +473,30 @@ class Stepper {
   }
 
   key(event) {
-    const places = { ArrowRight: this.index + 1, ArrowLeft: this.index - 1, Home: 0, End: this.movements.length - 1 };
-    const inChooser = event.target.matches("input");  // there, arrow keys choose the number of GPUs
-    if (event.key in places && !inChooser) { this.pause(); this.show(places[event.key]); }
-    else if (event.key === " " && !event.target.matches("button, input")) this.toggle();
+    const places = {
+      ArrowRight: this.index + 1,
+      ArrowLeft: this.index - 1,
+      Home: 0,
+      End: this.movements.length - 1,
+    };
+    const inChooser = event.target.matches("input"); // there, arrow keys choose the number of GPUs
+    if (event.key in places && !inChooser) {
+      this.pause();
+      this.show(places[event.key]);
+    } else if (event.key === " " && !event.target.matches("button, input")) this.toggle();
     else return;
     event.preventDefault();
   }
 
   listenToSwipes(stage) {
     let start = null;
-    stage.addEventListener("touchstart", (event) => { start = event.touches[0]; }, { passive: true });
+    stage.addEventListener(
+      "touchstart",
+      (event) => {
+        start = event.touches[0];
+      },
+      { passive: true },
+    );
     stage.addEventListener("touchend", (event) => {
       const end = event.changedTouches[0];
       const [x, y] = [end.clientX - start.clientX, end.clientY - start.clientY];
@@ -378,9 +508,14 @@ class Stepper {
 }
 
 function legend() {
-  return html("p", { class: "course-legend" },
-    html("span", { class: "course-solid" }), "solid: compute",
-    html("span", { class: "course-striped" }), "striped: bytes on their way, thicker means more");
+  return html(
+    "p",
+    { class: "course-legend" },
+    html("span", { class: "course-solid" }),
+    "solid: compute",
+    html("span", { class: "course-striped" }),
+    "striped: bytes on their way, thicker means more",
+  );
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
