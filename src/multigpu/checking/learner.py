@@ -11,7 +11,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.endings import Ending, refuse_bad_ending
+from multigpu.checking.ending import Ending
+from multigpu.checking.endings import refuse_bad_ending
 from multigpu.checking.limits import Limits
 from multigpu.checking.request import Request
 from multigpu.checking.submission import Submission

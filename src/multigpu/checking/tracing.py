@@ -5,6 +5,7 @@ Python calls the tracer once for every Python function that starts, in every thr
 
 import ast
 import inspect
+import os
 import sys
 import sysconfig
 import threading
@@ -36,7 +37,7 @@ class Tracer:
     _returning: dict[int, int] = field(default_factory=dict)  # frame: line of its return statement
 
     def __post_init__(self) -> None:
-        self._folder = str(Path(self.path).parent / "_")[:-1]
+        self._folder = os.path.dirname(self.path)
         self._return_lines = return_lines(self.source)
 
     def watch(self, exercise: Any) -> None:
@@ -87,7 +88,7 @@ class Tracer:
         """The line of the learner's that led here, if only Python's own library lies between."""
         while frame is not None:
             file = frame.f_code.co_filename
-            if file.startswith(self._folder):
+            if os.path.dirname(file) == self._folder:
                 return file, frame.f_lineno
             if "-packages" in file or not file.startswith((STANDARD_LIBRARY, "<")):
                 return None

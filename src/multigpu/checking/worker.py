@@ -7,30 +7,28 @@ cleanly.  A run without that last frame never passes.
 import atexit
 import contextlib
 import faulthandler
-import inspect
 import multiprocessing.util
 import os
+import random
 import resource
 import signal
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from multigpu.checking import family
 from multigpu.checking.frames import Mouth
+from multigpu.checking.loading import find, first_line, load
+from multigpu.checking.raised import SHOWN_TEXT, describe_exception
 from multigpu.checking.request import BROKEN, Request
 from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
 
 if TYPE_CHECKING:
     import torch
-
-SHOWN_FRAMES = 20
-SHOWN_TEXT = 2000
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,6 @@ class Channels:
     output: int  # what the learner's code prints
     stack: int  # where the code stands, when asked or when it dies
     lifeline: int  # closes when the server is gone
-
-
-class SignatureMismatch(Exception):
-    """The learner's function cannot be called as the checks call it."""
-
-
-class MissingFunction(Exception):
-    """The learner's module does not have the function."""
 
 
 def live(
@@ -138,6 +128,7 @@ def run(request: Request, payload: bytes, mouth: Mouth) -> None:
     with machine(request) as (devices, tensor_types):
         encoder = Encoder(tensor_types)
         torch.manual_seed(0)
+        random.seed(0)  # Python seeds it anew in every forked process
         mouth.say({"phase": "importing"})
         try:
             tracer.start()
@@ -148,10 +139,10 @@ def run(request: Request, payload: bytes, mouth: Mouth) -> None:
             result = drive(submission, devices, *arguments)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             tracer.stop()
-            mouth.say({"phase": "raised", **describe(error, request), **notes(tracer)})
+            mouth.say({"phase": "raised", **describe_exception(error), **notes(tracer)})
             return
         tracer.stop()
-        mouth.say({"phase": "returning", **notes(tracer), "line": _first_line(exercise)})
+        mouth.say({"phase": "returning", **notes(tracer), "line": first_line(exercise)})
         mouth.say({"phase": "answer"}, encoder.encode(result))
 
 
@@ -160,101 +151,20 @@ def machine(request: Request) -> Iterator[tuple[Sequence["torch.device"], frozen
     """The GPUs of this run, and the types that count as exactly a tensor on them."""
     import torch
 
-    types_ = frozenset({torch.Tensor, torch.nn.Parameter})
-    if request.backing == "real" or not request.gpus:
-        yield [torch.device("cuda", index) for index in range(request.gpus)], types_
-        return
     from multigpu.gpus import virtual_gpus
+    from multigpu.gpus.tensor import VirtualTensor
 
+    tensor_types = frozenset({torch.Tensor, torch.nn.Parameter, VirtualTensor})
+    if request.backing == "real" or not request.gpus:
+        yield [torch.device("cuda", index) for index in range(request.gpus)], tensor_types
+        return
     with virtual_gpus(request.gpus, memory=request.memory, backing=request.backing) as virtual:
-        probe = torch.zeros(1).to(virtual.devices[0])
-        yield virtual.devices, types_ | {type(probe), type(torch.nn.Parameter(probe))}
-
-
-def load(request: Request) -> types.ModuleType:
-    """Import the learner's module from its text.
-
-    Its folder comes last on ``sys.path``: a ``random.py`` beside it hides nothing.
-    """
-    name = os.path.splitext(os.path.basename(request.path))[0]
-    sys.dont_write_bytecode = True
-    sys.path.append(os.path.dirname(request.path))
-    module = types.ModuleType(name)
-    module.__file__ = request.path
-    sys.modules[name] = module
-    exec(compile(request.source, request.path, "exec", dont_inherit=True), module.__dict__)
-    return module
-
-
-def find(submission: types.ModuleType, request: Request) -> Any:
-    """The learner's function, if it can be called as the checks call it."""
-    exercise = vars(submission).get(request.function)
-    if exercise is None:
-        names = [
-            name
-            for name, value in vars(submission).items()
-            if getattr(value, "__module__", None) == submission.__name__
-        ]
-        raise MissingFunction(", ".join(names))
-    if not callable(exercise):
-        raise SignatureMismatch(f"{request.function} is no function but {type(exercise).__name__}")
-    try:
-        signature = inspect.signature(exercise)
-    except (TypeError, ValueError):  # built in C: the call itself will tell
-        return exercise
-    try:
-        signature.bind(
-            *request.signature.positional, **dict.fromkeys(request.signature.keyword_only)
-        )
-    except TypeError as error:
-        raise SignatureMismatch(f"{request.function}{_bare(signature)}") from error
-    return exercise
-
-
-def _bare(signature: inspect.Signature) -> str:
-    """A signature without annotations."""
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
-
-
-def _first_line(exercise: Any) -> list[Any] | None:
-    code = getattr(inspect.unwrap(exercise), "__code__", None)
-    return [code.co_filename, code.co_firstlineno] if code else None
+        yield virtual.devices, tensor_types
 
 
 def notes(tracer: Tracer) -> dict[str, Any]:
     """What the tracer saw, as plain data."""
     return {"calls": tracer.calls, "returned": tracer.returned, "used": tracer.used}
-
-
-def describe(error: BaseException, request: Request) -> dict[str, Any]:
-    """An exception as plain data: its type, its text, and the frames that lie in user files."""
-    frames = [
-        [frame.filename, frame.lineno, frame.name]
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
-    details: dict[str, Any] = {}
-    if isinstance(error, SyntaxError):
-        details = {"line": error.lineno, "column": error.offset, "file": error.filename}
-    if isinstance(error, SystemExit):
-        details = {"status": repr(error.code)}
-    if isinstance(error, ImportError):
-        details = {"module": error.name}
-    return {
-        "type": type(error).__name__,
-        "types": [kind.__name__ for kind in type(error).__mro__],
-        "text": _text(error),
-        "notes": [str(note)[:SHOWN_TEXT] for note in getattr(error, "__notes__", [])][:5],
-        "frames": frames[:SHOWN_FRAMES] + frames[SHOWN_FRAMES:][-SHOWN_FRAMES:],
-        **details,
-    }
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:SHOWN_TEXT]
-    except BaseException:  # the learner's own __str__
-        return "(its text cannot be shown)"
 
 
 def finish() -> None:

@@ -113,6 +113,7 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
             3: torch.tensor([1 + 2j, 3j]).conj(), "half": torch.ones(2, dtype=torch.bfloat16),
             "view": leaf[:, 1], "empty": torch.empty(0, 2), "scalar": torch.tensor(7),
             "sparse": torch.eye(2).to_sparse(), "parameter": torch.nn.Parameter(torch.ones(1)),
+            "weights": list(torch.nn.Linear(2, 1).to(devices[0]).parameters()),
             "foreign": [Same(), Mine(), iter([]), {1}], "device": devices[0],
         }
     """
@@ -129,6 +130,8 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
     assert torch.equal(result["sparse"].value, torch.eye(2))
     assert result["sparse"].layout == "sparse_coo"
     assert result["parameter"].is_parameter
+    assert [(w.is_parameter, w.device) for w in result["weights"]] == [(True, "cuda:0")] * 2
+    assert not leaf.is_parameter
     names = ["Same", "Mine", "list_iterator", "set"]
     assert result["foreign"] == [Foreign(name) for name in names]
     assert result["device"] == "cuda:0"
@@ -167,7 +170,10 @@ def test_each_run_starts_afresh(run):
 
 
 def test_runs_draw_the_same_random_numbers(run):
-    source = "import torch\ndef split(batch, devices):\n    return torch.rand(1).item()\n"
+    source = (
+        "import random, torch\ndef split(batch, devices):\n"
+        "    return torch.rand(1).item(), random.random()\n"
+    )
     assert run(source).result == run(source).result
 
 

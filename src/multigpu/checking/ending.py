@@ -1,0 +1,67 @@
+"""A worker's report, read as sentences."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from multigpu.checking.catalog import Exercise
+from multigpu.checking.verdicts import Refused, Status
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one run of an exercise ended.  ``report`` is what the server said about the worker."""
+
+    report: dict[str, Any]
+    exercise: Exercise
+    path: Path
+
+    @cached_property
+    def phases(self) -> dict[str, dict[str, Any]]:
+        """What the worker said, by phase."""
+        return {header["phase"]: header for header in self.report["said"]}
+
+    @property
+    def output(self) -> str:
+        """What the learner's code printed."""
+        return str(self.report["output"])
+
+    @property
+    def where(self) -> str:
+        """The line of the last return of the exercise, or of its definition."""
+        notes = self.phases["returning"]
+        found = notes["returned"] or notes["line"]
+        return self.place(*found) if found else self.path.name
+
+    def place(self, file: str, line: int) -> str:
+        """``data_parallel.py:41``, seen from the folder of the submission."""
+        return f"{Path(file).name}:{line}"
+
+    def is_learners(self, file: str) -> bool:
+        """Whether a file is the learner's module, or lies beside it."""
+        return Path(file).parent == self.path.parent
+
+    def line(self, file: str, line: int, function: str) -> str:
+        """``data_parallel.py:41 in split: return chunks``."""
+        try:
+            code = Path(file).read_text(encoding="utf-8").splitlines()[line - 1].strip()
+        except (OSError, IndexError, UnicodeDecodeError):
+            code = ""
+        return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
+
+    @property
+    def stood(self) -> str:
+        """The learner's line in the stack that faulthandler wrote: the main thread's first."""
+        threads = self.report["stack"].split("\n\n")
+        threads.sort(key=lambda thread: "Current thread" not in thread)
+        for thread in threads:
+            for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (.+)', thread):
+                if self.is_learners(file):
+                    return self.line(file, int(line), function)
+        return ""
+
+    def refused(self, status: Status, message_id: str, message: str) -> Refused:
+        """The exception that ends the check."""
+        return Refused(status, message_id, message, output=self.output)
