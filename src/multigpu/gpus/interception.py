@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from multigpu.gpus.operators import Dispatch
+from multigpu.gpus.operators import dispatch_mode
 
 _core: Any = torch._C
 
@@ -30,7 +30,6 @@ class Interception(TorchFunctionMode):
 
 
 function_mode = Interception()
-_dispatch_mode = Dispatch()  # type: ignore[no-untyped-call]
 
 
 class _ThreadState(threading.local):
@@ -82,7 +81,7 @@ def with_operators(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if _thread.dispatching:
         return func(*args, **kwargs)
     _thread.dispatching = True
-    _core._push_on_torch_dispatch_stack(_dispatch_mode)
+    _core._push_on_torch_dispatch_stack(dispatch_mode)
     try:
         return func(*args, **kwargs)
     finally:

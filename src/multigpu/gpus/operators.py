@@ -32,12 +32,17 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return run(func, args, kwargs or {})
 
 
+dispatch_mode = Dispatch()  # type: ignore[no-untyped-call]
+
+
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of operator `func`, on the GPU of its arguments."""
     plan = plan_of(func)
     with torch._C.DisableTorchFunction():
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)
+        if plan.composite:
+            return _take_apart(func, args, kwargs)
         return run_plainly(plan, args, kwargs)
 
 
@@ -64,6 +69,15 @@ def run_plainly(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if plan.reshapes:
         _refresh(shells)
     return _put_in(result, gpu, shells, plan.cpu_results)
+
+
+def _take_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator as the others it is made of; in inference mode the core does not."""
+    torch._C._push_on_torch_dispatch_stack(dispatch_mode)
+    try:
+        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    finally:
+        torch._C._pop_torch_dispatch_stack(None)
 
 
 class _Tensors:

@@ -50,6 +50,7 @@ class Plan:
     draws_unasked: bool  # it draws random numbers and has no such form
     cpu_arguments: tuple[str, ...]
     cpu_results: tuple[int, ...]
+    composite: bool  # it is made of other operators
     special: Callable[[Plan, Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
 
     def bytes_asked_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -97,6 +98,9 @@ def _make_plan(func: Any) -> Plan:
         ),
         cpu_arguments=_CPU_ARGUMENTS.get(name, ()),
         cpu_results=_CPU_RESULTS.get(name, ()),
+        composite=torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        ),
         special=specials.get(name),
     )
 

@@ -1,0 +1,73 @@
+"""DataLoader with workers and pinned memory, and forked processes."""
+
+import multiprocessing
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from multigpu import virtual_gpus
+
+pytestmark = pytest.mark.usefixtures("machine")
+
+CUDA_1 = torch.device("cuda", 1)
+
+
+class Numbers(Dataset):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, dict[str, int]]:
+        return torch.full((3,), float(index)), {"label": index}
+
+
+class OnGpu(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(2, device="cuda:0")
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_reach_the_gpu(num_workers, pin_memory):
+    loader = DataLoader(
+        Numbers(), batch_size=4, num_workers=num_workers, pin_memory=pin_memory, shuffle=True
+    )
+    labels = []
+    for inputs, targets in loader:
+        assert inputs.is_pinned() is targets["label"].is_pinned() is pin_memory
+        on_gpu = inputs.to("cuda:1", non_blocking=True)
+        assert on_gpu.device == CUDA_1
+        labels += targets["label"].to("cuda:1").tolist()
+    assert sorted(labels) == list(range(10))
+
+
+def test_a_gpu_in_a_forked_worker_fails_as_on_cuda():
+    with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
+        next(iter(DataLoader(OnGpu(), num_workers=1, multiprocessing_context="fork")))
+
+
+def test_the_dataset_may_make_its_tensors_on_the_gpu_without_workers():
+    assert next(iter(DataLoader(OnGpu(), batch_size=5))).device == torch.device("cuda:0")
+
+
+def _in_child(tensor: torch.Tensor, answers) -> None:
+    try:
+        tensor + 1
+    except RuntimeError as error:
+        answers.put(str(error))
+    with virtual_gpus(2) as machine:  # its own GPUs
+        answers.put((torch.ones(3, device="cuda:1") * 2).tolist())
+        answers.put(machine.memory(1).peak)
+
+
+def test_a_forked_child_has_no_gpus_but_may_switch_its_own_on():
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    tensor = torch.ones(1, device="cuda:1")
+    child = context.Process(target=_in_child, args=(tensor, answers))
+    child.start()
+    assert answers.get().startswith("Cannot re-initialize CUDA in forked subprocess")
+    assert answers.get() == [2, 2, 2]
+    assert answers.get() == 24
+    child.join()
+    assert (tensor + 1).item() == 2

@@ -1,0 +1,92 @@
+"""torch.cuda and torch.accelerator see the virtual GPUs."""
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.usefixtures("machine")
+
+CUDA_1 = torch.device("cuda", 1)
+
+
+def test_counting_and_naming():
+    assert torch.cuda.is_available()
+    assert torch.accelerator.is_available()
+    assert torch.cuda.device_count() == torch.accelerator.device_count() == 3
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.cuda.is_initialized()
+    torch.cuda.init()
+    assert torch.cuda.get_device_name(2) == torch.cuda.get_device_properties(2).name
+    assert torch.cuda.get_device_properties("cuda:1").total_memory == 2**30
+    assert torch.cuda.get_device_capability() == (8, 0)
+    assert torch.cuda.can_device_access_peer(0, 1)
+    assert torch.cuda.is_bf16_supported()
+
+
+def test_the_current_gpu():
+    assert torch.cuda.current_device() == torch.accelerator.current_device_index() == 0
+    with torch.cuda.device(1):
+        assert torch.cuda.current_device() == 1
+        with torch.accelerator.device_index(2):
+            assert torch.cuda.current_device() == 2
+        with torch.cuda.device(-1):
+            assert torch.cuda.current_device() == 1
+    torch.accelerator.set_device_index(2)
+    assert torch.cuda.current_device() == 2
+    torch.cuda.set_device(0)
+
+
+def test_waiting_is_over_at_once():
+    torch.cuda.synchronize()
+    torch.cuda.synchronize(1)
+    torch.cuda.synchronize(device="cuda:2")
+    torch.accelerator.synchronize()
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    with pytest.raises(torch.AcceleratorError):
+        torch.cuda.synchronize(5)
+
+
+def test_streams_select_their_gpu_and_give_it_back():
+    stream = torch.cuda.Stream(device=1)
+    before = torch.cuda.current_stream(1)
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream(1) == stream
+        assert torch.cuda.current_device() == 1
+        made = torch.ones(2, device="cuda")
+        made.record_stream(stream)
+    assert made.device == CUDA_1
+    assert (torch.cuda.current_device(), torch.cuda.current_stream(1)) == (0, before)
+    with stream:
+        assert torch.cuda.current_stream() == stream
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda.default_stream(1).device == CUDA_1
+    assert stream != torch.cuda.Stream(device=1)
+    assert torch.Stream(device="cuda:2").device.index == 2
+    with torch.cuda.stream(None):
+        pass
+
+
+def test_streams_and_events_keep_their_order():
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    other.wait_event(start)
+    other.wait_stream(stream)
+    stream.record_event(end)
+    end.synchronize()
+    end.wait(other)
+    assert start.elapsed_time(end) >= 0
+    assert all(each.query() for each in (start, end, stream, other))
+    stream.synchronize()
+    with pytest.raises(ValueError, match="enable_timing"):
+        torch.cuda.Event().elapsed_time(end)
+
+
+def test_the_profiler_and_flags_do_not_mind():
+    with torch.profiler.profile() as profile:
+        torch.ones(3, device="cuda:1") + 1
+    assert any("add" in event.key for event in profile.key_averages())
+    with torch.backends.cudnn.flags(enabled=False):
+        assert torch.nn.functional.conv1d(
+            torch.ones(1, 1, 3, device="cuda:1"), torch.ones(1, 1, 1, device="cuda:1")
+        ).tolist() == [[[1, 1, 1]]]
