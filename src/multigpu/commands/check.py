@@ -1,6 +1,7 @@
 """``multigpu check``: run the checks of some exercises and explain what is wrong."""
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,12 +35,12 @@ def run(options: argparse.Namespace) -> int:
     own = options.submission is None
     submission = desk.course.exercises if own else options.submission
     exercises = desk.catalog.find_all(options.names)
-    with WarmServer() as server:
+    with WarmServer() as server, waiting_sign(options.json):
         if options.names:
             verdicts = check_with(server, exercises, desk.course, submission=submission)
         else:
-            waiting = desk.to_do() if own else desk.catalog.exercises
-            verdicts = list(until_one_fails(waiting, desk, server, submission))
+            to_do = desk.to_do() if own else desk.catalog.exercises
+            verdicts = list(until_one_fails(to_do, desk, server, submission))
     if own:
         desk.progress.note(verdicts)
     if options.json:
@@ -47,6 +48,12 @@ def run(options: argparse.Namespace) -> int:
     else:
         show(verdicts, desk, own=own)
     return exit_code(verdicts)
+
+
+def waiting_sign(quiet: bool) -> contextlib.AbstractContextManager[object]:
+    """Something that moves while the checks run, in a terminal only."""
+    out = console()
+    return contextlib.nullcontext() if quiet or not out.is_terminal else out.status("checking")
 
 
 def until_one_fails(

@@ -1,0 +1,57 @@
+"""Finding processes where the system does not hand orphans over: by their mark."""
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from multigpu.checking import family
+
+
+@pytest.fixture
+def stranger(monkeypatch):
+    """A process with our mark that is no descendant: its parent has ended."""
+    monkeypatch.setenv(family.MARK, "a mark of this test")
+    code = "import subprocess; print(subprocess.Popen(['sleep', '1000'], stdout=-3).pid)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        check=True,
+    )
+    process = psutil.Process(int(done.stdout))
+    yield process
+    process.kill()
+
+
+@pytest.mark.parametrize(("platform", "found"), [("linux", False), ("darwin", True)])
+def test_who_counts_as_a_descendant(stranger, monkeypatch, platform, found):
+    monkeypatch.setattr(sys, "platform", platform)
+    assert (stranger.pid in [process.pid for process in family.descendants()]) is found
+
+
+def test_the_signs_of_a_sleeping_and_of_a_busy_process():
+    sleeping = subprocess.Popen(["sleep", "1000"])
+    before = family.signs()
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        psutil.Process(busy.pid).cpu_percent(0.3)
+        after = family.signs()
+    finally:
+        for process in (sleeping, busy):
+            process.kill()
+            process.wait()
+    assert after.members == before.members + 1
+    assert after.cpu > before.cpu
+    assert after.memory > before.memory
+    assert after.runnable
+
+
+def test_reaping_collects_what_has_ended():
+    child = subprocess.Popen(["true"])
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        pass
+    family.reap()
+    assert not psutil.pid_exists(child.pid)
