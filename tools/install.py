@@ -20,6 +20,7 @@ from pathlib import Path
 import torch_build
 import venv_state
 from pip_progress import run_pip
+from venv_state import Venv
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
@@ -35,7 +36,8 @@ class Refused(Exception):
 def main(extras: Sequence[str]) -> int:
     """Bring ``.venv`` up to date."""
     try:
-        if not venv_state.must_be_made(ROOT) and venv_state.is_complete(ROOT, extras):
+        venv = venv_state.look(ROOT)
+        if venv is Venv.USABLE and venv_state.is_complete(ROOT, extras):
             return 0
         has_gpu = torch_build.has_nvidia_gpu()
         require_machine(
@@ -44,8 +46,8 @@ def main(extras: Sequence[str]) -> int:
             free_bytes=shutil.disk_usage(ROOT).free,
             has_gpu=has_gpu,
         )
-        if venv_state.must_be_made(ROOT):
-            make_venv()
+        if venv is not Venv.USABLE:
+            make_venv(venv)
         install(extras, has_gpu=has_gpu)
     except Refused as problem:
         print(problem, file=sys.stderr)
@@ -71,15 +73,21 @@ def require_machine(*, system: str, machine: str, free_bytes: int, has_gpu: bool
         )
 
 
-def make_venv() -> None:
-    """Make ``.venv`` anew, with the Python that runs this program (or the one it came from)."""
+def make_venv(now: Venv) -> None:
+    """Make ``.venv`` with the Python that runs this program (or the one that this came from)."""
     version = platform.python_version()
+    if now is Venv.FOREIGN:
+        raise Refused(
+            f"{VENV} is of another Python than {version} and not of this course: move it away, or "
+            "use it (pip install -e '.[course]' -c constraints.txt, then multigpu start)."
+        )
     if find_spec("ensurepip") is None:
         name = "python{}.{}-venv".format(*sys.version_info)
         raise Refused(f"Python {version} here cannot make environments: sudo apt install {name}")
     base = getattr(sys, "_base_executable", sys.executable)
     print(f"Making .venv with Python {version}")
-    made = subprocess.run([base, "-m", "venv", "--clear", VENV], capture_output=True, text=True)
+    emptied = ["--clear"] if now is Venv.WORN_OUT else []
+    made = subprocess.run([base, "-m", "venv", *emptied, VENV], capture_output=True, text=True)
     if made.returncode != 0:
         words = (made.stdout + made.stderr).strip().splitlines() or ["no reason was given"]
         raise Refused(f"Python {version} at {base} could not make .venv: {words[-1]}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,27 @@ def pinned(root: Path, package: str) -> str:
     raise LookupError(f"constraints.txt does not pin {package}")
 
 
-def must_be_made(root: Path) -> bool:
-    """Whether ``.venv`` is missing, cannot run, or was made where the repository no longer is."""
-    python = root / ".venv" / "bin" / "python"
-    if not _runs(python):
-        return True
-    made_at = _read_stamp(root).get("root", str(root))
-    version = subprocess.run(
-        [python, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True
-    )
-    return made_at != str(root) or version.stdout.split() != [str(n) for n in sys.version_info[:2]]
+class Venv(Enum):
+    """What ``.venv`` is."""
+
+    USABLE = "has a Python and pip, of this repository as far as one can see"
+    UNFINISHED = "missing, or making it was interrupted"
+    WORN_OUT = "lost its Python, was made elsewhere or with another Python: to be emptied"
+    FOREIGN = "made by somebody else with another Python: theirs to keep"
+
+
+def look(root: Path) -> Venv:
+    """What the ``.venv`` of the repository ``root`` is, for the Python that runs this program."""
+    venv = root / ".venv"
+    if not venv.exists():
+        return Venv.UNFINISHED
+    stamp = _read_stamp(root)
+    version = _run(root, "import sys; print(*sys.version_info[:2])")
+    if version is None or stamp.get("root", str(root)) != str(root):
+        return Venv.WORN_OUT
+    if version.split() != [str(part) for part in sys.version_info[:2]]:
+        return Venv.WORN_OUT if stamp else Venv.FOREIGN
+    return Venv.UNFINISHED if _run(root, "import pip") is None else Venv.USABLE
 
 
 def is_complete(root: Path, extras: Iterable[str]) -> bool:
@@ -52,14 +64,10 @@ def is_complete(root: Path, extras: Iterable[str]) -> bool:
     stamp = _read_stamp(root)
     if stamp.get("key") != key(root) or not set(extras) <= set(stamp.get("extras", [])):
         return False
-    probe = subprocess.run(
-        [root / ".venv" / "bin" / "python", "-c", PROBE, *_requirements(root, extras)],
-        capture_output=True,
-        text=True,
-    )
-    if probe.returncode != 0:
+    answer = _run(root, PROBE, *_requirements(root, extras))
+    if answer is None:
         return False
-    found = json.loads(probe.stdout)
+    found = json.loads(answer)
     return not found["missing"] and Path(found["package"]).is_relative_to(root)
 
 
@@ -79,11 +87,14 @@ def _requirements(root: Path, extras: Iterable[str]) -> list[str]:
     return [re.split(r"[<>=!~;\[ ]", line)[0] for line in lines]
 
 
-def _runs(python: Path) -> bool:
+def _run(root: Path, code: str, *arguments: str) -> str | None:
+    """What ``code`` prints when the Python of ``.venv`` runs it; ``None`` when that fails."""
+    command = [str(root / ".venv" / "bin" / "python"), "-c", code, *arguments]
     try:
-        return subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0
+        ran = subprocess.run(command, capture_output=True, text=True)
     except OSError:
-        return False
+        return None
+    return ran.stdout if ran.returncode == 0 else None
 
 
 def _stamp(root: Path) -> Path:

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import install
 import pytest
 import venv_state
+from venv_state import Venv
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,8 +38,14 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def forget_packages(repository: Path) -> None:
+    next((repository / ".venv" / "lib").glob("python*/site-packages/course.pth")).unlink()
+    config = repository / ".venv" / "pyvenv.cfg"
+    config.write_text(config.read_text().replace("packages = true", "packages = false"))
+
+
 def test_a_complete_environment_is_left_alone(repository: Path) -> None:
-    assert not venv_state.must_be_made(repository)
+    assert venv_state.look(repository) is Venv.USABLE
     assert venv_state.is_complete(repository, ["course"])
     assert venv_state.is_complete(repository, ["course", "test"])
 
@@ -67,13 +75,11 @@ def test_an_extra_that_was_never_asked_for_is_missing(repository: Path) -> None:
 
 def test_a_moved_repository_gets_a_new_environment(repository: Path) -> None:
     moved = repository.rename(repository.with_name("moved"))
-    assert venv_state.must_be_made(moved)
+    assert venv_state.look(moved) is Venv.WORN_OUT
 
 
 def test_an_environment_that_lost_its_packages_is_noticed(repository: Path) -> None:
-    next((repository / ".venv" / "lib").glob("python*/site-packages/course.pth")).unlink()
-    config = repository / ".venv" / "pyvenv.cfg"
-    config.write_text(config.read_text().replace("packages = true", "packages = false"))
+    forget_packages(repository)
     assert not venv_state.is_complete(repository, ["course"])
 
 
@@ -86,7 +92,39 @@ def test_a_single_package_that_is_gone_is_noticed(repository: Path) -> None:
 
 def test_an_environment_that_lost_its_python_is_made_anew(repository: Path) -> None:
     (repository / ".venv" / "bin" / "python").unlink()
-    assert venv_state.must_be_made(repository)
+    assert venv_state.look(repository) is Venv.WORN_OUT
+
+
+def test_a_missing_environment_is_made(repository: Path) -> None:
+    (repository / ".venv").rename(repository / "kept")
+    assert venv_state.look(repository) is Venv.UNFINISHED
+
+
+def test_an_environment_without_pip_is_completed_and_not_emptied(repository: Path) -> None:
+    """An interrupted start, or one that another tool made."""
+    forget_packages(repository)
+    assert venv_state.look(repository) is Venv.UNFINISHED
+
+
+def test_our_environment_of_another_python_is_made_anew(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    assert venv_state.look(repository) is Venv.WORN_OUT
+
+
+def test_somebody_elses_environment_of_another_python_is_theirs_to_keep(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / ".venv" / "multigpu-installed.json").unlink()
+    assert venv_state.look(repository) is Venv.USABLE
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    assert venv_state.look(repository) is Venv.FOREIGN
+    monkeypatch.setattr(install, "ROOT", repository)
+    monkeypatch.setattr(install, "VENV", repository / ".venv")
+    before = sorted((repository / ".venv").rglob("*"))
+    assert install.main(["course"]) == 2
+    assert sorted((repository / ".venv").rglob("*")) == before
 
 
 def test_a_torn_stamp_counts_as_none(repository: Path) -> None:

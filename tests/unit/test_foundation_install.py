@@ -139,7 +139,7 @@ def test_a_python_without_ensurepip_is_told_which_package_is_missing(
 ) -> None:
     monkeypatch.setattr(install, "find_spec", lambda name: None)
     with pytest.raises(install.Refused, match=r"apt install python3\.\d+-venv"):
-        install.make_venv()
+        install.make_venv(install.Venv.UNFINISHED)
 
 
 def test_pips_output_becomes_what_it_is_doing() -> None:
