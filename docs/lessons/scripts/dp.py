@@ -24,7 +24,7 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(epochs):
         for images, labels in DataLoader(data.train, batch_size=batch_size, shuffle=True):
-            # NEW: the rows stay on the CPU, DataParallel copies each chunk straight to its GPU
+            # NEW: the rows stay on the CPU, each chunk goes straight to its GPU
             loss = F.cross_entropy(model(images), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
