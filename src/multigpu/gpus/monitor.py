@@ -1,4 +1,4 @@
-"""What each GPU is doing: one status per GPU, from nvitop, or from the meters of virtual GPUs.
+"""What each GPU is doing: one status per GPU, from nvitop, or from the meters of virtual GPUs::
 
     from multigpu.gpus.monitor import one_line, snapshot
     for status in snapshot():
