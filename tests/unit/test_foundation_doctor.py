@@ -16,6 +16,7 @@ import pytest
 
 from multigpu.commands import doctor, folder, health
 from multigpu.commands.health import Finding
+from multigpu.gpus import monitor
 
 GIB = 2**30
 FINE = Finding("disk", "30 GiB free")
@@ -114,10 +115,20 @@ def test_a_cpu_build_beside_an_nvidia_gpu_is_noted(monkeypatch: pytest.MonkeyPat
     assert "delete .venv" in str(found.advice)
 
 
+def test_each_gpu_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = monitor.GpuStatus(0, "NVIDIA H200", 0, 4 * GIB, 139 * GIB, 31, 77.0, ())
+    busy = monitor.GpuStatus(1, "NVIDIA H200", 97, 80 * GIB, 139 * GIB, 62, 640.0, (123,))
+    monkeypatch.setattr(monitor, "snapshot", lambda: [idle, busy])
+    assert [found.says for found in health.graphics()] == [
+        monitor.one_line(idle),
+        monitor.one_line(busy),
+    ]
+
+
 def test_without_a_gpu_the_course_says_that_it_uses_virtual_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("multigpu.gpus.monitor.snapshot", list)
+    monkeypatch.setattr(monitor, "snapshot", list)
     assert only(health.graphics) == Finding(
         "GPUs", "no NVIDIA GPU; the course uses virtual ones", "ok", None
     )
