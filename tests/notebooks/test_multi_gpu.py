@@ -42,6 +42,10 @@ def test_every_cell_runs_without_error_or_warning(cells):
     assert all(cell.execution_count for cell in cells.values())
 
 
+def test_what_cells_print_is_plain_text(cells, printed):
+    assert [name for name in cells if "\x1b" in printed(name)] == []
+
+
 def test_dataparallel_learns_at_least_95_percent_of_the_test_digits(printed):
     shown = re.search(r"\d GPUs: ([\d.]+)% of the test digits", printed("train-dp"))
     assert float(shown[1]) >= 95

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 from multigpu.checking.places import Course, CourseNotFound, find_course
 
+# A kernel asks its children for colours, and perhaps for warnings; here nobody wants them.
+OF_THE_KERNEL = {"FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "PYTHONWARNINGS"}
 SECONDS = 300  # the checks have limits of their own; this is for a machine that stands still
 
 
@@ -140,8 +142,8 @@ def _multigpu(*arguments: str) -> list[str]:
 
 
 def _run(command: list[str], course: Course) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-    environment.pop("PYTHONWARNINGS", None)  # those of the notebook are not the checker's
+    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_KERNEL}
+    environment |= {"NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
         command, cwd=course.root, env=environment, timeout=SECONDS, text=True, encoding="utf-8",
         stdin=subprocess.DEVNULL, capture_output=True, check=False,
