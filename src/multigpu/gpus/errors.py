@@ -24,7 +24,7 @@ def invalid_device_ordinal() -> RuntimeError:
 _RUN_AS = {"stack": "cat", "embedding": "_index_select"}
 _ARGUMENTS_THERE = {"embedding": "index"}
 # Operators that CUDA runs element by element although they are not marked as such.
-_ELEMENTWISE = {"mse_loss", "smooth_l1_loss", "huber_loss", "lerp", "where", "clamp"}
+_ELEMENTWISE = {"allclose", "mse_loss", "smooth_l1_loss", "huber_loss", "lerp", "where", "clamp"}
 
 
 def different_devices(

@@ -1,4 +1,4 @@
-"""`.to`, `.cuda`, `torch.tensor` and what else puts a tensor on a device by name."""
+"""`.to`, `.cuda`, `.cpu`: moving a tensor to a device by name."""
 
 from __future__ import annotations
 
@@ -66,62 +66,3 @@ def cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if lazy.is_lazy(args[0]):
         return to(torch.Tensor.to, (args[0], CPU), {})
     return call(func, [type(args[0])], args, kwargs)
-
-
-@takes_over(torch.tensor, torch.as_tensor, torch.asarray)
-def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`torch.tensor(values, device=...)`: made on the CPU, then copied, as under CUDA."""
-    if active.virtual_machine() is None:
-        return func(*args, **kwargs)
-    values = args[0] if args else next(iter(kwargs.values()))
-    device = kwargs.get("device")
-    if device is None:
-        device = torch.utils._device.CURRENT_DEVICE  # what torch.set_default_device has set
-    core = None if device is None else core_device(device)
-    if isinstance(values, VirtualTensor):
-        return _from_tensor(func, values, kwargs, core)
-    options = {**kwargs, "device": None if core is None or core.index else core}
-    requires_grad = bool(core is not None and core.index and options.pop("requires_grad", False))
-    made = call(func, (), args, {**options, "device": CPU})
-    if core is None or not core.index:
-        return made
-    return run_in_core(torch.Tensor.to, (made, core), {}).requires_grad_(requires_grad)
-
-
-def _from_tensor(
-    func: Any, values: VirtualTensor, kwargs: Kwargs, core: torch.device | None
-) -> Any:
-    """From a tensor that is on a GPU already: stays there unless told otherwise."""
-    options = {"device": core or values._gpu.carrier}
-    if kwargs.get("dtype") is not None:
-        options["dtype"] = kwargs["dtype"]
-    made = run_in_core(torch.Tensor.to, (values,), options)
-    if func is torch.tensor:
-        made = made.detach()
-        made = made.clone() if made.data_ptr() == values.data_ptr() else made
-        return made.requires_grad_(kwargs.get("requires_grad", False))
-    return made.clone() if kwargs.get("copy") and made is values else made
-
-
-@takes_over(torch.Tensor.new_tensor)
-def new_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`tensor.new_tensor(values)`: like `tensor` in device and dtype unless told otherwise."""
-    tensor, *rest = args
-    options = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
-    return from_values(torch.tensor, tuple(rest), options)
-
-
-@takes_over(torch.ctc_loss)
-def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`torch.ctc_loss`: CUDA takes the lengths from the CPU; the core does not for subclasses."""
-    log_probs, targets, *lengths = args[:4]
-    if isinstance(log_probs, VirtualTensor):
-        gpu = log_probs._gpu
-        with torch._C.DisableTorchFunction():
-            lengths = [
-                each
-                if isinstance(each, VirtualTensor)
-                else VirtualTensor(torch.as_tensor(each, device=gpu.backing), gpu)
-                for each in lengths
-            ]
-    return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)

@@ -142,3 +142,12 @@ def test_assigning_a_gradient_of_another_device_is_refused():
     with pytest.raises(RuntimeError, match="located on device with index '2'"):
         parameter.grad = torch.ones(2, device="cuda:2")
     assert parameter.grad.tolist() == [1, 1]
+
+
+def test_saved_tensors_can_wait_on_the_cpu(x, machine):
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        y = (x.exp() * x).sum()
+    machine.traffic.clear()
+    y.backward()
+    assert torch.allclose(x.grad, (x + 1) * x.exp())
+    assert ("cpu", "cuda:1") in machine.traffic.by_link()

@@ -131,6 +131,13 @@ def test_tensors_from_numpy_and_from_tensors():
     assert copied.data_ptr() != on_gpu.data_ptr()
 
 
+def test_tensors_may_stand_for_numbers_in_a_list():
+    number = torch.tensor(2.0, dtype=torch.float64, device="cuda:1")
+    made = torch.tensor([number, torch.tensor(3.0), 4])
+    assert (made.device, made.tolist(), made.dtype) == (CPU, [2, 3, 4], torch.float64)
+    assert torch.tensor([[number, number]], device="cuda:2").tolist() == [[2, 2]]
+
+
 def test_torch_device_understands_a_bare_number():
     assert torch.device(1) == torch.device("cuda:1") == torch.device("cuda", 1)
     assert torch.device(type="cuda", index=1) == CUDA_1
@@ -143,3 +150,12 @@ def test_python_functions_of_torch_that_make_tensors_inside():
     assert torch.nn.functional.fractional_max_pool2d(images, 2, output_size=3).device == CUDA_1
     assert torch.unravel_index(torch.tensor([3], device="cuda:1"), (2, 2))[0].device == CUDA_1
     assert torch.nn.functional.gumbel_softmax(x, hard=True).device == CUDA_1
+
+
+def test_values_for_other_devices_are_not_touched():
+    assert torch.tensor([1.0], device="meta").device.type == "meta"
+    assert torch.as_tensor(data=[1, 2], device="cuda:1").device == CUDA_1
+    assert torch.tensor(data=3, dtype=torch.int8, device="cuda:1").dtype == torch.int8
+    with torch.device("meta"):
+        assert torch.tensor([1.0]).is_meta
+        assert torch.zeros(2).is_meta

@@ -18,6 +18,7 @@ from multigpu.gpus.tensor import VirtualTensor
 PLACES: list[types.ModuleType | type] = [
     torch,
     torch._C,
+    torch._C._autograd,
     torch._C._nn,
     torch.Tensor,
     torch.UntypedStorage,
@@ -38,6 +39,7 @@ PLACES: list[types.ModuleType | type] = [
     torch.nn.UninitializedParameter,
     torch.nn.functional,
     torch.nn.parallel,
+    torch.nn.parallel.DistributedDataParallel,
     torch.nn.parallel._functions,
     torch.nn.parameter,
     torch.nn.parameter.UninitializedTensorMixin,
