@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -65,11 +64,8 @@ def gpus(count: int) -> list[torch.device]:
     else:
         backing = "cuda:0" if machine.devices else "cpu"
         where = "GPU 0" if machine.devices else "the CPU"
-        print(
-            f"This machine has {len(machine.devices)} GPUs, not {count}: using {count} virtual "
-            f"ones on {where}.",
-            file=sys.stderr,
-        )
+        has = "1 GPU" if len(machine.devices) == 1 else f"{len(machine.devices)} GPUs"
+        print(f"This machine has {has}, not {count}: using {count} virtual ones on {where}.")
         memory = machine.memory(0).limit // count if machine.devices else _MEMORY
         machine = VirtualMachine(count, memory=memory, backing=backing)
         machine.__enter__()
