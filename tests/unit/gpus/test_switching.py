@@ -255,12 +255,12 @@ def for_good():
 def test_gpus_switches_virtual_ones_on_says_so_once_and_grows(capsys):
     devices = gpus(2)
     assert [str(device) for device in devices] == ["cuda:0", "cuda:1"]
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().out.count("\n") == 1
     x = torch.ones(1, device=devices[1])
     assert gpus(1) == devices[:1]
     assert len(gpus(4)) == torch.cuda.device_count() == 4
     assert (x + 1).to("cuda:3").item() == 2
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().out == ""
     assert current_machine().is_virtual
 
 
