@@ -11,7 +11,11 @@ import functools
 from types import CellType, FunctionType
 from typing import Any
 
+import torch
+
 _QUESTION = "has_torch_function"
+# Their parts hand over calls of their own in the name of the whole, and none names a device.
+_WHOLE = (torch.unique, torch.unique_consecutive)
 
 
 class _Names(dict[str, Any]):
@@ -35,10 +39,8 @@ def _nobody(*args: Any) -> bool:
 @functools.cache
 def body_of(func: FunctionType) -> FunctionType | None:
     """`func` without its question; None if it does not ask and so can be called as it is."""
-    if not func.__module__.startswith("torch"):
+    if not func.__module__.startswith("torch") or func in _WHOLE:
         return None
-    if "super" in func.__code__.co_names:
-        return None  # `super().split(...)` would be reported as this same function, for ever
     # torch.nn.init asks torch.overrides.has_torch_function...: no name of its own to take away.
     names = func.__code__.co_names
     asks = any(name.startswith(_QUESTION) and name in func.__globals__ for name in names)

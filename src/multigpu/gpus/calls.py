@@ -7,6 +7,7 @@ registered with `takes_over`: see moves.py, identity.py, storage.py, lazy.py and
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -24,6 +25,16 @@ Kwargs = dict[str, Any]
 StandIn = Callable[[Any, Args, Kwargs], Any]
 
 _stand_ins: dict[Any, StandIn] = {}
+
+
+class _Running(threading.local):
+    """The functions of torch whose bodies are running in a thread."""
+
+    def __init__(self) -> None:
+        self.bodies: set[FunctionType] = set()
+
+
+_thread = _Running()
 
 
 def takes_over(*functions: Any) -> Callable[[StandIn], StandIn]:
@@ -91,9 +102,8 @@ def _put_on_gpu(made: Any, core: torch.device) -> Any:
 
 def run_in_core(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Call `func` with its operators intercepted and GPUs called by name in its errors."""
-    if isinstance(func, FunctionType) and (body := body_of(func)) is not None:
-        with interception.functions():
-            return body(*args, **kwargs)
+    if isinstance(func, FunctionType) and func not in _thread.bodies and (body := body_of(func)):
+        return _run_body(func, body, args, kwargs)
     try:
         with torch._C.DisableTorchFunctionSubclass():
             if autocast.is_on():
@@ -103,6 +113,20 @@ def run_in_core(func: Any, args: Args, kwargs: Kwargs) -> Any:
         if "cpu:" not in str(error):
             raise
         raise type(error)(_name_gpus(str(error))) from None
+
+
+def _run_body(func: FunctionType, body: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    """Run one of torch's Python functions with the calls inside it intercepted.
+
+    Some of them call themselves by another name (`super().unflatten(...)`); the inner call is then
+    run as it is.
+    """
+    _thread.bodies.add(func)
+    try:
+        with interception.functions():
+            return body(*args, **kwargs)
+    finally:
+        _thread.bodies.discard(func)
 
 
 def _name_gpus(message: str) -> str:

@@ -16,7 +16,10 @@ def invalid_device_ordinal() -> RuntimeError:
     """A GPU index that this machine does not have."""
     return torch.AcceleratorError(
         "CUDA error: invalid device ordinal\n"
-        "GPU device may be out of range, do you have enough GPUs?\n" + _KERNEL_ERRORS_ARE_LATE
+        "GPU device may be out of range, do you have enough GPUs?\n"
+        "Search for `cudaErrorInvalidDevice' in "
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+        "information.\n" + _KERNEL_ERRORS_ARE_LATE
     )
 
 

@@ -168,7 +168,6 @@ _CORE: dict[str, Any] = {
     "_cuda_getCurrentStream": _stream_data,
     "_cuda_getDefaultStream": lambda index: (0, index, 1),
     "_cuda_setStream": _set_stream,
-    "_cuda_isCurrentStreamCapturing": lambda: False,
     "_cuda_canDeviceAccessPeer": lambda device, peer: True,
     "_cuda_getArchFlags": lambda: "sm_80",
     "_accelerator_getAccelerator": lambda: torch.device("cuda"),
@@ -232,6 +231,7 @@ def install(patches: Patches) -> None:
     patches.set(torch, "Event", streams.Event)
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     patches.set(torch.cuda.random, "device_count", _count)
+    patches.set(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
     patches.wrap(torch.utils.dlpack, "to_dlpack", _refuse_virtual)
     patches.set(torch.nn.parallel._functions, "_streams", None)
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)

@@ -59,7 +59,7 @@ FUNCTIONS = [
     lambda mask: (~mask, mask & mask, mask | ~mask, mask ^ mask, mask.any(1), mask.all(0)),
     lambda k: (k << 1, k >> 1, k & 1, k | 1, k.bitwise_not(), k // 2, k.gcd(k + 1), k.float()),
     lambda x: (x.sum(), x.sum(0), x.mean(1), x.prod(1), x.std(0), x.var(), x.norm(), x.median()),
-    lambda x: (x.amax(0), x.amin(1), x.max(1), x.min(), x.argmax(1), x.argmin(), x.aminmax()),
+    lambda x: (x.amax(0), x.amin(1), x.max(1), x.min(), x.argmax(1), x.argmin()),
     lambda x: (x.logsumexp(1), x.cumsum(0), x.cumprod(1), x.cummax(1), x.logcumsumexp(0)),
     lambda x: (x.sort(1), x.argsort(0), x.topk(2), x.kthvalue(2), x.quantile(0.3), x.mode(1)),
     lambda k: (k.unique(), k.unique(return_counts=True), k.bincount() if k.ndim == 1 else k),
