@@ -1,6 +1,7 @@
 """Runs the checks of some exercises in this process, for the command and for notebooks."""
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -65,13 +66,27 @@ def check_with(
     ]
     files = [str(path) for path in paths if path.is_file()]
     if files:
-        with contextlib.redirect_stdout(io.StringIO()), fresh_modules(course.checks):
+        with (
+            quick_imports(),
+            contextlib.redirect_stdout(io.StringIO()),
+            fresh_modules(course.checks),
+        ):
             code = pytest.main([*OPTIONS, f"--rootdir={course.root}", *files], [checks])
         if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
             raise KeyboardInterrupt
         if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             checks.fault = checks.fault or f"pytest ended with exit code {code}"
     return checks.verdicts()
+
+
+@contextlib.contextmanager
+def quick_imports() -> Iterator[None]:
+    """Look for no garbage while torch is imported: there is none, and it takes its time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from multigpu.checking.judge import check_with
 from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.checking.warm import WarmServer
 from multigpu.commands.desk import Desk
-from multigpu.commands.showing import console, show_verdicts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
 
 def waiting_sign(quiet: bool) -> contextlib.AbstractContextManager[object]:
     """Something that moves while the checks run, in a terminal only."""
+    from multigpu.commands.showing import console  # while the server imports torch
+
     out = console()
     return contextlib.nullcontext() if quiet or not out.is_terminal else out.status("checking")
 
@@ -69,6 +70,8 @@ def until_one_fails(
 
 def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
     """The verdicts and, below them, what to do next."""
+    from multigpu.commands.showing import console, show_verdicts
+
     out = console()
     show_verdicts(verdicts, out)
     failed = [verdict for verdict in verdicts if verdict.status != "pass"]
