@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import torch
 
 from multigpu.gpus import active, interception, switching
+from multigpu.gpus.backing import backing_device, suitable_kernels
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.memory import Memory, parse_bytes
 from multigpu.gpus.traffic import Traffic
@@ -25,21 +27,23 @@ class _PerThread(threading.local):
 class _Entry:
     """What a thread's `with` block found and has to leave as it was."""
 
-    def __init__(self) -> None:
-        self.default_device = torch.utils._device.CURRENT_DEVICE
-        self.switched_on = interception.switch_on()
+    def __init__(self, backing: torch.device) -> None:
+        self._undo = contextlib.ExitStack()
+        self._undo.enter_context(suitable_kernels(backing))
+        if interception.switch_on():
+            self._undo.callback(interception.switch_off)
+        self._default_device = torch.utils._device.CURRENT_DEVICE
 
     def undo(self) -> None:
-        if self.default_device != torch.utils._device.CURRENT_DEVICE:
-            torch.set_default_device(self.default_device)
-        if self.switched_on:
-            interception.switch_off()
+        if self._default_device != torch.utils._device.CURRENT_DEVICE:
+            torch.set_default_device(self._default_device)
+        self._undo.close()
 
 
 class VirtualMachine:
     """`count` virtual GPUs of `memory` bytes each; see `multigpu.virtual_gpus`.
 
-    Raises ValueError for a count below 1 or a size that cannot be read.
+    Raises ValueError for a count below 1, a size that cannot be read, an impossible backing.
     """
 
     is_virtual = True
@@ -48,9 +52,7 @@ class VirtualMachine:
         if count < 1:
             raise ValueError(f"virtual_gpus({count}): ask for at least one GPU")
         self._limit = parse_bytes(memory)
-        self.backing = torch.device(backing)
-        if self.backing.type == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # while torch.cuda is the real one
+        self.backing = backing_device(backing)
         self.traffic = Traffic()
         self.gpus: list[Gpu] = []
         self.forked = False  # whether this process was forked while the machine was switched on
@@ -85,7 +87,7 @@ class VirtualMachine:
             if active.virtual_machine() is None:
                 switching.switch_on()
             active.push(self)
-        self._thread.entries.append(_Entry())
+        self._thread.entries.append(_Entry(self.backing))
         return self
 
     def __exit__(self, *error: Any) -> None:

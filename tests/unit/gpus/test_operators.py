@@ -180,7 +180,11 @@ FUNCTIONS = [
         f.one_hot(t, 4),
     ),
     lambda x, y: (f.mse_loss(x, y), f.l1_loss(x, y), f.smooth_l1_loss(x, y), f.huber_loss(x, y)),
-    lambda u, y: (f.binary_cross_entropy(u, u.detach()), f.kl_div(y, u), f.poisson_nll_loss(y, u)),
+    lambda u, y: (
+        f.binary_cross_entropy(u, u.detach()),
+        f.kl_div(y, u, reduction="sum"),
+        f.poisson_nll_loss(y, u),
+    ),
     lambda x, u: (
         f.binary_cross_entropy_with_logits(x, u.detach()),
         f.soft_margin_loss(x, x.detach().sign()),

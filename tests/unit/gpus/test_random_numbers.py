@@ -39,7 +39,7 @@ DRAWS = {
     "uniform_": lambda x: x.clone().uniform_(),
     "exponential_": lambda x: x.clone().exponential_(),
     "dropout": lambda x: functional.dropout(x + 1),
-    "dropout2d": lambda x: functional.dropout2d(x.expand(1, 9, 9) + 1),
+    "dropout2d": lambda x: functional.dropout2d(x.expand(1, 9, 9, 9) + 1),
     "rrelu": lambda x: functional.rrelu(x - 1, training=True),
     "kaiming": lambda x: torch.nn.init.kaiming_uniform_(x.new_empty(3, 3)),
 }

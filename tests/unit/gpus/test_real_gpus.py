@@ -35,8 +35,12 @@ def test_virtual_gpus_can_lie_on_one_real_gpu():
         torch.manual_seed(1)
         assert torch.equal(torch.rand(3, device="cuda:1"), drawn)
         torch.cuda.synchronize()
-    assert torch.cuda.device_count() >= 1
-    del model, optimizer, weight, drawn
+        sequence = torch.randn(4, 2, 5, device="cuda:1", requires_grad=True)
+        for layer in (nn.LSTM(5, 3), nn.TransformerEncoderLayer(5, 1, 8), nn.Conv1d(2, 3, 2)):
+            output = layer.cuda(1)(sequence)
+            (output[0] if isinstance(output, tuple) else output).sum().backward()
+            assert all(p.grad.device == sequence.device for p in layer.parameters())
+    del model, optimizer, weight, drawn, sequence, layer, output
     assert torch.cuda.memory_allocated(0) == before
 
 

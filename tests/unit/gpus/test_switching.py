@@ -13,6 +13,7 @@ from torch.nn.parallel import comm
 
 from multigpu import gpus, virtual_gpus
 from multigpu.gpus import choosing, current_machine
+from multigpu.gpus.backing import suitable_kernels
 from multigpu.gpus.tensor import VirtualTensor
 
 # What torch itself says where there is no GPU: in a CPU build, and in a build with CUDA.
@@ -245,6 +246,30 @@ def test_a_machine_needs_a_gpu(count):
         virtual_gpus(count)
     with pytest.raises(ValueError, match="at least one GPU"):
         gpus(count)
+
+
+@pytest.mark.parametrize("backing", ["meta", "cuda:64"])
+def test_an_impossible_backing_is_named(backing):
+    with pytest.raises(ValueError, match=f"backing='{backing}'"):
+        virtual_gpus(2, backing=backing)
+
+
+@pytest.mark.usefixtures("machine")
+def test_virtual_gpus_do_not_back_virtual_gpus():
+    with pytest.raises(ValueError, match="out of sight"):
+        virtual_gpus(2, backing="cuda:0")
+
+
+def test_on_a_real_gpu_no_kernel_is_chosen_that_only_a_cpu_has():
+    def settings() -> tuple[bool, bool]:
+        return torch._C._get_mkldnn_enabled(), torch._C._get_flash_sdp_enabled()
+
+    before = settings()
+    with suitable_kernels(torch.device("cuda:0")):
+        assert settings() == (False, False)
+    with suitable_kernels(torch.device("cpu")):
+        assert settings() == before
+    assert settings() == before
 
 
 @pytest.fixture
