@@ -53,6 +53,11 @@ KNOWN = {
         "training without the last rows",
         "the rows that do not divide by the number of GPUs were left out.",
     ),
+    "unused_layer_moved": (
+        "a step in which layers that it did not use have gradients of zeros",
+        "old gradients were filled with zeros, so momentum goes on moving these layers. Set them"
+        " to None, as zero_grad() does.",
+    ),
 }
 
 

@@ -59,11 +59,14 @@ GRADIENT_RULES = {
 }
 
 
-def train(model, batches, loss_fn, n, *, rule="right", momentum=MOMENTUM, repeat=1, cut=False):
+def train(
+    model, batches, loss_fn, n, *, rule="right", momentum=MOMENTUM, repeat=1, cut=False, zeros=False
+):
     """Train a copy of ``model`` on n replicas' worth of chunks.
 
     Returns the weights after every step, and the loss before it.  ``repeat`` is how often the
-    optimizer steps; with ``cut`` the rows that do not divide by n are left out.
+    optimizer steps; with ``cut`` the rows that do not divide by n are left out; with ``zeros`` a
+    parameter that a step does not use has a gradient of zeros instead of none.
     """
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=momentum)
@@ -75,8 +78,11 @@ def train(model, batches, loss_fn, n, *, rule="right", momentum=MOMENTUM, repeat
             inputs, targets = inputs[:rows], targets[:rows]
         losses.append(loss_fn(model(inputs), targets).item())
         for name, parts in parts_of(model, trained, inputs, targets, loss_fn, n).items():
-            steps[name].append(parts)
-            trained[name].grad = GRADIENT_RULES[rule](steps[name], n)
+            if parts:
+                steps[name].append(parts)
+                trained[name].grad = GRADIENT_RULES[rule](steps[name], n)
+            else:
+                trained[name].grad = torch.zeros_like(trained[name]) if zeros else None
         for _ in range(repeat):
             optimizer.step()
         weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
@@ -84,12 +90,14 @@ def train(model, batches, loss_fn, n, *, rule="right", momentum=MOMENTUM, repeat
 
 
 def parts_of(model, trained, inputs, targets, loss_fn, n):
-    """Per parameter, one Part per chunk."""
+    """Per parameter, one Part per chunk, and none where the model did not use it."""
     parts = {name: [] for name in trained}
     for x, y in zip(inputs.chunk(n), targets.chunk(n), strict=True):
-        gradients = torch.autograd.grad(loss_fn(model(x), y), list(trained.values()))
+        loss = loss_fn(model(x), y)
+        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         for name, gradient in zip(trained, gradients, strict=True):
-            parts[name].append(Part(len(x) / len(inputs), gradient))
+            if gradient is not None:
+                parts[name].append(Part(len(x) / len(inputs), gradient))
     return parts
 
 
@@ -100,5 +108,6 @@ def mistakes(model, batches, loss_fn, n):
         "two_steps": {"repeat": 2},
         "no_step": {"repeat": 0},
         "rows_dropped": {"cut": True},
+        "unused_layer_moved": {"zeros": True},
     }
     return {name: train(model, batches, loss_fn, n, **how)[0] for name, how in known.items()}

@@ -36,7 +36,7 @@ def model():
 def gradients_for(n, missing=None):
     """Gradients for n replicas.  ``missing`` says by name which replicas have none."""
     generator = torch.Generator().manual_seed(n)
-    missing = {"frozen.weight": range(n)} | (missing or {})
+    missing = (missing or {}) | {"frozen.weight": range(n)}
     return [
         {
             name: None

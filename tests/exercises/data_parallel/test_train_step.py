@@ -46,6 +46,22 @@ def small_cnn():
     return SmallCNN().double()
 
 
+class Fork(nn.Module):
+    """Two layers, of which a step uses one: that for the width of its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, 2, dtype=torch.float64) for width in (3, 4))
+
+    def forward(self, rows):
+        return self.layers[rows.shape[1] - 3](rows)
+
+
+def fork():
+    torch.manual_seed(7)
+    return Fork()
+
+
 def batches_of(*rows):
     generator = torch.Generator().manual_seed(sum(rows))
     return [
@@ -101,3 +117,16 @@ def test_images_and_labels(learner):
         for rows in (7, 4)
     ]
     check(learner, 3, batches, nn.CrossEntropyLoss(), small_cnn)
+
+
+@exercise("data_parallel.train_step")
+def test_a_layer_that_a_step_does_not_use(learner):
+    generator = torch.Generator().manual_seed(2)
+    batches = [
+        tuple(
+            torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+            for columns in (width, 2)
+        )
+        for rows, width in ((6, 3), (5, 4), (4, 3))
+    ]
+    check(learner, 3, batches, nn.functional.mse_loss, fork)
