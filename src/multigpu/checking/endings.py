@@ -16,7 +16,7 @@ HANG_MESSAGES = {
 }
 HANG_CAUSES = {
     "busy": "a loop whose condition never becomes false, or far too much work.",
-    "blocked": "a lock, queue, barrier or join that nobody answers, or input() or sleep().",
+    "blocked": "a lock, queue, barrier or join that nobody answers, or a long sleep().",
     "slow": "far too much work, or waiting in small steps for something that never comes.",
 }
 

@@ -34,6 +34,7 @@ EXPLANATIONS = (
         r"maximum recursion depth exceeded",
         "a function calls itself without end.",
     ),
+    (r"EOF when reading a line", "there is nobody at the keyboard in a check: leave out input()."),
     (r"partially initialized module", "a file beside yours has the name of a library."),
 )
 

@@ -6,6 +6,7 @@ gives one verdict per exercise at the end.  ``multigpu check`` runs the same tes
 plugin inside its own process.
 """
 
+import sys
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
@@ -39,7 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the checks, unless the command has brought its own."""
     config.addinivalue_line("markers", "exercise(name): a check of this exercise")
     if not any(isinstance(plugin, Checks) for plugin in config.pluginmanager.get_plugins()):
-        config.pluginmanager.register(Checks(backing=config.getoption("--backing")))
+        given = config.getoption("--submission")
+        folder = Path(config.invocation_params.dir, given).resolve() if given else None
+        checks = Checks(submission=folder, backing=config.getoption("--backing"))
+        config.pluginmanager.register(checks)
 
 
 class Checks:
@@ -57,6 +61,7 @@ class Checks:
     ) -> None:
         self._course, self._backing = course, backing
         self._submission = Submission(submission) if submission else None
+        sys.path[:] = [path for path in sys.path if Path(path).resolve() != submission]
         self._server, self._brought = server, server is not None
         self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
         self._exercises: dict[str, Exercise] = {}
@@ -121,15 +126,10 @@ class Checks:
             self._server = WarmServer()
         spare_the_compiler()  # here too: a check may train with torch's own optimizer
         if self._submission is None:
-            folder = self._option(request.config) or self._course.solutions
-            self._submission = Submission(folder)
+            self._submission = Submission(self._course.solutions)
         learner = Learner(self._server, self._exercises[name], self._submission, backing)
         self._learners[request.node.nodeid] = learner
         return learner
-
-    def _option(self, config: pytest.Config) -> Path | None:
-        given = config.getoption("--submission")
-        return Path(config.invocation_params.dir, given).resolve() if given else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

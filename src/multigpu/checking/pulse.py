@@ -24,10 +24,14 @@ class Pulse:
     limits: Limits
     began: float
     own_memory: int  # what every forked process holds from the start, in bytes
-    _looks: deque[tuple[float, Signs]] = field(default_factory=deque)
+    _looks: deque[tuple[float, Signs, int]] = field(default_factory=deque)
 
-    def judge(self, now: float, signs: Signs) -> Excess | None:
-        """The limit that is passed at this moment, if one is."""
+    def judge(self, now: float, signs: Signs, heard: int) -> Excess | None:
+        """The limit that is passed at this moment, if one is.
+
+        ``heard`` counts the bytes that came from the worker.  Who says something is not blocked:
+        it may only wait until we listen.
+        """
         if signs.memory - signs.members * self.own_memory > self.limits.host_memory:
             return "memory"
         if signs.members > self.limits.processes:
@@ -36,15 +40,16 @@ class Pulse:
             return "busy"
         if now - self.began > self.limits.wall:
             return "slow"
-        self._looks.append((now, signs))
+        self._looks.append((now, signs, heard))
         return "blocked" if self._blocked(now) else None
 
     def _blocked(self, now: float) -> bool:
         if now - self._looks[0][0] < self.limits.idle:
             return False
-        used = self._looks[-1][1].cpu - self._looks[0][1].cpu
-        awake = sum(signs.runnable for _, signs in self._looks)
-        blocked = used < QUIET_SHARE * self.limits.idle and awake < AWAKE_SHARE * len(self._looks)
+        (_, first, before), (_, last, heard) = self._looks[0], self._looks[-1]
+        quiet = last.cpu - first.cpu < QUIET_SHARE * self.limits.idle and heard == before
+        awake = sum(signs.runnable for _, signs, _ in self._looks)
+        blocked = quiet and awake < AWAKE_SHARE * len(self._looks)
         while now - self._looks[0][0] >= self.limits.idle:
             self._looks.popleft()
         return blocked

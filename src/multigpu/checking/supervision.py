@@ -82,7 +82,8 @@ class Supervision:
         while not self._ended():
             self._take_in(CLOSING if self._closing else LOOK)
             if time.monotonic() > look:
-                if excess := pulse.judge(time.monotonic(), family.signs()):
+                heard = sum(intake.total for intake in self._intakes.values())
+                if excess := pulse.judge(time.monotonic(), family.signs(), heard):
                     return excess
                 look = time.monotonic() + LOOK
         return None

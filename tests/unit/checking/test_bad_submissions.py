@@ -80,6 +80,11 @@ BAD = {
         ("crash", "exception"),
         ["can't convert cuda:1", "Use x.cpu() first"],
     ),
+    "asks for input": (
+        "def split(batch, devices):\n    input('how many? ')\n",
+        ("crash", "exception"),
+        ["EOFError", "nobody at the keyboard"],
+    ),
     "exit at import": ("import sys\nsys.exit(0)\n", ("crash", "import_error"), ["SystemExit: 0"]),
     "exit in the function": (
         "import sys\ndef split(batch, devices):\n    sys.exit(0)\n",

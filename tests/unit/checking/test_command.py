@@ -261,6 +261,20 @@ def test_the_installed_command_needs_neither_torch_nor_pytest_to_start(tmp_path)
     subprocess.run([sys.executable, "-c", code], check=True, cwd=COURSE.root, capture_output=True)
 
 
+def test_a_file_in_the_current_folder_hides_no_library_from_the_judge(course):
+    write(course, SPLIT)
+    for name in ("torch", "random", "pytest", "ast"):
+        (course.exercises / f"{name}.py").write_text("raise SystemExit('the wrong one')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "multigpu", "check", "split", "--json"],
+        cwd=course.exercises,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("variable", ["PYTEST_ADDOPTS", "PYTEST_PLUGINS"])
 def test_settings_for_other_peoples_tests_do_not_disturb(variable):
     """One true run from outside, with a learner's settings that would break pytest."""

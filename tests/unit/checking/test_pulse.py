@@ -9,13 +9,13 @@ from multigpu.checking.pulse import Pulse
 LIMITS = Limits(cpu=6, idle=3, wall=60, host_memory=1000, processes=4)
 
 
-def life(seconds, *, cpu_per_second=0.0, runnable=False, memory=0, members=1):
+def life(seconds, *, cpu_per_second=0.0, runnable=False, memory=0, members=1, talks=False):
     """The first limit that a worker of this kind passes, and when."""
     pulse = Pulse(LIMITS, 0.0, own_memory=500)
     for tick in range(int(seconds / 0.05)):
         now = tick * 0.05
         signs = Signs(cpu_per_second * now, memory, runnable, members)
-        if excess := pulse.judge(now, signs):
+        if excess := pulse.judge(now, signs, heard=tick // 20 if talks else 0):
             return excess, now
     return None
 
@@ -40,6 +40,10 @@ def test_a_starved_worker_is_not_blocked():
     assert life(50, cpu_per_second=0.0, runnable=True) is None
 
 
+def test_a_worker_that_waits_for_its_output_to_be_read_is_not_blocked():
+    assert life(50, talks=True) is None
+
+
 def test_a_blocked_worker_is_found_after_the_idle_time():
     assert life(100)[1] == pytest.approx(LIMITS.idle, abs=0.1)
 
@@ -50,4 +54,4 @@ def test_a_pause_is_no_block():
     for tick in range(200):
         working = tick % 50 < 10  # half a second of work, two seconds of rest
         cpu += 0.05 * working
-        assert pulse.judge(tick * 0.05, Signs(cpu, 0, working, 1)) is None
+        assert pulse.judge(tick * 0.05, Signs(cpu, 0, working, 1), 0) is None
