@@ -204,6 +204,7 @@ def train_step(
       than GPUs, perhaps a number that does not divide by them.  They usually lie on the CPU.
     * ``loss_fn(outputs, targets)`` is a plain mean over the rows it gets, as cross entropy is.  So
       with chunks of different sizes the mean of the chunks' losses is not the loss of the batch.
+    * The models have no BatchNorm and no dropout: with these, several GPUs cannot equal one.
     * The step must equal ``optimizer.zero_grad(); loss = loss_fn(model(inputs), targets);
       loss.backward(); optimizer.step()`` on one GPU, step after step, also with momentum.
       Gradients of an earlier step must not count, whichever replica they are in.  A layer that a
