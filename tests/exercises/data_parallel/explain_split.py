@@ -51,7 +51,8 @@ def examine_form(chunks, wrong):
 def examine_shapes(batch, chunks, wrong):
     for i, chunk in enumerate(chunks):
         shape = tuple(chunk.shape)
-        if chunk.value.ndim > 1 and shape[0] == len(batch) and 0 < shape[1] < batch.shape[1]:
+        has_columns = batch.ndim > 1 and chunk.value.ndim > 1
+        if has_columns and shape[0] == len(batch) and 0 < shape[1] < batch.shape[1]:
             raise wrong(
                 "cut_columns",
                 f"chunk {i} has all {count(len(batch), 'row')} but only {shape[1]} of"

@@ -211,6 +211,13 @@ def forgets_what_is_left_after_the_loop(batch, devices):
     return chunks
 
 
+@wrong("split.shape_changed")
+def makes_a_column_of_labels(batch, devices):
+    if batch.ndim == 1:
+        return [batch.unsqueeze(1).to(devices[0])]
+    return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
+
+
 @right
 def torch_chunk(batch, devices):
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
