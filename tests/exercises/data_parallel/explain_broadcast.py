@@ -28,6 +28,7 @@ class Report:
         )
 
     def examine(self):
+        self.examine_names()
         self.examine_first()
         self.examine_objects()
         self.examine_stale()
@@ -36,6 +37,19 @@ class Report:
         for i in range(len(self.came)):
             self.examine_memory(i)
             self.examine_kind(i)
+
+    def examine_names(self):
+        """Every replica still has all its parameters and buffers."""
+        for i, came in enumerate(self.came):
+            lost = [name for name in self.right if name not in came]
+            if lost:
+                raise self.wrong(
+                    "tensors_lost",
+                    f"replica {i} has no {listed(lost, most=4)} any more",
+                    "it was deleted, set to None or registered under another name. Write into the"
+                    " tensors that are there: copy_.",
+                    "every replica keeps all its parameters and buffers",
+                )
 
     def examine_first(self):
         """Replica 0 has kept its numbers."""

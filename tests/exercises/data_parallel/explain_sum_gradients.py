@@ -2,7 +2,7 @@
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import factor_between, largest_difference, recognise, same
-from multigpu.checking.wording import count, numbered, times
+from multigpu.checking.wording import count, listed, numbered, times
 
 
 class Report:
@@ -29,6 +29,20 @@ class Report:
             usually=usually,
             where=self.where,
         )
+
+    def examine_names(self):
+        """Every replica still has all its parameters."""
+        for i, replica in enumerate(self.replicas):
+            lost = [name for name in self.gradients[i] if name not in replica["weights"]]
+            if lost:
+                raise Wrong(
+                    "sum_gradients.parameters_lost",
+                    expected="every replica keeps its parameters, only .grad changes",
+                    came=f"replica {i} has no {listed(lost, most=4)} any more",
+                    usually="a parameter was deleted, set to None or registered under another"
+                    " name. Write to its .grad only.",
+                    where=self.where,
+                )
 
     def examine(self, name):
         """The gradient of one parameter of the first replica."""

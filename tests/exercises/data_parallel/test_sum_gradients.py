@@ -54,6 +54,7 @@ def check(learner, cases, n):
     answer = learner.run(drive, sent, gpus=n)
     for (gradients, order), replicas in zip(cases, answer.result, strict=True):
         report = Report(gradients, order, replicas, answer.where)
+        report.examine_names()
         for name in gradients[0]:
             report.examine(name)
         report.examine_weights(model())

@@ -227,6 +227,17 @@ def deep_copies_into_the_module(replicas):
         replica.__dict__.update(copy.deepcopy(replicas[0]).to(device).__dict__)
 
 
+@wrong("broadcast.tensors_lost")
+def deletes_a_buffer(replicas):
+    with torch.no_grad():
+        for replica in replicas[1:]:
+            for target, source in zip(replica.parameters(), replicas[0].parameters()):
+                target.copy_(source)
+            for target, source in zip(replica.buffers(), replicas[0].buffers()):
+                target.copy_(source)
+            del replica._buffers["position"]
+
+
 @right
 def copies_data(replicas):
     for replica in replicas[1:]:

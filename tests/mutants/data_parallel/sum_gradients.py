@@ -176,6 +176,18 @@ def adds_the_others_in_two_places(replicas):
                 first.grad = arrived if first.grad is None else first.grad + arrived
 
 
+@wrong("sum_gradients.parameters_lost")
+def deletes_a_parameter(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                arrived = other.grad.to(first.device)
+                first.grad = arrived if first.grad is None else first.grad + arrived
+    for module in replicas[0].modules():
+        for name in list(module._parameters):
+            del module._parameters[name]
+
+
 @right
 def in_place_where_there_is_one(replicas):
     first = replicas[0]
