@@ -18,7 +18,7 @@ from multigpu.checking.request import Request
 from multigpu.checking.submission import Submission
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import ServerDied, WarmServer
-from multigpu.checking.wire import decode
+from multigpu.checking.wire import Unreadable, decode
 
 Drive = Callable[..., Any]
 
@@ -76,7 +76,11 @@ class Learner:
             raise Refused("crash", "killed_checker", KILLED.format(death=death)) from None
         ending = Ending(report | {"limits": asdict(request.limits)}, self.exercise, path)
         refuse_bad_ending(ending)
-        answer = Answer(decode(blob), ending.where, ending.output, report["seconds"])
+        try:
+            result = decode(blob)
+        except Unreadable as error:
+            raise ending.refused("crash", "broke_checker", GARBLED.format(error=error)) from None
+        answer = Answer(result, ending.where, ending.output, report["seconds"])
         self.answers.append(answer)
         return answer
 
@@ -84,6 +88,11 @@ class Learner:
 KILLED = """\
 came: the process that watches over your code ended while your code ran. {death}
 usually: your code sends a signal to its parent process, or to all processes."""
+
+
+GARBLED = """\
+came: after your code had run, its result could not be read. {error}
+usually: the code changed something that belongs to Python or torch itself."""
 
 
 def by_value(drive: Drive, arguments: tuple[Any, ...]) -> bytes:

@@ -8,6 +8,7 @@ from multigpu.checking.ending import Ending
 from multigpu.checking.explanations import explanation
 from multigpu.checking.loading import MissingFunction, SignatureMismatch
 from multigpu.checking.verdicts import CheckerFault, Refused, Wrong
+from multigpu.checking.wire import type_name
 
 SHOWN_FRAMES = 20
 SHOWN_TEXT = 2000
@@ -27,9 +28,9 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ImportError):
         details = {"module": error.name}
     return {
-        "type": type(error).__name__,
+        "type": type_name(type(error)),
         "refused_by_us": isinstance(error, MissingFunction | SignatureMismatch),
-        "types": [kind.__name__ for kind in type(error).__mro__],
+        "types": [type_name(kind) for kind in type(error).__mro__],
         "text": _text(error),
         "notes": [str(note)[:SHOWN_TEXT] for note in getattr(error, "__notes__", [])][:5],
         "frames": frames[:SHOWN_FRAMES] + frames[SHOWN_FRAMES:][-SHOWN_FRAMES:],

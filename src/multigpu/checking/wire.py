@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_ITEMS = 100_000  # in one answer, all containers together
 MAX_DEPTH = 30
 MAX_TEXT = 100_000
+MAX_BITS = 1024  # of a whole number; as far as a float reaches
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,14 @@ class Foreign:
     type_name: str
 
 
+class Unreadable(Exception):
+    """The bytes are no answer of an Encoder."""
+
+
+# The name in the type itself: a metaclass can make `kind.__name__` anything, or let it fail.
+type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+
+
 class Encoder:
     """Turns a value into bytes.  Make it before the learner's module is imported.
 
@@ -70,6 +79,7 @@ class Encoder:
         self._as_real = torch.view_as_real
         self._contiguous = torch.contiguous_format
         self._dumps, self._type, self._str = json.dumps, type, str
+        self._type_name = type_name
         self._tensors: dict[str, torch.Tensor] = {}
         self._items = 0
 
@@ -83,7 +93,9 @@ class Encoder:
         kind = self._type(value)
         self._items += 1
         if depth > MAX_DEPTH or self._items > MAX_ITEMS:
-            return {"foreign": f"{kind.__name__} with too much in it"}
+            return {"foreign": f"{self._type_name(kind)} with too much in it"}
+        if kind is int and value.bit_length() > MAX_BITS:
+            return {"foreign": f"int of {value.bit_length()} bits"}
         if value is None or kind in (bool, int, float):
             return value
         if kind is str:
@@ -101,7 +113,7 @@ class Encoder:
             return self._str(value)
         if kind in self._tensor_types:
             return self._tensor(value)
-        return {"foreign": kind.__name__}
+        return {"foreign": self._type_name(kind)}
 
     def _tensor(self, tensor: "torch.Tensor") -> dict[str, Any]:
         name = self._str(len(self._tensors))
@@ -123,12 +135,18 @@ class Encoder:
 
 
 def decode(message: bytes) -> Any:
-    """The value of a message: plain data, Returned for tensors, Foreign for all else."""
+    """The value of a message: plain data, Returned for tensors, Foreign for all else.
+
+    Raises Unreadable.  The worker runs the learner's code, so its bytes can be anything.
+    """
     from safetensors.torch import load
 
-    (length,) = struct.unpack_from(">I", message)
-    tree = json.loads(message[4 : 4 + length])
-    return _value(tree, load(message[4 + length :]))
+    try:
+        (length,) = struct.unpack_from(">I", message)
+        tree = json.loads(message[4 : 4 + length])
+        return _value(tree, load(message[4 + length :]))
+    except Exception as error:
+        raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 
 def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
@@ -141,7 +159,7 @@ def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
     if "dict" in tree:
         return {_value(key, tensors): _value(item, tensors) for key, item in tree["dict"]}
     if "foreign" in tree:
-        return Foreign(tree["foreign"])
+        return Foreign(str(tree["foreign"]))
     import torch
 
     fields = dict(tree)

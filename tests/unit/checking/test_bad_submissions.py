@@ -7,6 +7,7 @@ import pytest
 
 from multigpu.checking.family import marked
 from multigpu.checking.verdicts import Refused
+from multigpu.checking.wire import describe
 
 BODY = "    return [batch.to(devices[0])]\n"
 
@@ -236,6 +237,20 @@ BAD = {
         ("crash", "broke_checker"),
         ["its result could not be handed over"],
     ),
+    "a forged answer": (
+        "def split(batch, devices):\n"
+        "    from multigpu.checking.wire import Encoder\n"
+        f"    Encoder.encode = lambda self, value: b'pass'\n{BODY}",
+        ("crash", "broke_checker"),
+        ["its result could not be read"],
+    ),
+    "an exception whose type has an odd name": (
+        "class Meta(type):\n    __name__ = property(lambda c: 1 / 0)\n"
+        "class Odd(Exception, metaclass=Meta): pass\n"
+        "def split(batch, devices):\n    raise Odd('x')\n",
+        ("crash", "exception"),
+        ["came: Odd: x"],
+    ),
     "DataParallel": (
         "from torch import nn\ndef split(batch, devices):\n    return nn.DataParallel(batch)\n",
         ("wrong", "refused_name"),
@@ -263,3 +278,17 @@ def assert_only_the_server_runs(server):
     assert left == []
     assert psutil.Process(server.pid).children() == []
     assert os.getpid() != server.pid
+
+
+ODD_RESULTS = {
+    "import sys\ndef split(b, d):\n    sys.set_int_max_str_digits(0)\n"
+    "    return [10**5000]\n": "an int of 16610 bits",
+    "class Meta(type):\n    __name__ = property(lambda c: 5)\n"
+    "class Odd(metaclass=Meta): pass\ndef split(b, d):\n    return [Odd()]\n": "an Odd",
+}
+
+
+@pytest.mark.parametrize(("source", "words"), ODD_RESULTS.items())
+def test_an_odd_result_is_described(run, source, words):
+    (value,) = run(source).result
+    assert describe(value) == words
