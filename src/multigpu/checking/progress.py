@@ -26,13 +26,13 @@ def fingerprint(source: str, function: str) -> str | None:
     """The same for the same code; None when there is no such function to speak of."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        code = reached(tree, function)
+        if not code:
+            return None
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        text = "\n".join(ast.dump(node) for node in [*imports, *code])
+    except (SyntaxError, ValueError, RecursionError):  # the last: nested too deep
         return None
-    code = reached(tree, function)
-    if not code:
-        return None
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    text = "\n".join(ast.dump(node) for node in [*imports, *code])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -30,7 +30,10 @@ class Submission:
         if path not in self._sources:
             self._sources[path] = read_source(path, exercise)
         source = self._sources[path]
-        found = first_refused_name(source, exercise.function, exercise.chapter.refused)
+        try:
+            found = first_refused_name(source, exercise.function, exercise.chapter.refused)
+        except RecursionError as error:
+            raise no_python(path, error) from None
         if found is not None:
             name, line = found
             raise refused_name(name, f"{path.name}:{line}", exercise)
@@ -51,13 +54,22 @@ def read_source(path: Path, exercise: Exercise) -> str:
     try:
         source = path.read_bytes().decode()
         ast.parse(source)
+    except OSError as error:
+        came = f"came: {path.name} cannot be read: {error.strerror}.\n"
+        usually = f"usually: it belongs to another user. `ls -l {path}` shows who may read it."
+        raise Refused("missing_file", "unreadable_file", came + usually) from None
     except SyntaxError as error:
         raise Refused("crash", "syntax_error", syntax_message(error, path)) from None
     except UnicodeDecodeError as error:
         raise Refused("crash", "syntax_error", f"{path.name} is no UTF-8 text: {error}") from None
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
-        raise Refused("crash", "syntax_error", f"{path.name} is no Python: {error}") from None
+        raise no_python(path, error) from None
     return source
+
+
+def no_python(path: Path, error: Exception) -> Refused:
+    """The answer to a text that Python cannot take in."""
+    return Refused("crash", "syntax_error", f"{path.name} is no Python: {error}")
 
 
 def syntax_message(error: SyntaxError, path: Path) -> str:

@@ -1,6 +1,7 @@
 """Whatever a submission does, it gets its status and a clear message, and no process is left."""
 
 import os
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,6 +19,11 @@ BAD = {
         ["'[' was never closed", "  return [batch\n         ^", "data_parallel.py:2"],
     ),
     "null byte": ("x = '\0'\n", ("crash", "syntax_error"), ["null byte"]),
+    "nested too deep": (
+        f"import torch\ndef split(batch, devices):\n    return torch{'.a' * 1500}\n",
+        ("crash", "syntax_error"),
+        ["data_parallel.py is no Python: maximum recursion depth exceeded"],
+    ),
     "import error": (
         "import nothing_of_this_name\n",
         ("crash", "import_error"),
@@ -292,3 +298,13 @@ ODD_RESULTS = {
 def test_an_odd_result_is_described(run, source, words):
     (value,) = run(source).result
     assert describe(value) == words
+
+
+def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(Refused, match="data_parallel.py cannot be read: Permission denied") as no:
+        run(f"def split(batch, devices):\n{BODY}")
+    assert (no.value.status, no.value.message_id) == ("missing_file", "unreadable_file")

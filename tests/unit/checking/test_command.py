@@ -288,3 +288,10 @@ def test_settings_for_other_peoples_tests_do_not_disturb(variable):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["status"] == "pass"
+
+
+def test_code_that_is_nested_too_deep_is_no_fault_of_the_checker(command, course):
+    write(course, f"import torch\ndef split(batch, devices):\n    return torch{'.a' * 1500}\n")
+    code, printed = command("check", "split")
+    assert code == 1
+    assert "data_parallel.py is no Python: maximum recursion depth exceeded" in printed
