@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ class Ending:
     def line(self, file: str, line: int, function: str) -> str:
         """``data_parallel.py:41 in split: return chunks``."""
         try:
-            code = Path(file).read_text(encoding="utf-8").splitlines()[line - 1].strip()
-        except (OSError, IndexError, UnicodeDecodeError):
+            code = decode_source(Path(file).read_bytes()).splitlines()[line - 1].strip()
+        except (OSError, IndexError, UnicodeDecodeError, SyntaxError):
             code = ""
         return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
 

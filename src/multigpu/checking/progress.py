@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,8 +79,8 @@ class Progress:
 
     def _source(self, exercise: Exercise) -> str:
         try:
-            return (self.course.exercises / exercise.file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            return decode_source((self.course.exercises / exercise.file).read_bytes())
+        except (OSError, UnicodeDecodeError, SyntaxError):  # the last: an unknown encoding
             return ""
 
     @property

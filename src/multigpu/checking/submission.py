@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass, field
+from importlib.util import decode_source
 from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
@@ -52,16 +53,20 @@ def read_source(path: Path, exercise: Exercise) -> str:
         )
         raise Refused("missing_file", "missing_file", message)
     try:
-        source = path.read_bytes().decode()
-        ast.parse(source)
+        text = path.read_bytes()
     except OSError as error:
         came = f"came: {path.name} cannot be read: {error.strerror}.\n"
         usually = f"usually: it belongs to another user. `ls -l {path}` shows who may read it."
         raise Refused("missing_file", "unreadable_file", came + usually) from None
+    try:
+        source = decode_source(text)  # as Python itself: a mark or a comment may name the encoding
+    except (SyntaxError, UnicodeDecodeError) as error:
+        message = f"{path.name} is no UTF-8 text: {error}"
+        raise Refused("crash", "syntax_error", message) from None
+    try:
+        ast.parse(source)
     except SyntaxError as error:
         raise Refused("crash", "syntax_error", syntax_message(error, path)) from None
-    except UnicodeDecodeError as error:
-        raise Refused("crash", "syntax_error", f"{path.name} is no UTF-8 text: {error}") from None
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
         raise no_python(path, error) from None
     return source

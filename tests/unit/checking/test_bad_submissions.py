@@ -308,3 +308,28 @@ def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
     with pytest.raises(Refused, match="data_parallel.py cannot be read: Permission denied") as no:
         run(f"def split(batch, devices):\n{BODY}")
     assert (no.value.status, no.value.message_id) == ("missing_file", "unreadable_file")
+
+
+TEXTS = {
+    "a byte order mark": b"\xef\xbb\xbfdef split(batch, devices):\n    return 'caf\xc3\xa9'\n",
+    "latin-1": b"# -*- coding: latin-1 -*-\ndef split(batch, devices):\n    return 'caf\xe9'\n",
+    "DOS lines": b"def split(batch, devices):\r\n    return 'caf\xc3\xa9'\r\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_every_encoding_that_python_takes_is_read(learner, submission, text):
+    (submission / "data_parallel.py").write_bytes(text)
+    assert learner.run(drive, gpus=1).result == "caf\xe9"
+
+
+def drive(submission, devices):
+    return submission.split(None, devices)
+
+
+@pytest.mark.parametrize("text", [b"x = '\xe9'\n", b"# coding: nothing-like-it\n"])
+def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, text):
+    (submission / "data_parallel.py").write_bytes(text)
+    with pytest.raises(Refused, match="data_parallel.py is no UTF-8 text: ") as refused:
+        learner.run(drive, gpus=1)
+    assert refused.value.message_id == "syntax_error"
