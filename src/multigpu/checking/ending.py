@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.verdicts import Refused, Status
+from multigpu.checking.verdicts import Refused, Status, printable
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Ending:
     @property
     def output(self) -> str:
         """What the learner's code printed."""
-        return str(self.report["output"])
+        return printable(self.report["output"])
 
     @property
     def where(self) -> str:

@@ -39,14 +39,27 @@ def exit_code(verdicts: Sequence[Verdict]) -> int:
     return max((EXIT_CODES.get(verdict.status, 1) for verdict in verdicts), default=0)
 
 
+def printable(text: str) -> str:
+    """What a terminal, or a file in UTF-8, can show of a learner's text.
+
+    Other characters come as Python writes them ("\\x1b"): an escape could wipe the screen, and half
+    of a surrogate pair is no UTF-8.
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in lines
+    )
+
+
 class Refused(Exception):
     """A submission does not pass: status, message id and message of the verdict to come."""
 
     def __init__(self, status: Status, message_id: str, message: str, *, output: str = "") -> None:
-        super().__init__(message)
         self.status = status
         self.message_id = message_id
-        self.message = message
+        self.message = printable(message)
+        super().__init__(self.message)
         self.output = output
 
 

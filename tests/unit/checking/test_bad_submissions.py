@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(Refused, match="data_parallel.py cannot be read: Permission denied") as no:
+    with pytest.raises(Refused, match=r"data_parallel\.py cannot be read: Permission denied") as no:
         run(f"def split(batch, devices):\n{BODY}")
     assert (no.value.status, no.value.message_id) == ("missing_file", "unreadable_file")
 
@@ -330,6 +330,6 @@ def drive(submission, devices):
 @pytest.mark.parametrize("text", [b"x = '\xe9'\n", b"# coding: nothing-like-it\n"])
 def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, text):
     (submission / "data_parallel.py").write_bytes(text)
-    with pytest.raises(Refused, match="data_parallel.py is no UTF-8 text: ") as refused:
+    with pytest.raises(Refused, match=r"data_parallel\.py is no UTF-8 text: ") as refused:
         learner.run(drive, gpus=1)
     assert refused.value.message_id == "syntax_error"

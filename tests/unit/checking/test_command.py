@@ -295,3 +295,16 @@ def test_code_that_is_nested_too_deep_is_no_fault_of_the_checker(command, course
     code, printed = command("check", "split")
     assert code == 1
     assert "data_parallel.py is no Python: maximum recursion depth exceeded" in printed
+
+
+def test_text_that_a_terminal_cannot_show_is_spelled_out(command, course):
+    write(
+        course,
+        "def split(batch, devices):\n    print('\\x1b[2Jclear')\n    raise ValueError('\\ud800')\n",
+    )
+    code, printed = command("check", "split")
+    assert code == 1
+    assert "ValueError: \\ud800" in printed
+    assert "\\x1b[2Jclear" in printed
+    assert "\x1b" not in printed
+    printed.encode("utf-8")
