@@ -333,3 +333,14 @@ def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, tex
     with pytest.raises(Refused, match=r"data_parallel\.py is no UTF-8 text: ") as refused:
         learner.run(drive, gpus=1)
     assert refused.value.message_id == "syntax_error"
+
+
+def test_folders_in_folders_are_removed(run, server):
+    answer = run(
+        "import os\ndef split(batch, devices):\n    start = os.getcwd()\n"
+        "    for _ in range(1500):\n        os.mkdir('d')\n        os.chdir('d')\n"
+        "    return start\n"
+    )
+    run("def split(batch, devices): pass\n")  # the server still answers
+    assert not Path(answer.result).exists()
+    assert_only_the_server_runs(server)
