@@ -1,9 +1,12 @@
 """The ``multigpu`` command.  Each sub-command lives in ``multigpu.commands``, loaded when used."""
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from multigpu.checking.catalog import UnknownExercise
 from multigpu.checking.places import CourseNotFound
@@ -27,13 +30,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser_for(given).parse_args(given)
     command = importlib.import_module(f"multigpu.commands.{options.command}")
     try:
-        return int(command.run(options))
+        code = int(command.run(options))
     except (CourseNotFound, UnknownExercise) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
+    if arguments is None and "torch" in sys.modules:
+        leave(code)
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """End this program at once: taking torch down in good order costs a tenth of a second."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from multigpu.checking.endings import refuse_bad_ending
 from multigpu.checking.limits import Limits
 from multigpu.checking.request import Request
 from multigpu.checking.submission import Submission
+from multigpu.checking.tracing import return_lines
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import ServerDied, WarmServer
 from multigpu.checking.wire import Unreadable, decode
@@ -59,9 +60,11 @@ class Learner:
         Raises Refused with the right status when no answer came: the check goes no further then.
         """
         path = self.submission.path(self.exercise)
+        source = self.submission.source(self.exercise)
         request = Request(
             path=str(path),
-            source=self.submission.source(self.exercise),
+            source=source,
+            return_lines=return_lines(source),
             function=self.exercise.function,
             signature=self.exercise.signature,
             refused=self.exercise.chapter.refused,

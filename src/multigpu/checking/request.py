@@ -20,6 +20,7 @@ class Request:
 
     path: str
     source: str
+    return_lines: dict[int, int]  # of the source; found once, for all runs
     function: str
     signature: Signature
     refused: tuple[str, ...]
@@ -42,6 +43,7 @@ class Request:
                 tuple(signature["positional"]), tuple(signature["keyword_only"]), signature["text"]
             ),
             refused=tuple(header.pop("refused")),
+            return_lines={int(line): first for line, first in header.pop("return_lines").items()},
             limits=Limits(**header.pop("limits")),
             **header,
         )

@@ -43,8 +43,9 @@ def warm_up() -> None:
     """Import what workers need, so that none has to."""
     gc.disable()  # importing leaves no garbage, and looking for it takes a tenth of the time
     import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+    import numpy.ctypeslib  # noqa: F401
     import safetensors.torch  # noqa: F401
-    import torch
+    import torch.utils.serialization.config
 
     import multigpu.gpus.machine  # noqa: F401
 

@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 class Tracer:
     """Notes of one run of an exercise.
 
-    ``path`` is the learner's file; those beside it are the learner's too.  ``refused`` maps a file
-    or a folder of forbidden code to the name that people know it by.
+    ``path`` is the learner's file; those beside it are the learner's too.  ``return_lines`` comes
+    from the function of this name.  ``refused`` maps a file or a folder of forbidden code to the
+    name that people know it by.
     """
 
     path: str
-    source: str
+    return_lines: dict[int, int]
     refused: dict[str, str]
     watched: set[types.CodeType] = field(default_factory=set)
     calls: int = 0
@@ -38,7 +40,6 @@ class Tracer:
 
     def __post_init__(self) -> None:
         self._folder = os.path.dirname(self.path)
-        self._return_lines = return_lines(self.source)
 
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
@@ -75,8 +76,8 @@ class Tracer:
 
     def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         file, line = frame.f_code.co_filename, frame.f_lineno
-        if event == "line" and file == self.path and line in self._return_lines:
-            self._returning[id(frame)] = self._return_lines[line]
+        if event == "line" and file == self.path and line in self.return_lines:
+            self._returning[id(frame)] = self.return_lines[line]
         elif event == "return":  # at the end of a `with` block the line is that of the `with`
             self.returned = (file, self._returning.pop(id(frame), line))
         return self._inside
@@ -96,6 +97,7 @@ class Tracer:
         return None
 
 
+@lru_cache
 def return_lines(source: str) -> dict[int, int]:
     """Every line of a return statement, with the line on which the statement begins."""
     return {

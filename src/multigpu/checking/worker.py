@@ -124,7 +124,7 @@ def run(request: Request, payload: bytes, mouth: Mouth) -> None:
     import torch
 
     drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
-    tracer = Tracer(request.path, request.source, forbidden_code(request.refused))
+    tracer = Tracer(request.path, request.return_lines, forbidden_code(request.refused))
     with machine(request) as (devices, tensor_types):
         encoder = Encoder(tensor_types)
         torch.manual_seed(0)
