@@ -62,11 +62,12 @@ KNOWN = {
 
 
 class Report:
-    """What training on n GPUs came to, and what is wrong with it."""
+    """What training on the GPUs ``order`` came to, and what is wrong with it."""
 
-    def __init__(self, n, model, batches, loss_fn, answer):
-        self.n, self.model, self.batches, self.loss_fn = n, model, batches, loss_fn
-        self.weights, self.losses = train(model, batches, loss_fn, n)
+    def __init__(self, order, model, batches, loss_fn, answer):
+        self.n, self.model, self.batches, self.loss_fn = len(order), model, batches, loss_fn
+        self.gpus = [f"cuda:{i}" for i in order]
+        self.weights, self.losses = train(model, batches, loss_fn, self.n)
         self.steps = answer.result
         self.where = answer.where
 
@@ -86,6 +87,7 @@ class Report:
         self.examine_weights(step)
         self.examine_agreement(step)
         self.examine_loss(step)
+        self.examine_gpus(step)
 
     def examine_type(self, step):
         loss = self.steps[step]["loss"]
@@ -188,6 +190,20 @@ class Report:
         mistake = next(name for name, (value, _) in known.items() if close(came, value))
         usually = known[mistake][1]
         raise self.wrong(mistake, step, f"the loss {right:.6f}", f"{came:.6f}", usually)
+
+    def examine_gpus(self, step):
+        """Every GPU has run its model, if there are rows for all of them."""
+        chunks = self.batches[step][0].chunk(self.n)
+        idle = [gpu for gpu in self.gpus if gpu not in self.steps[step]["busy"]]
+        if idle and len(chunks) == self.n:
+            raise self.wrong(
+                "one_gpu_only" if len(idle) == self.n - 1 else "idle_gpus",
+                step,
+                "every GPU runs the forward pass of its rows",
+                f"the numbers are right, but {listed(idle)} ran no layer of the model",
+                "the whole batch went through one replica, or some replicas got no rows. Split the"
+                " batch over all replicas.",
+            )
 
     def chunk_losses(self, step):
         """The loss of each chunk by itself, before the step."""

@@ -1,5 +1,7 @@
 """Checks of ``data_parallel.train_step``: the same training as on one GPU, step after step."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -12,20 +14,47 @@ from .explain_train_step import Report
 from .one_gpu import LEARNING_RATE, MOMENTUM
 
 
-def drive(submission, devices, model_of, batches, loss_fn):
-    """Train, and tell after each step what every replica holds."""
-    replicas = [model_of().to(device) for device in devices]
+def drive(submission, devices, model_of, batches, loss_fn, order, source):
+    """Train on the GPUs in ``order``, and tell after each step what every replica holds.
+
+    The rows come from GPU ``source``, or from the CPU if it is None.
+    """
+    replicas = [model_of().to(devices[i]) for i in order]
     optimizer = torch.optim.SGD(replicas[0].parameters(), LEARNING_RATE, momentum=MOMENTUM)
     steps = []
     for inputs, targets in batches:
-        loss = submission.train_step(replicas, inputs, targets, loss_fn, optimizer)
+        if source is not None:
+            inputs, targets = inputs.to(devices[source]), targets.to(devices[source])
+        with busy_gpus() as busy:
+            loss = submission.train_step(replicas, inputs, targets, loss_fn, optimizer)
         steps.append(
             {
                 "loss": float(loss) if isinstance(loss, float) else loss,
+                "busy": sorted(busy),
                 "replicas": [copy_of(snapshot(replica)) for replica in replicas],
             }
         )
     return steps
+
+
+@contextmanager
+def busy_gpus():
+    """The names of the GPUs on which layers with weights run inside the block.
+
+    A hook on all modules sees copies of the replicas, too, and a layer whose model was not called
+    but its ``forward``.
+    """
+    busy = set()
+
+    def note(module, inputs, output):
+        if next(module.parameters(), None) is not None:
+            busy.add(str(output.device))
+
+    hook = nn.modules.module.register_module_forward_hook(note)
+    try:
+        yield busy
+    finally:
+        hook.remove()
 
 
 def copy_of(snap):
@@ -75,10 +104,16 @@ def squares(outputs, targets):
     return (outputs - targets).square().sum(dim=1).mean()
 
 
-def check(learner, n, batches, loss_fn=nn.functional.mse_loss, model_of=model):
-    """Train on all batches in one worker with n GPUs, and look at every step."""
-    answer = learner.run(drive, model_of, batches, loss_fn, gpus=n)
-    report = Report(n, model_of(), batches, loss_fn, answer)
+def check(
+    learner, n, batches, loss_fn=nn.functional.mse_loss, model_of=model, order=None, source=None
+):
+    """Train on all batches in one worker with n GPUs, and look at every step.
+
+    ``order`` has the GPUs of the replicas, all of them if it is None.
+    """
+    order = list(range(n)) if order is None else order
+    answer = learner.run(drive, model_of, batches, loss_fn, order, source, gpus=n)
+    report = Report(order, model_of(), batches, loss_fn, answer)
     for step in range(len(batches)):
         report.examine(step)
 
@@ -130,3 +165,15 @@ def test_a_layer_that_a_step_does_not_use(learner):
         for rows, width in ((6, 3), (5, 4), (4, 3))
     ]
     check(learner, 3, batches, nn.functional.mse_loss, fork)
+
+
+@exercise("data_parallel.train_step")
+@pytest.mark.parametrize("order", [[2, 0, 1], [1]], ids=str)
+def test_gpus_in_any_order(learner, order):
+    check(learner, 3, batches_of(6, 4), order=order)
+
+
+@exercise("data_parallel.train_step")
+@pytest.mark.parametrize("source", [0, 1])
+def test_rows_that_are_on_a_gpu_already(learner, source):
+    check(learner, 2, batches_of(5, 4), source=source)

@@ -408,11 +408,33 @@ def everything_under_no_grad(replicas, inputs, targets, loss_fn, optimizer):
     return loss.item()
 
 
+@wrong("train_step.one_gpu_only")
+def trains_the_first_replica_on_the_whole_batch(replicas, inputs, targets, loss_fn, optimizer):
+    home = homes(replicas)[0]
+    optimizer.zero_grad()
+    loss = loss_fn(replicas[0](inputs.to(home)), targets.to(home))
+    loss.backward()
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@wrong("train_step.idle_gpus")
+def leaves_the_last_replica_without_rows(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    busy = replicas[:-1] if len(replicas) > 2 else replicas
+    loss = whole_loss(busy, inputs, targets, loss_fn)
+    loss.backward()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
 @right
 def weighs_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
     devices = homes(replicas)
-    for replica in replicas:
-        replica.zero_grad(set_to_none=False)
+    clear(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     total = 0.0
     for output, target in zip(outputs, split(targets, devices)):
@@ -476,10 +498,10 @@ def gradients_asked_for_by_name(replicas, inputs, targets, loss_fn, optimizer):
     busy = list(replicas)[: len(chunks)]
     loss = loss_fn(gather(parallel_apply(busy, chunks), devices[0]), targets.to(devices[0]))
     trained = [[p for p in replica.parameters() if p.requires_grad] for replica in busy]
-    found = torch.autograd.grad(loss, [p for some in trained for p in some])
+    found = torch.autograd.grad(loss, [p for some in trained for p in some], allow_unused=True)
     for i, parameter in enumerate(trained[0]):
-        parts = found[i :: len(trained[0])]
-        parameter.grad = sum(part.to(devices[0]) for part in parts)
+        parts = [part.to(devices[0]) for part in found[i :: len(trained[0])] if part is not None]
+        parameter.grad = sum(parts) if parts else None
     optimizer.step()
     broadcast(replicas)
     return loss.item()
@@ -510,9 +532,26 @@ def loss_on_the_cpu(replicas, inputs, targets, loss_fn, optimizer):
         replica.train().zero_grad()
     chunks = split(inputs, [next(replica.parameters()).device for replica in replicas])
     outputs = [output.cpu() for output in parallel_apply(replicas, chunks)]
-    loss = loss_fn(torch.cat(outputs), targets)
+    loss = loss_fn(torch.cat(outputs), targets.cpu())
     loss.backward()
     sum_gradients(replicas)
     optimizer.step()
     broadcast(replicas)
     return float(loss)
+
+
+@right
+def calls_forward_of_new_copies(replicas, inputs, targets, loss_fn, optimizer):
+    devices = homes(replicas)
+    optimizer.zero_grad()
+    copies = [copy.deepcopy(replicas[0]).to(device) for device in devices[1:]]
+    busy = [replicas[0], *copies]
+    for replica in busy:
+        replica.zero_grad()
+    outputs = [replica.forward(chunk) for replica, chunk in zip(busy, split(inputs, devices))]
+    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss.backward()
+    sum_gradients(busy)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
