@@ -1,7 +1,7 @@
 """Calls of torch's Python functions: what a caller names "cuda:1" becomes what the core can take.
 
 Most calls need only their `device=` argument replaced. The few that need more have a stand-in,
-registered with `takes_over`: see moves.py, identity.py, storage.py, lazy.py and their neighbours.
+registered with `takes_over`: see moves.py, values.py, identity.py and lazy.py.
 """
 
 from __future__ import annotations

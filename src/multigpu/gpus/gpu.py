@@ -31,12 +31,6 @@ class Gpu:
         self.backing = machine.backing  # where its data really lie
         self.meter = MemoryMeter(limit)
         self.generator = VirtualGenerator(index, self.backing)
-        # Where operators draw from that cannot be told from which generator (randomness.py).
-        self.backing_generator = (
-            torch.default_generator
-            if self.backing.type == "cpu"
-            else torch.cuda.default_generators[self.backing.index or 0]
-        )
 
     def hold(self, data: torch.Tensor) -> tuple[Holding, ...]:
         """Count the storages of `data` as this GPU's. Raises torch.OutOfMemoryError."""

@@ -6,7 +6,6 @@ on one GPU, the operator runs on their data, the results are put on that GPU.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from multigpu.gpus import errors, half, placement
 from multigpu.gpus.devices import gpu_of
 from multigpu.gpus.gpu import Gpu
 from multigpu.gpus.plans import Plan, plan_of
-from multigpu.gpus.randomness import lent
 from multigpu.gpus.tensor import VirtualTensor, put_back
 
 
@@ -64,8 +62,7 @@ def run_plainly(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         _place_inside(gpu, named_data)
     if plan.generator:
         named_data["generator"] = placement.generator_of(gpu, kwargs.get("generator"))
-    with lent(gpu) if plan.draws_unasked and gpu is not None else nullcontext():
-        result = half.run(plan.operator, data, named_data, mutates=plan.mutates)
+    result = half.run(plan.operator, data, named_data, mutates=plan.mutates)
     if plan.reshapes:
         _refresh(shells)
     return _put_in(result, gpu, shells, plan.cpu_results)

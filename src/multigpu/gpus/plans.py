@@ -47,7 +47,6 @@ class Plan:
     elementwise: bool
     generator: bool  # it draws random numbers and takes a generator
     operator: Any  # what to run: the operator, or its form that takes a generator
-    draws_unasked: bool  # it draws random numbers and has no such form
     cpu_arguments: tuple[str, ...]
     cpu_results: tuple[int, ...]
     composite: bool  # it is made of other operators
@@ -91,11 +90,6 @@ def _make_plan(func: Any) -> Plan:
         elementwise=torch.Tag.pointwise in func.tags,
         generator=operator is not func or "generator" in names,
         operator=operator,
-        draws_unasked=(
-            operator is func
-            and "generator" not in names
-            and torch.Tag.nondeterministic_seeded in func.tags
-        ),
         cpu_arguments=_CPU_ARGUMENTS.get(name, ()),
         cpu_results=_CPU_RESULTS.get(name, ()),
         composite=torch._C._dispatch_has_kernel_for_dispatch_key(

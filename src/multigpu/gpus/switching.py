@@ -6,6 +6,7 @@ import importlib
 
 from multigpu.gpus import (
     copies,
+    dropout,
     functions,
     identity,
     lazy,
@@ -13,7 +14,6 @@ from multigpu.gpus import (
     lengths,
     moves,
     pinning,
-    randomness,
     reentry,
     refusals,
     storage,
@@ -25,7 +25,7 @@ from multigpu.gpus.tensor import VirtualTensor
 
 # These replace parts of torch; the others have registered stand-ins by being imported.
 _INSTALLED = (torch_cuda, storage, lazy, legacy_types, functions, reentry, refusals)
-_REGISTERED = (copies, identity, lengths, moves, pinning, randomness, values)
+_REGISTERED = (copies, dropout, identity, lengths, moves, pinning, values)
 
 _patches = Patches()
 

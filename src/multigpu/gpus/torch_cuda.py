@@ -7,7 +7,6 @@ themselves that a build without CUDA lacks.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,31 +14,12 @@ import torch
 import torch.utils.dlpack
 
 from multigpu.gpus import active, comm, streams
-from multigpu.gpus.devices import gpu_at, named
-from multigpu.gpus.generators import VirtualGenerator
+from multigpu.gpus.devices import gpu_at
 from multigpu.gpus.patches import Patches
+from multigpu.gpus.properties import properties_of
 from multigpu.gpus.statistics import allocator_statistics
 from multigpu.gpus.tensor import VirtualTensor
-
-
-@dataclass(frozen=True)
-class DeviceProperties:
-    """What torch.cuda.get_device_properties tells about a virtual GPU."""
-
-    name: str
-    total_memory: int
-    major: int = 8
-    minor: int = 0
-    multi_processor_count: int = 108
-    is_integrated: bool = False
-    is_multi_gpu_board: bool = False
-    warp_size: int = 32
-    max_threads_per_multi_processor: int = 2048
-    regs_per_multiprocessor: int = 65536
-    shared_memory_per_block: int = 49152
-    shared_memory_per_multiprocessor: int = 167936
-    L2_cache_size: int = 40 * 2**20
-    gcnArchName: str = ""
+from multigpu.gpus.torch_generator import DefaultGenerators, Generator
 
 
 def _current() -> int:
@@ -62,11 +42,6 @@ def _exchange_device(index: int) -> int:
 def _count() -> int:
     machine = active.virtual_machine()
     return 0 if machine is None else len(machine.gpus)
-
-
-def _properties(index: int) -> DeviceProperties:
-    gpu = gpu_at(index)
-    return DeviceProperties("Virtual GPU", gpu.meter.limit)
 
 
 def _reset_peak(index: int) -> None:
@@ -129,34 +104,6 @@ def _lazy_init() -> None:
         )
 
 
-class _Generators:
-    """torch.cuda.default_generators of the current machine."""
-
-    def __getitem__(self, index: int) -> VirtualGenerator:
-        return gpu_at(index).generator
-
-    def __len__(self) -> int:
-        return _count()
-
-
-class _AlsoVirtual(type):
-    """Makes the stand-in for torch.Generator recognise every generator."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, torch._C.Generator)
-
-    def __call__(cls, device: Any = "cpu") -> torch.Generator:
-        device = named(device)
-        if device.type != "cuda":
-            return torch._C.Generator(device)
-        gpu = gpu_at(_current() if device.index is None else device.index)
-        return VirtualGenerator(gpu.index, gpu.backing)
-
-
-class Generator(metaclass=_AlsoVirtual):
-    """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
-
-
 _CORE: dict[str, Any] = {
     "_cuda_getDevice": _current,
     "_cuda_setDevice": _set_device,
@@ -199,11 +146,11 @@ _CUDA: dict[str, Any] = {
     "_cudart": SimpleNamespace(cudaMemGetInfo=_memory_info),
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
-    "_get_device_properties": _properties,
+    "_get_device_properties": properties_of,
     "_is_in_bad_fork": _is_forked,
     "is_available": lambda: True,
     "device_count": _count,
-    "default_generators": _Generators(),
+    "default_generators": DefaultGenerators(),
     "Stream": streams.Stream,
     "ExternalStream": streams.ExternalStream,
     "Event": streams.Event,

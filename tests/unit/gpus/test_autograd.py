@@ -106,6 +106,11 @@ def test_checkpointing_repeats_the_same_dropout(x):
     assert torch.allclose(x.grad, torch.where(kept, 4 * x, 0.0))
 
 
+def test_backward_inside_backward_makes_tensors_on_its_gpu(x):
+    checkpoint(Square.apply, x * 1, use_reentrant=True).sum().backward()
+    assert torch.allclose(x.grad, 2 * x)
+
+
 def test_modes_without_gradients(x):
     with torch.no_grad():
         assert not (x * 2).requires_grad

@@ -184,5 +184,7 @@ def test_errors_never_show_the_inside():
         torch.searchsorted(on("cuda:1", 3), on("cuda:2", 3))
     assert "cpu" not in str(caught.value)
     assert "cuda:2" in str(caught.value)
+    with pytest.raises(RuntimeError, match="to be on cpu, but it's on cuda:1"):
+        torch.tensor_split(on("cuda:1", 4), torch.tensor([1], device="cuda:1"))
     with pytest.raises(TypeError, match=r"expected np.ndarray \(got Tensor\)"):
         torch.from_numpy(on("cuda:0"))

@@ -98,6 +98,20 @@ def test_leaving_restores_every_attribute():
         torch.zeros(1, device="cuda")
 
 
+def test_names_that_torch_did_not_have_are_gone_again():
+    program = (  # in a fresh process, where no test before has left anything
+        "import torch, multigpu.gpus.machine\n"
+        "from multigpu import virtual_gpus\n"
+        "places = (torch, torch._C, torch.cuda, torch.UntypedStorage)\n"
+        "before = [set(vars(place)) for place in places]\n"
+        "with virtual_gpus(2):\n"
+        "    torch.cuda.synchronize()\n"
+        "print([set(vars(place)) ^ names for place, names in zip(places, before)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[set(), set(), set(), set()]", "")
+
+
 def test_an_exception_inside_leaves_nothing_behind():
     before = snapshot()
 
@@ -167,6 +181,31 @@ def test_the_innermost_machine_counts():
     assert current_machine().is_virtual is False
 
 
+class Calls(torch.overrides.TorchFunctionMode):
+    """Somebody else's mode, which notes what is called."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_other_modes_stay_where_they_are():
+    before = torch._C._len_torch_function_stack()
+    machine, calls = virtual_gpus(2), Calls()
+    machine.__enter__()
+    calls.__enter__()
+    x = torch.ones(2).to("cuda:1")
+    machine.__exit__()  # before the mode that was entered later
+    y = torch.ones(2).add(1)
+    calls.__exit__(None, None, None)
+    assert (x.device.index, y.tolist()) == (1, [2, 2])
+    assert [name for name in calls.names if name in ("to", "add")] == ["to", "add"]
+    assert torch._C._len_torch_function_stack() == before
+
+
 def test_threads_share_the_machine_and_have_their_own_current_gpu(machine):
     def work(index: int) -> tuple[int, list[float], bool]:
         torch.cuda.set_device(index)
@@ -197,6 +236,16 @@ def test_a_pool_older_than_the_machine_sees_its_gpus():
             pool.submit(lambda: torch.ones(2, device="cuda:1")).result()
 
 
+class MakesATensor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + torch.ones(1, device="cuda:1")
+
+
 def test_a_thread_older_than_the_machine_computes_but_is_told_when_it_makes_a_tensor():
     started, go, answers = threading.Event(), threading.Event(), []
 
@@ -204,6 +253,7 @@ def test_a_thread_older_than_the_machine_computes_but_is_told_when_it_makes_a_te
         started.set()
         go.wait(10)
         answers.append((tensor * 2).to("cuda:0").device)
+        torch.autograd.backward(MakesATensor.apply(tensor))
         try:
             torch.ones(1, device="cuda:1")
         except RuntimeError as error:
@@ -213,10 +263,11 @@ def test_a_thread_older_than_the_machine_computes_but_is_told_when_it_makes_a_te
     thread.start()
     started.wait(10)
     with virtual_gpus(2):
-        tensor = torch.ones(1, device="cuda:1")
+        tensor = torch.ones(1, device="cuda:1", requires_grad=True)
         go.set()
         thread.join()
     assert answers[0] == torch.device("cuda:0")
+    assert tensor.grad.tolist() == [2]
     assert "thread was started before they were switched on" in answers[1]
 
 
