@@ -9,9 +9,9 @@
 Torch is imported when one of these functions is called, not before.
 
 To read how virtual GPUs work, begin with gpu.py (a GPU and its two names) and tensor.py (a tensor
-on it); then operators.py and placement.py (what happens below autograd), calls.py and moves.py (what
-happens above it), torch_cuda.py and comm.py (what torch's own modules are given), and switching.py.
-The meters are traffic.py, memory.py and copies.py.
+on it); then operators.py and placement.py (what happens below autograd), calls.py and moves.py
+(what happens above it), torch_cuda.py and comm.py (what torch's own modules are given), and
+switching.py. The meters are traffic.py, memory.py and copies.py.
 """
 
 from __future__ import annotations
