@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+ATTRIBUTES = ("device", "requires_grad", "is_leaf", "layout")  # of a tensor, told to the judge
 MAX_ITEMS = 100_000  # in one answer, all containers together
 MAX_DEPTH = 30
 MAX_TEXT = 100_000
@@ -62,7 +63,9 @@ type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 class Encoder:
     """Turns a value into bytes.  Make it before the learner's module is imported.
 
-    It holds on to the functions it needs, so that patching torch or builtins later has no effect.
+    It holds on to the functions and attributes of torch that it calls itself, so that replacing
+    them later, say ``torch.Tensor.device``, changes nothing here.  This refuses accidents and
+    shortcuts.  It is no guard against an attack: code in the same process can reach everything.
     """
 
     def __init__(self, tensor_types: frozenset[type]) -> None:
@@ -76,6 +79,12 @@ class Encoder:
         self._save: Callable[[dict[str, torch.Tensor]], bytes] = save
         self._detach, self._cpu = torch.Tensor.detach, torch.Tensor.cpu
         self._to_dense, self._clone = torch.Tensor.to_dense, torch.Tensor.clone
+        self._is_complex, self._resolve = torch.Tensor.is_complex, torch.Tensor.resolve_conj
+        self._attributes = {
+            kind: {name: getattr(kind, name).__get__ for name in ATTRIBUTES}
+            for kind in tensor_types
+        }
+        self._alone = torch._C.DisableTorchFunction
         self._as_real = torch.view_as_real
         self._contiguous = torch.contiguous_format
         self._dumps, self._type, self._str = json.dumps, type, str
@@ -118,20 +127,24 @@ class Encoder:
     def _tensor(self, tensor: "torch.Tensor") -> dict[str, Any]:
         name = self._str(len(self._tensors))
         copy = self._cpu(self._detach(tensor))
-        if self._str(copy.layout) != "torch.strided":
+        if self._str(self._attribute(copy, "layout")) != "torch.strided":
             copy = self._to_dense(copy)
-        if copy.is_complex():
-            copy = self._as_real(copy.resolve_conj())
+        if self._is_complex(copy):
+            copy = self._as_real(self._resolve(copy))
         self._tensors[name] = self._clone(copy, memory_format=self._contiguous)
         return {
             "tensor": name,
-            "complex": tensor.is_complex(),
-            "device": self._str(tensor.device),
-            "requires_grad": tensor.requires_grad,
-            "is_leaf": tensor.is_leaf,
+            "complex": self._is_complex(tensor),
+            "device": self._str(self._attribute(tensor, "device")),
+            "requires_grad": self._attribute(tensor, "requires_grad"),
+            "is_leaf": self._attribute(tensor, "is_leaf"),
             "is_parameter": isinstance(tensor, self._parameter),
-            "layout": self._str(tensor.layout).removeprefix("torch."),
+            "layout": self._str(self._attribute(tensor, "layout")).removeprefix("torch."),
         }
+
+    def _attribute(self, tensor: "torch.Tensor", name: str) -> Any:
+        with self._alone():  # virtual GPUs would look the attribute up anew
+            return self._attributes[self._type(tensor)][name](tensor)
 
 
 def decode(message: bytes) -> Any:

@@ -10,6 +10,8 @@ from multigpu.checking.family import marked
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.wire import describe
 
+from .conftest import BATCH
+
 BODY = "    return [batch.to(devices[0])]\n"
 
 BAD = {
@@ -344,3 +346,22 @@ def test_folders_in_folders_are_removed(run, server):
     run("def split(batch, devices): pass\n")  # the server still answers
     assert not Path(answer.result).exists()
     assert_only_the_server_runs(server)
+
+
+PATCHED = """
+import torch
+from multigpu.gpus.tensor import VirtualTensor
+lie = property(lambda tensor: torch.device("cuda:1"))
+def split(batch, devices):
+    on_gpu = batch.to(devices[0])
+    for kind in (torch.Tensor, VirtualTensor):
+        kind.device = kind.requires_grad = kind.is_leaf = lie
+    return [batch, on_gpu]
+"""
+
+
+def test_patched_attributes_of_tensors_are_not_believed(run):
+    on_cpu, on_gpu = run(PATCHED).result
+    assert [on_cpu.device, on_gpu.device] == ["cpu", "cuda:0"]
+    assert [on_cpu.requires_grad, on_cpu.is_leaf] == [False, True]
+    assert on_gpu.value.tolist() == on_cpu.value.tolist() == BATCH.tolist()
