@@ -19,7 +19,8 @@ def examine_rows(batch, chunks, gpus, wrong):
         raise wrong(
             "values_changed",
             f"chunk {strange} holds a row that is not in the batch",
-            "the chunks are new tensors that were not filled with the rows of the batch.",
+            "the chunks are new tensors that were not filled with the rows of the batch, or the"
+            " rows were rounded in another type on their way.",
         )
     missing = [row for row in range(total) if row not in rows]
     twice = sorted({row for row in rows if rows.count(row) > 1})

@@ -67,5 +67,25 @@ def test_any_shape_and_type(learner):
 
 
 @exercise("data_parallel.split")
+def test_numbers_that_another_type_would_round(learner):
+    thirds = torch.arange(1, 11, dtype=torch.float64).reshape(5, 2) / 3
+    bits = torch.tensor([[0, 0, 1], [0, 1, 0], [0, 1, 1], [1, 0, 0], [1, 0, 1]], dtype=torch.bool)
+    batches = [
+        thirds.float(),
+        thirds.bfloat16(),
+        thirds,
+        bits,
+        2**53 + batch_of(5, 2, dtype=torch.int64),
+    ]
+    check(learner, [(batch, [0, 1, 2], None) for batch in batches], 3)
+
+
+@exercise("data_parallel.split")
+def test_rows_that_do_not_lie_together_in_memory(learner):
+    transposed = [batch_of(3, 5).T, batch_of(2, 7, 3).transpose(0, 1)]
+    check(learner, [(batch, [0, 1, 2], None) for batch in transposed], 3)
+
+
+@exercise("data_parallel.split")
 def test_a_batch_that_is_on_a_gpu_already(learner):
     check(learner, [(batch_of(5, 2), [0, 1, 2], source) for source in (0, 1)], 3)

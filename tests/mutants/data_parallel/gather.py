@@ -190,6 +190,11 @@ def takes_the_first_output_of_single_numbers(outputs, device):
     return torch.cat([output.to(device) for output in outputs])
 
 
+@wrong("gather.values_changed")
+def goes_through_half_precision(outputs, device):
+    return torch.cat([output.half().to(device) for output in outputs]).to(outputs[0].dtype)
+
+
 @right
 def vstack_by_hand(outputs, device):
     result = outputs[0].to(device)

@@ -218,6 +218,18 @@ def makes_a_column_of_labels(batch, devices):
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
 
 
+@wrong("split.values_changed")
+def goes_through_half_precision(batch, devices):
+    chunks = batch.half().chunk(len(devices))
+    return [chunk.to(device).to(batch.dtype) for chunk, device in zip(chunks, devices)]
+
+
+@wrong("split.values_changed")
+def goes_through_double_precision(batch, devices):
+    chunks = batch.double().chunk(len(devices))
+    return [chunk.to(device).to(batch.dtype) for chunk, device in zip(chunks, devices)]
+
+
 @right
 def torch_chunk(batch, devices):
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
