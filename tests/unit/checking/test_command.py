@@ -308,3 +308,12 @@ def test_text_that_a_terminal_cannot_show_is_spelled_out(command, course):
     assert "\\x1b[2Jclear" in printed
     assert "\x1b" not in printed
     printed.encode("utf-8")
+
+
+def test_a_case_that_is_left_out_is_a_crash_and_no_starter(command, course):
+    uneven = "    if len(batch) % len(devices):\n        raise NotImplementedError\n"
+    write(course, SPLIT.replace("    print", f"{uneven}    print"))
+    printed = command("check", "split")[1]
+    assert "crash" in printed
+    assert re.search(r"NotImplementedError, although \d+ checks? passed before", printed)
+    assert "not written yet:" not in printed
