@@ -43,6 +43,9 @@ class Submission:
 
 def read_source(path: Path, exercise: Exercise) -> str:
     """The text of a learner's file.  Raises Refused when there is none, or when it is no Python."""
+    if path.parent.is_file():
+        message = f"{path.parent} is a file. Name the folder that it is in: {path.parent.parent}"
+        raise Refused("missing_file", "missing_folder", message)
     if not path.parent.is_dir():
         raise Refused("missing_file", "missing_folder", f"There is no folder {path.parent}.")
     if not path.is_file():

@@ -317,3 +317,10 @@ def test_a_case_that_is_left_out_is_a_crash_and_no_starter(command, course):
     assert "crash" in printed
     assert re.search(r"NotImplementedError, although \d+ checks? passed before", printed)
     assert "not written yet:" not in printed
+
+
+def test_a_file_in_the_place_of_a_folder(command, course):
+    file = course.solutions.resolve() / FILE
+    code, printed = command("check", "split", "--submission", str(file))
+    assert code == 1
+    assert f"{file} is a file. Name the folder that it is in: {file.parent}\n" in printed
