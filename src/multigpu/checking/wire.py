@@ -60,6 +60,10 @@ class Unreadable(Exception):
 type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
+class TooMuch(Exception):
+    """A value has more than MAX_ITEMS values in it."""
+
+
 class Encoder:
     """Turns a value into bytes.  Make it before the learner's module is imported.
 
@@ -95,13 +99,20 @@ class Encoder:
     def encode(self, value: object) -> bytes:
         """One message with the whole value."""
         self._tensors, self._items = {}, 0
-        header = self._dumps(self._tree(value, 0)).encode()
+        try:
+            tree = self._tree(value, 0)
+        except TooMuch:
+            self._tensors = {}
+            tree = {"foreign": f"{self._type_name(self._type(value))} with too much in it"}
+        header = self._dumps(tree).encode()
         return struct.pack(">I", len(header)) + header + self._save(self._tensors)
 
     def _tree(self, value: Any, depth: int) -> Any:
         kind = self._type(value)
         self._items += 1
-        if depth > MAX_DEPTH or self._items > MAX_ITEMS:
+        if self._items > MAX_ITEMS:
+            raise TooMuch
+        if depth > MAX_DEPTH:
             return {"foreign": f"{self._type_name(kind)} with too much in it"}
         if kind is int and value.bit_length() > MAX_BITS:
             return {"foreign": f"int of {value.bit_length()} bits"}
@@ -111,7 +122,7 @@ class Encoder:
             return value[:MAX_TEXT]
         if kind in (list, tuple, self._size):
             name = "list" if kind is list else "tuple"
-            return {name: [self._tree(item, depth + 1) for item in value[:MAX_ITEMS]]}
+            return {name: [self._tree(item, depth + 1) for item in value]}
         if kind is dict:
             pairs = [
                 [self._tree(key, depth + 1), self._tree(item, depth + 1)]

@@ -365,3 +365,16 @@ def test_patched_attributes_of_tensors_are_not_believed(run):
     assert [on_cpu.device, on_gpu.device] == ["cpu", "cuda:0"]
     assert [on_cpu.requires_grad, on_cpu.is_leaf] == [False, True]
     assert on_gpu.value.tolist() == on_cpu.value.tolist() == BATCH.tolist()
+
+
+MUCH = {
+    "a list in itself": "a = []; a += [a] * 100_000; return a",
+    "many numbers": "return [1] * 100_001",
+}
+
+
+@pytest.mark.parametrize("body", MUCH.values(), ids=MUCH)
+def test_too_much_is_given_up_at_once(run, body):
+    """Going through all of the first list takes ten times the processor time allowed here."""
+    answer = run(f"def split(b, d):\n    {body}\n", cpu=2.0)
+    assert describe(answer.result) == "a list with too much in it"
