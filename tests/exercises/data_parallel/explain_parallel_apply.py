@@ -6,13 +6,20 @@ from multigpu.checking import Returned, Wrong, describe
 from multigpu.checking.comparing import recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
+# "replica 1", "Replica #1", "replicas[1]", "replica number 1", "replica_id=1".  Not a group, as in
+# "replicas 0 to 3".
+NAMED = re.compile(
+    r"replica(?:s\[|(?!s)\D{0,3}|[\W_]{0,3}(?:number|num|no|nr|index|idx|id)[\W_]{0,3})(\d+)",
+    re.IGNORECASE,
+)
+
 
 def examine_meeting(came, factors, chunks, where):
     """All forwards ran at the same time, and nothing came of it but the right outputs."""
     n = len(chunks)
     if came["outputs"] is not None:
         examine_concurrency(came, n, where)
-        examine_calls(came["calls"], where)
+        examine_calls(came["calls"], n, where)
     examine(came["outputs"], factors, chunks, range(n), where)
 
 
@@ -133,14 +140,14 @@ def examine_concurrency(came, n, where):
         )
 
 
-def examine_calls(calls, where):
-    """Each replica has run once."""
-    if min(calls) == max(calls) == 1:
+def examine_calls(calls, n, where):
+    """Each of the first n replicas, those that have a chunk, has run once."""
+    if calls == [1] * n + [0] * (len(calls) - n):
         return
-    busy, idle = calls.index(max(calls)), [i for i, times in enumerate(calls) if not times]
+    busy, idle = calls.index(max(calls)), [i for i, times in enumerate(calls[:n]) if not times]
     raise Wrong(
         "parallel_apply.replicas_not_used",
-        expected=f"each of {count(len(calls), 'replica')} runs once",
+        expected=f"{numbered('replica', range(n))} {'runs' if n == 1 else 'run'} once",
         came=f"replica {busy} ran {count(calls[busy], 'time')}"
         + (f", {numbered('replica', idle)} never" if idle else ""),
         usually="all threads took the same index. A function made in a loop sees the loop variable"
@@ -200,11 +207,15 @@ def examine_error(bad, report, where):
             came,
             "a new error took the place of the first one. Write `raise ... from error`.",
         )
-    if any(re.search(rf"(?<!\d){bad}(?!\d)", text) for text in texts):
+    named = {int(number) for text in texts for number in NAMED.findall(text)}
+    if named == {bad}:
         return
-    named = [match for text in texts for match in re.findall(r"replica\D{0,3}(\d+)", text)]
     if named:
-        raise wrong("wrong_replica_named", came, "replicas are counted from 0.")
+        raise wrong(
+            "wrong_replica_named",
+            came,
+            "replicas are counted from 0, by their place in the list and not by their GPU.",
+        )
     raise wrong(
         "replica_not_named",
         came,

@@ -14,16 +14,17 @@ class Meeting:
     """Forwards that meet here can only all be present if they run at the same time.
 
     They leave one after another, the last replica first: so the first one is always the slowest.
+    Of all ``replicas`` the first ones are ``expected``, those that have a chunk.
     """
 
-    def __init__(self, expected):
+    def __init__(self, replicas, expected):
         self.expected = expected
         self.condition = threading.Condition()
         self.present = 0
         self.most_present = 0
         self.patience = PATIENCE
-        self.calls = [0] * expected
-        self.finished = [0] * expected
+        self.calls = [0] * replicas
+        self.finished = [0] * replicas
 
     def attend(self, replica):
         with self.condition:

@@ -410,6 +410,63 @@ def waits_for_a_result_that_a_failed_thread_never_puts(replicas, chunks):
     return [outputs[i] for i in range(len(chunks))]
 
 
+@wrong("parallel_apply.replica_not_named")
+def names_all_gpus(replicas, chunks):
+    outputs, errors = {}, []
+    enabled = torch.is_grad_enabled()
+
+    def forward(i):
+        try:
+            with torch.set_grad_enabled(enabled):
+                outputs[i] = replicas[i](chunks[i])
+        except Exception as error:
+            error.add_note("the GPUs are 0, 1, 2, 3")
+            errors.append(error)
+
+    in_threads(forward, len(chunks))
+    if errors:
+        raise errors[0]
+    return [outputs[i] for i in range(len(chunks))]
+
+
+@wrong("parallel_apply.wrong_replica_named")
+def names_the_gpu(replicas, chunks):
+    outputs, errors = {}, []
+    enabled = torch.is_grad_enabled()
+
+    def forward(i):
+        try:
+            with torch.set_grad_enabled(enabled):
+                outputs[i] = replicas[i](chunks[i])
+        except Exception as error:
+            error.add_note(f"replica {chunks[i].device.index}")
+            errors.append(error)
+
+    in_threads(forward, len(chunks))
+    if errors:
+        raise errors[0]
+    return [outputs[i] for i in range(len(chunks))]
+
+
+@wrong("parallel_apply.wrong_replica_named")
+def names_every_replica(replicas, chunks):
+    outputs, errors = {}, []
+    enabled = torch.is_grad_enabled()
+
+    def forward(i):
+        try:
+            with torch.set_grad_enabled(enabled):
+                outputs[i] = replicas[i](chunks[i])
+        except Exception as error:
+            error.add_note(", ".join(f"replica {j}" for j in range(len(replicas))))
+            errors.append(error)
+
+    in_threads(forward, len(chunks))
+    if errors:
+        raise errors[0]
+    return [outputs[i] for i in range(len(chunks))]
+
+
 @right
 def pool_with_a_new_error(replicas, chunks):
     enabled = torch.is_grad_enabled()
@@ -539,3 +596,22 @@ def with_asyncio(replicas, chunks):
         if isinstance(output, Exception):
             raise type(output)(f"{output} (replica {i})") from output
     return outputs
+
+
+@right
+def names_the_replica_by_its_place(replicas, chunks):
+    outputs, errors = {}, []
+    enabled = torch.is_grad_enabled()
+
+    def forward(i):
+        try:
+            with torch.set_grad_enabled(enabled):
+                outputs[i] = replicas[i](chunks[i])
+        except Exception as error:
+            error.add_note(f"replicas[{i}] of {len(replicas)} on {chunks[i].device}")
+            errors.append(error)
+
+    in_threads(forward, len(chunks))
+    if errors:
+        raise errors[0]
+    return [outputs[i] for i in range(len(chunks))]
