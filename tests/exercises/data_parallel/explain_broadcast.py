@@ -5,6 +5,8 @@ from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import count, listed, numbered
 
+from .grad_mode import LEFT_OFF
+
 
 class Report:
     """What ``broadcast`` made of ``models`` on the GPUs ``order``, and what is wrong with it."""
@@ -50,6 +52,10 @@ class Report:
                     " tensors that are there: copy_.",
                     "every replica keeps all its parameters and buffers",
                 )
+
+    def examine_grad_mode(self, gradients_off):
+        if gradients_off:
+            raise Wrong("broadcast.grad_mode_changed", **LEFT_OFF, where=self.where)
 
     def examine_first(self):
         """Replica 0 has kept its numbers."""

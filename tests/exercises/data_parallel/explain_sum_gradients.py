@@ -4,6 +4,8 @@ from multigpu.checking import Wrong
 from multigpu.checking.comparing import factor_between, largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered, times
 
+from .grad_mode import LEFT_OFF
+
 
 class Report:
     """What ``sum_gradients`` made of ``gradients``, and what is wrong with it."""
@@ -171,6 +173,10 @@ class Report:
             f"{what} is still replica 0's own",
             "the sum was computed, but never stored in .grad of replicas[0].",
         )
+
+    def examine_grad_mode(self, gradients_off):
+        if gradients_off:
+            raise Wrong("sum_gradients.grad_mode_changed", **LEFT_OFF, where=self.where)
 
     def examine_weights(self, model):
         """Every replica still has the weights of ``model``."""

@@ -7,6 +7,7 @@ from multigpu.checking import exercise
 from multigpu.checking.specimens import Specimen, snapshot
 
 from .explain_broadcast import Report
+from .grad_mode import switches_gradients_off
 
 
 def drive(submission, devices, cases):
@@ -16,13 +17,12 @@ def drive(submission, devices, cases):
         replicas = [model.to(devices[i]) for model, i in zip(models, order, strict=True)]
         before = [snapshot(replica) for replica in replicas]
         views = [views_of(old["parameters"] | old["buffers"]) for old in before]
-        submission.broadcast(replicas)
-        results.append(
-            [
-                {**snapshot(replica), "objects_before": old["objects"], "views": seen}
-                for replica, old, seen in zip(replicas, before, views, strict=True)
-            ]
-        )
+        gradients_off = switches_gradients_off(submission.broadcast, replicas)
+        held = [
+            {**snapshot(replica), "objects_before": old["objects"], "views": seen}
+            for replica, old, seen in zip(replicas, before, views, strict=True)
+        ]
+        results.append({"replicas": held, "gradients_off": gradients_off})
     return results
 
 
@@ -34,8 +34,10 @@ def views_of(tensors):
 def check(learner, cases, n):
     """Run all cases (models, order of GPUs) in one worker with n GPUs."""
     answer = learner.run(drive, cases, gpus=n)
-    for (models, order), replicas in zip(cases, answer.result, strict=True):
-        Report(models, order, replicas, answer.where).examine()
+    for (models, order), result in zip(cases, answer.result, strict=True):
+        report = Report(models, order, result["replicas"], answer.where)
+        report.examine()
+        report.examine_grad_mode(result["gradients_off"])
 
 
 def different_models(n):

@@ -7,6 +7,7 @@ from multigpu.checking import exercise
 from multigpu.checking.specimens import Specimen
 
 from .explain_sum_gradients import Report
+from .grad_mode import switches_gradients_off
 
 
 def drive(submission, devices, cases):
@@ -18,8 +19,9 @@ def drive(submission, devices, cases):
             for name, parameter in replica.named_parameters():
                 if own[name] is not None:
                     parameter.grad = own[name].to(devices[i])
-        submission.sum_gradients(replicas)
-        results.append([gradients_and_weights(replica) for replica in replicas])
+        gradients_off = switches_gradients_off(submission.sum_gradients, replicas)
+        held = [gradients_and_weights(replica) for replica in replicas]
+        results.append({"replicas": held, "gradients_off": gradients_off})
     return results
 
 
@@ -52,12 +54,13 @@ def check(learner, cases, n):
     """Run all cases (gradients, order of GPUs) in one worker with n GPUs."""
     sent = [([model() for _ in order], gradients, order) for gradients, order in cases]
     answer = learner.run(drive, sent, gpus=n)
-    for (gradients, order), replicas in zip(cases, answer.result, strict=True):
-        report = Report(gradients, order, replicas, answer.where)
+    for (gradients, order), result in zip(cases, answer.result, strict=True):
+        report = Report(gradients, order, result["replicas"], answer.where)
         report.examine_names()
         for name in gradients[0]:
             report.examine(name)
         report.examine_weights(model())
+        report.examine_grad_mode(result["gradients_off"])
 
 
 @exercise("data_parallel.sum_gradients")

@@ -238,6 +238,16 @@ def deletes_a_buffer(replicas):
             del replica._buffers["position"]
 
 
+@wrong("broadcast.grad_mode_changed")
+def switches_gradients_off_for_good(replicas):
+    torch.set_grad_enabled(False)
+    for replica in replicas[1:]:
+        for target, source in zip(replica.parameters(), replicas[0].parameters()):
+            target.copy_(source)
+        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+            target.copy_(source)
+
+
 @right
 def copies_data(replicas):
     for replica in replicas[1:]:
