@@ -30,12 +30,12 @@ def gradients_and_weights(replica):
     return {"gradients": {name: p.grad for name, p in named.items()}, "weights": named}
 
 
-def model():
+def model(dtype=torch.float64):
     """A new model that is the same each time."""
-    return Specimen(seed=1)
+    return Specimen(seed=1).to(dtype)
 
 
-def gradients_for(n, missing=None):
+def gradients_for(n, missing=None, dtype=torch.float64):
     """Gradients for n replicas.  ``missing`` says by name which replicas have none."""
     generator = torch.Generator().manual_seed(n)
     missing = (missing or {}) | {"frozen.weight": range(n)}
@@ -43,23 +43,23 @@ def gradients_for(n, missing=None):
         {
             name: None
             if i in missing.get(name, ())
-            else torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            else torch.randn(p.shape, generator=generator, dtype=dtype)
             for name, p in model().named_parameters()
         }
         for i in range(n)
     ]
 
 
-def check(learner, cases, n):
+def check(learner, cases, n, dtype=torch.float64):
     """Run all cases (gradients, order of GPUs) in one worker with n GPUs."""
-    sent = [([model() for _ in order], gradients, order) for gradients, order in cases]
+    sent = [([model(dtype) for _ in order], gradients, order) for gradients, order in cases]
     answer = learner.run(drive, sent, gpus=n)
     for (gradients, order), result in zip(cases, answer.result, strict=True):
         report = Report(gradients, order, result["replicas"], answer.where)
         report.examine_names()
         for name in gradients[0]:
             report.examine(name)
-        report.examine_weights(model())
+        report.examine_weights(model(dtype))
         report.examine_grad_mode(result["gradients_off"])
 
 
@@ -92,3 +92,8 @@ def test_gpus_in_any_order(learner):
     orders = [[1, 0], [2, 0, 1], [1]]
     cases = [(gradients_for(len(order), {"encode.weight": [0]}), order) for order in orders]
     check(learner, cases, 3)
+
+
+@exercise("data_parallel.sum_gradients")
+def test_float32(learner):
+    check(learner, [(gradients_for(3, dtype=torch.float32), range(3))], 3, torch.float32)

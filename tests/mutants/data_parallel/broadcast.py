@@ -248,6 +248,19 @@ def switches_gradients_off_for_good(replicas):
             target.copy_(source)
 
 
+@wrong("broadcast.nothing_copied")
+def copies_the_first_time_only(replicas):
+    if getattr(replicas[0], "was_sent", False):
+        return
+    replicas[0].was_sent = True
+    with torch.no_grad():
+        for replica in replicas[1:]:
+            for target, source in zip(replica.parameters(), replicas[0].parameters()):
+                target.copy_(source)
+            for target, source in zip(replica.buffers(), replicas[0].buffers()):
+                target.copy_(source)
+
+
 @right
 def copies_data(replicas):
     for replica in replicas[1:]:
