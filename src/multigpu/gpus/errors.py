@@ -24,10 +24,23 @@ def invalid_device_ordinal() -> RuntimeError:
 
 
 # Operators that CUDA runs through another one, which is the one it complains about.
-_RUN_AS = {"stack": "cat", "embedding": "_index_select"}
+_RUN_AS = {"stack": "cat", "embedding": "_index_select", "index_select": "_index_select"}
 _ARGUMENTS_THERE = {"embedding": "index"}
 # Operators that CUDA runs element by element although they are not marked as such.
-_ELEMENTWISE = {"allclose", "mse_loss", "smooth_l1_loss", "huber_loss", "lerp", "where", "clamp"}
+_ELEMENTWISE = {
+    "allclose",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "clamp",
+    "huber_loss",
+    "index_fill",
+    "index_put",
+    "_index_put_impl",
+    "lerp",
+    "mse_loss",
+    "smooth_l1_loss",
+    "where",
+}
 
 
 def different_devices(
@@ -46,7 +59,10 @@ def different_devices(
             "Input and parameter tensors are not at the same device, found input tensor at "
             f"{first.device} and parameter tensor at {other.device}"
         )
-    if elementwise or operator in _ELEMENTWISE:
+    elementwise = elementwise or operator.startswith("_foreach_")
+    if elementwise or operator.removesuffix("_") in _ELEMENTWISE:
+        if not first.is_cuda:  # an element-by-element kernel runs where the GPU tensor is
+            first, other = other, first
         return RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"{first.device} and {other.device}!"
@@ -60,14 +76,17 @@ def different_devices(
 
 
 def _convolution(images: torch.Tensor, weight: torch.Tensor) -> RuntimeError:
-    message = f"Input type ({_type(images)}) and weight type ({_type(weight)}) should be the same"
+    types = type_name(images), type_name(weight)
+    message = f"Input type ({types[0]}) and weight type ({types[1]}) should be the same"
     if not images.is_cuda:
         message += " or input should be a MKLDNN tensor and weight is a dense tensor"
     return RuntimeError(message)
 
 
-def _type(tensor: torch.Tensor) -> str:
-    name = torch._C.TensorBase.type(tensor)
+def type_name(tensor: torch.Tensor) -> str:
+    """The old name of a tensor's type: torch.FloatTensor, torch.cuda.FloatTensor."""
+    with torch._C.DisableTorchFunction():  # and so of the shell, for the core a CPU tensor
+        name = torch._C.TensorBase.type(tensor)
     return name.replace("torch.", "torch.cuda.") if tensor.is_cuda else name
 
 

@@ -32,8 +32,40 @@ class Interception(TorchFunctionMode):
 function_mode = Interception()
 
 
+class Blocks:
+    """How many `with virtual_gpus(...)` blocks of one thread are open."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._switched = False  # whether the first of them switched interception on
+
+    def enter(self) -> None:
+        """Intercept in this thread, which must be the calling one."""
+        self._open += 1
+        self._switched = switch_on() or self._switched
+
+    def leave(self) -> None:
+        """Undo one `enter`. The last one ends interception, in whatever order blocks are left.
+
+        Another thread cannot reach this one's modes: then the mode stays, and hands every call on
+        as it is while no virtual GPU is on, until this thread leaves a block itself.
+        """
+        self._open -= 1
+        if not self._open and self._switched and self is _thread.blocks:
+            switch_off()
+            self._switched = False
+
+
+def blocks() -> Blocks:
+    """The calling thread's blocks."""
+    return _thread.blocks
+
+
 class _ThreadState(threading.local):
     dispatching = False
+
+    def __init__(self) -> None:
+        self.blocks = Blocks()
 
 
 _thread = _ThreadState()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from multigpu.gpus import active
+from multigpu.gpus import active, errors
 from multigpu.gpus.calls import Args, Kwargs, call, run_in_core, takes_over
 from multigpu.gpus.moves import moved
 from multigpu.gpus.patches import Patches
@@ -60,7 +60,7 @@ def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if wanted is None:
         if not isinstance(tensor, VirtualTensor):
             return func(tensor)
-        return func(tensor._data).replace("torch.", "torch.cuda.")
+        return errors.type_name(tensor)
     if active.virtual_machine() is None and not isinstance(tensor, VirtualTensor):
         return func(*args, **kwargs)
     if isinstance(wanted, torch.dtype):

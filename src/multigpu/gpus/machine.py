@@ -20,24 +20,27 @@ class _PerThread(threading.local):
 
     current = 0  # index of its current GPU
 
-    def __init__(self) -> None:
-        self.entries: list[_Entry] = []
-
 
 class _Entry:
     """What a thread's `with` block found and has to leave as it was."""
 
     def __init__(self, backing: torch.device) -> None:
+        self._blocks = interception.blocks()
         self._undo = contextlib.ExitStack()
         self._undo.enter_context(suitable_kernels(backing))
-        if interception.switch_on():
-            self._undo.callback(interception.switch_off)
+        self._undo.callback(self._blocks.leave)
+        self._blocks.enter()
         self._default_device = torch.utils._device.CURRENT_DEVICE
 
+    def is_of_this_thread(self) -> bool:
+        return self._blocks is interception.blocks()
+
     def undo(self) -> None:
-        if self._default_device != torch.utils._device.CURRENT_DEVICE:
-            torch.set_default_device(self._default_device)
-        self._undo.close()
+        # The default device is one thread's: another cannot put it back.
+        with self._undo:
+            now = torch.utils._device.CURRENT_DEVICE
+            if self.is_of_this_thread() and self._default_device != now:
+                torch.set_default_device(self._default_device)
 
 
 class VirtualMachine:
@@ -57,6 +60,7 @@ class VirtualMachine:
         self.gpus: list[Gpu] = []
         self.forked = False  # whether this process was forked while the machine was switched on
         self._thread = _PerThread()
+        self._entries: list[_Entry] = []
         self.grow(count)
 
     def grow(self, count: int) -> None:
@@ -87,14 +91,30 @@ class VirtualMachine:
             if active.virtual_machine() is None:
                 switching.switch_on()
             active.push(self)
-        self._thread.entries.append(_Entry(self.backing))
+            self._entries.append(_Entry(self.backing))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._thread.entries.pop().undo()
+        """Switch off, also from another thread. Raises RuntimeError if that was done before."""
         with active.lock:
-            if active.remove(self):
-                switching.switch_off()
+            entry = self._take_entry()
+            try:
+                entry.undo()
+            finally:
+                if active.remove(self):
+                    switching.switch_off()
+
+    def _take_entry(self) -> _Entry:
+        """This thread's latest entry, else the latest of any: a generator may end in another."""
+        if not self._entries:
+            raise RuntimeError(
+                f"{self} are not switched on: this machine was left already. Leave it once for "
+                "each time it was entered; `with virtual_gpus(...)` does that by itself."
+            )
+        own = [entry for entry in self._entries if entry.is_of_this_thread()]
+        entry = (own or self._entries)[-1]
+        self._entries.remove(entry)
+        return entry
 
     def __repr__(self) -> str:
         return f"<{len(self.gpus)} virtual GPUs on {self.backing}>"

@@ -55,6 +55,8 @@ def run_plainly(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if shells[0]._gpu.machine.forked:
             raise errors.forked()
         if tensors.are_scattered():
+            if plan.name.startswith("_foreach_") and len(args[0]) > 1:
+                return _one_by_one(plan, args, kwargs)
             placement.check(plan, args, kwargs, shells[0]._gpu)
     elif gpu is not None:
         gpu.check(plan.bytes_asked_for(args, kwargs))
@@ -75,6 +77,25 @@ def _take_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     finally:
         torch._C._pop_torch_dispatch_stack(None)
+
+
+def _one_by_one(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on lists of tensors position by position: each may be on its own GPU."""
+    count = len(args[0])
+
+    def at(position: int, argument: Any) -> Any:
+        is_list = isinstance(argument, (list, tuple)) and len(argument) == count
+        return argument[position : position + 1] if is_list else argument
+
+    results = [
+        run_plainly(
+            plan,
+            tuple(at(position, argument) for argument in args),
+            {name: at(position, argument) for name, argument in kwargs.items()},
+        )
+        for position in range(count)
+    ]
+    return None if results[0] is None else [item for result in results for item in result]
 
 
 class _Tensors:

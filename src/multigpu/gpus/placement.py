@@ -24,13 +24,14 @@ def target(kwargs: dict[str, Any], shells: list[VirtualTensor]) -> Gpu | None:
 def check(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
     """Raise CUDA's error unless all tensors are on `gpu`.
 
-    As under CUDA a 0-dim CPU tensor may stand for a number, and some operators take some
+    As under CUDA a 0-dim CPU tensor may stand for a number in most operators, and some take some
     arguments (lengths, indices) from the CPU.
     """
     arguments = zip(plan.argument_names, args, strict=False)
     for position, (name, argument) in enumerate((*arguments, *kwargs.items())):
         is_result = (plan.mutates and position == 0) or name == "out"
-        if _is_elsewhere(argument, gpu, as_number=not is_result) and (
+        as_number = plan.takes_numbers and not is_result
+        if _is_elsewhere(argument, gpu, as_number=as_number) and (
             name not in plan.cpu_arguments or _on_another_gpu(argument, gpu)
         ):
             raise _refusal(plan, args, kwargs)

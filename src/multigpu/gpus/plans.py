@@ -28,11 +28,33 @@ _CPU_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "rnn_relu": ("batch_sizes",),
     "tensor_split": ("tensor_indices_or_sections",),
 }
+# Operators that do not go element by element, and so take no 0-dim CPU tensor for a number.
+_NO_NUMBERS = {
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addr",
+    "baddbmm",
+    "cat",
+    "embedding",
+    "gather",
+    "index_add",
+    "index_copy",
+    "index_select",
+    "nll_loss_forward",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+    "stack",
+    "take",
+}
 # Results that CUDA's operators leave on the CPU, by position.
 _CPU_RESULTS: dict[str, tuple[int, ...]] = {
     "_pack_padded_sequence": (1,),
     "_pad_packed_sequence": (1,),
 }
+# Autograd's zeros have no memory at all, which the core cannot look for inside a virtual tensor.
+_INSTEAD = {"_efficientzerotensor": aten.zeros.default}
 _RESHAPING = {"resize_", "resize_as_", "set_", "resize_as_sparse_", "sparse_resize_"}
 
 
@@ -46,7 +68,8 @@ class Plan:
     reshapes: bool  # it may change the shape or the storage of an argument
     elementwise: bool
     generator: bool  # it draws random numbers and takes a generator
-    operator: Any  # what to run: the operator, or its form that takes a generator
+    operator: Any  # what to run: the operator, or one that does the same on virtual GPUs
+    takes_numbers: bool  # as tensors without a dimension, on the CPU
     cpu_arguments: tuple[str, ...]
     cpu_results: tuple[int, ...]
     composite: bool  # it is made of other operators
@@ -89,7 +112,8 @@ def _make_plan(func: Any) -> Plan:
         ),
         elementwise=torch.Tag.pointwise in func.tags,
         generator=operator is not func or "generator" in names,
-        operator=operator,
+        operator=_INSTEAD.get(name, operator),
+        takes_numbers=name.removesuffix("_") not in _NO_NUMBERS,
         cpu_arguments=_CPU_ARGUMENTS.get(name, ()),
         cpu_results=_CPU_RESULTS.get(name, ()),
         composite=torch._C._dispatch_has_kernel_for_dispatch_key(

@@ -16,6 +16,7 @@ import torch
 from torch.autograd import graph
 
 from multigpu.gpus import interception
+from multigpu.gpus.functions import roots_checked
 from multigpu.gpus.patches import Patches
 
 _saved: Any = torch._C._autograd
@@ -57,9 +58,10 @@ def _backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     """In a backward pass the core calls operators by itself, and hooks and custom Functions."""
 
     @functools.wraps(run_backward)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(roots: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         with interception.functions():
-            return interception.with_operators(run_backward, args, kwargs)
+            grads = roots_checked(roots, grads)
+            return interception.with_operators(run_backward, (roots, grads, *args), kwargs)
 
     return run
 

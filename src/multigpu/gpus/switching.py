@@ -16,6 +16,7 @@ from multigpu.gpus import (
     pinning,
     reentry,
     refusals,
+    single_numbers,
     storage,
     torch_cuda,
     values,
@@ -25,7 +26,7 @@ from multigpu.gpus.tensor import VirtualTensor
 
 # These replace parts of torch; the others have registered stand-ins by being imported.
 _INSTALLED = (torch_cuda, storage, lazy, legacy_types, functions, reentry, refusals)
-_REGISTERED = (copies, dropout, identity, lengths, moves, pinning, values)
+_REGISTERED = (copies, dropout, identity, lengths, moves, pinning, single_numbers, values)
 
 _patches = Patches()
 

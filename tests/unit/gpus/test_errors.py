@@ -29,11 +29,11 @@ def on(device: str, *shape: int) -> torch.Tensor:
 MIXTURES = {
     "add": (lambda: on("cuda:0") + on("cuda:1"), TWO_DEVICES.format("cuda:0 and cuda:1!")),
     "add cpu": (lambda: on("cuda:0") + on("cpu"), TWO_DEVICES.format("cuda:0 and cpu!")),
-    "cpu add": (lambda: on("cpu") * on("cuda:1"), TWO_DEVICES.format("cpu and cuda:1!")),
+    "cpu add": (lambda: on("cpu") * on("cuda:1"), TWO_DEVICES.format("cuda:1 and cpu!")),
     "in place": (lambda: on("cuda:0").add_(on("cpu")), TWO_DEVICES.format("cuda:0 and cpu!")),
     "into a cpu number": (
         lambda: torch.ones(()).add_(on("cuda:0")[0, 0]),
-        TWO_DEVICES.format("cpu and cuda:0!"),
+        TWO_DEVICES.format("cuda:0 and cpu!"),
     ),
     "where": (
         lambda: torch.where(on("cuda:0") > 0, on("cuda:0"), on("cuda:2")),
@@ -45,6 +45,22 @@ MIXTURES = {
     ),
     "mse_loss": (
         lambda: functional.mse_loss(on("cuda:0"), on("cpu")),
+        TWO_DEVICES.format("cuda:0 and cpu!"),
+    ),
+    "binary_cross_entropy": (
+        lambda: functional.binary_cross_entropy(on("cuda:0"), on("cpu")),
+        TWO_DEVICES.format("cuda:0 and cpu!"),
+    ),
+    "binary_cross_entropy_with_logits": (
+        lambda: functional.binary_cross_entropy_with_logits(on("cuda:0"), on("cpu")),
+        TWO_DEVICES.format("cuda:0 and cpu!"),
+    ),
+    "index_fill": (
+        lambda: on("cuda:0").index_fill_(0, torch.tensor([0]), 1.0),
+        TWO_DEVICES.format("cuda:0 and cpu!"),
+    ),
+    "rows from the CPU": (
+        lambda: on("cuda:0").__setitem__(torch.tensor([0, 1], device="cuda:0"), on("cpu")),
         TWO_DEVICES.format("cuda:0 and cpu!"),
     ),
     "mm": (lambda: on("cuda:0") @ on("cuda:1"), ELSEWHERE.format("mat2", "cuda:1", "cuda:0", "mm")),
