@@ -12,19 +12,51 @@ def first_refused_name(
     """The first forbidden name that the exercise uses and its line, or None.
 
     Looks into ``function`` and every function and class of the module that it reaches.  Words in
-    comments and docstrings, unused imports and the ``__main__`` part count for nothing.
+    comments and docstrings, unused imports, the ``__main__`` part and the types that isinstance
+    asks for count for nothing.  A name that a function sets itself is its own, whatever was
+    imported under it.
     """
     tree = ast.parse(source)
-    aliases = dict(_aliases(tree))
+    imported = dict(_aliases(tree))
     found = [
         (name, int(getattr(node, "lineno", 0)))
         for definition in reached(tree, function)
-        for node in ast.walk(definition)
+        for aliases in [_without(_own_names(definition), imported)]
+        for node in _doing(definition)
         for full in _full_names(node, aliases)
         for name in refused
         if full == name or full.startswith(f"{name}.")
     ]
     return min(found, key=lambda pair: pair[1], default=None)
+
+
+def _doing(definition: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a definition, without the types in ``isinstance(value, types)``."""
+    waiting = [definition]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
+            waiting += node.args[:1]
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _own_names(definition: ast.AST) -> set[str]:
+    """The parameters of a function and the names that it sets; those of functions in it too."""
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    nodes = list(ast.walk(definition))
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return stored | {n.arg for n in nodes if isinstance(n, ast.arg)}
+
+
+def _without(own: set[str], aliases: dict[str, str]) -> dict[str, str]:
+    return {name: full for name, full in aliases.items() if name not in own}
 
 
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:

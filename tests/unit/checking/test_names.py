@@ -22,6 +22,7 @@ USES = {
     "def split(b, d):\n    return cut(b, d)": 3,
     "import torch\nscatter = torch.nn.parallel.scatter\ndef split(b, d):\n"
     "    return scatter(b, d)": 2,
+    "from torch import nn\ndef split(b, d):\n    return isinstance(nn.DataParallel(b), list)": 3,
     "import torch\nclass My(torch.nn.DataParallel): pass\ndef split(b, d):\n    return My(b)": 2,
 }
 
@@ -35,6 +36,10 @@ HARMLESS = [
     "    split(nn.DataParallel(None), 0)",
     "def split(b, d):\n    parallel = b\n    return parallel",
     "import parallel\ndef split(b, d):\n    return parallel.scatter(b)",
+    "from torch.cuda import comm\ndef split(b, d):\n    comm = b\n    return comm",
+    "from torch.cuda import comm\ndef split(b, comm):\n    return [b.to(c) for c in comm]",
+    "from torch import nn\ndef split(b, d):\n    assert not isinstance(b, nn.DataParallel)\n"
+    "    return b",
     "from torch.nn import Parameter\ndef split(b, d):\n    return Parameter(b)",
 ]
 
@@ -50,6 +55,8 @@ def test_mentions_are_harmless(source):
 
 
 HIDDEN = {
+    "from torch.nn import parallel\ndef split(b, d):\n    f = lambda parallel: 0\n"
+    "    return parallel.scatter(b, d)": 4,
     "import torch\ndef split(b, d):\n    return getattr(torch.nn, 'Data' + 'Parallel')(b)": 3,
     "import sys\ndef split(b, d):\n    return sys.modules['torch.nn.parallel'].scatter(b, d)": 3,
     "import torch, threading\nname = 'paral' + 'lel'\ndef split(b, d):\n"
