@@ -22,6 +22,18 @@ def examine(batch, chunks, gpus, visible, where):
     examine_places([chunk.device for chunk in chunks], gpus, wrong)
 
 
+def examine_batch(changed, where):
+    """The caller's batch is as it was."""
+    if changed:
+        raise Wrong(
+            "split.batch_changed",
+            expected="the batch itself stays as it is",
+            came="the chunks are right, but the caller's batch is another one after the call",
+            usually="something wrote into it in place. A method with _ at its end does that.",
+            where=where,
+        )
+
+
 def chunks_of(sizes):
     """For example "3 chunks of 4, 4 and 2 rows"."""
     unit = "row" if sizes == [1] else "rows"

@@ -88,6 +88,7 @@ class Report:
         self.examine_agreement(step)
         self.examine_loss(step)
         self.examine_gpus(step)
+        self.examine_arguments(step)
 
     def examine_type(self, step):
         loss = self.steps[step]["loss"]
@@ -203,6 +204,17 @@ class Report:
                 f"the numbers are right, but {listed(idle)} ran no layer of the model",
                 "the whole batch went through one replica, or some replicas got no rows. Split the"
                 " batch over all replicas.",
+            )
+
+    def examine_arguments(self, step):
+        changed = self.steps[step]["changed"]
+        if changed:
+            raise self.wrong(
+                "rows_changed",
+                step,
+                "inputs and targets stay as they are",
+                f"{listed(changed)} of the caller changed",
+                "something wrote into them in place. A method with _ at its end does that.",
             )
 
     def chunk_losses(self, step):

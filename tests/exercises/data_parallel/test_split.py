@@ -5,7 +5,8 @@ import torch
 
 from multigpu.checking import exercise
 
-from .explain_split import examine
+from .arguments import Kept
+from .explain_split import examine, examine_batch
 
 
 def drive(submission, devices, cases):
@@ -13,7 +14,9 @@ def drive(submission, devices, cases):
     results = []
     for batch, order, source in cases:
         placed = batch if source is None else batch.to(devices[source])
-        results.append(submission.split(placed, type(order)(devices[i] for i in order)))
+        kept = Kept(batch=placed)
+        chunks = submission.split(placed, type(order)(devices[i] for i in order))
+        results.append({"chunks": chunks, "changed": kept.changed()})
     return results
 
 
@@ -26,8 +29,9 @@ def batch_of(rows, *shape, dtype=torch.float32):
 def check(learner, cases, n):
     """Run all cases (batch, order of GPUs, where the batch lies) in one worker with n GPUs."""
     answer = learner.run(drive, cases, gpus=n)
-    for (batch, order, _), chunks in zip(cases, answer.result, strict=True):
-        examine(batch, chunks, [f"cuda:{i}" for i in order], n, answer.where)
+    for (batch, order, _), result in zip(cases, answer.result, strict=True):
+        examine(batch, result["chunks"], [f"cuda:{i}" for i in order], n, answer.where)
+        examine_batch(result["changed"], answer.where)
 
 
 @exercise("data_parallel.split")

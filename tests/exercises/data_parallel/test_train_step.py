@@ -10,6 +10,7 @@ from multigpu.checking import exercise
 from multigpu.checking.specimens import WIDTH, Specimen, snapshot
 from multigpu.training.models import SmallCNN
 
+from .arguments import Kept
 from .explain_train_step import Report
 from .one_gpu import LEARNING_RATE, MOMENTUM
 
@@ -25,12 +26,14 @@ def drive(submission, devices, model_of, batches, loss_fn, order, source):
     for inputs, targets in batches:
         if source is not None:
             inputs, targets = inputs.to(devices[source]), targets.to(devices[source])
+        kept = Kept(inputs=inputs, targets=targets)
         with busy_gpus() as busy:
             loss = submission.train_step(replicas, inputs, targets, loss_fn, optimizer)
         steps.append(
             {
                 "loss": float(loss) if isinstance(loss, float) else loss,
                 "busy": sorted(busy),
+                "changed": kept.changed(),
                 "replicas": [copy_of(snapshot(replica)) for replica in replicas],
             }
         )

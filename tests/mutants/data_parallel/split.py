@@ -230,6 +230,13 @@ def goes_through_double_precision(batch, devices):
     return [chunk.to(device).to(batch.dtype) for chunk, device in zip(chunks, devices)]
 
 
+@wrong("split.batch_changed")
+def clears_the_batch_afterwards(batch, devices):
+    chunks = [chunk.clone().to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
+    batch.zero_()
+    return chunks
+
+
 @right
 def torch_chunk(batch, devices):
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]

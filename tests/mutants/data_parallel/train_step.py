@@ -431,6 +431,18 @@ def leaves_the_last_replica_without_rows(replicas, inputs, targets, loss_fn, opt
     return loss.item()
 
 
+@wrong("train_step.rows_changed")
+def clears_the_rows_afterwards(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    inputs.zero_()
+    return loss.item()
+
+
 @right
 def weighs_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
     devices = homes(replicas)
