@@ -30,13 +30,18 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return run(func, args, kwargs or {})
 
 
+_core: Any = torch._C
+_LAZY_MARKS = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative)
+_is_excluded = _core._dispatch_tls_is_dispatch_key_excluded
+_set_excluded = _core._dispatch_tls_set_dispatch_key_excluded
+
 dispatch_mode = Dispatch()  # type: ignore[no-untyped-call]
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of operator `func`, on the GPU of its arguments."""
     plan = plan_of(func)
-    with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), _LazyMarks():
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)
         if plan.composite:
@@ -68,6 +73,25 @@ def run_plainly(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if plan.reshapes:
         _refresh(shells)
     return _put_in(result, gpu, shells, plan.cpu_results)
+
+
+class _LazyMarks:
+    """Lets operators that are made of others see lazy conjugation and negation.
+
+    Below autograd the core has switched these marks off, as each operator's own arguments have been
+    resolved. But `torch.linalg.pinv`, run whole, makes conjugated tensors inside.
+    """
+
+    __slots__ = ("_switched",)
+
+    def __enter__(self) -> None:
+        self._switched = [key for key in _LAZY_MARKS if _is_excluded(key)]
+        for key in self._switched:
+            _set_excluded(key, False)
+
+    def __exit__(self, *error: Any) -> None:
+        for key in self._switched:
+            _set_excluded(key, True)
 
 
 def _take_apart(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

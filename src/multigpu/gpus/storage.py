@@ -23,6 +23,7 @@ from multigpu.gpus.tensor import OWN_ATTRIBUTES, VirtualTensor
 # Untyped in PyTorch's own annotations.
 _Storage: Any = torch.UntypedStorage
 _TypedStorage: Any = torch.storage.TypedStorage
+_saving: Any = torch._utils
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -89,6 +90,18 @@ def install(patches: Patches) -> None:
         return on_gpu(copy, gpu)
 
     patches.set(torch.UntypedStorage, "to", to)
+    patches.wrap(torch._utils, "set_tensor_metadata", _on_data_too)
+
+
+def _on_data_too(set_marks: Any) -> Any:
+    """A loaded tensor's marks of lazy conjugation and negation, set on shell and data."""
+
+    def set_both(tensor: torch.Tensor, marks: dict[str, bool]) -> None:
+        set_marks(tensor, marks)
+        if isinstance(tensor, VirtualTensor):
+            set_marks(tensor._data, marks)
+
+    return set_both
 
 
 @special("set_")
@@ -121,4 +134,5 @@ def reduce(tensor: VirtualTensor) -> tuple[Any, ...]:
         return torch._utils._rebuild_sparse_tensor, (tensor.layout, contents)
     typed = _TypedStorage(wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype, _internal=True)
     view = (typed, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
-    return torch._utils._rebuild_tensor_v2, (*view, tensor.requires_grad, hooks)
+    marks = _saving.get_tensor_metadata(tensor)
+    return torch._utils._rebuild_tensor_v2, (*view, tensor.requires_grad, hooks, marks)

@@ -1,5 +1,7 @@
 """Views, indexing, in-place operators and joining, on a GPU."""
 
+import io
+
 import pytest
 import torch
 
@@ -82,6 +84,13 @@ def test_a_zero_dimensional_cpu_tensor_stands_for_a_number(x):
     assert torch.equal(x.add(torch.tensor(1.0)).cpu(), x.cpu() + 1)
 
 
+def saved_and_loaded(tensor: torch.Tensor) -> torch.Tensor:
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    buffer.seek(0)
+    return torch.load(buffer)
+
+
 def test_complex_views_see_conjugation():
     on_cpu = torch.randn(3, dtype=torch.complex64)
     z = on_cpu.to("cuda:1")
@@ -89,6 +98,8 @@ def test_complex_views_see_conjugation():
     assert torch.equal((z.conj() * z).real.cpu(), (on_cpu.conj() * on_cpu).real)
     assert torch.equal(torch.view_as_real(z.conj().resolve_conj()).cpu()[:, 1], -on_cpu.imag)
     assert z.conj().is_conj()
+    assert torch.equal(saved_and_loaded(z.conj()).cpu(), on_cpu.conj())
+    assert torch.equal(saved_and_loaded(z.conj().imag).cpu(), -on_cpu.imag)
 
 
 def test_gradients_flow_through_views_and_assignments():

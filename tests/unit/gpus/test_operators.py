@@ -126,6 +126,7 @@ FUNCTIONS = [
         c * c.conj(),
         c.exp(),
     ),
+    lambda c: (torch.linalg.pinv(c), torch.linalg.svdvals(c), c.mH @ c, torch.linalg.norm(c)),
     lambda x: (torch.fft.fft(x).abs(), torch.fft.rfft2(x).real, torch.fft.fftshift(x)),
     lambda x: (
         f.relu(x),

@@ -24,6 +24,7 @@ PLACES: list[types.ModuleType | type] = [
     torch._C,
     torch._C._autograd,
     torch._C._nn,
+    torch._utils,
     torch.Tensor,
     torch.UntypedStorage,
     torch.accelerator,
