@@ -85,7 +85,7 @@ def _excess(ending: Ending) -> Refused | None:
 
 def _memory_message(limit: int) -> str:
     return (
-        f"came: your code asked for more than {limit / 2**30:.0f} GiB of memory.\n"
+        f"came: your code asked for more than {limit / 2**30:g} GiB of memory.\n"
         "usually: a list that grows in an endless loop, or a tensor with a wrong shape."
     )
 

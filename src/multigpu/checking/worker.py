@@ -80,7 +80,8 @@ def enter_own_world(channels: Channels, request: Request) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, request.limits.file_size)
     if request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more than it uses
-        _limit(resource.RLIMIT_DATA, _data_now() + request.limits.host_memory)
+        # A little before the watch would end it: a MemoryError names the line, a kill does not.
+        _limit(resource.RLIMIT_DATA, _data_now() + request.limits.host_memory * 4 // 5)
 
 
 def _limit(kind: int, value: int) -> None:
