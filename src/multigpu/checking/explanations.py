@@ -19,6 +19,11 @@ EXPLANATIONS = (
         "the way back for gradients is cut: by detach(), .data, .item(), no_grad or a new tensor.",
     ),
     (
+        r"'NoneType' object has no attribute",
+        "something is None there. A gradient is None where a layer was not used, and in a replica "
+        "without rows.",
+    ),
+    (
         r"leaf Variable that requires grad",
         "a parameter was changed in place while autograd records. Do it inside torch.no_grad().",
     ),

@@ -12,6 +12,8 @@ from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.checking.warm import WarmServer
 from multigpu.commands.desk import Desk
 
+ALL_DONE = "All exercises are done. Run the notebook again: now every part of it says yours."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu check``."""
@@ -77,10 +79,12 @@ def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
     failed = [verdict for verdict in verdicts if verdict.status != "pass"]
     if not failed and own:
         to_do = desk.to_do()
-        out.print("next: multigpu next" if to_do else "All exercises are done.", style="dim")
+        out.print("next: multigpu next" if to_do else ALL_DONE, style="dim")
     elif not failed:
         return
     elif failed[0].status == "checker_fault":
         out.print("This is a fault of the checker and not yours. Please report it.")
+    elif failed[0].status == "not_started":
+        out.print("read the task: multigpu next", style="dim")
     else:
         out.print(f"stuck? multigpu hint {failed[0].exercise}", style="dim")
