@@ -245,7 +245,7 @@ def train_step(
     * The step must equal ``optimizer.zero_grad(); loss = loss_fn(model(inputs), targets);
       loss.backward(); optimizer.step()`` on one GPU, step after step, also with momentum.
       Gradients of an earlier step must not count, whichever replica they are in.  A layer that a
-      step does not use has no gradient then (``None``, not zeros), so that momentum leaves it alone.
+      step does not use has no gradient (``None``, not zeros), so that momentum leaves it alone.
     * Afterwards all replicas agree again, in parameters and buffers.
 
     Returns the loss of the whole batch before the step, as a Python ``float``.  You may call the

@@ -1,8 +1,8 @@
 """Answers that people wrote from the starters alone, before they had seen any check.
 
-``first_runs/<writer>/<exercise>/<right|wrong>_<name>.py`` is one answer, kept as it was written; its
-first line says what the writer had in mind.  ``first_runs/verdicts.csv`` records what the checks said
-the first time, errors of the checks included, and what they have to say now.
+``first_runs/<writer>/<exercise>/<right|wrong>_<name>.py`` is one answer, kept as it was written;
+its first line says what the writer had in mind.  ``first_runs/verdicts.csv`` records what the
+checks said the first time, errors of the checks included, and what they have to say now.
 """
 
 import csv
