@@ -46,6 +46,9 @@ def check_with(
 
     With ``first_only`` an exercise's first failing check ends it, which is quicker.
     """
+    for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):  # made for other people's tests
+        os.environ.pop(variable, None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
 
     from multigpu.checking.plugin import Checks
@@ -63,28 +66,17 @@ def check_with(
     ]
     files = [str(path) for path in paths if path.is_file()]
     if files:
-        quiet = contextlib.redirect_stdout(io.StringIO())
-        with own_settings(), quick_imports(), quiet, own_modules(course):
+        with (
+            quick_imports(),
+            contextlib.redirect_stdout(io.StringIO()),
+            fresh_modules(course.checks),
+        ):
             code = pytest.main([*OPTIONS, f"--rootdir={course.root}", *files], [checks])
         if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
             raise KeyboardInterrupt
         if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             checks.fault = checks.fault or f"pytest ended with exit code {code}"
     return checks.verdicts()
-
-
-@contextlib.contextmanager
-def own_settings() -> Iterator[None]:
-    """Keep out of pytest what the environment says: it is meant for other people's tests."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_")}
-    for name in before:
-        del os.environ[name]
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
-        os.environ.update(before)
 
 
 @contextlib.contextmanager
@@ -98,22 +90,22 @@ def quick_imports() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_modules(course: Course) -> Iterator[None]:
-    """Set modules aside that pytest would take for this course's checks, by their name alone."""
-    package = ".".join(course.checks.relative_to(course.root).parts)
-    others = {
-        name: module
-        for name, module in sys.modules.items()
-        if name.startswith(package) and not _lies_in(module, course.checks)
-    }
-    for name in others:
-        del sys.modules[name]
+def fresh_modules(folder: Path) -> Iterator[None]:
+    """Import the files of this folder anew, and put back what was imported before."""
+
+    def take() -> dict[str, types.ModuleType]:
+        inside = {
+            name: module
+            for name, module in sys.modules.items()
+            if (vars(module).get("__file__") or "").startswith(f"{folder}{os.sep}")
+        }
+        for name in inside:
+            del sys.modules[name]
+        return inside
+
+    before = take()
     try:
         yield
     finally:
-        sys.modules.update(others)
-
-
-def _lies_in(module: types.ModuleType, folder: Path) -> bool:
-    file = vars(module).get("__file__") or next(iter(vars(module).get("__path__", ())), "")
-    return str(file).startswith(str(folder))
+        take()
+        sys.modules.update(before)
