@@ -13,13 +13,13 @@ import cloudpickle  # type: ignore[import-untyped]
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.ending import Ending
 from multigpu.checking.endings import refuse_bad_ending
-from multigpu.checking.limits import Limits
 from multigpu.checking.request import Request
 from multigpu.checking.submission import Submission
 from multigpu.checking.tracing import return_lines
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import ServerDied, WarmServer
 from multigpu.checking.wire import Unreadable, decode
+from multigpu.ranks.limits import Limits
 
 Drive = Callable[..., Any]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from multigpu.checking.catalog import Catalog, Exercise
-from multigpu.checking.lean import spare_the_compiler
 from multigpu.checking.learner import Learner
 from multigpu.checking.places import Course, find_course
 from multigpu.checking.submission import Submission
 from multigpu.checking.tally import Tally
 from multigpu.checking.verdicts import CheckerFault, Refused, Verdict
 from multigpu.checking.warm import WarmServer
+from multigpu.ranks.lean import spare_the_compiler
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

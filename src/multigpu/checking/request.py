@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from multigpu.checking.catalog import Signature
-from multigpu.checking.limits import Limits
+from multigpu.ranks.limits import Limits
 
 BROKEN = 70  # exit code of a worker that could not report
 

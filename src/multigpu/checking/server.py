@@ -17,12 +17,12 @@ import sys
 import tempfile
 from typing import Any
 
-from multigpu.checking import family
-from multigpu.checking.frames import Closed, receive, send
-from multigpu.checking.lean import spare_the_compiler
 from multigpu.checking.request import Request
 from multigpu.checking.supervision import JudgeGone, Supervision
 from multigpu.checking.worker import Channels, live
+from multigpu.ranks import family
+from multigpu.ranks.frames import Closed, receive, send
+from multigpu.ranks.lean import spare_the_compiler
 
 
 def main(descriptor: int) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 
-from multigpu.checking import family
-from multigpu.checking.frames import split_frames
-from multigpu.checking.limits import Limits
-from multigpu.checking.pulse import Excess, Pulse
+from multigpu.ranks import family
+from multigpu.ranks.frames import split_frames
+from multigpu.ranks.limits import Limits
+from multigpu.ranks.pulse import Excess, Pulse
 
 LOOK = 0.05  # seconds between two looks at the vital signs
 CLOSING = 0.002  # seconds between two looks at a worker that has closed its pipe

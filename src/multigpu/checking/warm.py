@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from multigpu.checking.family import MARK, marked
-from multigpu.checking.frames import Closed, receive, send
+from multigpu.ranks.family import MARK, marked
+from multigpu.ranks.frames import Closed, receive, send
 
 
 class ServerDied(Exception):

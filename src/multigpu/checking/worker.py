@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from multigpu.checking import family
-from multigpu.checking.frames import Mouth
 from multigpu.checking.loading import find, first_line, load
 from multigpu.checking.raised import SHOWN_TEXT, describe_exception
 from multigpu.checking.request import BROKEN, Request
 from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
+from multigpu.ranks import family
+from multigpu.ranks.frames import Mouth
 
 if TYPE_CHECKING:
     import torch

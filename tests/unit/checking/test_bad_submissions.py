@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from multigpu.checking.family import marked
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.wire import describe
+from multigpu.ranks.family import marked
 
 from .conftest import BATCH
 
@@ -240,7 +240,7 @@ BAD = {
     ),
     "patched encoder": (
         "import json\ndef split(batch, devices):\n"
-        "    import multigpu.checking.frames as frames\n"
+        "    import multigpu.ranks.frames as frames\n"
         f"    frames.pack = None\n{BODY}",
         ("crash", "broke_checker"),
         ["its result could not be handed over"],

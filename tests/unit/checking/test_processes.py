@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from multigpu.checking.family import MARK, marked
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import WarmServer
+from multigpu.ranks.family import MARK, marked
 
 JUDGE = """
     import sys

@@ -2,9 +2,9 @@
 
 import pytest
 
-from multigpu.checking.family import Signs
-from multigpu.checking.limits import Limits
-from multigpu.checking.pulse import Pulse
+from multigpu.ranks.family import Signs
+from multigpu.ranks.limits import Limits
+from multigpu.ranks.pulse import Pulse
 
 LIMITS = Limits(cpu=6, idle=3, wall=60, host_memory=1000, processes=4)
 

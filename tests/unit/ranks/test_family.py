@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from multigpu.checking import family
+from multigpu.ranks import family
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from multigpu.checking.family import Signs
-from multigpu.checking.limits import Limits
+from multigpu.ranks.family import Signs
+from multigpu.ranks.limits import Limits
 
 Excess = Literal["memory", "processes", "busy", "blocked", "slow"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-MARK = "MULTIGPU_CHECK"  # in the environment of the server, inherited by whatever it starts
+MARK = "MULTIGPU_RUN"  # in the environment of the server, inherited by whatever it starts
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 
 
