@@ -1,0 +1,234 @@
+"""A process group that says what it is asked to do, and then has a real one do it.
+
+All of PyTorch's communication goes through a ``ProcessGroup``: ``dist.all_reduce`` and its
+relatives, functional collectives, DistributedDataParallel's reducer in C++, ``fully_shard``.  So
+one group in the middle sees everything.  Source of the idea: the Python process groups of
+torch/testing/_internal/distributed/multi_threaded_pg.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from multigpu.ranks.origin import Origin, origin
+from multigpu.ranks.recorder import Group, Recorder
+from multigpu.ranks.work import Copies, TracedWork
+
+SYNCHRONOUS = ("send", "recv", "send_object_list", "recv_object_list")
+
+# Method of ProcessGroup -> what it is called in a trace, where the tensors are that it fills, and
+# where those are that this rank brings.  Torch 2.13 has new names for some; 2.11 knows the old.
+COLLECTIVES = {
+    "allreduce": ("all_reduce", 0, 0),
+    "allreduce_coalesced": ("all_reduce", 0, 0),
+    "broadcast": ("broadcast", 0, 0),
+    "reduce": ("reduce", 0, 0),
+    "allgather": ("all_gather", 0, 1),
+    "allgather_coalesced": ("all_gather", 0, 1),
+    "allgather_into_tensor_coalesced": ("all_gather", 0, 1),
+    "_allgather_base": ("all_gather", 0, 1),
+    "all_gather_single": ("all_gather", 0, 1),
+    "all_gather_single_coalesced": ("all_gather", 0, 1),
+    "gather": ("gather", 0, 1),
+    "scatter": ("scatter", 0, 0),
+    "reduce_scatter": ("reduce_scatter", 0, 1),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0, 1),
+    "_reduce_scatter_base": ("reduce_scatter", 0, 1),
+    "reduce_scatter_single": ("reduce_scatter", 0, 1),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", 0, 1),
+    "alltoall": ("all_to_all", 0, 1),
+    "alltoall_base": ("all_to_all", 0, 1),
+    "all_to_all_single": ("all_to_all", 0, 1),
+    "barrier": ("barrier", None, None),
+    "monitored_barrier": ("barrier", None, None),
+}
+MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+PASSED_ON = (
+    *("_start_coalescing", "_end_coalescing", "_wait_for_pending_works", "_has_hooks"),
+    *("set_timeout", "shutdown", "abort", "get_group_store", "_enable_collectives_timing"),
+)
+
+
+class TracedGroup(dist.ProcessGroup):
+    """Says each call to the recorder, and passes it on to ``inner``."""
+
+    def __init__(self, inner: dist.ProcessGroup, group: Group, recorder: Recorder) -> None:
+        super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]
+        self.inner, self.group, self.recorder = inner, group, recorder
+
+    # The names under which Python and C++ ask a group who it is.
+
+    def getBackendName(self) -> str:
+        """For C++, which would look for more in the group if it read "gloo" here."""
+        return "traced"
+
+    def getGroupName(self) -> str:
+        """For C++."""
+        return self.group.name
+
+    def getGroupDesc(self) -> str:
+        """For C++."""
+        return "traced"
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """For Python."""
+        return self.group.name
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self.inner._get_backend(device)
+
+    # What every call comes down to.
+
+    def collective(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """One collective of any kind."""
+        op, filled, brought = COLLECTIVES[method]
+        options = _options((*arguments, *named.values()))
+        from_where = origin()
+        root = getattr(options, "rootRank", None) if op in ROOTED else None
+        return self._call(
+            method,
+            arguments,
+            named,
+            op=op,
+            origin=from_where,
+            is_async=bool(getattr(options, "asyncOp", True)) and op != "barrier",
+            outputs=_tensors(arguments[filled]) if filled is not None else [],
+            inputs=_tensors(arguments[brought]) if brought is not None else [],
+            reduce=_reduction(options) if op in REDUCING else None,
+            root=self.group.members[root] if root is not None else None,
+        )
+
+    def message(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """One send or receive."""
+        op, from_where = MESSAGES[method], origin()
+        tensors, *numbers = (*arguments, *named.values())
+        peer = None if method == "recv_anysource" else self.group.members[numbers.pop(0)]
+        return self._call(
+            method,
+            (tensors, *arguments[1:]),
+            named,
+            op=op,
+            origin=from_where,
+            is_async=from_where.via not in SYNCHRONOUS,
+            outputs=_tensors(tensors) if op == "recv" else [],
+            inputs=_tensors(tensors),
+            peer=peer,
+            tag=int(numbers.pop(0)) if numbers else 0,
+        )
+
+    def _call(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        *,
+        op: str,
+        origin: Origin,
+        is_async: bool,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        **details: Any,
+    ) -> Any:
+        number = self.recorder.begin(
+            op, self.group, inputs, origin=origin, is_async=is_async, **details
+        )
+        touched = list({id(tensor): tensor for tensor in (*outputs, *inputs)}.values())
+        copies = Copies(touched, outputs) if is_async and self._can_copy(touched) else None
+        if copies is not None:
+            arguments = _replaced(arguments, copies)
+            named = {name: _replaced(value, copies) for name, value in named.items()}
+        if method == "monitored_barrier":  # the one that blocks inside the call
+            with self.recorder.waiting(number):
+                getattr(self.inner, method)(*arguments, **named)
+            return self.recorder.done(number)
+        try:
+            work = getattr(self.inner, method)(*arguments, **named)
+        except Exception as error:
+            self.recorder.tell("failed", id=number, text=str(error)[:500])
+            raise
+        if is_async and op not in MESSAGES.values():  # gloo's messages have no future
+            work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
+        traced = TracedWork(work, self.recorder, number, tensors=outputs or inputs, copies=copies)
+        if origin.called_by_cpp:
+            _wait_when_backward_ends(traced)
+        return traced
+
+    def _can_copy(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """With NCCL a wait belongs to a stream, and the copy would come too early."""
+        return "nccl" not in str(self.inner.name()).lower() and all(
+            tensor.is_contiguous() and not tensor.is_sparse for tensor in tensors
+        )
+
+
+def _wait_when_backward_ends(work: TracedWork) -> None:
+    """Where DistributedDataParallel's reducer waits in C++, wait before it, so that it is seen."""
+    if torch._C._current_graph_task_id() != -1:
+        torch.autograd.Variable._execution_engine.queue_callback(work.synchronize)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _replaced(value: Any, copies: Copies) -> Any:
+    """Nested lists with copies in the place of tensors."""
+    if isinstance(value, torch.Tensor):
+        return copies.of(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(item, copies) for item in value)
+    return value
+
+
+def _options(values: Sequence[Any]) -> Any:
+    """The options among the arguments of a call: "AllreduceOptions" and the like."""
+    return next((v for v in values if type(v).__name__.endswith("Options")), None)
+
+
+def _reduction(options: Any) -> str:
+    """ "sum", "max", …; without options it is a sum, as in torch."""
+    if options is None:
+        return "sum"
+    return str(options.reduceOp).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
+
+
+def _collective(method: str) -> Callable[..., Any]:
+    def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
+        return self.collective(method, arguments, named)
+
+    return call
+
+
+def _message(method: str) -> Callable[..., Any]:
+    def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
+        return self.message(method, arguments, named)
+
+    return call
+
+
+def _passed_on(method: str) -> Callable[..., Any]:
+    def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
+        return getattr(self.inner, method)(*arguments, **named)
+
+    return call
+
+
+for _makers, _methods in (
+    (_collective, COLLECTIVES),
+    (_message, MESSAGES),
+    (_passed_on, PASSED_ON),
+):
+    for _method in _methods:
+        if hasattr(dist.ProcessGroup, _method):  # torch 2.11 and 2.13 differ
+            setattr(TracedGroup, _method, _makers(_method))
