@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from multigpu.checking.places import Course
+from multigpu.checking.refused import COLLECTIVES, READY_MADE_TRAINING
 
 
 class UnknownExercise(Exception):
@@ -18,11 +19,16 @@ class UnknownExercise(Exception):
 
 @dataclass(frozen=True)
 class Chapter:
-    """One exercise module: its title, and what may not be used in it (CURRICULUM: refused)."""
+    """One exercise module: its title, and what may not be used in it.
+
+    ``refused`` names what learners would import.  With ``messages_only`` a rank may do nothing but
+    send and receive, whatever name it calls that by: the trace of a run tells.
+    """
 
     module: str
     title: str
     refused: tuple[str, ...] = ()
+    messages_only: bool = False
 
 
 CHAPTERS = (
@@ -31,12 +37,21 @@ CHAPTERS = (
         "Data parallelism by hand",
         refused=("torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm"),
     ),
-    Chapter("collectives", "Collectives from send and recv"),
+    Chapter(
+        "collectives",
+        "Collectives from send and recv",
+        refused=COLLECTIVES,
+        messages_only=True,
+    ),
     Chapter("model_server", "The model server"),
-    Chapter("distributed_data_parallel", "DistributedDataParallel by hand"),
-    Chapter("hangs", "Programs that hang"),
-    Chapter("sharding", "Sharded optimizers and models"),
-    Chapter("pipeline", "Pipeline parallelism"),
+    Chapter(
+        "distributed_data_parallel",
+        "DistributedDataParallel by hand",
+        refused=READY_MADE_TRAINING,
+    ),
+    Chapter("hangs", "Programs that hang", refused=READY_MADE_TRAINING),
+    Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
+    Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),
 )
 
 

@@ -20,6 +20,9 @@ HANG_CAUSES = {
     "slow": "far too much work, or waiting in small steps for something that never comes.",
 }
 
+ALL_ELSE = "Everything else of torch is allowed."
+MESSAGES_ONLY = "Use send, recv, isend, irecv or batch_isend_irecv."
+
 
 def refuse_bad_ending(ending: Ending) -> None:
     """Return only if an answer came and the worker ended cleanly, else raise Refused."""
@@ -55,12 +58,13 @@ def _forbidden(ending: Ending) -> Refused | None:
 
 def refused_name(name: str, where: str, exercise: Exercise) -> Refused:
     """The answer to code that uses what the chapter builds by hand."""
+    usually = f"{name} does the very work that this chapter is about."
+    allowed = MESSAGES_ONLY if exercise.chapter.messages_only else ALL_ELSE
     return Wrong(
         "refused_name",
         expected=f"{exercise.function} written by hand",
         came=f"{name} is used",
-        usually=f"{name} does the very work that this chapter is about. Everything else of torch "
-        "is allowed.",
+        usually=f"{usually} {allowed}",
         where=where,
     )
 

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from multigpu.checking.request import Request
+from multigpu.checking.tracing import codes_of
 
 
 class SignatureMismatch(Exception):
@@ -64,6 +65,6 @@ def _bare(signature: inspect.Signature) -> str:
 
 
 def first_line(exercise: Any) -> list[Any] | None:
-    """File and line of a function's definition."""
-    code = getattr(inspect.unwrap(exercise), "__code__", None)
+    """File and line of a function's definition, or of a class's first method."""
+    code = next(iter(codes_of(exercise)), None)
     return [code.co_filename, code.co_firstlineno] if code else None

@@ -24,6 +24,10 @@ class Course:
         """The reference answers: the same modules with the same signatures."""
         return self.root / "solutions"
 
+    def broken(self, module: str) -> Path:
+        """The starter of a module whose exercises are broken code to mend; most have none."""
+        return self.solutions / "broken" / f"{module}.py"
+
     @property
     def checks(self) -> Path:
         """The pytest files that check a submission."""

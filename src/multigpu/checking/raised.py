@@ -1,6 +1,7 @@
 """An exception of the learner's code: plain data in the worker, a message in the judge."""
 
 import traceback
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +18,8 @@ SHOWN_TEXT = 2000
 def describe_exception(error: BaseException) -> dict[str, Any]:
     """An exception as plain data, for the way to the judge."""
     frames = [
-        [frame.filename, frame.lineno, frame.name]
-        for frame in traceback.extract_tb(error.__traceback__)
+        [frame.f_code.co_filename, line, spoken_name(frame.f_code)]
+        for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     details: dict[str, Any] = {}
     if isinstance(error, SyntaxError):
@@ -36,6 +37,11 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
         "frames": frames[:SHOWN_FRAMES] + frames[SHOWN_FRAMES:][-SHOWN_FRAMES:],
         **details,
     }
+
+
+def spoken_name(code: types.CodeType) -> str:
+    """``forward`` of a class with the class's name, a function in a function without that one's."""
+    return code.co_qualname.rpartition("<locals>.")[2]
 
 
 def _text(error: BaseException) -> str:
@@ -88,10 +94,13 @@ def _missing_function(ending: Ending, others: str) -> Refused:
 
 def _not_started(ending: Ending, frame: list[Any]) -> Refused:
     file, line, function = frame
-    if function == ending.exercise.function:
-        message = f"{ending.exercise.name} is not written yet: {ending.exercise.summary}"
+    exercise = ending.exercise
+    if function == exercise.function:
+        message = f"{exercise.name} is not written yet: {exercise.summary}"
+    elif function.startswith(f"{exercise.function}."):
+        message = f"{exercise.name}: the method {function} is not written yet."
     else:
-        message = f"{ending.exercise.function} needs {function}, which is not written yet."
+        message = f"{exercise.function} needs {function}, which is not written yet."
     return ending.refused(
         "not_started", "not_started", f"{message}\nwhere: {ending.place(file, line)}"
     )

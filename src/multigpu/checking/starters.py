@@ -3,7 +3,7 @@
     python -m multigpu.checking.starters
 
 writes ``exercises/*.py`` anew from ``solutions/*.py``.  A file in which an answer has been written
-is left alone.
+is left alone.  Where the exercise is to mend broken code, ``solutions/broken`` holds the starter.
 """
 
 import ast
@@ -16,6 +16,14 @@ from multigpu.checking.places import Course, find_course
 
 MARK = "# solution only"
 Definition = ast.FunctionDef | ast.ClassDef
+
+
+def starter_for(module: str, course: Course) -> str:
+    """What the learner's file of a module holds at first."""
+    broken = course.broken(module)
+    if broken.is_file():
+        return broken.read_text(encoding="utf-8")
+    return starter_of((course.solutions / f"{module}.py").read_text(encoding="utf-8"))
 
 
 def starter_of(source: str) -> str:
@@ -81,6 +89,30 @@ def text_of(source: str, node: Definition) -> str:
     return "\n".join(source.splitlines()[first_line(node) - 1 : _end(node)])
 
 
+def written_in(source: str, module: str, course: Course) -> list[str]:
+    """The functions and classes in a learner's file that are more than the course handed out.
+
+    Raises SyntaxError or ValueError when ``source`` cannot be read.
+    """
+    nodes, broken = definitions(source), course.broken(module)
+    if not broken.is_file():
+        return [name for name, node in nodes.items() if is_written(node)]
+    handed_out = definitions(broken.read_text(encoding="utf-8"))
+    return [
+        name
+        for name, node in nodes.items()
+        if is_written(node) and not (name in handed_out and same_code(node, handed_out[name]))
+    ]
+
+
+def same_code(node: Definition, other: Definition) -> bool:
+    """Whether two definitions differ in comments and blank lines at most."""
+    try:
+        return ast.dump(node) == ast.dump(other)
+    except RecursionError:  # nested too deep to have come from us
+        return False
+
+
 def is_written(node: Definition) -> bool:
     """Whether a definition holds more than the starter's ``raise NotImplementedError``."""
     if isinstance(node, ast.ClassDef):
@@ -117,11 +149,10 @@ def _has(course: Course, module: str) -> bool:
 
 def _write(course: Course, module: str) -> str:
     path = course.exercises / f"{module}.py"
-    starter = starter_of((course.solutions / path.name).read_text(encoding="utf-8"))
+    starter = starter_for(module, course)
     if path.is_file():
         source = path.read_text(encoding="utf-8")
-        written = [name for name, node in definitions(source).items() if is_written(node)]
-        if written:
+        if written := written_in(source, module, course):
             return f"{path.name}: left alone, it holds answers ({', '.join(written)})"
         if source == starter:
             return f"{path.name}: up to date"

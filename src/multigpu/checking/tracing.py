@@ -12,8 +12,7 @@ import threading
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
+from functools import cache, lru_cache
 from typing import Any
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -43,11 +42,7 @@ class Tracer:
 
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
-        functions = vars(exercise).values() if isinstance(exercise, type) else [exercise]
-        for function in functions:
-            code = getattr(inspect.unwrap(function), "__code__", None)
-            if code is not None:
-                self.watched.add(code)
+        self.watched |= set(codes_of(exercise))
 
     def start(self) -> None:
         """Begin in this thread and in all that it will start."""
@@ -108,21 +103,37 @@ def return_lines(source: str) -> dict[int, int]:
     }
 
 
+def codes_of(exercise: Any) -> list[types.CodeType]:
+    """The code of a function, or of a class's methods: its own first, then those it inherits.
+
+    A class of the learner's may inherit from another one of the learner's; what comes from
+    elsewhere, such as nn.Module, is not the exercise.
+    """
+    functions = [exercise]
+    if isinstance(exercise, type):
+        module = exercise.__module__
+        own = [kind for kind in exercise.__mro__ if kind.__module__ == module]
+        functions = [value for kind in own for value in vars(kind).values()]
+    functions = [f.fget if isinstance(f, property) else f for f in functions]
+    codes = [getattr(inspect.unwrap(function), "__code__", None) for function in functions]
+    return [code for code in codes if isinstance(code, types.CodeType)]
+
+
 def forbidden_code(names: Iterable[str]) -> dict[str, str]:
-    """Where the code of forbidden names lies: a package's folder, or a module's file."""
-    code = {}
-    for name in names:
-        found = _resolve(name)
-        if isinstance(found, types.ModuleType) and found.__file__:
-            file = Path(found.__file__)
-            code[str(file.parent if file.name == "__init__.py" else file)] = name
-    return code
+    """Where the code of forbidden names lies: a package's folder, or a module's file.
+
+    A forbidden function has no file of its own: it is found by its name alone, or by the trace.
+    """
+    return {path: name for name in names if (path := _place(name))}
 
 
-def _resolve(name: str) -> object:
-    """The module or object that a dotted name means, None where this torch does not have it."""
-    head, *rest = name.split(".")
-    found: object = sys.modules.get(head)
-    for part in rest:
-        found = getattr(found, part, None)
-    return found
+@cache
+def _place(name: str) -> str:
+    """Found without importing: most forbidden modules are never needed."""
+    parent, _, own = name.rpartition(".")
+    for folder in getattr(sys.modules.get(parent), "__path__", ()):
+        if os.path.isdir(os.path.join(folder, own)):
+            return os.path.join(folder, own) + os.sep
+        if os.path.isfile(os.path.join(folder, f"{own}.py")):
+            return os.path.join(folder, f"{own}.py")
+    return ""

@@ -11,7 +11,6 @@ With `MULTIGPU_ANSWERS=reference` in the environment the reference is always tak
 pages of the site.
 """
 
-import ast
 import importlib.util
 import json
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multigpu.checking.places import Course, CourseNotFound, find_course
+from multigpu.checking.starters import definitions, written_in
 
 # A kernel asks its children for colours, and perhaps for warnings; here nobody wants them.
 OF_THE_KERNEL = {"FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "PYTHONWARNINGS"}
@@ -56,7 +56,7 @@ def yours_or_reference(name: str, *, course: Course | None = None) -> Answer:
     course = course or this_course()
     module, _, function = name.rpartition(".")
     reference = course.solutions / f"{module}.py"
-    if not reference.is_file() or function not in _functions(reference.read_text("utf-8")):
+    if not reference.is_file() or function not in definitions(reference.read_text("utf-8")):
         raise ValueError(f"there is no exercise {name!r}; `multigpu list` shows all of them")
     if os.environ.get("MULTIGPU_ANSWERS") == "reference":
         return Answer(getattr(_load(reference), function), "the reference")
@@ -97,26 +97,13 @@ def _why_not_yours(name: str, course: Course) -> str:
         return f"there is no {path.name} in exercises"
     source = path.read_text("utf-8")
     try:
-        functions = _functions(source)
+        written = written_in(source, module, course)
     except SyntaxError as error:
         return f"yours has a syntax error in line {error.lineno}"
-    if function not in functions or is_starter(functions[function]):
+    if function not in written:
         return "yours is not written yet"
     status = _statuses(course, module, source).get(name, "missing")
     return "" if status == "pass" else f"yours does not pass its check yet: {status}"
-
-
-def is_starter(node: ast.FunctionDef | ast.ClassDef) -> bool:
-    """Whether a function is as the course handed it out: it only raises NotImplementedError."""
-    if isinstance(node, ast.ClassDef):
-        return any(isinstance(n, ast.FunctionDef) and is_starter(n) for n in node.body)
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    return len(body) == 1 and ast.unparse(body[0]).startswith("raise NotImplementedError")
-
-
-def _functions(source: str) -> dict[str, ast.FunctionDef | ast.ClassDef]:
-    body = ast.parse(source).body
-    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 @lru_cache(maxsize=8)
@@ -125,11 +112,8 @@ def _statuses(course: Course, module: str, source: str) -> dict[str, str]:
 
     `source` is the text of the learner's file: part of the key, so that a change is seen.
     """
-    nodes = _functions(source).items()
-    exercises = _functions((course.solutions / f"{module}.py").read_text("utf-8"))
-    names = [
-        f"{module}.{name}" for name, node in nodes if name in exercises and not is_starter(node)
-    ]
+    exercises = definitions((course.solutions / f"{module}.py").read_text("utf-8"))
+    names = [f"{module}.{name}" for name in written_in(source, module, course) if name in exercises]
     print(f"checking what you wrote in {module}.py ...", flush=True)  # takes some seconds
     done = _run(_multigpu("check", *names, "--json"), course)
     if done.returncode not in (0, 1):

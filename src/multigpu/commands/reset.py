@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.starters import put_back, starter_of
+from multigpu.checking.starters import put_back, starter_for
 from multigpu.commands.desk import Desk
 from multigpu.commands.showing import console
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def reset_text(desk: Desk, exercises: tuple[Exercise, ...], path: Path, *, whole: bool) -> str:
     """What the file holds afterwards.  Raises SyntaxError when it cannot be read."""
-    starter = starter_of((desk.course.solutions / path.name).read_text(encoding="utf-8"))
+    starter = starter_for(path.stem, desk.course)
     if whole:
         return starter
     return put_back(path.read_text(encoding="utf-8"), starter, exercises[0].function)

@@ -4,6 +4,7 @@ import pytest
 
 from multigpu.checking.catalog import CHAPTERS
 from multigpu.checking.names import first_refused_name
+from multigpu.checking.refused import IN_ALL_RANKS
 from multigpu.checking.verdicts import Refused
 
 REFUSED = CHAPTERS[0].refused
@@ -85,3 +86,61 @@ def test_torch_may_use_its_own_functions(run):
         return submission.split(torch.nn.parallel.scatter(batch, devices), devices)
 
     assert len(run("def split(b, d):\n    return b\n", drive).result) == 2
+
+
+NO_COLLECTIVES = ("group", "default_pg_timeout", "record_comm", "reduce_op", "supports_complex")
+CHAPTER = {chapter.module: chapter.refused for chapter in CHAPTERS}
+
+
+@pytest.mark.parametrize(
+    ("module", "body", "name"),
+    [
+        ("collectives", "dist.all_reduce(t)", "torch.distributed.all_reduce"),
+        ("collectives", "dist.all_gather_object([], t)", "torch.distributed.all_gather_object"),
+        ("collectives", "dist.nn.functional.broadcast(t, 0)", "torch.distributed.nn"),
+        ("collectives", "dist.barrier()", "torch.distributed.barrier"),
+        ("hangs", "dist.algorithms.join.Join([])", "torch.distributed.algorithms"),
+        ("distributed_data_parallel", "data.DistributedSampler(t)", "torch.utils.data.Distributed"),
+        ("distributed_data_parallel", "data.distributed", "torch.utils.data.distributed"),
+        ("distributed_data_parallel", "DDP(t)", "torch.nn.parallel"),
+        ("sharding", "fully_shard(t)", "torch.distributed.fsdp"),
+        ("pipeline", "dist.pipelining.pipe(t)", "torch.distributed.pipelining"),
+    ],
+)
+def test_each_chapter_refuses_what_it_builds(module, body, name):
+    source = (
+        "import torch.distributed as dist\nfrom torch.utils import data\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        f"from torch.distributed.fsdp import fully_shard\ndef f(t):\n    {body}"
+    )
+    found = first_refused_name(source, "f", CHAPTER[module])
+    assert found is not None
+    assert found[0].startswith(name)
+    assert found[1] == 6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "dist.send(t, 1)",
+        "dist.irecv(t)",
+        "dist.batch_isend_irecv([dist.P2POp(dist.isend, t, 1)])",
+        "dist.get_rank() + dist.get_world_size()",
+        "broadcast(t)",
+        "dist.send_object_list([t], 1)",
+    ],
+)
+def test_collectives_may_be_made_of_messages_and_of_each_other(body):
+    source = f"import torch.distributed as dist\ndef broadcast(t): ...\ndef f(t):\n    {body}"
+    assert first_refused_name(source, "f", CHAPTER["collectives"]) is None
+
+
+def test_torch_has_what_is_refused():
+    import torch.distributed as dist
+
+    missing = [name for name in IN_ALL_RANKS if not hasattr(dist.distributed_c10d, name)]
+    assert len(missing) <= 4, missing  # each torch has some of them under another name
+    asking = ("get_", "is_", "init_", "send", "recv", "isend", "irecv", "batch_isend", "destroy_")
+    known = {*IN_ALL_RANKS, *NO_COLLECTIVES}
+    public = [name for name in dist.distributed_c10d.__all__ if name[0].islower()]
+    assert [name for name in public if not name.startswith(asking) and name not in known] == []

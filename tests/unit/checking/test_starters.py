@@ -1,5 +1,7 @@
 """Starters: what is left of a solution when its answers are taken out."""
 
+import ast
+
 import pytest
 
 from multigpu.checking.places import Course
@@ -7,9 +9,11 @@ from multigpu.checking.starters import (
     definitions,
     is_written,
     put_back,
+    starter_for,
     starter_of,
     text_of,
     write_starters,
+    written_in,
 )
 
 from .conftest import COURSE
@@ -151,9 +155,57 @@ def test_starters_are_written_but_never_over_an_answer(course):
 
 @pytest.mark.parametrize("path", sorted(COURSE.solutions.glob("*.py")), ids=lambda path: path.stem)
 def test_the_exercises_come_from_the_solutions(path):
-    """Functions that are not written yet are as the solution's starter says."""
-    starter = starter_of(path.read_text(encoding="utf-8"))
+    """Functions that are not written yet are as the course hands them out."""
+    starter = starter_for(path.stem, COURSE)
     exercise = (COURSE.exercises / path.name).read_text(encoding="utf-8")
+    written = written_in(exercise, path.stem, COURSE)
     for name, node in definitions(exercise).items():
-        if not is_written(node):
+        if name not in written:
             assert text_of(exercise, node) == text_of(starter, definitions(starter)[name])
+
+
+BROKEN = '''"""Module."""
+
+import torch.distributed as dist
+
+
+def split(batch, devices):
+    """Cut.
+
+    Long.
+    """
+    dist.barrier()
+    return _cut(batch)
+
+
+def _cut(batch):
+    return batch[1:]
+'''
+
+
+def test_broken_code_is_handed_out_as_it_is_and_counts_as_written_once_it_is_changed(course):
+    course.broken("data_parallel").parent.mkdir()
+    course.broken("data_parallel").write_text(BROKEN)
+    assert write_starters(course) == ["data_parallel.py: written"]
+    path = course.exercises / "data_parallel.py"
+    assert path.read_text() == BROKEN
+    assert written_in(BROKEN, "data_parallel", course) == []
+    mended = BROKEN.replace("    dist.barrier()\n", "    # no barrier\n")
+    assert written_in(mended, "data_parallel", course) == ["split"]
+    path.write_text(mended)
+    assert write_starters(course) == ["data_parallel.py: left alone, it holds answers (split)"]
+    commented = BROKEN.replace("dist.barrier()", "dist.barrier()  # why?")
+    assert written_in(commented, "data_parallel", course) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted(COURSE.solutions.glob("broken/*.py")), ids=lambda path: path.stem
+)
+def test_broken_code_has_the_tasks_and_signatures_of_the_solution(path):
+    broken = definitions(path.read_text(encoding="utf-8"))
+    solved = definitions((COURSE.solutions / path.name).read_text(encoding="utf-8"))
+    public = {name: node for name, node in solved.items() if not name.startswith("_")}
+    assert {name for name in broken if not name.startswith("_")} == set(public)
+    for name, node in public.items():
+        assert ast.get_docstring(broken[name]) == ast.get_docstring(node)
+        assert ast.unparse(broken[name].args) == ast.unparse(node.args)

@@ -1,0 +1,92 @@
+"""Exercises that ask for a class: what a starter, a wrong constructor and a right one come to."""
+
+import textwrap
+
+import pytest
+
+from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
+from multigpu.checking.learner import Learner
+from multigpu.checking.submission import Submission
+from multigpu.checking.verdicts import Refused
+
+EXERCISE = Exercise(
+    CHAPTERS[0], "Wrapper", Signature(("module", "size"), (), "Wrapper(module, size=1)"), "Wrap."
+)
+
+
+def drive(submission, devices):
+    wrapper = submission.Wrapper(3)
+    return [wrapper.forward(), wrapper.double]
+
+
+@pytest.fixture
+def run(server, submission):
+    def run(source):
+        (submission / EXERCISE.file).write_text(textwrap.dedent(source), encoding="utf-8")
+        return Learner(server, EXERCISE, Submission(submission)).run(drive, gpus=1)
+
+    return run
+
+
+def refused(run, source):
+    with pytest.raises(Refused) as caught:
+        run(source)
+    return caught.value
+
+
+RIGHT = """
+class Base:
+    def forward(self):
+        return self.module
+
+class Wrapper(Base):
+    def __init__(self, module, size=1):
+        self.module = module
+
+    @property
+    def double(self):
+        if self.module:
+            return self.module * 2
+"""
+
+
+def test_where_is_the_line_of_the_last_return_of_any_method(run):
+    answer = run(RIGHT)
+    assert (answer.result, answer.where) == ([3, 6], "data_parallel.py:13")
+    assert run(RIGHT.replace("    @property", "    double = 6")).where == "data_parallel.py:4"
+
+
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [
+        ("def __init__(self, module, size=1):\n        raise NotImplementedError", "__init__"),
+        ("def __init__(self, module, size=1): pass\n    def forward(self):\n        "
+         "raise NotImplementedError", "forward"),
+    ],
+)  # fmt: skip
+def test_a_method_that_is_not_written_is_named(run, source, method):
+    verdict = refused(run, f"class Wrapper:\n    {source}\n")
+    assert (verdict.status, verdict.message_id) == ("not_started", "not_started")
+    assert f"data_parallel.Wrapper: the method Wrapper.{method} is not written" in verdict.message
+    assert "where: data_parallel.py:" in verdict.message
+
+
+def test_another_class_that_is_not_written_is_named(run):
+    source = RIGHT.replace("return self.module\n", "raise NotImplementedError\n")
+    assert "Wrapper needs Base.forward, which is not written" in refused(run, source).message
+
+
+def test_a_crash_names_the_method(run):
+    verdict = refused(run, RIGHT.replace("return self.module\n", "return 1 / 0\n"))
+    assert verdict.message.endswith("where: data_parallel.py:4 in Base.forward: return 1 / 0")
+
+
+def test_a_constructor_must_take_what_the_task_says(run):
+    verdict = refused(run, "class Wrapper:\n    def __init__(self, module): pass\n")
+    assert verdict.message_id == "signature"
+    assert "expected: Wrapper(module, size=1)\ncame: Wrapper(module)" in verdict.message
+
+
+def test_a_function_of_the_name_may_take_the_place_of_the_class(run):
+    source = f"{RIGHT}\nReal = Wrapper\ndef Wrapper(module, size=1):\n    return Real(module)\n"
+    assert run(source).result == [3, 6]
