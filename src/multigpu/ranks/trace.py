@@ -1,0 +1,122 @@
+"""The trace of a run: every call of torch.distributed that every rank made.
+
+    results = run_ranks(train, 4)
+    results.trace.collectives(rank=2)     # what rank 2 took part in
+    results.trace.sent_bytes(0)           # what rank 0 had to give away
+    results.trace.timeline()              # a picture; print(….text()) in a terminal
+
+Checks read it, figures are drawn from it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multigpu.ranks.calls import ROOTED, Call, Span
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Bytes that one rank had to give to another, and the call that says so."""
+
+    source: str  # "rank 0"
+    target: str
+    bytes: int
+    call: Call
+
+
+class TraceBuilder:
+    """Puts a trace together from the frames of the ranks, as they come."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.calls: dict[tuple[int, int], Call] = {}  # by rank and the rank's own number
+        self.spans: list[Span] = []
+
+    def hear(self, rank: int, frame: Mapping[str, Any]) -> Call | None:
+        """Take in one frame; the call that it is about, as it is known now, if it is about one."""
+        phase = frame.get("phase")
+        if phase == "span":
+            self.spans.append(Span(rank, frame["label"], frame["start"], frame["end"]))
+        if phase == "call":
+            call = Call.of(rank, frame)
+        elif phase in ("wait", "done", "failed") and (rank, frame["id"]) in self.calls:
+            call = self.calls[rank, frame["id"]].heard(frame)
+        else:
+            return None
+        self.calls[rank, call.id] = call
+        return call
+
+    def trace(self) -> "Trace":
+        """The trace so far."""
+        return Trace(self.calls.values(), self.spans, world_size=self.world_size)
+
+
+class Trace:
+    """Every call of every rank, in the order in which they were made."""
+
+    def __init__(
+        self, calls: Iterable[Call], spans: Iterable[Span] = (), *, world_size: int
+    ) -> None:
+        self.world_size = world_size
+        self.calls = tuple(sorted(calls, key=lambda call: (call.time, call.rank, call.id)))
+        self.spans = tuple(sorted(spans, key=lambda span: (span.start, span.rank)))
+
+    @classmethod
+    def from_frames(cls, frames_by_rank: Sequence[Iterable[Mapping[str, Any]]]) -> "Trace":
+        """The trace that the frames of rank 0, rank 1, ... add up to."""
+        builder = TraceBuilder(len(frames_by_rank))
+        for rank, frames in enumerate(frames_by_rank):
+            for frame in frames:
+                builder.hear(rank, frame)
+        return builder.trace()
+
+    def of(self, rank: int) -> tuple[Call, ...]:
+        """The calls of one rank, in its own order."""
+        return tuple(call for call in self.calls if call.rank == rank)
+
+    def collectives(self, rank: int | None = None) -> tuple[Call, ...]:
+        """The collectives (barriers among them) of one rank, or of all."""
+        return tuple(
+            call for call in self.calls if call.is_collective and rank in (None, call.rank)
+        )
+
+    def messages(self, rank: int | None = None) -> tuple[Call, ...]:
+        """The sends and receives of one rank, or of all."""
+        return tuple(call for call in self.calls if call.is_message and rank in (None, call.rank))
+
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Who had to give bytes to whom, as far as the calls themselves say it.
+
+        A send is a transfer to its receiver. A broadcast or scatter is one from its root to each
+        other member, a gather or reduce one from each other member to its root (a backend may pass
+        them on through third ranks). An all_reduce, all_gather, reduce_scatter or all_to_all has
+        no sender: how it travels is the backend's matter, so it is none.
+        """
+        return tuple(transfer for call in self.calls if (transfer := _transfer(call)))
+
+    def sent_bytes(self, rank: int) -> int:
+        """Bytes that `rank` had to give to others: the sum of its `transfers`."""
+        name = f"rank {rank}"
+        return sum(transfer.bytes for transfer in self.transfers() if transfer.source == name)
+
+    def received_bytes(self, rank: int) -> int:
+        """Bytes that `rank` had to get from others: the sum of `transfers` to it."""
+        name = f"rank {rank}"
+        return sum(transfer.bytes for transfer in self.transfers() if transfer.target == name)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.calls)} calls of {self.world_size} ranks)"
+
+
+def _transfer(call: Call) -> Transfer | None:
+    if call.op == "send" and call.peer is not None:
+        return Transfer(f"rank {call.rank}", f"rank {call.peer}", call.bytes, call)
+    if call.op not in ROOTED or call.root is None or call.rank == call.root:
+        return None
+    ends = f"rank {call.root}", f"rank {call.rank}"
+    source, target = ends if call.op in ("broadcast", "scatter") else ends[::-1]
+    return Transfer(source, target, call.bytes, call)
