@@ -1,0 +1,239 @@
+"""Collectives by hand: what all ranks do together, made of messages between two of them.
+
+``torch.distributed`` has all of these ready-made.  Here you build four of them from nothing but
+messages, the last one in the way that made training on many GPUs fast:
+
+    shift               every rank hands its tensor to the next one
+    broadcast           one rank's tensor goes to all
+    all_reduce          every rank gets the sum of all tensors, by any plan
+    ring_all_reduce     the same in small chunks around a ring, so that no link is hot
+
+Every function is called by all ranks at the same time, each in its own process, and
+``torch.distributed`` is initialised already: ``dist.get_rank()`` and ``dist.get_world_size()``
+tell who you are and how many you are.
+
+    multigpu check collectives.shift        check one function
+    multigpu hint collectives.shift         a hint; add --more for a stronger one
+    python exercises/collectives.py         watch your functions send real rows
+
+Read the lesson docs/lessons/processes_and_ranks first, then docs/lessons/server_to_all_reduce.
+Allowed are messages between two ranks: ``dist.send``, ``recv``, ``isend``, ``irecv`` and
+``batch_isend_irecv``.  Not allowed, because they are what you are building: the collectives of
+``torch.distributed``, such as ``dist.all_reduce``, ``dist.broadcast`` and ``dist.barrier``.
+
+Two rules hold for every message.  ``isend`` and ``irecv`` return a handle: wait for each of them
+(``handle.wait()``).  And do not write into a tensor that you are sending before you have waited.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def shift(tensor: Tensor) -> Tensor:
+    """Send a tensor to the next rank, and return the one that the rank before has sent.
+
+    * The ranks form a ring: rank r sends to rank r + 1, the last one sends to rank 0.  So rank r
+      gets the tensor of rank r - 1, and rank 0 that of the last rank.
+    * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of
+      their own.  Any shape is possible, also no dimension at all or no element; tensors are
+      contiguous.
+    * It must not hang.  ``dist.send`` waits until the receiver takes the message, so when all
+      ranks send first, all of them wait for ever.
+    * ``tensor`` itself stays as it is.  The result is a new tensor with memory of its own.
+    * With one rank the result is a copy of ``tensor``.
+
+    Returns a tensor of the same shape and dtype.
+
+    Example::
+
+        # three ranks hold tensor([0.]), tensor([1.]) and tensor([2.])
+        shift(tensor)
+        # rank 0 gets tensor([2.]), rank 1 gets tensor([0.]), rank 2 gets tensor([1.])
+
+    Lesson: docs/lessons/processes_and_ranks
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, (rank + 1) % world_size)  # goes on while we receive
+    dist.recv(received, (rank - 1) % world_size)
+    sending.wait()
+    return received
+
+
+def broadcast(tensor: Tensor, src: int) -> None:
+    """Bring the numbers of one rank to all ranks.
+
+    * Afterwards ``tensor`` holds on every rank what it held on rank ``src`` before.  On rank
+      ``src`` it does not change.
+    * All ranks call it at the same time, with the same ``src``, which may be any rank, and with
+      tensors of one shape and dtype.  Any shape is possible, also no dimension at all or no
+      element; tensors are contiguous.
+    * Write into the tensor that you were given: it keeps its memory, and a view of it sees the new
+      numbers.  ``tensor = ...`` only gives your variable another tensor.
+    * Who forwards it to whom is up to you.  With one rank there is nothing to do.
+
+    Returns nothing.
+
+    Example::
+
+        # three ranks hold tensor([0.]), tensor([1.]) and tensor([2.])
+        broadcast(tensor, src=1)
+        # now all of them hold tensor([1.])
+
+    Lesson: docs/lessons/processes_and_ranks
+    """
+    if dist.get_rank() != src:
+        dist.recv(tensor, src)
+        return
+    others = [rank for rank in range(dist.get_world_size()) if rank != src]
+    for sending in [dist.isend(tensor, rank) for rank in others]:
+        sending.wait()
+
+
+def all_reduce(tensor: Tensor) -> None:
+    """Add up the tensors of all ranks, and leave the sum on every rank.  Any plan will do.
+
+    * Afterwards ``tensor`` holds on every rank the sum of the tensors of all ranks, each counted
+      once.
+    * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of
+      their own.  Integers must come out exact, so do not add in another dtype.  Any shape is
+      possible, also no dimension at all or no element; tensors are contiguous.
+    * Write into the tensor that you were given: it keeps its memory, and a view of it sees the sum.
+    * With one rank the sum is the tensor itself.
+
+    Returns nothing.  You may call the functions above.
+
+    Example::
+
+        # three ranks hold tensor([0.]), tensor([1.]) and tensor([2.])
+        all_reduce(tensor)
+        # now all of them hold tensor([3.])
+
+    Lesson: docs/lessons/server_to_all_reduce
+    """
+    if dist.get_rank() != 0:
+        dist.send(tensor, 0)
+    else:
+        arrived = torch.empty_like(tensor)
+        for rank in range(1, dist.get_world_size()):
+            dist.recv(arrived, rank)
+            tensor += arrived
+    broadcast(tensor, 0)
+
+
+def ring_all_reduce(tensor: Tensor) -> None:
+    """Add up the tensors of all ranks on every rank, in chunks that travel around a ring.
+
+    The tensor is cut into n chunks, one per rank.  In the first n - 1 steps (reduce-scatter) every
+    rank sends one chunk to its neighbour and adds the one that arrives to its own.  Then each rank
+    holds one chunk with the sum of all ranks.  In the next n - 1 steps (all-gather) these finished
+    chunks travel around.  At every moment all links carry the same, and none is hot.
+
+    * Afterwards ``tensor`` holds on every rank the sum of the tensors of all ranks.
+    * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of
+      their own.  Integers must come out exact.  Any shape and any number of elements is possible:
+      one that does not divide by n, fewer than n, no dimension at all, no element; tensors are
+      contiguous.
+    * Write into the tensor that you were given: it keeps its memory, and a view of it sees the sum.
+    * Only neighbours talk: rank r sends to rank r + 1 or to rank r - 1 (the last rank and rank 0
+      are neighbours too).
+    * A rank sends at most 2 (n - 1) messages in one call, each of at most ceil(size / n) elements,
+      where size is the number of elements of ``tensor``.  Messages without any element may be left
+      out or sent.
+    * With one rank there is nothing to do.
+
+    Returns nothing.
+
+    Example::
+
+        # two ranks hold tensor([1., 2., 3.]) and tensor([10., 20., 30.]); chunks of 2 and 1
+        ring_all_reduce(tensor)
+        # both hold tensor([11., 22., 33.]); each has sent 2 messages, of 2 and of 1 element
+
+    Lesson: docs/lessons/server_to_all_reduce
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = tensor.view(-1).tensor_split(world_size)  # views: what is written there is in tensor
+    arrived = torch.empty_like(chunks[0])  # chunk 0 is the largest
+    for step in range(world_size - 1):  # reduce-scatter: the sums grow on their way
+        mine, theirs = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
+        partial_sum = arrived[: len(theirs)]
+        _exchange(mine, partial_sum)
+        theirs += partial_sum
+    for step in range(world_size - 1):  # all-gather: finished chunks replace unfinished ones
+        mine, theirs = chunks[(rank + 1 - step) % world_size], chunks[(rank - step) % world_size]
+        _exchange(mine, theirs)
+
+
+def _exchange(outgoing: Tensor, incoming: Tensor) -> None:
+    """Send ``outgoing`` to the next rank while ``incoming`` is filled by the rank before."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    both = []
+    if len(outgoing):
+        both.append(dist.P2POp(dist.isend, outgoing, (rank + 1) % world_size))
+    if len(incoming):
+        both.append(dist.P2POp(dist.irecv, incoming, (rank - 1) % world_size))
+    if both:
+        for handle in dist.batch_isend_irecv(both):
+            handle.wait()
+
+
+if __name__ == "__main__":
+    # What your functions do with handwritten digits on three ranks, as far as they go.
+    from multigpu import RankError, run_ranks
+    from multigpu.data import digits
+    from multigpu.training.models import SmallCNN
+
+    images, labels = digits().train[:300]
+
+    def own_rows() -> slice:
+        """A hundred rows for each rank."""
+        return slice(100 * dist.get_rank(), 100 * dist.get_rank() + 100)
+
+    def pass_on_a_label() -> str:
+        mine = labels[own_rows()][0]
+        return f"had the digit {mine.item()}, has got {shift(mine).item()}"
+
+    def start_alike() -> str:
+        torch.manual_seed(dist.get_rank())
+        weights = torch.randn(3)
+        before = weights.tolist()
+        broadcast(weights, src=0)
+        return f"weights {[f'{w:.2f}' for w in before]} became {[f'{w:.2f}' for w in weights]}"
+
+    def count_digits() -> str:
+        counts = labels[own_rows()].bincount(minlength=10)
+        own = counts.tolist()
+        all_reduce(counts)
+        return f"counted {own}, all together {counts.tolist()}"
+
+    def add_gradients() -> str:
+        torch.manual_seed(0)  # the same weights on every rank
+        model = SmallCNN()
+        rows = own_rows()
+        torch.nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+        gradient = torch.cat([parameter.grad.view(-1) for parameter in model.parameters()])
+        own = gradient.norm().item()
+        ring_all_reduce(gradient)
+        return f"{len(gradient)} numbers, own norm {own:.4f}, norm of the sum {gradient.norm():.4f}"
+
+    for name, demonstration in {
+        "shift": pass_on_a_label,
+        "broadcast": start_alike,
+        "all_reduce": count_digits,
+        "ring_all_reduce": add_gradients,
+    }.items():
+        try:
+            results = run_ranks(demonstration, 3, show=False)
+        except RankError as error:
+            if "NotImplementedError" not in str(error):
+                raise SystemExit(f"{name}: {error}") from None
+            print(f"Next to write: {name}. Check it with: multigpu check collectives.{name}")
+            break
+        print(f"{name}, on three ranks")
+        for rank, result in enumerate(results):
+            print(f"  rank {rank} {result}")
+        print(results.trace.traffic().text(), end="\n\n")
