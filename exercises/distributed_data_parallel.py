@@ -1,0 +1,340 @@
+"""DistributedDataParallel by hand: one process per GPU, each with its own rows and its own model.
+
+Every process, a **rank**, runs the same script.  After backward the ranks average their gradients,
+so all of them take the same step, and their models stay equal without any weight being sent:
+
+    shard_indices (which rows are mine?) -> forward -> backward
+          -> average the gradients with all_reduce -> optimizer step
+
+You write the average three times: after backward (NaiveDDP), during backward (OverlappedDDP), and
+during backward in buckets (BucketedDDP), which is what ``DistributedDataParallel`` does.  The
+functions after that are for ranks with different numbers of rows, and for checkpoints.
+
+``torch.distributed`` is initialised when your code runs: ``dist.get_rank()`` and
+``dist.get_world_size()`` tell who you are.  It works on the CPU as on GPUs.
+
+    multigpu check distributed_data_parallel.shard_indices    check one function
+    multigpu hint distributed_data_parallel.shard_indices     a hint; add --more for a stronger one
+    python exercises/distributed_data_parallel.py             train on real digits with your code
+
+Read the lesson docs/lessons/ddp_by_hand first.  Not allowed here, because it is what you are
+building: ``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.algorithms``,
+``torch.distributed.optim``, ``torch.distributed.fsdp``.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def shard_indices(
+    num_samples: int,
+    world_size: int,
+    rank: int,
+    *,
+    epoch: int,
+    seed: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = False,
+) -> list[int]:
+    """Say which rows of the data set one rank trains on in one epoch.
+
+    The result is the very list that ``torch.utils.data.DistributedSampler`` gives:
+
+    * First all ``num_samples`` rows (one or more) get an order, which is the same on every rank.
+      With ``shuffle`` it is ``torch.randperm(num_samples, generator=generator)``, where
+      ``generator`` is a new ``torch.Generator`` with the seed ``seed + epoch``: another order in
+      every epoch.  Without ``shuffle`` it is 0, 1, 2, and so on, in every epoch.
+    * Then it is given a length that ``world_size`` divides, because ranks with fewer steps than
+      others would keep them waiting.  With ``drop_last`` the last rows are left out, as few as
+      possible.  Without it the order is filled up from its own beginning, as little as possible,
+      and again and again where there are fewer rows than ranks.
+    * Rank r takes the rows at the places r, r + world_size, r + 2 * world_size, and so on.
+
+    No rank talks to another: it is a plain function, and all ranks call it with the same numbers.
+
+    Returns a list of Python integers.  It is empty where ``drop_last`` leaves no row.
+
+    Example::
+
+        shard_indices(5, 2, 0, epoch=0, shuffle=False)                    # [0, 2, 4]
+        shard_indices(5, 2, 1, epoch=0, shuffle=False)                    # [1, 3, 0]: 0 fills up
+        shard_indices(5, 2, 1, epoch=0, shuffle=False, drop_last=True)    # [1, 3]
+
+    Lesson: docs/lessons/distributed_data_parallel
+    """
+    raise NotImplementedError
+
+
+def average_gradients(model: nn.Module) -> None:
+    """Replace every gradient by its mean over all ranks.
+
+    Every rank has a model of the same kind and has called ``backward()`` on its own rows.
+
+    * Afterwards the ``.grad`` of every trainable parameter is, on every rank, the sum over all
+      ranks divided by the number of ranks, whether there are 1, 2, 3 or 4.
+    * A rank that did not use a parameter has ``None`` there.  It counts as zero, the sum is still
+      divided by the number of all ranks, and afterwards that rank has the mean too.
+    * Where no rank has a gradient, it may stay ``None`` or become zeros, as you like.  Frozen
+      parameters (``requires_grad=False``) are such.
+    * Every rank must make the same calls in the same order.  One that leaves a call out keeps the
+      others waiting for ever.
+    * Only gradients change, never a weight.
+
+    Returns nothing.
+
+    Example::
+
+        model = nn.Linear(1, 1)
+        # say weight.grad is 1.0 on rank 0, None on rank 1 and 5.0 on rank 2
+        average_gradients(model)
+        model.weight.grad            # 2.0, on all three
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+    raise NotImplementedError
+
+
+class NaiveDDP(nn.Module):
+    """A model on every rank that starts equal, and averages its gradients after backward.
+
+    * ``NaiveDDP(module)`` wraps the module itself, no copy.  It also writes the parameters and
+      buffers of rank 0's module into those of all other ranks: frozen parameters, integer buffers
+      and non-persistent buffers (those that are not in ``state_dict()``) too.  Ranks may have been
+      started with different ones.
+    * ``forward`` calls the module with the inputs it is given, and returns what the module returns.
+    * ``sync_gradients()`` is called after ``loss.backward()`` and before ``optimizer.step()``.
+      Afterwards every gradient is the mean over all ranks, as in ``average_gradients``.  A
+      parameter that only some ranks used works too.
+    * So training is the same as in one process on the rows of all ranks together, step after step,
+      whatever the number of ranks, as long as all have the same number of rows and the loss is a
+      mean over rows.  Weights are sent once at the beginning and never again.
+
+    Example::
+
+        model = NaiveDDP(nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()      # on every rank its own rows
+        model.sync_gradients()
+        optimizer.step()
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        raise NotImplementedError
+
+    def forward(self, *inputs, **named):
+        """Call the module."""
+        raise NotImplementedError
+
+    def sync_gradients(self) -> None:
+        """Average the gradients over all ranks."""
+        raise NotImplementedError
+
+
+class OverlappedDDP(nn.Module):
+    """The same as NaiveDDP, but gradients travel while backward still computes the others.
+
+    * ``OverlappedDDP(module)`` wraps the module itself and starts all ranks from rank 0's
+      parameters and buffers, and ``forward`` calls the module, as in NaiveDDP.
+    * During ``loss.backward()``, as soon as the gradient of a parameter is ready, its all-reduce is
+      started: one for each trainable parameter, also for a tied one, which has two names.  Starting
+      is all that happens there: backward goes on at once and does not wait for other ranks.
+    * ``sync_gradients()`` is called after backward.  It waits until all of them are done.
+      Afterwards every gradient is the mean over all ranks.
+    * Every trainable parameter is used on every rank, and backward is called once per step.
+      Frozen parameters are left alone.
+
+    Training is the same as in one process, as with NaiveDDP.
+
+    Example::
+
+        model = OverlappedDDP(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+        loss_fn(model(inputs), targets).backward()      # starts 4 all-reduces, last layer first
+        model.sync_gradients()                          # waits for all 4
+        optimizer.step()
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        raise NotImplementedError
+
+    def forward(self, *inputs, **named):
+        """Call the module."""
+        raise NotImplementedError
+
+    def sync_gradients(self) -> None:
+        """Wait until every gradient is the mean over all ranks."""
+        raise NotImplementedError
+
+
+class BucketedDDP(nn.Module):
+    """The same as OverlappedDDP, but gradients travel together in buckets, as in PyTorch's DDP.
+
+    * ``BucketedDDP(module, bucket_bytes=...)`` wraps the module itself and starts all ranks from
+      rank 0's parameters and buffers, and ``forward`` calls the module, as in NaiveDDP.
+    * The trainable parameters are put into buckets from the last to the first, because backward
+      reaches the last layers first.  Frozen ones are left out, a tied one is put in once.  Bytes
+      are those of the gradients: numbers times bytes per number.  A bucket is closed before the
+      parameter with which it would hold more than ``bucket_bytes``, or after it, as you like: so
+      a parameter larger than that is no special case.
+    * A bucket travels in one collective.  During ``loss.backward()``, as soon as all gradients of a
+      bucket are ready, its all-reduce is started; backward goes on at once.
+    * ``sync_gradients()`` is called after backward.  It starts what has not been started yet, and
+      waits for all.  Afterwards every gradient is the mean over all ranks.
+    * A parameter that only some ranks used works too: a missing gradient counts as zero, and
+      afterwards every rank has the mean.  So a bucket may be full on one rank and not on another,
+      and still all ranks must start their collectives in the same order.  Where no rank has a
+      gradient, it may stay ``None`` or become zeros.
+    * ``with model.no_sync():`` around forward and backward sends nothing.  The gradients of this
+      rank add up in ``.grad``, as without any wrapper, and ``sync_gradients()`` does nothing there.
+      The next backward outside of it averages the whole sums.  Outside, backward is called once per
+      step.
+
+    Training is the same as in one process, as with NaiveDDP.
+
+    Example::
+
+        model = BucketedDDP(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), bucket_bytes=48)
+        # float32: 8 + 32 bytes of the last layer, then 16 + 48 of the first one
+        with model.no_sync():
+            loss_fn(model(inputs), targets).backward()  # nothing is sent
+        loss_fn(model(more), targets).backward()        # adds up, and starts 2 or 3 all-reduces
+        model.sync_gradients()
+        optimizer.step()
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+
+    def __init__(self, module: nn.Module, bucket_bytes: int = 25 * 2**20) -> None:
+        raise NotImplementedError
+
+    def forward(self, *inputs, **named):
+        """Call the module."""
+        raise NotImplementedError
+
+    def sync_gradients(self) -> None:
+        """Start what has not been started, and wait until every gradient is the mean."""
+        raise NotImplementedError
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, nothing is sent: gradients add up on each rank."""
+        raise NotImplementedError
+
+
+def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
+    """Average gradients over ranks that hold different numbers of rows.
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+    raise NotImplementedError
+
+
+def global_mean(values: Tensor) -> float:
+    """Take the mean over the values of all ranks.
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+    raise NotImplementedError
+
+
+def save_checkpoint(path, model, optimizer, epoch) -> None:
+    """Write a checkpoint from rank 0, so that a half-written one is never found.
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+    raise NotImplementedError
+
+
+def load_checkpoint(path, model, optimizer) -> int:
+    """Go on from a checkpoint on every rank.
+
+    Lesson: docs/lessons/ddp_by_hand
+    """
+    raise NotImplementedError
+
+
+if __name__ == "__main__":
+    # One epoch of handwritten digits on 3 ranks with your code, as far as it goes.
+    import tempfile
+
+    from multigpu import run_ranks
+    from multigpu.data import digits
+    from multigpu.ranks import span
+    from multigpu.training.models import SmallCNN
+
+    WORLD_SIZE, ROWS = 3, 32  # ranks, and rows per rank and step
+    train_rows, test_rows = digits()
+    loss_fn = nn.CrossEntropyLoss()
+
+    def train(wrap, folder):
+        """Train as one rank.  Returns what is to be printed, and what is not written yet."""
+        lines = []
+        try:
+            for line in steps(wrap, folder):
+                lines.append(line)
+        except NotImplementedError as error:
+            *_, last = traceback_of(error)
+            return lines, last.tb_frame.f_code.co_qualname
+        return lines, None
+
+    def steps(wrap, folder):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        images, labels = train_rows.tensors
+        torch.manual_seed(rank)  # other weights on every rank: the wrapper makes them equal
+        mine = torch.tensor(shard_indices(len(labels), world_size, rank, epoch=0))
+        yield f"rank {rank} has {len(mine)} of {len(labels)} rows: {mine[:4].tolist()} ..."
+        model = wrap(SmallCNN())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for rows in mine.split(ROWS):
+            optimizer.zero_grad()
+            with span("forward"):
+                loss = loss_fn(model(images[rows]), labels[rows])
+            with span("backward"):
+                loss.backward()
+            model.sync_gradients()
+            optimizer.step()
+        weights = sum(p.detach().double().sum() for p in model.parameters())
+        yield f"rank {rank}: loss {loss.item():.3f}, sum of all weights {weights.item():.6f}"
+        if wrap is not in_buckets:
+            return
+        images, labels = (part[rank::world_size] for part in test_rows.tensors)
+        hits = (model(images).argmax(dim=1) == labels).double()
+        yield f"rank {rank}: {global_mean(hits):.1%} of all test rows are right"
+        path = f"{folder}/checkpoint.pt"
+        save_checkpoint(path, model, optimizer, 1)
+        yield f"rank {rank}: goes on after epoch {load_checkpoint(path, model, optimizer)}"
+
+    def in_buckets(model):
+        return BucketedDDP(model, bucket_bytes=8 * 1024)
+
+    def traceback_of(error):
+        step = error.__traceback__
+        while step is not None:
+            yield step
+            step = step.tb_next
+
+    for name, wrap in [
+        ("NaiveDDP", NaiveDDP),
+        ("OverlappedDDP", OverlappedDDP),
+        ("BucketedDDP with buckets of 8 KiB", in_buckets),
+    ]:
+        with tempfile.TemporaryDirectory() as folder:
+            results = run_ranks(train, WORLD_SIZE, wrap, folder)
+        print(f"\n{name}")
+        for lines, _ in results:
+            print(*(f"  {line}" for line in lines), sep="\n")
+        unfinished = results[0][1]
+        if unfinished:
+            unfinished = unfinished.partition(".")[0]  # NaiveDDP.forward is a part of NaiveDDP
+            print(f"Next to write: {unfinished}. Check it with: multigpu check {unfinished}")
+            break
+        reductions = [call for call in results.trace.collectives(0) if call.op == "all_reduce"]
+        print(f"  rank 0 took part in {len(reductions)} all-reduces in the whole epoch")
