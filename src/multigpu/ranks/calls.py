@@ -50,6 +50,7 @@ class Call:
     waited: float | None = None  # the (first) wait began
     end: float | None = None  # a wait returned, or the call failed
     changed: bool = False  # the caller's buffer was written between start and wait
+    completed: float | None = None  # an async collective was over, waited for or not
     failed: str | None = None  # the error's text, if the call or its wait raised
 
     @classmethod
@@ -61,9 +62,11 @@ class Call:
         return cls(rank=rank, **{**_UNSAID, **known})
 
     def heard(self, frame: Mapping[str, Any]) -> "Call":
-        """This call after a later frame about it: `wait`, `done` or `failed`."""
+        """This call after a later frame about it: `wait`, `completed`, `done` or `failed`."""
         if frame["phase"] == "wait":
             return self if self.waited is not None else replace(self, waited=frame["time"])
+        if frame["phase"] == "completed":
+            return replace(self, completed=frame["time"])
         if frame["phase"] == "failed":
             return replace(self, end=frame["time"], failed=frame["text"])
         source = frame.get("source")  # who it came from, where a receive asked for any source

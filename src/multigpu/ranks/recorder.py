@@ -101,9 +101,12 @@ class Recorder:
             self.tell("failed", id=number, text=str(error)[:500])
             raise
 
-    def done(self, number: int, *, changed: bool = False) -> None:
-        """The result of call ``number`` is there for this rank to see."""
-        self.tell("done", id=number, changed=changed)
+    def done(self, number: int, *, changed: bool = False, source: int | None = None) -> None:
+        """The result of call ``number`` is there for this rank to see.
+
+        ``source`` is the global rank that a message came from, where any could send it.
+        """
+        self.tell("done", id=number, changed=changed, source=source)
 
 
 class Current:

@@ -155,7 +155,14 @@ class TracedGroup(dist.ProcessGroup):
             raise
         if is_async and op not in MESSAGES.values():  # gloo's messages have no future
             work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
-        traced = TracedWork(work, self.recorder, number, tensors=outputs or inputs, copies=copies)
+        traced = TracedWork(
+            work,
+            self.recorder,
+            number,
+            tensors=outputs or inputs,
+            copies=copies,
+            sources=self.group.members if method == "recv_anysource" else (),
+        )
         if origin.called_by_cpp:
             _wait_when_backward_ends(traced)
         return traced

@@ -69,10 +69,13 @@ class TracedWork(dist.Work):
         *,
         tensors: Tensors,
         copies: Copies | None,
+        sources: Sequence[int] = (),
     ) -> None:
+        """``sources``: of a receive from anybody, the global ranks of the group's members."""
         super().__init__()
         self._inner, self._recorder, self._number = inner, recorder, number
         self._tensors, self._copies = list(tensors), copies
+        self._sources = sources
         self._lock, self._over = threading.Lock(), False
 
     def wait(self, timeout: Any = None) -> bool:
@@ -118,7 +121,7 @@ class TracedWork(dist.Work):
 
     def source_rank(self) -> int:
         """Where a message came from."""
-        return self._inner.source_rank()
+        return self._inner._source_rank()
 
     _source_rank = source_rank
 
@@ -128,7 +131,8 @@ class TracedWork(dist.Work):
                 return
             changed = self._copies.publish() if self._copies is not None else False
             self._over = True
-        self._recorder.done(self._number, changed=changed)
+        source = self._sources[self._inner._source_rank()] if self._sources else None
+        self._recorder.done(self._number, changed=changed, source=source)
 
 
 def _endless(timeout: Any) -> bool:
