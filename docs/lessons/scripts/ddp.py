@@ -1,0 +1,51 @@
+"""Train a small network on handwritten digits, with one process for each GPU.
+
+Run it:     torchrun --standalone --nproc_per_node 2 docs/lessons/scripts/ddp.py
+Read first: one_gpu.py beside it, the same on one GPU. The lines that differ say NEW.
+"""
+
+import os  # NEW: torchrun tells each process who it is, in environment variables
+
+import torch
+from torch import distributed as dist  # NEW: processes that talk to each other
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel  # NEW: averages the gradients
+from torch.utils.data import DataLoader, DistributedSampler  # NEW: gives each rank its rows
+
+from multigpu.data import digits
+from multigpu.training.models import SmallCNN
+
+
+def train(epochs: int = 10, *, batch_size: int = 128) -> float:
+    """Train from a fixed seed and return the share of test images that are read right."""
+    torch.manual_seed(0)
+    gpu = f"cuda:{os.environ['LOCAL_RANK']}"  # NEW: one GPU for each process of a machine
+    device = torch.device(gpu if torch.cuda.is_available() else "cpu")  # NEW: was cuda:0
+    data = digits()
+    model = SmallCNN()
+    model.to(device)
+    model = DistributedDataParallel(model)  # NEW: now all ranks have rank 0's weights
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    sampler = DistributedSampler(data.train)  # NEW: shuffles, then rank r takes every n-th row
+    rows = batch_size // dist.get_world_size()  # NEW: batch_size is the global batch
+    for epoch in range(epochs):  # NEW: the next line wants the number
+        sampler.set_epoch(epoch)  # NEW: without it each epoch has the same order
+        for images, labels in DataLoader(data.train, batch_size=rows, sampler=sampler):  # NEW: both
+            images = images.to(device)
+            loss = F.cross_entropy(model(images), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        images, labels = data.test.tensors
+        guesses = model(images.to(device)).argmax(dim=1).cpu()
+    return (guesses == labels).float().mean().item()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: meet the others
+    share = train()  # NEW: every rank must train, so this line stands outside the if
+    if dist.get_rank() == 0:  # NEW: one line of output is enough
+        print(f"{share:.1%} of the test images are read right")  # NEW: only on rank 0
+    dist.destroy_process_group()  # NEW: leave in good order
