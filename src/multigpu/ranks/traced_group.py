@@ -9,6 +9,7 @@ torch/testing/_internal/distributed/multi_threaded_pg.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -153,8 +154,9 @@ class TracedGroup(dist.ProcessGroup):
         except Exception as error:
             self.recorder.tell("failed", id=number, text=str(error)[:500])
             raise
-        if is_async and op not in MESSAGES.values():  # gloo's messages have no future
-            work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
+        if is_async:
+            with suppress(RuntimeError):  # gloo has no future for messages, and for some others
+                work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
         traced = TracedWork(
             work,
             self.recorder,
