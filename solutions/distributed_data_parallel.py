@@ -22,6 +22,7 @@ building: ``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.alg
 ``torch.distributed.optim``, ``torch.distributed.fsdp``.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -354,33 +355,138 @@ def _groups(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.P
 def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
     """Average gradients over ranks that hold different numbers of rows.
 
+    Each rank has computed the **mean** loss over its own rows and has called ``backward()``.  A
+    plain mean over ranks would let each row of a small rank count more than one of a large rank.
+
+    * ``num_samples`` is this rank's number of rows in this step.  Other ranks have other numbers;
+      some may have none, but one rank at least has a row.
+    * Afterwards the ``.grad`` of every trainable parameter is, on every rank, the gradient of the
+      mean loss over the rows of all ranks together: what one process gets from the whole batch.
+    * A rank without rows has not called ``backward()``: all its gradients are ``None``.  It takes
+      part as well, and has the gradients of the whole batch afterwards.
+    * A rank with rows may have left a parameter unused; its ``None`` counts as zero.  Where no rank
+      has a gradient, as for frozen parameters, it may stay ``None`` or become zeros.
+    * Only gradients change, never a weight.
+
+    Returns nothing.
+
+    Example::
+
+        model = nn.Linear(1, 1)
+        # weight.grad is 1.0 on rank 0 (3 rows), 5.0 on rank 1 (1 row), None on rank 2 (no rows)
+        weighted_average_gradients(model, num_samples)
+        model.weight.grad            # (3 * 1.0 + 1 * 5.0) / 4 = 2.0, on all three
+
     Lesson: docs/lessons/ddp_by_hand
     """
-    raise NotImplementedError
+    device = next(model.parameters()).device
+    total = torch.tensor(num_samples, device=device)
+    dist.all_reduce(total)  # rows of all ranks
+    share = num_samples / total.item()
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.grad is None:  # the other ranks wait for this one's part
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad *= share
+        dist.all_reduce(parameter.grad)
 
 
 def global_mean(values: Tensor) -> float:
     """Take the mean over the values of all ranks.
 
+    This is how a loss or an accuracy is measured over the whole test set when each rank has seen a
+    part of it.
+
+    * ``values`` holds this rank's values.  It has any shape and a floating-point or integer dtype,
+      the same dtype on every rank.
+    * Ranks may hold different numbers of values, and some none (a tensor of shape (0,)).  Each
+      value counts once: with different counts this is not the mean of the ranks' means.
+    * Where no rank has any value, the result is ``nan``.
+    * ``values`` stays as it is.
+
+    Returns the same number on every rank, as a Python ``float``.
+
+    Example::
+
+        # rank 0 holds [1, 2], rank 1 holds [6], rank 2 holds []
+        global_mean(values)          # 3.0 on all three
+
     Lesson: docs/lessons/ddp_by_hand
     """
-    raise NotImplementedError
+    count = torch.tensor(values.numel(), dtype=torch.float64, device=values.device)
+    total = torch.stack([values.double().sum(), count])  # sum and count travel together
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()  # 0 / 0 is nan
 
 
-def save_checkpoint(path, model, optimizer, epoch) -> None:
-    """Write a checkpoint from rank 0, so that a half-written one is never found.
+def save_checkpoint(
+    path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int
+) -> None:
+    """Write down all that training needs to go on, into one file.
+
+    Every rank calls it, with the same arguments.  ``load_checkpoint`` reads the file, later and in
+    other processes.  The format of the file is yours.
+
+    * ``path`` is a ``str`` or a ``pathlib.Path``.  Its folder exists.  A file from an earlier call
+      may lie there already; the new one takes its place.
+    * Only rank 0 writes.  All ranks hold the same, so nothing has to be sent.
+    * The file is complete when the function returns, on every rank.
+    * It is written atomically: at every moment there is either the old file at ``path``, whole, or
+      the new one, whole.  When the job is killed midway, or the disk is full, the old file is still
+      there, untouched.  What you write elsewhere until then may be left behind.
+    * To be saved: the model's ``state_dict()`` (parameters, frozen ones too, and buffers), the
+      optimizer's (momentum, step counts, learning rates), and ``epoch``, a whole number.
+
+    Returns nothing.
+
+    Example::
+
+        save_checkpoint("run/last.pt", model, optimizer, epoch=3)       # on every rank
 
     Lesson: docs/lessons/ddp_by_hand
     """
-    raise NotImplementedError
+    if dist.get_rank() == 0:
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "epoch": epoch,
+        }
+        unfinished = f"{os.fspath(path)}.unfinished"  # in the same folder, so on the same disk
+        torch.save(state, unfinished)
+        os.replace(unfinished, path)  # one step for everybody who looks
+    dist.barrier()  # the others wait here until the file is complete
 
 
-def load_checkpoint(path, model, optimizer) -> int:
-    """Go on from a checkpoint on every rank.
+def load_checkpoint(
+    path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> int:
+    """Read what ``save_checkpoint`` has written, so that training goes on as if never stopped.
+
+    Every rank calls it, in a new job with the same number of ranks.
+
+    * ``model`` is a new model of the same kind and ``optimizer`` a new optimizer of the same kind
+      that holds its parameters.  Their numbers are others, on each rank different ones.
+    * Afterwards the parameters and buffers of the model, and the optimizer's state, are on every
+      rank what they were when the checkpoint was saved, to the last bit.  So training (without
+      dropout) goes on exactly as it would have done without the stop, momentum included.
+    * The parameters stay the same objects, for ``optimizer`` holds them, and everything stays on
+      the device where ``model`` is.
+    * ``path`` is a ``str`` or a ``pathlib.Path``.
+
+    Returns the ``epoch`` that was saved, as an ``int``, on every rank.
+
+    Example::
+
+        epoch = load_checkpoint("run/last.pt", model, optimizer)        # 3, on every rank
 
     Lesson: docs/lessons/ddp_by_hand
     """
-    raise NotImplementedError
+    # On the CPU first: the file names the GPU of rank 0, and load_state_dict copies to this rank's.
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]
 
 
 if __name__ == "__main__":
