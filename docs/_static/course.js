@@ -62,7 +62,7 @@ function offerNotebook(box) {
   box.querySelector("[data-how-to-start]").hidden = true;
 }
 
-/* ---- the stepper: one step of data parallelism, as recorded by the build ------------------------- */
+/* ---- the steppers: a step of data parallelism, an all-reduce, as recorded by the build ---------- */
 
 const COLUMNS = ["rows", "weights", "outputs", "gradients"];
 const LEFT = 47,
@@ -80,7 +80,8 @@ const WORK = {
 const bytes = (count) => `${count.toLocaleString("en")} B`;
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const gpuOf = (device) => (device === "cpu" ? -1 : Number(device.split(":")[1]));
-const nameOf = (device) => (device === "cpu" ? "CPU" : `GPU ${gpuOf(device)}`);
+const nameOf = (place) =>
+  place === "cpu" ? "CPU" : place.startsWith("cuda:") ? `GPU ${gpuOf(place)}` : place;
 
 function html(tag, attributes, ...children) {
   const made = document.createElement(tag);
@@ -94,6 +95,19 @@ function svg(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   made.append(...children);
   return made;
+}
+
+/* A frame that the build has drawn already. */
+class Drawn {
+  constructor(record, side, gpus) {
+    this.frames = record.runs[gpus][side];
+  }
+
+  draw(index) {
+    const picture = html("div", { class: "course-film" });
+    picture.innerHTML = this.frames[index].svg;
+    return picture;
+  }
 }
 
 /* One side of the stepper: lanes for the devices, columns for what travels. */
@@ -300,12 +314,16 @@ class Stepper {
   constructor(box) {
     this.box = box;
     this.record = JSON.parse(box.querySelector("script").textContent);
-    this.movements = Object.keys(this.record.labels);
+    this.name = `course-stepper-${[...document.querySelectorAll(".course-stepper")].indexOf(box)}`;
     this.index = 0;
     this.gpus = Math.max(...Object.keys(this.record.runs).map(Number));
     this.timer = null;
     this.build();
     this.show(1); // after the start: the first picture shows what the pictures are about
+  }
+
+  get last() {
+    return Object.values(this.record.runs[this.gpus])[0].length - 1;
   }
 
   build() {
@@ -314,19 +332,8 @@ class Stepper {
     this.sides = Object.fromEntries(
       Object.entries(this.record.sides).map(([side, about]) => [side, this.buildSide(side, about)]),
     );
-    this.chips = this.movements.map((movement, index) => {
-      const chip = html("button", { type: "button" }, this.record.labels[movement]);
-      chip.addEventListener("click", () => {
-        this.pause();
-        this.show(index);
-      });
-      return chip;
-    });
-    this.list = html(
-      "ol",
-      { class: "course-movements" },
-      ...this.chips.map((chip) => html("li", {}, chip)),
-    );
+    this.list = html("ol", { class: "course-movements" });
+    this.buildChips();
     this.status = html("p", { class: "course-heard", role: "status" });
     stage.append(
       this.chooser(),
@@ -337,14 +344,28 @@ class Stepper {
         ...Object.values(this.sides).map((side) => side.figure),
       ),
       this.buttons(),
-      legend(),
+      ...(this.record.drawn ? [] : [legend()]), // a drawn frame brings its own
       this.status,
     );
     stage.setAttribute("role", "group");
-    stage.setAttribute("aria-label", "One training step, movement by movement");
+    stage.setAttribute("aria-label", this.record.title);
     stage.tabIndex = 0; // a click on the drawing, or Tab, and the keys work
     stage.addEventListener("keydown", (event) => this.key(event));
     this.listenToSwipes(stage);
+  }
+
+  /* One button per step; how many there are may depend on the number of GPUs or ranks. */
+  buildChips() {
+    const frames = Object.values(this.record.runs[this.gpus])[0];
+    this.chips = frames.map((frame, index) => {
+      const chip = html("button", { type: "button" }, frame.label);
+      chip.addEventListener("click", () => {
+        this.pause();
+        this.show(index);
+      });
+      return chip;
+    });
+    this.list.replaceChildren(...this.chips.map((chip) => html("li", {}, chip)));
   }
 
   buildSide(side, about) {
@@ -367,12 +388,13 @@ class Stepper {
   }
 
   chooser() {
-    const group = html("fieldset", { class: "course-gpus" }, html("legend", {}, "GPUs"));
+    const group = html("fieldset", { class: "course-gpus" }, html("legend", {}, this.record.unit));
     Object.keys(this.record.runs).forEach((gpus) => {
-      const choice = html("input", { type: "radio", name: "course-gpus", value: gpus });
+      const choice = html("input", { type: "radio", name: this.name, value: gpus });
       choice.checked = Number(gpus) === this.gpus;
       choice.addEventListener("change", () => {
         this.gpus = Number(gpus);
+        this.buildChips();
         this.show(this.index);
       });
       group.append(html("label", {}, choice, gpus));
@@ -409,11 +431,11 @@ class Stepper {
   }
 
   show(wanted) {
-    const index = Math.min(Math.max(wanted, 0), this.movements.length - 1);
+    const index = Math.min(Math.max(wanted, 0), this.last);
     const forward = index > this.index;
     this.index = index;
     for (const [side, parts] of Object.entries(this.sides)) {
-      const drawing = new Drawing(this.record, side, this.gpus);
+      const drawing = new (this.record.drawn ? Drawn : Drawing)(this.record, side, this.gpus);
       const frame = drawing.frames[index];
       const sent = sum(
         drawing.frames.slice(0, index + 1).flatMap((f) => f.copies.map((c) => c.bytes)),
@@ -422,7 +444,7 @@ class Stepper {
       parts.picture.classList.toggle("course-moving", forward);
       parts.code.textContent = frame.code || "\u00a0";
       parts.says.textContent = frame.says;
-      parts.total.textContent = `${bytes(sent)} sent so far`;
+      parts.total.textContent = frame.total ?? `${bytes(sent)} sent so far`;
     }
     this.chips.forEach((chip, i) => {
       if (i === index) chip.setAttribute("aria-current", "step");
@@ -433,7 +455,7 @@ class Stepper {
     const chip = this.chips[index]; // on a phone the list of movements is a strip that scrolls
     this.list.scrollTo({ left: chip.offsetLeft - (this.list.clientWidth - chip.offsetWidth) / 2 });
     this.back.disabled = index === 0;
-    this.next.disabled = index === this.movements.length - 1;
+    this.next.disabled = index === this.last;
     this.count.textContent = this.place();
     this.box.querySelectorAll("[data-gpus]").forEach((table) => {
       table.hidden = Number(table.dataset.gpus) !== this.gpus;
@@ -442,14 +464,14 @@ class Stepper {
   }
 
   place() {
-    return `${this.index} of ${this.movements.length - 1}`;
+    return `${this.index} of ${this.last}`;
   } // the start is number 0
 
   say() {
     const told = Object.entries(this.record.sides).map(([side, { title }]) =>
       spoken(title, this.record.runs[this.gpus][side][this.index]),
     );
-    const label = this.record.labels[this.movements[this.index]];
+    const label = this.chips[this.index].textContent;
     this.status.textContent = `${label}, ${this.place()}. ${told.join(" ")}`;
   }
 
@@ -459,10 +481,10 @@ class Stepper {
       return;
     }
     this.play.textContent = "Pause";
-    this.show(this.index === this.movements.length - 1 ? 0 : this.index + 1);
+    this.show(this.index === this.last ? 0 : this.index + 1);
     this.timer = setInterval(() => {
       this.show(this.index + 1);
-      if (this.index === this.movements.length - 1) this.pause();
+      if (this.index === this.last) this.pause();
     }, 3500);
   }
 
@@ -477,7 +499,7 @@ class Stepper {
       ArrowRight: this.index + 1,
       ArrowLeft: this.index - 1,
       Home: 0,
-      End: this.movements.length - 1,
+      End: this.last,
     };
     const inChooser = event.target.matches("input"); // there, arrow keys choose the number of GPUs
     if (event.key in places && !inChooser) {

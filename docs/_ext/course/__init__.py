@@ -37,6 +37,7 @@
     .. exercise-module:: data_parallel          all exercises of a module in full
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. dp-stepper::                             one step of data parallelism, movement by movement
+    .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
     .. course-path::                            the lessons with their times (landing page)
 
 Rules the build holds: Python in a lesson stands in ``.. run::`` (or is ``literalinclude``d from a
@@ -47,10 +48,10 @@ Formulas: ``:math:`` and ``.. math::``, MathML at build time. The notebook's pag
 there has a label: ``:ref:`split <exercise-data_parallel-split>```.
 """
 
-from course import boxes, cells, element, exercises, mathml, notebooks, path, quiz, stepper
+from course import boxes, cells, element, exercises, mathml, notebooks, path, quiz, ring, stepper
 
 
 def setup(app):
-    for part in (element, mathml, notebooks, path, boxes, quiz, cells, exercises, stepper):
+    for part in (element, mathml, notebooks, path, boxes, quiz, cells, exercises, stepper, ring):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

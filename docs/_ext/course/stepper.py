@@ -5,23 +5,19 @@ The numbers come from ``recording.py``, run once per state of the code; the word
 which our script draws the animation.
 """
 
-import json
-import subprocess
-import sys
 import tomllib
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 from docutils import nodes
-from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from course.element import html, raw, text
-from course.execution import state_of_the_code
+from course import stepping
+from course.element import html, text
 
 HERE = Path(__file__).resolve().parent
 SOURCES = [HERE / "recording.py", HERE / "film.py", HERE / "stepper.toml"]
+TITLE = "One training step, movement by movement"
 SIDES = {
     "hand": ("By hand", "replicates once, broadcasts after every step"),
     "dp": ("nn.DataParallel", "replicates in every forward, no broadcast after the step"),
@@ -31,24 +27,6 @@ SIDES = {
 @cache
 def words():
     return tomllib.loads((HERE / "stepper.toml").read_text(encoding="utf-8"))
-
-
-def record(folder):
-    """The recorded runs, from ``folder`` while neither code nor recording changed."""
-    key = sha256(state_of_the_code().encode())
-    for source in SOURCES:
-        key.update(source.read_bytes())
-    kept = folder / f"dp_step-{key.hexdigest()[:16]}.json"
-    if not kept.exists():
-        command = [sys.executable, str(HERE / "recording.py")]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        if ran.returncode:
-            raise ExtensionError(f"recording.py failed:\n{ran.stderr}")
-        folder.mkdir(exist_ok=True)
-        for old in folder.glob("dp_step-*.json"):
-            old.unlink(missing_ok=True)
-        kept.write_text(ran.stdout, encoding="utf-8")
-    return json.loads(kept.read_text(encoding="utf-8"))
 
 
 def listed(numbers):
@@ -70,33 +48,19 @@ def with_words(recorded):
                 said = words()[frame["movement"]]
                 frame["says"] = said[side].format(rows=rows, gpus=size)
                 frame["code"] = said[f"{side}_code"]
-    labels = {movement: said["label"] for movement, said in words().items()}
+                frame["label"] = said["label"]
     sides = {side: {"title": title, "habit": habit} for side, (title, habit) in SIDES.items()}
-    return {**recorded, "labels": labels, "sides": sides}
+    return {**recorded, "title": TITLE, "unit": "GPUs", "sides": sides}
 
 
 class Stepper(SphinxDirective):
     def run(self):
-        recorded = with_words(record(Path(self.env.srcdir) / "_recorded"))
-        for source in SOURCES:
-            self.env.note_dependency(str(source))
-        # "</" would end the script element early.
-        data = json.dumps(recorded, separators=(",", ":")).replace("</", "<\\/")
-        tables = [table(size, run, recorded["labels"]) for size, run in recorded["runs"].items()]
-        numbers = html(
-            "details",
-            html("summary", text("Every movement and every copy, as a table")),
-            *tables,
-            classes=["course-numbers"],
-            open="",
-        )
-        label = html("p", text("One training step, movement by movement"), classes=["course-label"])
-        stage = html("div", classes=["course-stage"])
-        script = raw(f'<script type="application/json">{data}</script>')
-        return [html("div", label, stage, numbers, script, classes=["course-stepper"])]
+        recorded = with_words(stepping.recorded(self.env, "dp_step", SOURCES))
+        tables = [table(size, run) for size, run in recorded["runs"].items()]
+        return [stepping.box(recorded, "Every movement and every copy, as a table", tables)]
 
 
-def table(size, run, labels):
+def table(size, run):
     """One run as a table: a row per movement, a column per side."""
     head = html(
         "tr",
@@ -107,7 +71,7 @@ def table(size, run, labels):
     )
     body = html("tbody")
     for hand, dp in zip(run["hand"], run["dp"], strict=True):
-        name = html("th", text(labels[hand["movement"]]), scope="row")
+        name = html("th", text(hand["label"]), scope="row")
         body += html("tr", name, told("hand", hand), told("dp", dp))
     totals = (
         html("td", html("p", text(f"{total(run[side]):,} B")), data_side=title)
