@@ -14,6 +14,8 @@ from typing import Any
 
 from multigpu.ranks.calls import ROOTED, Call, Span
 
+ABOUT_CALLS = ("wait", "completed", "done", "failed")
+
 
 @dataclass(frozen=True)
 class Transfer:

@@ -1,0 +1,151 @@
+"""What each rank is doing, as far as it has said so."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multigpu.ranks.calls import Call
+from multigpu.ranks.wording import place
+
+ThreadAlive = Callable[[int, int], bool]  # (rank, native thread id): may this thread still act?
+
+
+@dataclass
+class RankState:
+    """One rank: how far it is, what its threads wait for, how it ended."""
+
+    rank: int
+    calls: dict[int, Call] = field(default_factory=dict)  # by the rank's own number
+    main: int | None = None  # native id of its main thread
+    waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
+    joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
+    threads: set[int] = field(default_factory=set)  # those that have communicated
+    raised: Mapping[str, Any] | None = None  # its `raised` frame
+    left: Mapping[str, Any] | None = None  # its `left` frame: os._exit was called
+    returned: bool = False
+    status: int | None = None  # of the process, once it is gone
+
+    def hear(self, frame: Mapping[str, Any], call: Call | None) -> None:
+        """Take in one frame; `call` is the one that it is about."""
+        phase = frame["phase"]
+        if call is not None:
+            self.calls[call.id] = call
+        if phase == "started":
+            self.main = frame.get("thread", frame.get("pid"))
+        elif phase == "call":
+            self.threads.add(frame["thread"])
+        elif phase == "wait":
+            self.threads.add(frame["thread"])
+            self.waits[frame["thread"]] = frame["id"]
+        elif phase in ("done", "failed"):
+            self.waits = {t: number for t, number in self.waits.items() if number != frame["id"]}
+        elif phase == "joining":
+            self.joins[frame["thread"]] = frame["on"]
+        elif phase == "joined":
+            self.joins.pop(frame["thread"], None)
+        elif phase == "raised":
+            self.raised = frame
+        elif phase == "left":
+            self.left = frame
+        elif phase == "returned":
+            self.returned = True
+
+    @property
+    def gone(self) -> bool:
+        """Whether its process is no more."""
+        return self.status is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether its function has ended, in whatever way."""
+        return self.returned or self.raised is not None or self.gone
+
+    def waiting_in(self) -> list[Call]:
+        """The calls that threads of this rank wait for now; the main thread's comes first."""
+        if self.gone:
+            return []
+        threads = sorted(self.waits, key=lambda thread: thread != self.main)
+        calls = [self.calls[number] for number in map(self.waits.__getitem__, threads)]
+        return [call for call in calls if call.is_open]
+
+    def can_act(self, thread_alive: ThreadAlive) -> bool:
+        """Whether any thread may go on without another rank's help.
+
+        A thread counts if it is the main one or has communicated. It cannot go on while it waits
+        for a call or joins a thread that cannot go on, nor if it is no more.
+        """
+        if self.gone:
+            return False
+        counted = set(self.threads)
+        if self.main is not None and not self.over:
+            counted.add(self.main)
+        return any(
+            not self._blocked(thread, thread_alive)
+            for thread in counted
+            if not (self.over and thread == self.main)
+        )
+
+    def _blocked(self, thread: int, thread_alive: ThreadAlive) -> bool:
+        seen: set[int] = set()
+        while thread in self.joins and thread not in seen:
+            seen.add(thread)
+            thread = self.joins[thread]
+        if thread in seen:  # threads that join each other
+            return True
+        if thread in self.waits:
+            return self.calls[self.waits[thread]].is_open
+        if seen and thread not in self.threads:  # it has not communicated yet: it may still do so
+            return not thread_alive(self.rank, thread)
+        return not thread_alive(self.rank, thread)
+
+    def last_call(self) -> Call | None:
+        """The call that was begun last."""
+        return next(reversed(self.calls.values()), None)
+
+    def own_calls(self, op: str, group: str) -> int:
+        """How many calls of this kind it has begun in a group."""
+        return sum(call.op == op and call.group == group for call in self.calls.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `Finding.details`: plain data."""
+        waiting = [_plain(call) for call in self.waiting_in()]
+        last = self.last_call()
+        return {
+            "rank": self.rank,
+            "state": self._word(bool(waiting)),
+            "waits": waiting,
+            "last": _plain(last) if last else None,
+            "status": self.status,
+        }
+
+    def _word(self, waiting: bool) -> str:
+        if self.raised is not None:
+            return "raised"
+        if self.returned:
+            return "returned"
+        if self.gone:
+            return "gone"
+        return "waiting" if waiting else "computing"
+
+
+def _plain(call: Call) -> dict[str, Any]:
+    return {
+        "op": call.op,
+        "via": call.via,
+        "group": call.group,
+        "members": list(call.members),
+        "nth": call.nth,
+        "root": call.root,
+        "peer": call.peer,
+        "tag": call.tag,
+        "file": call.file,
+        "line": call.line,
+        "place": place(call.file, call.line),
+    }
+
+
+def open_calls(states: list[RankState]) -> Iterator[Call]:
+    """Every call of every living rank that is not over."""
+    for state in states:
+        if not state.gone:
+            yield from (call for call in state.calls.values() if call.is_open)
