@@ -48,7 +48,6 @@ class Call:
     function: str
     time: float  # said just before the call
     waited: float | None = None  # the (first) wait began
-    completed: float | None = None  # the backend was done with it (async collectives)
     end: float | None = None  # a wait returned, or the call failed
     changed: bool = False  # the caller's buffer was written between start and wait
     completed: float | None = None  # an async collective was over, waited for or not
@@ -66,8 +65,6 @@ class Call:
         """This call after a later frame about it: `wait`, `completed`, `done` or `failed`."""
         if frame["phase"] == "wait":
             return self if self.waited is not None else replace(self, waited=frame["time"])
-        if frame["phase"] == "completed":
-            return replace(self, completed=frame["time"])
         if frame["phase"] == "completed":
             return replace(self, completed=frame["time"])
         if frame["phase"] == "failed":
