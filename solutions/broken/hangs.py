@@ -174,7 +174,7 @@ if __name__ == "__main__":
 
     def reordered():
         """Rank 1 has filled its dict in another order."""
-        tensors = {"loss": torch.ones(()), "confusion": torch.ones(3, 3), "rows": torch.ones(())}
+        tensors = {"confusion": torch.ones(3, 3), "loss": torch.ones(()), "rows": torch.ones(())}
         if dist.get_rank() == 1:
             tensors = dict(reversed(tensors.items()))
         reordered_reductions(tensors)
