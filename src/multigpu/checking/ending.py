@@ -18,6 +18,8 @@ class Ending:
     report: dict[str, Any]
     exercise: Exercise
     path: Path
+    limits: dict[str, Any]
+    rank: int | None = None  # where several workers ran
 
     @cached_property
     def phases(self) -> dict[str, dict[str, Any]]:
@@ -65,4 +67,6 @@ class Ending:
 
     def refused(self, status: Status, message_id: str, message: str) -> Refused:
         """The exception that ends the check."""
+        if self.rank is not None:
+            message = message.replace("came: ", f"came: rank {self.rank}: ", 1)
         return Refused(status, message_id, message, output=self.output)

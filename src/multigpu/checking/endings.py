@@ -26,28 +26,28 @@ MESSAGES_ONLY = "Use send, recv, isend, irecv or batch_isend_irecv."
 
 def refuse_bad_ending(ending: Ending) -> None:
     """Return only if an answer came and the worker ended cleanly, else raise Refused."""
-    for judge in (_fault, _forbidden, _excess, explain_exception, _died, _unclean):
+    for judge in (fault, forbidden, excess, explain_exception, died, unclean):
         refused = judge(ending)
         if refused is not None:
             raise refused
 
 
-def _fault(ending: Ending) -> Refused | None:
-    fault = ending.phases.get("fault", {}).get("traceback", "").strip()
-    if not fault and (ending.report["status"] != BROKEN or "left" in ending.phases):
+def fault(ending: Ending) -> Refused | None:
+    text = ending.phases.get("fault", {}).get("traceback", "").strip()
+    if not text and (ending.report["status"] != BROKEN or "left" in ending.phases):
         return None
     if "importing" not in ending.phases:
-        raise CheckerFault(f"the worker could not start:\n{fault}")
+        raise CheckerFault(f"the worker could not start:\n{text}")
     return ending.refused(
         "crash",
         "broke_checker",
         "came: after your code had run, its result could not be handed over. "
-        f"{fault.rpartition(chr(10))[2]}\n"
+        f"{text.rpartition(chr(10))[2]}\n"
         "usually: the code changed or closed something that belongs to Python or torch itself.",
     )
 
 
-def _forbidden(ending: Ending) -> Refused | None:
+def forbidden(ending: Ending) -> Refused | None:
     for phase in ("raised", "returning"):
         used = ending.phases.get(phase, {}).get("used")
         if used:
@@ -69,22 +69,22 @@ def refused_name(name: str, where: str, exercise: Exercise) -> Refused:
     )
 
 
-def _excess(ending: Ending) -> Refused | None:
-    excess, limits = ending.report["excess"], ending.report["limits"]
-    if excess is None:
+def excess(ending: Ending) -> Refused | None:
+    passed, limits = ending.report["excess"], ending.limits
+    if passed is None:
         return None
-    if excess == "memory":
+    if passed == "memory":
         return ending.refused("crash", "memory", _memory_message(limits["host_memory"]))
-    if excess == "processes":
+    if passed == "processes":
         message = f"came: your code started more than {limits['processes']} processes."
         return ending.refused("crash", "processes", message)
-    came, cause = HANG_MESSAGES[excess].format(**limits), HANG_CAUSES[excess]
+    came, cause = HANG_MESSAGES[passed].format(**limits), HANG_CAUSES[passed]
     if "ending" in ending.phases:
         came = f"{ending.exercise.function} returned, but the program does not end: " + came
         cause = "a thread was started and never joined, or never told to stop."
     stood = ending.stood
     lines = [f"came: {came}", f"usually: {cause}"] + ([f"where: {stood}"] if stood else [])
-    return ending.refused("hang", f"hang_{excess}", "\n".join(lines))
+    return ending.refused("hang", f"hang_{passed}", "\n".join(lines))
 
 
 def _memory_message(limit: int) -> str:
@@ -94,7 +94,7 @@ def _memory_message(limit: int) -> str:
     )
 
 
-def _died(ending: Ending) -> Refused | None:
+def died(ending: Ending) -> Refused | None:
     status = ending.report["status"]
     if status == 0 and "ended" in ending.phases:
         return None
@@ -114,7 +114,7 @@ def _died(ending: Ending) -> Refused | None:
     )
 
 
-def _unclean(ending: Ending) -> Refused | None:
+def unclean(ending: Ending) -> Refused | None:
     if ending.report["foreign"]:
         return ending.refused(
             "crash",

@@ -1,5 +1,6 @@
 """What a check holds in its hands: ``learner.run`` runs the learner's code in a worker."""
 
+import io
 import os
 import sys
 import types
@@ -10,32 +11,21 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from multigpu.checking.answers import Answer, RankAnswer, read
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.ending import Ending
 from multigpu.checking.endings import refuse_bad_ending
+from multigpu.checking.rank_endings import endings_of, refuse_bad_endings
 from multigpu.checking.request import Request
 from multigpu.checking.submission import Submission
 from multigpu.checking.tracing import return_lines
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import ServerDied, WarmServer
-from multigpu.checking.wire import Unreadable, decode
+from multigpu.ranks.findings import Finding
 from multigpu.ranks.limits import Limits
+from multigpu.ranks.trace import Trace
 
 Drive = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back from one run that ended cleanly.
-
-    ``result`` is what the drive returned: plain data, Returned for tensors, Foreign for all else.
-    ``where`` is the line from which the exercise's function returned last ("data_parallel.py:41").
-    """
-
-    result: Any
-    where: str
-    output: str
-    seconds: float
 
 
 @dataclass
@@ -47,7 +37,7 @@ class Learner:
     submission: Submission
     backing: str = "cpu"
     limits: Limits = field(default_factory=Limits)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Answer | RankAnswer] = field(default_factory=list)
 
     def run(
         self, drive: Drive, *arguments: Any, gpus: int, memory: str = "8 GiB", **limits: float
@@ -59,43 +49,78 @@ class Learner:
 
         Raises Refused with the right status when no answer came: the check goes no further then.
         """
-        path = self.submission.path(self.exercise)
+        request = self._request(limits, gpus=gpus, memory=memory)
+        report, blob = self._ask(request, by_value(drive, arguments))
+        ending = Ending(report, **self._about(request))
+        refuse_bad_ending(ending)
+        answer = Answer(read(blob, ending), ending.where, ending.output, report["seconds"])
+        self.answers.append(answer)
+        return answer
+
+    def run_ranks(
+        self,
+        drive: Drive,
+        *arguments: Any,
+        world: int,
+        memory: str | None = None,
+        **limits: float,
+    ) -> RankAnswer:
+        """Run ``drive(submission, *arguments)`` on ``world`` ranks, each in its own worker.
+
+        ``torch.distributed`` is initialised before the learner's module is imported, and every call
+        of it is traced.  Otherwise as ``run``: an answer and a clean end of every rank, or Refused.
+        Where ranks got stuck or disagree the exception has a ``finding``, so that a check which
+        knows more can catch it and say so.
+        """
+        request = self._request(limits, ranks=world, memory=memory)
+        report, blob = self._ask(request, by_value(drive, arguments))
+        endings = endings_of(report, **self._about(request))
+        finding = Finding.of(report["finding"]) if report["finding"] else None
+        trace = Trace.from_frames([ending.report["said"] for ending in endings])
+        refuse_bad_endings(endings, finding, trace)
+        blobs, results = io.BytesIO(blob), []
+        for ending in endings:
+            results.append(read(blobs.read(ending.report["answer"]), ending))
+        answer = RankAnswer(
+            results=results,
+            trace=trace,
+            wheres=[ending.where for ending in endings],
+            outputs=[ending.output for ending in endings],
+            seconds=report["seconds"],
+        )
+        self.answers.append(answer)
+        return answer
+
+    def _request(self, limits: dict[str, float], **where: Any) -> Request:
+        """What the server needs to know.  Raises Refused when there is no module to run."""
         source = self.submission.source(self.exercise)
-        request = Request(
-            path=str(path),
+        return Request(
+            path=str(self.submission.path(self.exercise)),
             source=source,
             return_lines=return_lines(source),
             function=self.exercise.function,
             signature=self.exercise.signature,
             refused=self.exercise.chapter.refused,
-            gpus=gpus,
-            memory=memory,
-            backing=self.backing,
             limits=replace(self.limits, **limits),  # type: ignore[arg-type]
+            backing=self.backing,
+            **where,
         )
+
+    def _about(self, request: Request) -> dict[str, Any]:
+        """What every ending of this run has in common."""
+        path, limits = self.submission.path(self.exercise), asdict(request.limits)
+        return {"exercise": self.exercise, "path": path, "limits": limits}
+
+    def _ask(self, request: Request, payload: bytes) -> tuple[dict[str, Any], bytes]:
         try:
-            report, blob = self.server.ask(request.header(), by_value(drive, arguments))
+            return self.server.ask(request.header(), payload)
         except ServerDied as death:
             raise Refused("crash", "killed_checker", KILLED.format(death=death)) from None
-        ending = Ending(report | {"limits": asdict(request.limits)}, self.exercise, path)
-        refuse_bad_ending(ending)
-        try:
-            result = decode(blob)
-        except Unreadable as error:
-            raise ending.refused("crash", "broke_checker", GARBLED.format(error=error)) from None
-        answer = Answer(result, ending.where, ending.output, report["seconds"])
-        self.answers.append(answer)
-        return answer
 
 
 KILLED = """\
 came: the process that watches over your code ended while your code ran. {death}
 usually: your code sends a signal to its parent process, or to all processes."""
-
-
-GARBLED = """\
-came: after your code had run, its result could not be read. {error}
-usually: the code changed something that belongs to Python or torch itself."""
 
 
 def by_value(drive: Drive, arguments: tuple[Any, ...]) -> bytes:

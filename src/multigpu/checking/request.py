@@ -14,8 +14,8 @@ class Request:
     """One run of a learner's module.
 
     ``source`` is the text of ``path``, so that judge and worker speak of the same version even
-    while the learner saves a new one.  ``gpus`` virtual GPUs are there, or real ones when
-    ``backing`` is "real".
+    while the learner saves a new one.  Either one worker has ``gpus`` GPUs: virtual ones, or real
+    ones when ``backing`` is "real".  Or there are ``ranks`` workers that form a process group.
     """
 
     path: str
@@ -24,10 +24,11 @@ class Request:
     function: str
     signature: Signature
     refused: tuple[str, ...]
-    gpus: int
-    memory: str
-    backing: str
     limits: Limits
+    backing: str
+    gpus: int = 0
+    ranks: int = 0
+    memory: str | None = None  # of each GPU, or of each rank
 
     def header(self) -> dict[str, Any]:
         """As plain data, for the wire."""

@@ -15,11 +15,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
+from multigpu.checking.rank_supervision import RankSupervision
 from multigpu.checking.request import Request
 from multigpu.checking.supervision import JudgeGone, Supervision
-from multigpu.checking.worker import Channels, live
+from multigpu.checking.worker import Channels, Rank, live
 from multigpu.ranks import family
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.lean import spare_the_compiler
@@ -47,7 +49,8 @@ def warm_up() -> None:
     import safetensors.torch  # noqa: F401
     import torch.utils.serialization.config
 
-    import multigpu.gpus.machine  # noqa: F401
+    import multigpu.gpus.machine
+    import multigpu.ranks.tracing  # noqa: F401
 
     torch.set_num_threads(1)
     spare_the_compiler()
@@ -57,26 +60,56 @@ def warm_up() -> None:
 
 
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Run one worker and report how it ended."""
+    """Run one worker, or one per rank, and report how it ended."""
     folder = tempfile.mkdtemp(prefix="multigpu-check-")
-    names = ("mouth", "output", "stack", "lifeline")
+    try:
+        if request.ranks:
+            return serve_ranks(request, payload, judge, folder)
+        token = secrets.token_bytes(16)
+        with forked(request, payload, folder, token) as (pid, readers, _):
+            return Supervision(pid, readers, limits=request.limits, judge=judge).watch(token)
+    finally:
+        remove(folder)
+
+
+def serve_ranks(
+    request: Request, payload: bytes, judge: socket.socket, folder: str
+) -> tuple[dict[str, Any], bytes]:
+    """Run one worker per rank."""
+    token = secrets.token_bytes(16)
+    with contextlib.ExitStack() as stack:
+        members = []
+        for number in range(request.ranks):
+            rank = Rank(number, request.ranks, os.path.join(folder, "store"))
+            own = os.path.join(folder, f"rank{number}")
+            os.mkdir(own)
+            members.append(stack.enter_context(forked(request, payload, own, token, rank)))
+        return RankSupervision(members, limits=request.limits, judge=judge).watch(token)
+
+
+@contextlib.contextmanager
+def forked(
+    request: Request, payload: bytes, folder: str, token: bytes, rank: Rank | None = None
+) -> Iterator[tuple[int, dict[str, int], int]]:
+    """A worker in ``folder``: its process, our ends of its pipes, and what releases it."""
+    names = ("mouth", "output", "stack", "lifeline", "release")
     pipes = {name: os.pipe() for name in names}
     readers = {name: pipes[name][0] for name in names[:3]}
     ours = [*readers.values(), pipes["lifeline"][1]]
-    theirs = [*(pipes[name][1] for name in names[:3]), pipes["lifeline"][0]]
-    token, server, prctl = secrets.token_bytes(16), os.getpid(), family.bind_prctl()
+    theirs = [*(pipes[name][1] for name in names[:3]), pipes["lifeline"][0], pipes["release"][0]]
+    server, prctl = os.getpid(), family.bind_prctl()
     try:
         pid = os.fork()
         if pid == 0:
             os.chdir(folder)
-            live(request, payload, Channels(*theirs), token=token, prctl=prctl, server=server)
+            channels = Channels(*theirs) if rank else Channels(*theirs[:4])
+            live(request, payload, channels, token=token, prctl=prctl, server=server, rank=rank)
         for descriptor in theirs:
             os.close(descriptor)
-        return Supervision(pid, readers, limits=request.limits, judge=judge).watch(token)
+        yield pid, readers, pipes["release"][1]
     finally:
-        for descriptor in ours:
+        for descriptor in (*ours, pipes["release"][1]):
             os.close(descriptor)
-        remove(folder)
 
 
 def remove(folder: str) -> None:

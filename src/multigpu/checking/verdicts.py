@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from multigpu.ranks.findings import Finding
 
 Status = Literal["pass", "wrong", "hang", "crash", "not_started", "missing_file", "checker_fault"]
 
@@ -55,12 +58,21 @@ def printable(text: str) -> str:
 class Refused(Exception):
     """A submission does not pass: status, message id and message of the verdict to come."""
 
-    def __init__(self, status: Status, message_id: str, message: str, *, output: str = "") -> None:
+    def __init__(
+        self,
+        status: Status,
+        message_id: str,
+        message: str,
+        *,
+        output: str = "",
+        finding: "Finding | None" = None,
+    ) -> None:
         self.status = status
         self.message_id = message_id
         self.message = printable(message)
         super().__init__(self.message)
         self.output = output
+        self.finding = finding  # where ranks got stuck or disagree
 
 
 class Wrong(Refused):
@@ -68,7 +80,8 @@ class Wrong(Refused):
 
     ``message_id`` is ``"<exercise function>.<mistake>"``.  ``expected`` and ``came`` are seen from
     the learner's side and hold the learner's numbers; ``usually`` says which mistake does this;
-    ``where`` is ``answer.where``.
+    ``where`` is ``answer.where``.  ``status="hang"`` is for a check that knows better than the
+    general message why ranks got stuck.
     """
 
     def __init__(
@@ -79,8 +92,9 @@ class Wrong(Refused):
         came: str,
         usually: str,
         where: str | None = None,
+        status: Status = "wrong",
     ) -> None:
-        super().__init__("wrong", message_id, explain(expected, came, usually, where))
+        super().__init__(status, message_id, explain(expected, came, usually, where))
 
 
 def explain(expected: str, came: str, usually: str, where: str | None) -> str:

@@ -14,10 +14,11 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from multigpu.checking.loading import find, first_line, load
 from multigpu.checking.raised import SHOWN_TEXT, describe_exception
@@ -26,9 +27,6 @@ from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
 from multigpu.ranks import family
 from multigpu.ranks.frames import Mouth
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,27 @@ class Channels:
     output: int  # what the learner's code prints
     stack: int  # where the code stands, when asked or when it dies
     lifeline: int  # closes when the server is gone
+    release: int | None = None  # closes when a rank that is done may leave
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which one of several workers this is."""
+
+    rank: int
+    world: int
+    store: str  # the file through which they find each other
 
 
 def live(
-    request: Request, payload: bytes, channels: Channels, *, token: bytes, prctl: Any, server: int
+    request: Request,
+    payload: bytes,
+    channels: Channels,
+    *,
+    token: bytes,
+    prctl: Any,
+    server: int,
+    rank: Rank | None = None,
 ) -> NoReturn:
     """Run one request and end the process.  Called right after the fork."""
     family.die_with_parent(prctl, server)
@@ -51,9 +66,11 @@ def live(
     leave = os._exit
     os._exit = _reporting_exit(mouth, leave)  # type: ignore[assignment]
     try:
-        run(request, payload, mouth)
+        run(request, payload, mouth, rank)
         mouth.say({"phase": "ending"})
         finish()
+        if channels.release is not None:  # others may still need what this process has to give
+            os.read(channels.release, 1)
         mouth.say({"phase": "ended"})
         leave(0)
     except BaseException:  # a fault of ours, or the learner's code broke what we use
@@ -68,7 +85,8 @@ def enter_own_world(channels: Channels, request: Request) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, channels.output), (2, channels.output)):
         os.dup2(source, target)
-    keep = sorted({channels.mouth, channels.stack, channels.lifeline})
+    wanted = (channels.mouth, channels.stack, channels.lifeline, channels.release)
+    keep = sorted({descriptor for descriptor in wanted if descriptor is not None})
     for low, high in zip([2, *keep], [*keep, 65536], strict=True):
         os.closerange(low + 1, high)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -119,14 +137,14 @@ def _reporting_exit(mouth: Mouth, leave: Callable[[int], NoReturn]) -> Callable[
     return _exit
 
 
-def run(request: Request, payload: bytes, mouth: Mouth) -> None:
+def run(request: Request, payload: bytes, mouth: Mouth, rank: Rank | None) -> None:
     """Everything from the drive's arrival to the answer's departure."""
     import cloudpickle  # type: ignore[import-untyped]
     import torch
 
     drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
     tracer = Tracer(request.path, request.return_lines, forbidden_code(request.refused))
-    with machine(request) as (devices, tensor_types):
+    with joined(rank, mouth) if rank else machine(request) as (given, tensor_types):
         encoder = Encoder(tensor_types)
         torch.manual_seed(0)
         random.seed(0)  # Python seeds it anew in every forked process
@@ -137,19 +155,24 @@ def run(request: Request, payload: bytes, mouth: Mouth) -> None:
             exercise = find(submission, request)
             tracer.watch(exercise)
             mouth.say({"phase": "running"})
-            result = drive(submission, devices, *arguments)
+            result = drive(submission, *given, *arguments)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             tracer.stop()
-            mouth.say({"phase": "raised", **describe_exception(error), **notes(tracer)})
+            said = {**describe_exception(error), **notes(tracer), "time": time.monotonic()}
+            mouth.say({"phase": "raised", **said})
             return
         tracer.stop()
         mouth.say({"phase": "returning", **notes(tracer), "line": first_line(exercise)})
         mouth.say({"phase": "answer"}, encoder.encode(result))
+        mouth.say({"phase": "returned", "time": time.monotonic()})
+
+
+Given = tuple[tuple[Any, ...], frozenset[type]]
 
 
 @contextlib.contextmanager
-def machine(request: Request) -> Iterator[tuple[Sequence["torch.device"], frozenset[type]]]:
-    """The GPUs of this run, and the types that count as exactly a tensor on them."""
+def machine(request: Request) -> Iterator[Given]:
+    """The GPUs of this run, as the drive gets them, and the types that are a tensor on them."""
     import torch
 
     from multigpu.gpus import virtual_gpus
@@ -157,10 +180,37 @@ def machine(request: Request) -> Iterator[tuple[Sequence["torch.device"], frozen
 
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter, VirtualTensor})
     if request.backing == "real" or not request.gpus:
-        yield [torch.device("cuda", index) for index in range(request.gpus)], tensor_types
+        yield ([torch.device("cuda", index) for index in range(request.gpus)],), tensor_types
         return
-    with virtual_gpus(request.gpus, memory=request.memory, backing=request.backing) as virtual:
-        yield virtual.devices, tensor_types
+    memory = request.memory or "8 GiB"
+    with virtual_gpus(request.gpus, memory=memory, backing=request.backing) as virtual:
+        yield (virtual.devices,), tensor_types
+
+
+@contextlib.contextmanager
+def joined(rank: Rank, mouth: Mouth) -> Iterator[Given]:
+    """The process group of all ranks, and the types that are a tensor in it.
+
+    The group stays: another rank may still be busy with it when this one is done.
+    """
+    import torch
+    from torch._C._distributed_c10d import FileStore
+    from torch.distributed import init_process_group
+
+    from multigpu.ranks.tracing import start_recording
+
+    os.environ |= {
+        "RANK": str(rank.rank),
+        "LOCAL_RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.world),
+        "LOCAL_WORLD_SIZE": str(rank.world),
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    }
+    start_recording(mouth.say)
+    store = FileStore(rank.store, rank.world)
+    init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world)
+    mouth.say({"phase": "joined_group", "time": time.monotonic()})
+    yield (), frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def notes(tracer: Tracer) -> dict[str, Any]:

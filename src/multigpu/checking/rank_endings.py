@@ -1,0 +1,76 @@
+"""From how the ranks of a run ended to what the learner is told."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from multigpu.checking.answers import by_rank
+from multigpu.checking.ending import Ending
+from multigpu.checking.endings import died, excess, fault, forbidden, refused_name, unclean
+from multigpu.checking.raised import explain_exception
+from multigpu.checking.verdicts import Refused, Status
+from multigpu.ranks.findings import Finding
+from multigpu.ranks.trace import Trace
+
+OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "no_progress": "hang", "mismatch": "wrong"}
+
+
+def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace: Trace) -> None:
+    """Return only if every rank gave an answer and ended cleanly, else raise Refused."""
+    refused = (
+        first_of(endings, fault)
+        or first_of(endings, forbidden)
+        or forbidden_call(endings[0], trace)
+        or of_finding(endings, finding)
+        or first_of(endings, excess)
+        or first_of(by_time(endings), explain_exception)
+        or first_of(endings, died)
+        or first_of(endings, unclean)
+    )
+    if refused is not None:
+        refused.output = by_rank([ending.output for ending in endings])
+        refused.finding = finding
+        raise refused
+
+
+def first_of(
+    endings: Sequence[Ending], judge: Callable[[Ending], Refused | None]
+) -> Refused | None:
+    """The first refusal of a rank, with the rank in it."""
+    return next((refused for ending in endings if (refused := judge(ending))), None)
+
+
+def by_time(endings: Sequence[Ending]) -> list[Ending]:
+    """The rank that raised first comes first: what others raise then is often a consequence."""
+
+    def moment(ending: Ending) -> float:
+        return float(ending.phases.get("raised", {}).get("time", "inf"))
+
+    return sorted(endings, key=moment)
+
+
+def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
+    """Where only messages are allowed: the first other call that the learner's code made."""
+    if not ending.exercise.chapter.messages_only:
+        return None
+    for call in trace.collectives():
+        if ending.is_learners(call.file):
+            return refused_name(call.via, call.place, ending.exercise)
+    return None
+
+
+def of_finding(endings: Sequence[Ending], finding: Finding | None) -> Refused | None:
+    """The verdict on ranks that got stuck, or do not agree."""
+    if finding is None:
+        return None
+    if finding.kind == "exception":
+        return first_of([endings[rank] for rank in finding.ranks], explain_exception)
+    if finding.kind == "exit":
+        return first_of([endings[rank] for rank in finding.ranks], died)
+    lines = [f"came: {finding.message}"]
+    lines += [f"usually: {finding.usually}"] if finding.usually else []
+    return Refused(OF_A_FINDING[finding.kind], finding.kind, "\n".join(lines))
+
+
+def endings_of(report: dict[str, Any], **same: Any) -> list[Ending]:
+    """The ending of each rank."""
+    return [Ending(member, rank=rank, **same) for rank, member in enumerate(report["members"])]
