@@ -1,7 +1,8 @@
-"""Spares a process the two seconds that torch's first optimizer step costs.
+"""Spares a process the seconds that torch's first optimizer step or process group costs.
 
 Optimizers import ``torch._dynamo``, the front end of torch.compile, only to tell it to stay away
-from them.  Where nothing is compiled a stand-in can say that.
+from them, and ``init_process_group`` tells it to forget what it knew.  Where nothing is compiled a
+stand-in can hear that.
 """
 
 import importlib
@@ -12,8 +13,21 @@ from typing import Any
 NAME = "torch._dynamo"
 
 
+class Rules:
+    """What the compiler would know about torch's functions: nothing yet."""
+
+    @staticmethod
+    def clear_lru_cache() -> None:
+        """There is nothing to forget."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real().trace_rules, name)
+
+
 class Standin(types.ModuleType):
-    """Has the two functions that optimizers call; whatever else is asked for loads the real one."""
+    """Has the functions that are called anyway; whatever else is asked for loads the real one."""
+
+    trace_rules = Rules()
 
     def __init__(self) -> None:
         super().__init__(NAME)
@@ -30,10 +44,15 @@ class Standin(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)  # someone looks through all modules
-        if sys.modules.get(NAME) is self:
-            del sys.modules[NAME]
-            del vars(sys.modules["torch"])["_dynamo"]
-        return getattr(importlib.import_module(NAME), name)
+        return getattr(real(), name)
+
+
+def real() -> types.ModuleType:
+    """Torch's own module, in the place of the stand-in from now on."""
+    if isinstance(sys.modules.get(NAME), Standin):
+        del sys.modules[NAME]
+        del vars(sys.modules["torch"])["_dynamo"]
+    return importlib.import_module(NAME)
 
 
 def spare_the_compiler() -> None:
