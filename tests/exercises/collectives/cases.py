@@ -1,0 +1,91 @@
+"""The tensors that the ranks hold in a check: numbers that show which ranks are in a sum.
+
+Element i has a weight from 1 to 9, and rank r holds weight × 100^r.  With three ranks an element of
+weight 3 is 3, 300 and 30000, and the right sum is 30303.  If 60303 came, rank 2 was added twice.
+All sums are whole numbers, exact in every type and in every order of adding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+BASE = 100
+BITS = {torch.int64: 60, torch.float64: 50}  # as far as the large numbers reach
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call.  ``large`` numbers need all bits of their type; ``src`` is for a broadcast."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.int64
+    large: bool = False
+    src: int = 0
+
+    @property
+    def size(self):
+        """The number of elements."""
+        return torch.Size(self.shape).numel()
+
+    def __str__(self):
+        return f"a tensor of shape {self.shape} and dtype {str(self.dtype)[6:]}"
+
+
+def numbers(case, rank, world):
+    """What ``rank`` of ``world`` ranks holds."""
+    held = weights(case) * BASE**rank * scale(case, world)
+    return held.reshape(case.shape).to(case.dtype)
+
+
+def weights(case):
+    """Different for neighbouring elements, so that elements in a wrong place are seen."""
+    return 1 + 2 * torch.arange(case.size) % 9
+
+
+def scale(case, world):
+    """An odd number that makes the numbers as large as the type can hold exactly."""
+    return 2 ** BITS[case.dtype] // (10 * BASE ** (world - 1)) | 1 if case.large else 1
+
+
+def total(case, world):
+    """The right sum."""
+    return sum(numbers(case, rank, world) for rank in range(world))
+
+
+def shares(tensor, case, world):
+    """Per element, how often each rank's own number is in it; None where it is no such sum."""
+    units = (weights(case) * scale(case, world)).tolist()
+    return [
+        _shares(value, unit, world)
+        for value, unit in zip(tensor.flatten().tolist(), units, strict=True)
+    ]
+
+
+def _shares(value, unit, world):
+    if value != value or value in (float("inf"), -float("inf")) or value != int(value):
+        return None
+    quotient, rest = divmod(int(value), unit)
+    if rest or not 0 <= quotient < BASE**world:
+        return None
+    return tuple(quotient // BASE**rank % BASE for rank in range(world))
+
+
+def plain(world):
+    """A size that divides by the number of ranks, in each dtype; the numbers are easy to read."""
+    return [Case((2 * world,), dtype) for dtype in (torch.int64, torch.float32, torch.float64)]
+
+
+def odd(world):
+    """Sizes that do not divide, fewer elements than ranks, any shape, nothing at all, all bits."""
+    return [
+        Case((2 * world + 1,)),
+        Case((3, 5), torch.float32),
+        Case((max(world - 1, 1),), torch.float64),
+        Case((1,)),
+        Case((), torch.float32),
+        Case((0,), torch.float64),
+        Case((2, 0, 3)),
+        Case((7,), large=True),
+        Case((2, 4), torch.float64, large=True),
+        Case((2 * world,)),
+    ]

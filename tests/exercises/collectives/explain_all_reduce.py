@@ -1,0 +1,34 @@
+"""What is wrong with an answer to ``collectives.all_reduce``, in the learner's numbers."""
+
+from multigpu.checking.handles import examine_buffers, examine_handles
+
+from .cases import total
+from .sums import elements, examine_sum, in_words, wrong_elements
+from .telling import examine_road, examine_same_memory, teller
+
+
+def examine(ranks):
+    """Raise Wrong unless every rank holds the sum of all."""
+    right = total(ranks[0].case, ranks[0].world)
+    for came in ranks:
+        wrong = teller("all_reduce", came, "every rank holds the sum of the tensors of all ranks")
+        examine_handles(came.calls, wrong)
+        examine_sum(came, ranks, wrong, by_element=by_element)
+        examine_same_memory(came, right, wrong)
+        examine_buffers(came.calls, wrong)
+        examine_road(came, wrong, ("send", "recv"))
+
+
+def by_element(came, parts, wrong):
+    """The elements are different sums."""
+    bad = wrong_elements(came, parts)
+    part = parts[bad[0]]
+    value = came.tensor.value.flatten()[bad[0]].item()
+    is_sum = f"is {in_words(part)}" if part else f"is {value:.6g}, which is no sum of the ranks'"
+    return wrong(
+        "some_elements",
+        f"on rank {came.rank} {elements(bad)} of {came.case.size} went wrong: element {bad[0]}"
+        f" {is_sum}",
+        "only a part of the tensor was added, parts were mixed up, or a buffer was read before the"
+        " message was there.",
+    )
