@@ -1,0 +1,37 @@
+"""What holds for each worked notebook: stored clean, and it runs from top to bottom in peace."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+VIRTUAL = re.compile(r"This machine has .* virtual ones .*\n")  # what `gpus` says of itself
+
+
+@pytest.fixture(scope="module", params=sorted(path.stem for path in FOLDER.glob("*.ipynb")))
+def notebook_name(request):
+    return request.param
+
+
+def test_it_is_stored_without_outputs(stored):
+    code = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert len(code) >= 10
+    assert [cell.id for cell in code if cell.outputs or cell.execution_count] == []
+    assert stored.metadata.kernelspec.name == "python3"
+
+
+def test_every_cell_runs_without_error_or_warning(cells):
+    unhappy = {
+        name: output
+        for name, cell in cells.items()
+        for output in cell.outputs
+        if output.output_type == "error"
+        or (output.get("name") == "stderr" and not VIRTUAL.fullmatch(output.text))
+    }
+    assert unhappy == {}
+    assert all(cell.execution_count for cell in cells.values())
+
+
+def test_what_cells_print_is_plain_text(cells, printed):
+    assert [name for name in cells if "\x1b" in printed(name)] == []
