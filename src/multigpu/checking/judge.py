@@ -46,9 +46,6 @@ def check_with(
 
     With ``first_only`` an exercise's first failing check ends it, which is quicker.
     """
-    for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):  # made for other people's tests
-        os.environ.pop(variable, None)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
 
     from multigpu.checking.plugin import Checks
@@ -66,17 +63,28 @@ def check_with(
     ]
     files = [str(path) for path in paths if path.is_file()]
     if files:
-        with (
-            quick_imports(),
-            contextlib.redirect_stdout(io.StringIO()),
-            fresh_modules(course.checks),
-        ):
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with own_settings(), quick_imports(), quiet, own_modules(course):
             code = pytest.main([*OPTIONS, f"--rootdir={course.root}", *files], [checks])
         if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
             raise KeyboardInterrupt
         if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             checks.fault = checks.fault or f"pytest ended with exit code {code}"
     return checks.verdicts()
+
+
+@contextlib.contextmanager
+def own_settings() -> Iterator[None]:
+    """Keep out of pytest what the environment says: it is meant for other people's tests."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_")}
+    for name in before:
+        del os.environ[name]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
@@ -90,22 +98,21 @@ def quick_imports() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fresh_modules(folder: Path) -> Iterator[None]:
-    """Import the files of this folder anew, and put back what was imported before."""
+def own_modules(course: Course) -> Iterator[None]:
+    """Import this course's checks anew.  What has their names comes back afterwards.
 
-    def take() -> dict[str, types.ModuleType]:
-        inside = {
-            name: module
-            for name, module in sys.modules.items()
-            if (vars(module).get("__file__") or "").startswith(f"{folder}{os.sep}")
-        }
-        for name in inside:
-            del sys.modules[name]
-        return inside
-
-    before = take()
+    It may be another course's, or an older text of this one's.
+    """
+    package = ".".join(course.checks.relative_to(course.root).parts)
+    before = _take(package)
     try:
         yield
     finally:
-        take()
+        _take(package)
         sys.modules.update(before)
+
+
+def _take(package: str) -> dict[str, types.ModuleType]:
+    """Remove a package and all that is in it from Python's table, and hand it over."""
+    inside = [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+    return {name: sys.modules.pop(name) for name in inside}

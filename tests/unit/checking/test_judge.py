@@ -1,0 +1,57 @@
+"""A run of the checks inside another program leaves that program as it was."""
+
+import contextlib
+import os
+import sys
+import types
+
+import pytest
+
+from multigpu.checking.catalog import Catalog
+from multigpu.checking.judge import check_with, own_modules, own_settings
+
+from .conftest import COURSE
+
+
+@pytest.fixture
+def verdict(server):
+    def verdict():
+        (verdict,) = check_with(
+            server, [Catalog(COURSE).one("split")], COURSE, submission=COURSE.solutions
+        )
+        return verdict
+
+    return verdict
+
+
+def test_what_the_environment_tells_pytest_is_meant_for_other_tests(verdict, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    monkeypatch.setenv("PYTEST_PLUGINS", "no_such_plugin")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
+    before = dict(os.environ)
+    assert verdict().status == "pass"
+    assert dict(os.environ) == before
+
+
+def test_the_environment_comes_back_after_an_error(monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
+    with contextlib.suppress(ZeroDivisionError), own_settings():
+        assert "PYTEST_ADDOPTS" not in os.environ
+        _ = 1 / 0
+    assert os.environ["PYTEST_ADDOPTS"] == "-x"
+
+
+def test_modules_of_another_course_are_set_aside_and_come_back(verdict, monkeypatch):
+    names = ("tests.exercises", "tests.exercises.data_parallel.explain_split")
+    others = {name: types.ModuleType(name) for name in names}
+    for name, module in others.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert verdict().status == "pass"
+    assert {name: sys.modules[name] for name in names} == others
+    assert "tests.exercises.data_parallel.test_split" not in sys.modules
+
+
+def test_modules_with_other_names_stay(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tests.exercises_of_mine", types.ModuleType("mine"))
+    with own_modules(COURSE):
+        assert "tests.exercises_of_mine" in sys.modules
