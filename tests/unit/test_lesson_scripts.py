@@ -1,7 +1,11 @@
-"""The training scripts that lesson 2 shows: they run, and differ only in the lines marked NEW."""
+"""The training scripts of lessons 2 and 6: they run, and differ only in the lines marked NEW."""
 
 import difflib
 import importlib.util
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -26,13 +30,18 @@ def code_lines(name: str) -> list[str]:
     return (SCRIPTS / f"{name}.py").read_text().split('"""', 2)[2].splitlines()
 
 
-def test_every_line_that_dp_adds_says_why_it_is_new() -> None:
-    changes = difflib.ndiff(code_lines("one_gpu"), code_lines("dp"))
+@pytest.mark.parametrize(("name", "most"), [("dp", 5), ("ddp", 17)])
+def test_every_line_that_is_added_says_why_it_is_new(name: str, most: int) -> None:
+    changes = difflib.ndiff(code_lines("one_gpu"), code_lines(name))
     added = [line[2:] for line in changes if line.startswith("+ ") and line[2:].strip()]
     unmarked = [line for line in added if "# NEW: " not in line]
     assert added
     assert not unmarked
-    assert len(added) <= 5, "the diff is the lesson: keep it small"
+    assert len(added) <= most, "the diff is the lesson: keep it small"
+
+
+def test_ddp_is_a_few_lines_longer_than_one_gpu() -> None:
+    assert len(code_lines("ddp")) - len(code_lines("one_gpu")) <= 13
 
 
 def test_dp_trains_as_well_as_one_gpu_and_uses_all_of_them() -> None:
@@ -44,3 +53,27 @@ def test_dp_trains_as_well_as_one_gpu_and_uses_all_of_them() -> None:
     assert together == pytest.approx(alone, abs=0.02)
     assert {"cuda:0", "cuda:1", "cuda:2"} <= {copy.target for copy in machine.traffic}
     assert ("cpu", "cuda:2") in machine.traffic.by_link(), "rows go straight to their GPU"
+
+
+def test_ddp_trains_as_well_as_one_gpu_under_torchrun() -> None:
+    """As lesson 6 runs it: two processes of their own, on the CPU, and the exit code counts."""
+    with virtual_gpus(1):
+        alone = load("one_gpu").train()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         str(SCRIPTS / "ddp.py")],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = re.fullmatch(r"([\d.]+)% of the test images are read right\n", done.stdout)
+    assert shown, "one line: only rank 0 prints"
+    assert float(shown[1]) / 100 == pytest.approx(alone, abs=0.03)
+
+
+@pytest.mark.multi_gpu
+def test_ddp_runs_on_real_gpus() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc_per_node", "2", str(SCRIPTS / "ddp.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
