@@ -1,13 +1,12 @@
 """What each rank is doing, as far as it has said so."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from multigpu.ranks.calls import Call
+from multigpu.ranks.threads import Threads
 from multigpu.ranks.wording import place
-
-ThreadAlive = Callable[[int, int], bool]  # (rank, native thread id): may this thread still act?
 
 
 @dataclass
@@ -68,35 +67,33 @@ class RankState:
         calls = [self.calls[number] for number in map(self.waits.__getitem__, threads)]
         return [call for call in calls if call.is_open]
 
-    def can_act(self, thread_alive: ThreadAlive) -> bool:
+    def can_act(self, threads: Threads) -> bool:
         """Whether any thread may go on without another rank's help.
 
-        A thread counts if it is the main one or has communicated. It cannot go on while it waits
-        for a call or joins a thread that cannot go on, nor if it is no more.
+        A thread counts if it is the main one or has communicated, or if it works. It cannot go on
+        while it waits for a call, joins a thread that cannot go on or sleeps on a lock.
         """
         if self.gone:
             return False
-        counted = set(self.threads)
-        if self.main is not None and not self.over:
-            counted.add(self.main)
-        return any(
-            not self._blocked(thread, thread_alive)
-            for thread in counted
-            if not (self.over and thread == self.main)
-        )
-
-    def _blocked(self, thread: int, thread_alive: ThreadAlive) -> bool:
-        seen: set[int] = set()
-        while thread in self.joins and thread not in seen:
-            seen.add(thread)
-            thread = self.joins[thread]
-        if thread in seen:  # threads that join each other
+        waiting = bool(self.waiting_in())
+        if not self.over and not waiting:
+            return True  # not begun yet, or busy with something else than communication
+        counted = self.threads | ({self.main} if self.main is not None else set())
+        if self.over:
+            counted.discard(self.main or 0)
+        if any(not self._blocked(thread, threads) for thread in counted):
             return True
-        if thread in self.waits:
-            return self.calls[self.waits[thread]].is_open
-        if seen and thread not in self.threads:  # it has not communicated yet: it may still do so
-            return not thread_alive(self.rank, thread)
-        return not thread_alive(self.rank, thread)
+        return waiting and threads.others_work(self.rank, self.threads | {self.main or 0})
+
+    def _blocked(self, thread: int, threads: Threads) -> bool:
+        """Whether a thread waits for an open call, for such a thread, or on a lock."""
+        chain = [thread]
+        while chain[-1] in self.joins and self.joins[chain[-1]] not in chain:
+            chain.append(self.joins[chain[-1]])
+        number = self.waits.get(chain[-1])
+        if number is not None and self.calls[number].is_open:
+            return True
+        return not any(threads.may_act(self.rank, each) for each in chain)
 
     def last_call(self) -> Call | None:
         """The call that was begun last."""
@@ -144,8 +141,8 @@ def _plain(call: Call) -> dict[str, Any]:
     }
 
 
-def open_calls(states: list[RankState]) -> Iterator[Call]:
-    """Every call of every living rank that is not over."""
+def open_calls(states: Iterable[RankState]) -> Iterator[Call]:
+    """Every call of every living rank that it has not seen the end of."""
     for state in states:
         if not state.gone:
             yield from (call for call in state.calls.values() if call.is_open)

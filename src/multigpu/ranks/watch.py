@@ -3,7 +3,7 @@
     watch = Watch(4, timeout=60.0)
     watch.hear(2, frame)                        # each frame, as it comes
     watch.ended(2, status)                      # a process is gone
-    finding = watch.look(now, thread_alive)     # every 20 ms: None while all is well
+    finding = watch.look(now, threads)          # every 20 ms: None while all is well
     finding = watch.final()                     # all ranks are over
 
 It knows nothing of processes and pipes: plain frames come in, findings go out.  Verdicts come in
@@ -11,15 +11,34 @@ this order: the earliest real exception, a death, a mismatch, a proven deadlock,
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from multigpu.ranks.failures import died, exception_found, exit_found, is_follow_up
+from multigpu.ranks.calls import Call
+from multigpu.ranks.deadlock import deadlock_found, deadlocked
+from multigpu.ranks.failures import (
+    died,
+    exception_found,
+    exit_found,
+    is_follow_up,
+    was_inside,
+)
 from multigpu.ranks.findings import Finding
-from multigpu.ranks.states import RankState, ThreadAlive
+from multigpu.ranks.matching import Matching, Meeting
+from multigpu.ranks.mismatch import (
+    collectives_differ,
+    difference,
+    fewer_collectives,
+    message_differs,
+    never_received,
+)
+from multigpu.ranks.states import RankState
+from multigpu.ranks.threads import Threads
 from multigpu.ranks.trace import Trace, TraceBuilder
 from multigpu.ranks.wording import ranks_in_words
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
+VOTE = 0.25  # seconds for the other members to show whom they agree with
 CAUSE = 1.0  # seconds for the cause of a follow-up error to show itself
 
 
@@ -29,6 +48,10 @@ class Watch:
     def __init__(self, world_size: int, *, timeout: float | None) -> None:
         self._states = [RankState(rank) for rank in range(world_size)]
         self._builder = TraceBuilder(world_size)
+        self._matching = Matching(self._builder.calls)
+        self._disputed: Meeting | None = None  # the first whose calls differ
+        self._misfit: Finding | None = None  # the first message that does not fit
+        self._seen: float | None = None  # when the first of these was seen
         self._timeout = timeout
         self._stirred = True  # something was heard since the last look
         self._last = 0.0  # when something was heard last, by the clock of `look`
@@ -39,6 +62,9 @@ class Watch:
         self._stirred = True
         call = self._builder.hear(rank, frame)
         self._states[rank].hear(frame, call)
+        if call is not None and frame["phase"] == "call":
+            self._matching.add(call)
+            self._compare(call)
 
     def stir(self) -> None:
         """A rank has printed something: it makes progress."""
@@ -49,15 +75,19 @@ class Watch:
         self._stirred = True
         self._states[rank].status = status
 
-    def look(self, now: float, thread_alive: ThreadAlive) -> Finding | None:
+    def look(self, now: float, threads: Threads) -> Finding | None:
         """What is wrong at this moment (`now` is `time.monotonic()`), None while nothing is."""
         if self._stirred:
             self._stirred, self._last = False, now
-        return self._failure(now) or self._no_progress(now)
+        quiet = now - self._last
+        found = self._failure(now) or self._mismatch(now)
+        if found is None and deadlocked(self._states, self._matching, threads, quiet=quiet):
+            found = deadlock_found(self._states, self._matching)
+        return found or self._no_progress(quiet)
 
     def final(self) -> Finding | None:
         """What is wrong with a run whose ranks are all over."""
-        return self._any_failure()
+        return self._any_failure() or self._difference() or self._left_over()
 
     @property
     def trace(self) -> Trace:
@@ -74,6 +104,8 @@ class Watch:
         real = any(died(s) or (s.raised and not is_follow_up(s)) for s in self._states)
         if since < (GATHER if real else CAUSE) and not all(s.over for s in self._states):
             return None
+        if all(_inside(state) for state in self._states if state.raised or died(state)):
+            return self._difference() or self._any_failure()
         return self._any_failure()
 
     def _any_failure(self) -> Finding | None:
@@ -84,8 +116,52 @@ class Watch:
             return dead if _came_first(states) else found
         return found or dead or exception_found(states, follow_ups=True)
 
-    def _no_progress(self, now: float) -> Finding | None:
-        quiet = now - self._last
+    def _compare(self, call: Call) -> None:
+        """Look whether a call that has just begun fits those that it belongs to."""
+        calls = self._builder.calls
+        if self._disputed or self._misfit:
+            return
+        if call.nth is not None:
+            meeting = self._matching.meeting(call)
+            if difference(calls[next(iter(meeting.keys.values()))], call):
+                self._disputed = meeting
+        elif pair := self._matching.mailbox(call).pair(call):
+            send, receive = calls[pair[0]], calls[pair[1]]
+            if send.bytes != receive.bytes:
+                self._misfit = message_differs(send, receive)
+
+    def _mismatch(self, now: float) -> Finding | None:
+        """Calls that do not fit, once all members had time to show on which side they are."""
+        if not (self._disputed or self._misfit):
+            return None
+        if self._seen is None:
+            self._seen = now
+        whole = self._disputed is None or not self._disputed.missing
+        return self._difference() if whole or now - self._seen > VOTE else None
+
+    def _difference(self) -> Finding | None:
+        found = self._misfit
+        if self._disputed is not None:
+            calls = self._disputed.calls(self._builder.calls)
+            found = collectives_differ(calls, len(self._states))
+        return self._with_states(found)
+
+    def _left_over(self) -> Finding | None:
+        calls = self._builder.calls
+        boxes = self._matching.mailboxes.values()
+        alone = [calls[key] for box in boxes for key in box.unmatched(calls)]
+        return self._with_states(
+            fewer_collectives(calls.values(), len(self._states))
+            or (never_received(alone) if alone else None)
+        )
+
+    def _with_states(self, found: Finding | None) -> Finding | None:
+        if found is None:
+            return None
+        ranks = [state.to_dict() for state in self._states]
+        return replace(found, details={**found.details, "ranks": ranks})
+
+    def _no_progress(self, quiet: float) -> Finding | None:
         if self._timeout is None or quiet < self._timeout or all(s.over for s in self._states):
             return None
         unfinished = [state for state in self._states if not state.over]
@@ -106,3 +182,10 @@ def _came_first(states: list[RankState]) -> bool:
     left = [s.left["time"] for s in states if died(s) and s.left is not None]
     raised = [s.raised["time"] for s in states if s.raised and not is_follow_up(s)]
     return bool(left) and min(left) < min(raised)
+
+
+def _inside(state: RankState) -> bool:
+    """Whether a rank failed in the middle of a call: it may be the call's own failure."""
+    if state.raised is not None:
+        return state.raised.get("inside") is not None or is_follow_up(state)
+    return state.status is not None and state.status < 0 and was_inside(state)

@@ -1,0 +1,162 @@
+"""Proves that no rank can go on, and says who waits for whom and who is to blame.
+
+A deadlock is proven when every rank is over or blocked in all its threads, and no call that a
+thread waits for can end: a collective that not all members have begun, a message whose other side
+has not been called.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from multigpu.ranks.calls import Call
+from multigpu.ranks.findings import Finding
+from multigpu.ranks.matching import Matching
+from multigpu.ranks.mismatch import amount, minority
+from multigpu.ranks.patterns import usually_deadlock
+from multigpu.ranks.states import RankState, open_calls
+from multigpu.ranks.threads import Threads
+from multigpu.ranks.wording import counted, in_group, listed, ordinal, ranks_in_words
+
+QUIET = 0.5  # seconds without a word before a deadlock is looked for
+QUIET_PARTLY = 1.0  # where a backend may still be passing data on between some of the ranks
+
+
+def deadlocked(
+    states: Sequence[RankState], matching: Matching, threads: Threads, *, quiet: float
+) -> bool:
+    """Whether it is certain that nothing will happen any more."""
+    if quiet < QUIET:
+        return False
+    waits = [call for state in states for call in state.waiting_in()]
+    if not waits or any(matching.may_complete(call) for call in waits):
+        return False
+    under_way = (call for call in open_calls(states) if call.nth is not None and call.is_async)
+    if any(call.completed is None and matching.may_complete(call) for call in under_way):
+        return False  # something may be called when it is over
+    partly = [call for call in waits if call.nth is not None]
+    if quiet < QUIET_PARTLY and any(
+        matching.meeting(call).may_advance(matching.calls) for call in partly
+    ):
+        return False
+    return not any(state.can_act(threads) for state in states)
+
+
+def deadlock_found(states: Sequence[RankState], matching: Matching) -> Finding:
+    """The finding about ranks that wait for each other, or for one that is over."""
+    waits = [call for state in states for call in state.waiting_in()]
+    edges = {
+        state.rank: {rank for call in state.waiting_in() for rank in matching.waits_for(call)}
+        for state in states
+    }
+    ends = _ends_of_waiting(edges)
+    core = [call for call in waits if call.rank in ends or ends & set(matching.waits_for(call))]
+    over = {state.rank for state in states if state.over}
+    blamed = _blamed(core, matching, ends, over)
+    absent = {r for call in core if call.nth is not None for r in matching.waits_for(call)}
+    missing = [state for state in states if state.rank in absent & ends]
+    return Finding(
+        "deadlock",
+        tuple(sorted(blamed)),
+        "\n".join([_headline(waits, over & ends), *_lines(states, core, matching)]),
+        usually_deadlock(core, missing, states),
+        {
+            "ranks": [state.to_dict() for state in states],
+            "waits_for": {str(rank): sorted(others) for rank, others in edges.items()},
+        },
+    )
+
+
+def _ends_of_waiting(edges: dict[int, set[int]]) -> set[int]:
+    """The ranks at the end of the chains: those that are over, and those that wait in a ring."""
+    reached = {rank: _reachable(rank, edges) for rank in edges}
+    waited_for = {rank for others in edges.values() for rank in others}
+    return {
+        rank
+        for rank in waited_for
+        if all(rank in reached[other] or other == rank for other in reached[rank])
+    }
+
+
+def _reachable(rank: int, edges: dict[int, set[int]]) -> set[int]:
+    found: set[int] = set()
+    todo = list(edges[rank])
+    while todo:
+        other = todo.pop()
+        if other not in found:
+            found.add(other)
+            todo += edges[other]
+    return found
+
+
+def _blamed(core: Iterable[Call], matching: Matching, ends: set[int], over: set[int]) -> set[int]:
+    """Of a collective the minority, there or not there; of a message both sides.
+
+    A message that is missing looks the same whether one side left it out or the other made one
+    too many.
+    """
+    blamed: set[int] = set()
+    for call in core:
+        others = set(matching.waits_for(call))
+        if call.nth is None:
+            blamed |= {call.rank} | (others & ends)
+            continue
+        if call.rank not in ends and not others & over:
+            continue  # waits for ranks that wait in a ring of their own
+        there = matching.meeting(call).keys
+        blamed |= set(minority([list(there), sorted(others & ends)]))
+    return blamed
+
+
+def _headline(waits: Sequence[Call], over: set[int]) -> str:
+    waiting = {call.rank for call in waits}
+    if over:
+        verb = "has" if len(over) == 1 else "have"
+        wait = "waits" if len(waiting) == 1 else "wait"
+        who = f"{ranks_in_words(over)} {verb} returned"
+        them = "it" if len(over) == 1 else "them"
+        return f"{who}, {ranks_in_words(waiting)} {wait} for {them} for ever:"
+    return f"{ranks_in_words(waiting)} wait for each other for ever:"
+
+
+def _lines(states: Sequence[RankState], core: Sequence[Call], matching: Matching) -> list[str]:
+    """What every rank does, ranks that do the same in one line."""
+    said: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for state in states:
+        for call in state.waiting_in():
+            said[_waiting(call, state, matching)].append(state.rank)
+        if state.over:
+            said["returned", _after(state, core)].append(state.rank)
+    lines = []
+    for (verb, rest), ranks in said.items():
+        one = len(set(ranks)) == 1
+        verb += "s" if one and verb == "wait" else ""
+        rest = rest.replace("ITS", "its" if one else "their")
+        lines.append(f"  {ranks_in_words(ranks)} {verb} {rest}")
+    return lines
+
+
+def _waiting(call: Call, state: RankState, matching: Matching) -> tuple[str, str]:
+    """`wait`, and the rest of the sentence."""
+    world = len({rank for rank, _ in matching.calls} | set(call.members))
+    by = f" ({call.via})" if call.via not in ("", call.op) else ""
+    if call.op == "send":
+        rest = f"for rank {call.peer} to receive {amount(call)} with tag {call.tag}{by}"
+    elif call.op == "recv":
+        source = "any rank" if call.peer is None else f"rank {call.peer}"
+        rest = f"for a message from {source} with tag {call.tag}{by}"
+    else:
+        made = [c for c in state.calls.values() if (c.op, c.group) == (call.op, call.group)]
+        number = ordinal(1 + [c.id for c in made].index(call.id))
+        group = in_group(call.members, world)
+        rest = f"in ITS {number} {call.op}{by}{group}"
+    return "wait", f"{rest}, {call.place}"
+
+
+def _after(state: RankState, core: Sequence[Call]) -> str:
+    """What a rank that is over had done of what the others wait for."""
+    kinds = list(dict.fromkeys((call.op, call.group) for call in core if call.nth is not None))
+    made = [counted(state.own_calls(op, group), op) for op, group in kinds]
+    if not made:
+        last = state.last_call()
+        return f"after its last call, {last.via} at {last.place}" if last else "without any call"
+    return f"after {listed(made)}"

@@ -1,0 +1,127 @@
+"""What a mismatch or a deadlock usually means: the patterns that come up again and again."""
+
+from collections.abc import Sequence
+
+from multigpu.ranks.calls import Call
+from multigpu.ranks.states import RankState
+from multigpu.ranks.wording import a, ranks_in_words
+
+ORDER = (
+    "the ranks make their collectives in different orders, or one of them left one out or made "
+    "one more. Every rank must make the same collectives in the same order."
+)
+
+
+def usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
+    """Why calls that meet may differ in `name`; `sides` are those that agree with each other."""
+    calls = [call for side in sides for call in side]
+    places = {(call.file, call.line) for call in calls}
+    if name == "members":
+        return (
+            "the ranks called new_group with different lists of ranks. Every rank must make every "
+            "group, with the same list, in the same order, also those it is not in."
+        )
+    if name == "root":
+        if all(call.root == call.rank for call in calls):
+            return "each rank named itself. All ranks must name the same root."
+        return "all ranks must name the same root; it was computed from something that differs."
+    if name == "reduce":
+        return "`op` must be the same on all ranks."
+    if name == "op" or len(places) > 1:
+        return ORDER
+    if name == "dtype":
+        return (
+            "the tensor was made or converted in another way on one rank (a Python number, "
+            ".float(), .half()). Every rank must bring the same dtype."
+        )
+    return (
+        "the ranks hold pieces of different sizes (uneven batches, a shorter last one). A "
+        "collective needs the same size on every rank: pad, or exchange the sizes first."
+    )
+
+
+def usually_fewer(call: Call, ranks: Sequence[int]) -> str:
+    """Why only `ranks` made `call`, although nobody was blocked."""
+    if call.is_async and call.waited is None:
+        return (
+            f"{ranks_in_words(ranks)} never waited for it, or it would have hung: the others do "
+            "not take part."
+        )
+    return "one rank left a collective out, or made one more; nobody noticed because nobody waited."
+
+
+def usually_deadlock(
+    waits: Sequence[Call], missing: Sequence[RankState], states: Sequence[RankState]
+) -> str:
+    """Why no rank can go on. `missing` are the ranks that have not come to a collective."""
+    collectives = [call for call in waits if call.nth is not None]
+    messages = [call for call in waits if call.is_message]
+    if any(call.peer == call.rank for call in messages):
+        return "a rank waits for a message from or to itself."
+    if messages and (said := _about_messages(messages, states)):
+        return said
+    if collectives and missing:
+        return _about_collectives(collectives, missing)
+    return "one rank took another branch than the others, and they wait for each other."
+
+
+def _about_messages(messages: Sequence[Call], states: Sequence[RankState]) -> str | None:
+    sends = [call for call in messages if call.op == "send"]
+    receives = [call for call in messages if call.op == "recv"]
+    for send in sends:
+        for receive in receives:
+            if receive.rank != send.peer:
+                continue
+            if receive.peer == send.rank and receive.tag != send.tag:
+                return (
+                    f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank "
+                    f"{receive.rank} receives with tag {receive.tag}."
+                )
+            if receive.peer not in (send.rank, None):
+                return (
+                    f"rank {receive.rank} receives from the wrong rank (rank {send.rank} is the "
+                    f"one that sends to it), or rank {receive.peer} never sent."
+                )
+    waiting = {call.rank for call in messages}
+    if len(sends) == len(messages) > 1 and {send.peer for send in sends} <= waiting:
+        return (
+            "every rank sends first, and a send waits until it is received. Let some ranks "
+            "receive first, or start the sends with isend or batch_isend_irecv and wait later."
+        )
+    if len(receives) == len(messages) > 1 and {call.peer for call in receives} <= waiting:
+        return "every rank receives first, so nobody has sent. Let one rank begin with its send."
+    call = messages[0]
+    if call.peer is not None and states[call.peer].over:
+        side = "received" if call.op == "send" else "sent"
+        return (
+            f"rank {call.peer} never {side} it: the two sides of a message need each other, with "
+            "the same ranks and the same tag."
+        )
+    return None
+
+
+def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:
+    call = waits[0]
+    here = [
+        [made for made in state.calls.values() if (made.file, made.line) == (call.file, call.line)]
+        for state in missing
+    ]
+    absent = ranks_in_words(state.rank for state in missing)
+    present = ranks_in_words(each.rank for each in waits if each.nth == call.nth)
+    if not any(here):
+        return (
+            f"only {present} came to {call.place}: {a(call.op)} under an `if` that is not true on "
+            "every rank. All members of the group must call it."
+        )
+    if all(state.over for state in missing):
+        return (
+            f"{absent} had fewer batches (or left the loop earlier) than the others. All ranks "
+            "must go through the loop equally often."
+        )
+    elsewhere = {made.group for state in missing for made in state.waiting_in()}
+    if elsewhere - {call.group}:
+        return (
+            "the ranks use their groups in different orders. Ranks that share two groups must "
+            "make the collectives of both in the same order."
+        )
+    return ORDER

@@ -1,0 +1,64 @@
+"""What the threads of a rank are doing, seen from outside.
+
+A thread that waits on a lock without a time limit cannot go on unless another thread opens it. One
+that sleeps for a set time or computes goes on by itself. The difference decides whether silence is
+a deadlock. Linux tells it in ``/proc/PID/task/TID/syscall`` (to a parent process); where that
+cannot be read, every thread may go on, and a deadlock that hides behind one is left to the timeout.
+"""
+
+import os
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+_CALLS = {  # numbers of system calls: (futex, those that sleep for a set time)
+    "x86_64": ("202", ("35", "230")),
+    "aarch64": ("98", ("101", "115")),
+}
+FUTEX, SLEEPS = _CALLS.get(platform.machine(), ("", ()))
+
+
+class Threads(Protocol):
+    """How a `Watch` asks about threads."""
+
+    def may_act(self, rank: int, thread: int) -> bool:
+        """Whether this thread is there, and may go on without another thread's help."""
+
+    def others_work(self, rank: int, known: set[int]) -> bool:
+        """Whether a thread other than `known` computes, or sleeps for a set time."""
+
+
+class SystemThreads:
+    """The threads of the ranks with these process ids, as the system sees them."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+
+    def may_act(self, rank: int, thread: int) -> bool:
+        """Whether this thread is there, and may go on without another thread's help."""
+        doing = _doing(self._pids[rank], thread)
+        if doing is None:
+            return False
+        number, *arguments = doing
+        return not (number == FUTEX and len(arguments) > 3 and int(arguments[3], 16) == 0)
+
+    def others_work(self, rank: int, known: set[int]) -> bool:
+        """Whether a thread other than `known` computes, or sleeps for a set time."""
+        pid = self._pids[rank]
+        with suppress(OSError):
+            others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - known
+            found = (_doing(pid, thread) for thread in others)
+            return any(doing and doing[0] in ("running", *SLEEPS) for doing in found)
+        return False
+
+
+def _doing(pid: int, thread: int) -> list[str] | None:
+    """The system call that a thread is in, with its arguments; None if the thread is gone."""
+    folder = f"/proc/{pid}/task/{thread}"
+    try:
+        with open(f"{folder}/syscall") as file:
+            return file.read().split() or ["unknown"]
+    except OSError:
+        there = os.path.isdir(folder) or not os.path.isdir("/proc/self")
+        return ["unknown"] if there else None
