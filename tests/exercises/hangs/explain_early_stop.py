@@ -1,0 +1,212 @@
+"""What is wrong with an answer to ``hangs.early_stop``, in the learner's numbers."""
+
+import math
+
+from multigpu.checking import Wrong, describe
+from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.wording import count, listed, numbered
+
+from . import team
+
+STUCK = {
+    "expected": "all ranks stop after the same step",
+    "usually": "a rank that wants to stop returns at once, and the others wait for its part of the"
+    " next step. In every step all ranks must learn whether any rank wants to stop.",
+}
+
+# By mistake: the rule by which the weights come about, what they are equal to, and why.
+KNOWN = {
+    "never_averaged": (
+        team.own,
+        "training of every rank by itself",
+        "no gradient was averaged, or the average went into a copy. It belongs in .grad.",
+    ),
+    "only_added": (
+        team.summed,
+        "training with the sum of the gradients",
+        "the sum was never divided by the number of ranks.",
+    ),
+    "gradients_never_cleared": (
+        team.never_cleared,
+        "training in which gradients of all steps add up",
+        "nothing clears .grad between two steps: optimizer.zero_grad().",
+    ),
+}
+
+
+class Report:
+    """What one training on all ranks came to, and what is wrong with it."""
+
+    def __init__(self, batches, limit, results, wheres):
+        self.batches, self.limit, self.results, self.wheres = batches, limit, results, wheres
+        self.training = team.train(batches, team.over_all)
+        self.right = self.first(lambda losses: min(losses) < limit)
+
+    def first(self, wanted):
+        """The number of the first step whose losses are as ``wanted``, else of all steps."""
+        losses = self.training.losses
+        return next((s for s, own in enumerate(losses, 1) if wanted(own)), len(losses))
+
+    def wrong(self, mistake, rank, came, usually):
+        losses = self.training.losses[self.right - 1]
+        wanting = [r for r, loss in enumerate(losses) if self.low(loss)]
+        verb = "wants" if len(wanting) == 1 else "want"
+        why = f"where {numbered('rank', wanting)} {verb} to stop" if wanting else "nobody stops"
+        situation = f"{count(len(self.batches), 'rank')} with {len(self.batches[0])} batches each"
+        return Wrong(
+            f"early_stop.{mistake}",
+            expected=f"{count(self.right, 'step')} on every rank, {why} ({situation})",
+            came=came,
+            usually=usually,
+            where=self.wheres[rank],
+        )
+
+    def low(self, loss):
+        return loss < self.limit
+
+    def examine(self):
+        for rank, result in enumerate(self.results):
+            self.examine_type(rank, result["returned"])
+            self.examine_asked(rank, result["asked"])
+        self.examine_count()
+        self.examine_weights()
+
+    def examine_type(self, rank, came):
+        if came is None:
+            raise self.wrong(
+                "returned_nothing",
+                rank,
+                f"None on rank {rank}",
+                "the function ends there without `return`. It returns the number of steps.",
+            )
+        if type(came) is not int:
+            raise self.wrong(
+                "not_an_int",
+                rank,
+                f"{describe(came)} on rank {rank}",
+                "the number of steps is a whole number, a Python int.",
+            )
+
+    def examine_asked(self, rank, asked):
+        """``should_stop`` was asked with this rank's own losses, as floats."""
+        if not all(is_float for is_float, _ in asked):
+            raise self.wrong(
+                "loss_is_a_tensor",
+                rank,
+                f"on rank {rank} should_stop was given something that is no float",
+                "hand it loss.item().",
+            )
+        own = [losses[rank] for losses in self.training.losses]
+        position = 0
+        for _, loss in asked:
+            later = [s for s in range(position, len(own)) if close(own[s], loss)]
+            if not later:
+                raise self.wrong_loss(rank, position, loss, own[position])
+            position = later[0]
+
+    def wrong_loss(self, rank, step, loss, own):
+        """Which loss was it, if not this rank's own?"""
+        everybody = self.training.losses[step]
+        after = team.gradient(self.training.weights[step + 1][rank], self.batches[rank][step])[1]
+        known = {
+            "asked_about_the_mean": (
+                sum(everybody) / len(everybody),
+                "the mean over ranks: one rank that wants to stop is outvoted. Ask with this"
+                " rank's own loss, and reduce the answers.",
+            ),
+            "asked_after_the_step": (
+                after,
+                "the loss with the new weights. Ask with the one from before optimizer.step().",
+            ),
+            "asked_about_the_sum": (
+                sum(everybody),
+                "the sum over ranks. Ask with this rank's own loss, and reduce the answers.",
+            ),
+            "asked_about_rank_zero": (
+                everybody[0],
+                "the loss of rank 0. Ask with this rank's own loss, and reduce the answers.",
+            ),
+        }
+        found = f"in step {step + 1} rank {rank} asked should_stop({loss:.6g}); its own loss is"
+        for mistake, (value, usually) in known.items():
+            if close(value, loss):
+                return self.wrong(mistake, rank, f"{found} {own:.6g}", f"that is {usually}")
+        return self.wrong(
+            "asked_about_another_loss",
+            rank,
+            f"{found} {own:.6g}",
+            "it was computed in another way, or the weights had gone wrong before.",
+        )
+
+    def examine_count(self):
+        counts = [result["returned"] for result in self.results]
+        came = f"steps returned: {listed(counts)}"
+        for rank, steps in enumerate(counts):
+            if steps != self.right:
+                mistake, usually = self.why(steps, len(set(counts)) == 1)
+                raise self.wrong(mistake, rank, came, usually)
+
+    def why(self, steps, agreed):
+        """The mistake that leads to this number of steps."""
+        if steps == self.right - 1:
+            done = same(self.results[0]["weights"].value, self.training.weights[self.right][0])
+            return (
+                ("counted_from_zero", "all steps were done, but they were counted from 0.")
+                if done
+                else ("stopped_too_early", "the step that brings the loss is to be finished.")
+            )
+        if not agreed:
+            return "ranks_disagree", "each rank stops by itself. All must learn of all answers."
+        last = len(self.training.losses)
+        known = {
+            "rank_zero_decides": (
+                self.first(lambda losses: self.low(losses[0])),
+                "only rank 0's answer counts. Any rank's does: reduce with MAX, or add up.",
+            ),
+            "last_rank_decides": (
+                self.first(lambda losses: self.low(losses[-1])),
+                "only the last rank's answer counts. Any rank's does: reduce with MAX, or add up.",
+            ),
+            "all_must_agree": (
+                self.first(lambda losses: self.low(max(losses))),
+                "the ranks stop only when all of them want to. One is enough: MAX, not MIN.",
+            ),
+        }
+        for mistake, (value, usually) in known.items():
+            if steps == value != last:
+                return mistake, usually
+        if steps == self.right + 1:
+            return "stopped_too_late", "the ranks learn of it one step later, or count one more."
+        if steps == last:
+            return "never_stopped", "the answer of should_stop on a rank did not reach the others."
+        return "other_count", "count a step when it is done, on every rank."
+
+    def examine_weights(self):
+        right = self.training.weights[self.right]
+        came = [result["weights"].value for result in self.results]
+        wrong_ones = [r for r, weights in enumerate(came) if not same(weights, right[r])]
+        if not wrong_ones:
+            return
+        rank = wrong_ones[0]
+        for steps, mistake, usually in (
+            (self.right - 1, "step_left_out", "the last step was counted, but not done."),
+            (self.right + 1, "one_step_more", "one more step was done than was counted."),
+        ):
+            ends = self.training.weights[steps : steps + 1]
+            if ends and all(map(same, came, ends[0])):
+                raise self.wrong(
+                    mistake, rank, f"the weights after {count(steps, 'step')}", usually
+                )
+        for mistake, (rule, like, usually) in KNOWN.items():
+            if all(map(same, came, team.train(self.batches, rule).weights[self.right])):
+                raise self.wrong(mistake, rank, f"exactly the weights after {like}", usually)
+        raise self.wrong(
+            "other_weights",
+            rank,
+            f"on rank {rank} weight {largest_difference(came[rank], right[rank])}",
+            "a step is: backward, average over all ranks, optimizer.step(), once per batch.",
+        )
+
+
+def close(came, right):
+    return math.isclose(came, right, rel_tol=1e-9)

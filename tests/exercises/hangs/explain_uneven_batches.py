@@ -1,0 +1,134 @@
+"""What is wrong with an answer to ``hangs.uneven_batches``, in the learner's numbers."""
+
+from multigpu.checking import Wrong
+from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.wording import count, listed, numbered
+
+from . import team
+
+STUCK = {
+    "expected": "every rank takes part in every step, also when it has no batch left",
+    "usually": "a rank without a batch has left the loop, and the others wait for its part. Do as"
+    " many steps on every rank as the longest list has batches; without a batch add zeros.",
+}
+OTHER_CALLS = {
+    "expected": "every rank makes the same calls in every step, also when it has no batch left",
+    "usually": "a rank without a batch leaves calls out, for instance where .grad is None, and its"
+    " next call meets another one. Let it take part with zeros.",
+}
+
+# By mistake: the rule by which the weights come about, what they are equal to, and why.
+KNOWN = {
+    "batches_left_out": (
+        team.until_one_is_missing,
+        "training that ends when the first rank has no batch left",
+        "the loop runs to the shortest list, so batches are left out. Run to the longest.",
+    ),
+    "trained_alone": (
+        team.alone_when_one_is_missing,
+        "training in which ranks step alone once a rank has no batch left",
+        "gradients were averaged only while all ranks had batches. Average in every step.",
+    ),
+    "never_averaged": (
+        team.own,
+        "training of every rank by itself",
+        "no gradient was averaged, or the average went into a copy. It belongs in .grad.",
+    ),
+    "only_added": (
+        team.summed,
+        "training with the sum of the gradients",
+        "the sum was never divided by the number of ranks.",
+    ),
+    "idle_ranks_stale": (
+        team.idle_ranks_do_not_step,
+        "training in which a rank without a batch does not step",
+        "it took part in the average, but left optimizer.step() out. Step on every rank.",
+    ),
+    "idle_ranks_stale over present": (
+        team.idle_ranks_do_not_step_over_present,
+        "training in which a rank without a batch does not step",
+        "it took part in the average, but left optimizer.step() out. Step on every rank.",
+    ),
+    "old_gradient_again": (
+        team.old_gradient_again,
+        "training in which a rank without a batch gives its last gradient again",
+        "its .grad was not cleared in this step. Without a batch it counts as zero.",
+    ),
+    "gradients_never_cleared": (
+        team.never_cleared,
+        "training in which gradients of all steps add up",
+        "nothing clears .grad between two steps: optimizer.zero_grad().",
+    ),
+    "rank_zero_only": (
+        team.of_rank_zero,
+        "training on rank 0's batches alone",
+        "rank 0's gradient was sent to all ranks. Average those of all ranks.",
+    ),
+}
+
+
+def examine(batches, came, wheres):
+    """Raise Wrong unless all ranks have been trained on all ``batches``, a list per rank."""
+    allowed = [team.train(batches, rule).ends for rule in (team.over_all, team.over_present)]
+    if any(all_equal(came, ends) for ends in allowed):
+        return
+    counts = [len(own) for own in batches]
+
+    def wrong(mistake, found, usually, rank=0):
+        return Wrong(
+            f"uneven_batches.{mistake}",
+            expected=f"training on all batches ({listed(counts)} on {count(len(counts), 'rank')}):"
+            f" {count(max(counts), 'step')}, the same weights on every rank",
+            came=found,
+            usually=usually,
+            where=wheres[rank],
+        )
+
+    for name, (rule, like, usually) in KNOWN.items():
+        if (rule is not team.of_rank_zero or counts[0] == max(counts)) and all_equal(
+            came, team.train(batches, rule).ends
+        ):
+            raise wrong(name.partition(" ")[0], f"exactly the weights after {like}", usually)
+    for pad in (first_again, last_again, around):
+        if min(counts) and all_equal(came, team.train(pad(batches), team.over_all).ends):
+            raise wrong(
+                "batches_repeated",
+                "exactly the weights after training in which short lists begin again",
+                "ranks with fewer batches use some twice. Without a batch they count as zero.",
+            )
+    raise unknown(came, allowed, wrong)
+
+
+def unknown(came, allowed, wrong):
+    """Other weights: do the ranks agree at least?"""
+    others = [rank for rank, weights in enumerate(came) if not same(weights, came[0])]
+    if others:
+        return wrong(
+            "ranks_disagree",
+            f"{numbered('rank', others)} {'has' if len(others) == 1 else 'have'} other weights than"
+            f" rank 0: weight {largest_difference(came[others[0]], came[0])}",
+            "ranks stepped with different gradients, or not equally often.",
+            others[0],
+        )
+    return wrong(
+        "other_weights",
+        f"on all ranks the same weights, but weight {largest_difference(came[0], allowed[0][0])}",
+        "a batch was left out or used twice, or the average has another divisor.",
+    )
+
+
+def all_equal(came, ends):
+    return all(same(weights, right) for weights, right in zip(came, ends, strict=True))
+
+
+def first_again(batches):
+    return [own + own[:1] * (max(map(len, batches)) - len(own)) for own in batches]
+
+
+def last_again(batches):
+    return [own + own[-1:] * (max(map(len, batches)) - len(own)) for own in batches]
+
+
+def around(batches):
+    most = max(map(len, batches))
+    return [(own * most)[:most] for own in batches]

@@ -1,0 +1,72 @@
+"""Checks of ``hangs.early_stop``: when one rank wants to stop, all stop after the same step."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector
+
+from multigpu.checking import exercise
+from multigpu.checking.verdicts import Refused
+from multigpu.ranks import rank_device
+
+from .explain_early_stop import STUCK, Report
+from .stuck import in_own_words
+from .team import LEARNING_RATE, MOMENTUM, batches_of, model
+
+LIMIT = 0.1  # a rank wants to stop when its loss is below
+
+
+def drive(submission, cases):
+    """Train a new model on each case, and tell how many steps that took, and all about them."""
+    device, results = rank_device(), []
+    for batches in cases:
+        own = [(x.to(device), y.to(device)) for x, y in batches[dist.get_rank()]]
+        net, asked = model().to(device), []
+
+        def should_stop(loss, asked=asked):
+            asked.append((isinstance(loss, float), float(loss)))
+            return float(loss) < LIMIT
+
+        optimizer = torch.optim.SGD(net.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+        results.append(
+            {
+                "returned": submission.early_stop(net, own, optimizer, should_stop),
+                "asked": asked,
+                "weights": parameters_to_vector(net.parameters()).detach().clone(),
+            }
+        )
+    return results
+
+
+def batches_with(world, steps, low):
+    """Batches with losses of about 1, but nearly 0 where (step, rank) is ``low``."""
+    batches = batches_of([steps] * world, seed=world)
+    for step, rank in low:
+        inputs, targets = batches[rank][step - 1]
+        batches[rank][step - 1] = (inputs * 0.01, targets * 0.01)
+    return batches
+
+
+def cases_for(world):
+    """Stop in the middle, never, at once and at the end."""
+    last = world - 1
+    everyone = [(6, rank) for rank in range(world)]
+    return [
+        batches_with(world, 7, [(3, 1 % world), (4, 0), (5, last), *everyone]),
+        batches_with(world, 3, []),
+        batches_with(world, 3, [(1, last)]),
+        batches_with(world, 3, [(3, last)]),
+    ]
+
+
+@exercise("hangs.early_stop")
+@pytest.mark.parametrize("world", [3, 2, 4, 1])
+def test_all_stop_after_the_same_step(learner, world):
+    cases = cases_for(world)
+    try:
+        answer = learner.run_ranks(drive, cases, world=world)
+    except Refused as refused:
+        message_id = "early_stop.stops_alone"
+        raise in_own_words(refused, message_id, kind="deadlock", **STUCK) from None
+    for batches, *results in zip(cases, *answer.results, strict=True):
+        Report(batches, LIMIT, results, answer.wheres).examine()

@@ -1,0 +1,48 @@
+"""Checks of ``hangs.uneven_batches``: no rank waits for ever, and every batch counts."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector
+
+from multigpu.checking import exercise
+from multigpu.checking.verdicts import Refused
+from multigpu.ranks import rank_device
+
+from .explain_uneven_batches import OTHER_CALLS, STUCK, examine
+from .stuck import in_own_words
+from .team import LEARNING_RATE, MOMENTUM, batches_of, model
+
+COUNTS = {
+    3: [[3, 1, 2], [2, 2, 2], [0, 2, 4], [1, 0, 0]],
+    2: [[1, 3], [2, 0], [2, 2]],
+    4: [[2, 3, 0, 1], [0, 0, 2, 0]],
+    1: [[3]],
+}
+
+
+def drive(submission, cases):
+    """Train a new model on each case, and tell which weights this rank ends with."""
+    device, results = rank_device(), []
+    for batches in cases:
+        own = [(x.to(device), y.to(device)) for x, y in batches[dist.get_rank()]]
+        net = model().to(device)
+        optimizer = torch.optim.SGD(net.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+        submission.uneven_batches(net, own, optimizer)
+        results.append(parameters_to_vector(net.parameters()).detach().clone())
+    return results
+
+
+@exercise("hangs.uneven_batches")
+@pytest.mark.parametrize("world", [3, 2, 4, 1])
+def test_every_batch_counts_on_every_rank(learner, world):
+    cases = [batches_of(counts) for counts in COUNTS[world]]
+    try:
+        answer = learner.run_ranks(drive, cases, world=world)
+    except Refused as refused:
+        stuck = in_own_words(refused, "uneven_batches.out_of_batches", kind="deadlock", **STUCK)
+        raise in_own_words(
+            stuck, "uneven_batches.other_calls", kind="mismatch", **OTHER_CALLS
+        ) from None
+    for batches, *results in zip(cases, *answer.results, strict=True):
+        examine(batches, [result.value for result in results], answer.wheres)
