@@ -34,6 +34,7 @@ class Recorder:
     """Turns calls into frames.  ``say`` takes one frame; any thread may call."""
 
     say: Say
+    dropped: list[Any] = field(default_factory=list)  # handles that nobody waited for
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: int = 0
     _collectives: dict[str, int] = field(default_factory=dict)  # so many so far, by group

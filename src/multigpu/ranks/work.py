@@ -78,6 +78,11 @@ class TracedWork(dist.Work):
         self._sources = sources
         self._lock, self._over = threading.Lock(), False
 
+    def __del__(self) -> None:
+        """Keep a message that nobody waited for: gloo would block in its destructor for ever."""
+        if not self._over:
+            self._recorder.dropped.append(self._inner)
+
     def wait(self, timeout: Any = None) -> bool:
         """Block until the result is there."""
         if self._over:
