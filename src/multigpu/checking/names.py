@@ -71,13 +71,13 @@ def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield item.asname or item.name, f"{node.module}.{item.name}"
 
 
-def reached(tree: ast.Module, function: str) -> list[ast.AST]:
+def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
     """The statements of the module that the exercise depends on, itself first."""
-    statements: dict[str, list[ast.AST]] = {}
+    statements: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         for name in _defined(statement):
             statements.setdefault(name, []).append(statement)
-    reached: list[ast.AST] = []
+    reached: list[ast.stmt] = []
     waiting = [function]
     while waiting:
         for node in statements.pop(waiting.pop(), []):

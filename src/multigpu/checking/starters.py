@@ -68,9 +68,10 @@ def _body_start(node: ast.FunctionDef, lines: list[str]) -> int:
     return line
 
 
-def first_line(node: Definition) -> int:
-    """The line where a definition begins, decorators included."""
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+def first_line(node: ast.stmt) -> int:
+    """The line where a statement begins, decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _end(node: ast.stmt) -> int:

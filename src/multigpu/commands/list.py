@@ -6,7 +6,7 @@ from itertools import groupby
 from rich.text import Text
 
 from multigpu.commands.desk import Desk
-from multigpu.commands.showing import console, heading, mark
+from multigpu.commands.showing import console, heading, mark, show_beside
 
 MARKS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}
 WORDS = {
@@ -15,6 +15,8 @@ WORDS = {
     "written": "not checked as it is now",
     "starter": "",
 }
+
+NARROWEST = 15  # columns for the names of a chapter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,12 +27,20 @@ def run(options: argparse.Namespace) -> int:
     """Show every exercise on a line."""
     desk, out = Desk.here(), console()
     states = {exercise: desk.progress.state(exercise) for exercise in desk.catalog.exercises}
-    for chapter, exercises in groupby(states, key=lambda exercise: exercise.chapter):
+    for chapter, group in groupby(states, key=lambda exercise: exercise.chapter):
+        exercises = list(group)
+        width = max(NARROWEST, *(len(exercise.function) for exercise in exercises))
+        if exercises[0] is not next(iter(states)):
+            out.print()
         out.print(heading(chapter.title, f"exercises/{chapter.module}.py"))
         for exercise in exercises:
             sign, word = MARKS[states[exercise]], WORDS[states[exercise]]
-            line = Text.assemble("  ", mark(sign) if sign else " ", f" {exercise.function:<16}")
-            out.print(line + Text(f"{word}: " if word else "") + Text(exercise.summary, "dim"))
+            name = f" {exercise.function:<{width}} "
+            start = Text.assemble("  ", mark(sign) if sign else " ", name)
+            text = Text(f"{word}: " if word else "") + Text(
+                exercise.summary.replace("``", ""), "dim"
+            )
+            show_beside(start, text, out)
     done = sum(state == "pass" for state in states.values())
     out.print(f"\n{done} of {len(states)} done")
     return 0

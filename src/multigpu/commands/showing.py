@@ -85,10 +85,14 @@ def show_message(verdict: Verdict, out: Console) -> None:
 
 def show_row(label: str, text: str, out: Console, *, style: str = "") -> None:
     """A label and its text, which is wrapped in its own column in a terminal."""
-    width = min(out.width, WIDTH) - LABEL_WIDTH - 2
-    lines = [text]
-    if out.is_terminal and len(text) > width:
-        lines = textwrap.wrap(text, width, drop_whitespace=True, replace_whitespace=False)
+    start = Text.assemble("  ", (f"{label:<{LABEL_WIDTH}}", "cyan"))
+    show_beside(start, Text(text, style), out)
+
+
+def show_beside(start: Text, text: Text, out: Console) -> None:
+    """``text`` after ``start``; in a terminal its further lines begin below its first."""
+    width = min(out.width, WIDTH) - start.cell_len
+    lines = text.wrap(out, width) if out.is_terminal else [text]
     for number, line in enumerate(lines):
-        name = "" if number else label
-        out.print(Text.assemble("  ", (f"{name:<{LABEL_WIDTH}}", "cyan"), (line, style)))
+        line.rstrip()
+        out.print((Text(" " * start.cell_len) if number else start) + line)

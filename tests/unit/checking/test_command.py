@@ -10,11 +10,14 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from multigpu.checking.places import Course
 from multigpu.checking.starters import definitions, is_written, starter_of
 from multigpu.cli import main
 from multigpu.commands import check, watch
+from multigpu.commands import list as list_command
+from multigpu.commands.solution import code_of
 
 from .conftest import COURSE
 
@@ -201,6 +204,67 @@ def test_reset_asks_first_and_keeps_a_copy(command, course, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda question: "y")
     assert command("reset", "gather")[0] == 0
     assert [path.read_text() for path in kept(course)] == [before]
+
+
+def test_the_solution_is_shown_with_what_it_uses_and_without_the_task():
+    code = code_of(SOLVED, "Bucketed")
+    assert code == SHOWN
+    assert code_of(SOLVED, "other").startswith("def other(x):\n    return Bucketed(x)")
+
+
+SOLVED = '''
+import torch
+
+LIMIT = 3
+
+def other(x):
+    """Task."""
+    return Bucketed(x)
+
+class Bucketed(torch.nn.Module):
+    """The task.
+
+    Long.
+    """
+
+    def __init__(self, x):
+        """Take x."""
+        self.size = _size(x)
+
+    def _put(self): ...
+
+@torch.no_grad()
+def _size(x):
+    """How many, up to the limit."""
+    return min(len(x), LIMIT)
+
+def _unused(): ...
+'''
+SHOWN = '''
+LIMIT = 3
+
+
+class Bucketed(torch.nn.Module):
+    def __init__(self, x):
+        self.size = _size(x)
+
+    def _put(self): ...
+
+
+@torch.no_grad()
+def _size(x):
+    """How many, up to the limit."""
+    return min(len(x), LIMIT)
+'''.strip()
+
+
+def test_a_narrow_terminal_breaks_lines_between_words_below_their_column(command, monkeypatch):
+    narrow = Console(width=60, force_terminal=True, color_system=None, highlight=False)
+    monkeypatch.setattr(list_command, "console", lambda: narrow)
+    lines = command("list")[1].splitlines()
+    assert max(map(len, lines)) <= 60
+    start = lines.index("    split           Cut a batch into one chunk of rows per")
+    assert lines[start + 1] == " " * 20 + "GPU and put each chunk on its GPU."
 
 
 def test_reset_of_one_exercise_leaves_the_others(command, course):
