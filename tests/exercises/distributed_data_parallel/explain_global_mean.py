@@ -70,13 +70,13 @@ class Report:
             usually = "without any value there is no mean: 0 / 0, float('nan')."
             return self.wrong("not_nan", rank, found, usually)
         if math.isnan(came):
+            empty = [r for r, count in enumerate(self.counts) if not count]
+            verb = "has" if len(empty) == 1 else "have"
+            why = f"; {numbered('rank', empty)} {verb} no values" if empty else ""
             return self.wrong(
                 "nan_from_an_empty_rank",
                 rank,
-                f"{found}; {numbered('rank', self.empty)} {'has' if len(self.empty) == 1 else 'have'}"
-                " no values"
-                if self.empty
-                else found,
+                found + why,
                 "the mean of no values is nan, and nan spreads. Send sums and counts, not means.",
             )
         others = [r for r, own in enumerate(self.results) if not self.is_right(own["returned"])]
@@ -94,10 +94,6 @@ class Report:
         return self.wrong(
             "other_value", rank, found, "add up all sums and all counts, then divide once."
         )
-
-    @property
-    def empty(self):
-        return [rank for rank, count in enumerate(self.counts) if not count]
 
     def is_right(self, came):
         return isinstance(came, float) and close(came, self.right)
