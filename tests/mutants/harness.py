@@ -1,7 +1,7 @@
 """Answers that a learner could write, and the verdict that each must get.
 
-A file of answers holds functions: each is one answer to the exercise that the file is named for,
-marked ``@right`` or ``@wrong("message id")``.  Functions without a mark help the others.
+A file of answers holds functions, or classes: each is one answer to the exercise that the file is
+named for, marked ``@right`` or ``@wrong("message id")``.  Those without a mark help the others.
 """
 
 import ast
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Definition = ast.FunctionDef | ast.ClassDef
 
 
 def right(answer: Function) -> Function:
@@ -53,7 +54,7 @@ def mutants_in(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     shared = [ast.unparse(node) for node in tree.body if _is_shared(node, path.parent.name)]
     for node in tree.body:
-        if not isinstance(node, ast.FunctionDef) or not (mark := _mark(node)):
+        if not isinstance(node, Definition) or not (mark := _mark(node)):
             continue
         name, node.name = node.name, path.stem
         node.decorator_list = [d for d in node.decorator_list if d is not mark]
@@ -63,13 +64,13 @@ def mutants_in(path: Path) -> Iterator[Mutant]:
 
 
 def _is_shared(node: ast.stmt, module: str) -> bool:
-    """Imports and unmarked functions; not those of this file and of the submission itself."""
+    """Imports and unmarked definitions; not those of this file and of the submission itself."""
     if isinstance(node, ast.ImportFrom):
         return node.module not in ("harness", module)
-    return isinstance(node, ast.Import) or (isinstance(node, ast.FunctionDef) and not _mark(node))
+    return isinstance(node, ast.Import) or (isinstance(node, Definition) and not _mark(node))
 
 
-def _mark(node: ast.FunctionDef) -> ast.expr | None:
+def _mark(node: Definition) -> ast.expr | None:
     """The decorator that says how the answer is to be judged."""
     for decorator in node.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
