@@ -1,0 +1,104 @@
+"""Trains with a learner's wrapper on one rank, and notes all that a check looks at."""
+
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import mse_loss
+
+from multigpu.checking.specimens import snapshot
+
+from .one_process import LEARNING_RATE, MOMENTUM
+
+
+def drive(submission, name, cases):
+    """Every case in one run: (make model, options of the wrapper, steps, how)."""
+    wrapper = getattr(submission, name)
+    return [train(wrapper, *case) for case in cases]
+
+
+def train(wrapper, model_of, options, steps, how):
+    """One rank's training.  All passes of a step but its last one are made inside no_sync.
+
+    With "keep" in ``how`` gradients are zeroed, and not set to None.
+    """
+    rank = dist.get_rank()
+    module = model_of(rank)
+    ready = watch(module)
+    model = wrapper(module, **options)
+    start = copied(snapshot(module))
+    optimizer = torch.optim.SGD(module.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+    done = []
+    for passes in steps:
+        optimizer.zero_grad(set_to_none="keep" not in how)
+        ready.clear()
+        before = weights_of(module)
+        quiet = no_sync_passes(model, module, passes[:-1], rank) if passes[1:] else None
+        inputs, targets = passes[-1][rank]
+        loss = mse_loss(model(inputs), targets)
+        times = [time.monotonic()]
+        loss.backward()
+        times.append(time.monotonic())
+        model.sync_gradients()
+        times.append(time.monotonic())
+        after = weights_of(module)
+        note = {
+            "gradients": gradients_of(module),
+            "moved": [n for n in before if not torch.equal(before[n], after[n])],
+            "times": times,  # backward begins, backward ends, sync_gradients ends
+            "ready": dict(ready),
+            "quiet": quiet,
+        }
+        optimizer.step()
+        done.append(note | {"weights": weights_of(module)})
+    return {"start": start, "steps": done, "thread": threading.get_native_id()}
+
+
+def no_sync_passes(model, module, passes, rank):
+    """Forward and backward inside no_sync, and what is in ``.grad`` after that."""
+    begin = time.monotonic()
+    with model.no_sync():
+        for ranks in passes:
+            inputs, targets = ranks[rank]
+            mse_loss(model(inputs), targets).backward()
+            model.sync_gradients()
+    return {"times": [begin, time.monotonic()], "gradients": gradients_of(module)}
+
+
+def watch(module):
+    """The moment at which each gradient was ready last, by name.
+
+    These hooks are the first ones, so they run before those of the learner.
+    """
+    ready = {}
+
+    def note(name):
+        def hook(parameter):
+            ready[name] = time.monotonic()
+
+        return hook
+
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(note(name))
+    return ready
+
+
+def gradients_of(module):
+    return {
+        name: None if p.grad is None else p.grad.detach().clone()
+        for name, p in module.named_parameters()
+        if p.requires_grad
+    }
+
+
+def weights_of(module):
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def copied(snap):
+    return {
+        kind: {name: tensor.detach().clone() for name, tensor in snap[kind].items()}
+        for kind in ("parameters", "buffers")
+    }

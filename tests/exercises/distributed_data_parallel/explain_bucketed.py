@@ -1,0 +1,194 @@
+"""What is wrong with an answer to ``distributed_data_parallel.BucketedDDP``."""
+
+from multigpu.checking.comparing import factor_between, recognise, same
+from multigpu.checking.specimens import WIDTH
+from multigpu.checking.wording import count, listed, times
+
+from .explain_training import Report, agrees
+from .explain_travel import calls_of, examine_overlap
+from .one_process import added
+
+DEFAULT = 25 * 2**20
+TIED = 8 * WIDTH**2  # bytes of the tied parameter of Specimen
+
+
+class Bucketed(Report):
+    function = "BucketedDDP"
+    OUT_OF_STEP = (
+        "buckets were started in the order in which they filled, which differs from rank to rank,"
+        " or one that was not full was left out. Start them in one order everywhere: the second"
+        " one waits for the first. sync_gradients starts the rest."
+    )
+
+    def steps_of_examination(self):
+        return self.examine_quiet, *super().steps_of_examination(), self.examine_travel
+
+    def some_own(self, step, rank, wrong):
+        return self.wrong(
+            "last_bucket_not_sent",
+            "every gradient on every rank is the mean over all ranks",
+            f"on rank {rank} {listed(wrong, most=4)} still {'have' if wrong[1:] else 'has'} this"
+            " rank's own gradient, the others are averaged",
+            "a bucket that is not full, such as the one with the first layers, was never sent."
+            " sync_gradients starts what is left.",
+            step=step,
+        )
+
+    # Inside no_sync
+
+    def examine_quiet(self, step, rank):
+        """Inside no_sync nothing was sent, and the gradients added up."""
+        quiet = self.note(step, rank)["quiet"]
+        if quiet is None:
+            return
+        begin, end = quiet["times"]
+        calls = [c for c in self.answer.trace.of(rank) if begin <= c.time <= end]
+        if calls:
+            raise self.wrong(
+                "sent_inside_no_sync",
+                "inside no_sync nothing is sent, and sync_gradients does nothing",
+                f"rank {rank} made {count(len(calls), 'call')}, the first one {calls[0].op} from"
+                f" {calls[0].place}",
+                "hooks run at every backward. They, and sync_gradients, must look at a flag that"
+                " no_sync sets.",
+                step=step,
+            )
+        passes = self.right[step].passes[:-1]
+        for name in self.right[step].gradients:
+            parts = [one[name][rank] for one in passes]
+            if agrees(quiet["gradients"].get(name), added(parts)):
+                continue
+            came = quiet["gradients"].get(name)
+            raise self.wrong(
+                "not_added_up",
+                f"after {count(len(passes), 'backward pass')[:-1]}es inside no_sync {name}.grad is"
+                " the sum of this rank's own gradients",
+                f"on rank {rank} it is {described(came, parts)}",
+                "inside no_sync .grad is left to autograd, which adds up. Nothing is divided or"
+                " moved there.",
+                step=step,
+            )
+
+    def known_besides(self, step, rank, name):
+        """What accumulating over several backward passes can come to."""
+        passes = [one[name] for one in self.right[step].passes]
+        if len(passes) == 1:
+            return {}
+        total, last = added(self.right[step].parts(name)), added(passes[-1])
+        earlier = added([one[rank] for one in passes[:-1]])
+        known = {"divided_by_passes": total / self.n / len(passes)}
+        if last is None:
+            return known
+        known["only_last_pass"] = last / self.n
+        if earlier is not None:
+            known["earlier_not_averaged"] = earlier + last / self.n
+        return known
+
+    def words_for(self, mistake, right, came):
+        accumulated = {
+            "divided_by_passes": (
+                "the mean divided by the number of backward passes",
+                "no_sync adds up. Whoever wants the mean over passes divides the loss.",
+            ),
+            "only_last_pass": (
+                "the mean of what the last backward gave",
+                "the passes inside no_sync are lost: something overwrote their gradients.",
+            ),
+            "earlier_not_averaged": (
+                "the mean of what the last backward gave, and this rank's own gradients of the"
+                " passes inside no_sync",
+                "the whole of .grad is averaged, not only what the last backward added.",
+            ),
+        }
+        return accumulated.get(mistake) or super().words_for(mistake, right, came)
+
+    # What was sent
+
+    def examine_travel(self, step, rank):
+        """One collective per bucket, the last layers first, and during backward."""
+        if self.n == 1:  # there is nobody to send to
+            return
+        calls = calls_of(self, step, rank)
+        limit = self.case.options.get("bucket_bytes", DEFAULT)
+        trained = [p for p in self.case.model_of(0).parameters() if p.requires_grad]
+        sizes = [p.numel() * p.element_size() for p in reversed(trained)]
+        allowed = {len(cut) for cut in cuts(sizes, limit) + cuts(sizes[::-1], limit)}
+        twice = sum(call.bytes for call in calls) - sum(sizes) == TIED
+        if twice or len(calls) not in allowed:
+            raise self.wrong_number(step, rank, calls, sizes, limit)
+        sent = [call.bytes for call in calls]
+        forward = [[sum(group) for group in cut] for cut in cuts(sizes[::-1], limit)]
+        backward = [[sum(group) for group in cut] for cut in cuts(sizes, limit)]
+        if sent in forward and sent not in backward:
+            raise self.wrong(
+                "first_layers_first",
+                "the gradients of the last layers travel first",
+                f"with bucket_bytes={limit} rank {rank} sent {listed(sent)} bytes, in the order of"
+                f" the layers. From the last to the first layer they are {listed(sizes[::-1])}",
+                "backward begins with the last layer. Make the buckets from"
+                " reversed(list(module.parameters())).",
+                step=step,
+            )
+        if "one_by_one" in self.case.how:
+            examine_overlap(self, step, rank)
+
+    def wrong_number(self, step, rank, calls, sizes, limit):
+        before, after = (len(cut) for cut in cuts(sizes, limit))
+        wanted = f"{before}" if before == after else f"{before} (or {after}, if it closes later)"
+        sent = sum(call.bytes for call in calls)
+        mistake, usually = "wrong_number_of_buckets", (
+            "a size is numel() * element_size() bytes, and a bucket is closed where bucket_bytes is"
+            " passed: before that parameter or after it."
+        )  # fmt: skip
+        if sent > sum(sizes):
+            mistake, usually = "sent_too_much", (
+                "a tied parameter was put in twice, or frozen ones were put in."
+                " module.parameters() gives each one once; look at requires_grad."
+            )  # fmt: skip
+        elif len(calls) == len(sizes):
+            mistake, usually = "one_collective_per_parameter", (
+                "every gradient travels alone. A bucket has one flat tensor, which is sent once."
+            )  # fmt: skip
+        elif len(calls) == 1:
+            mistake, usually = "one_bucket", (
+                "all gradients are in one bucket, whatever bucket_bytes is. It is full only when"
+                " backward is over."
+            )  # fmt: skip
+        return self.wrong(
+            mistake,
+            f"with bucket_bytes={limit} and gradients of {listed(sizes)} bytes, from the last to"
+            f" the first, there are {wanted} buckets, each in one collective",
+            f"rank {rank} made {count(len(calls), 'collective')} with"
+            f" {listed(call.bytes for call in calls)} bytes",
+            usually,
+            step=step,
+        )
+
+
+def cuts(sizes, limit):
+    """The two ways to cut sizes into buckets: closed before the overflow, and after it."""
+    before, after = [], []
+    for size in sizes:
+        if not before or sum(before[-1]) + size > limit:
+            before.append([])
+        before[-1].append(size)
+        if not after or sum(after[-1]) > limit:
+            after.append([])
+        after[-1].append(size)
+    return [before, after]
+
+
+def described(came, parts):
+    """What came in place of the sum of one rank's own gradients."""
+    if came is None:
+        return "None"
+    total = added(parts)
+    if total is None:
+        return "no zeros, although this rank did not use it"
+    factor = factor_between(came.value, total)
+    if factor is not None:
+        return f"{times(factor)} that"
+    known = {f"that of pass {i + 1} alone": p for i, p in enumerate(parts) if p is not None}
+    if same(came.value, total):
+        return "that"
+    return recognise(came.value, known) or "another tensor"

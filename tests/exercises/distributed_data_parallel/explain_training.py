@@ -1,0 +1,219 @@
+"""What is wrong with training by hand, in the learner's numbers: gradients, weights, the start.
+
+These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
+``distributed_data_parallel.OverlappedDDP`` and ``distributed_data_parallel.BucketedDDP``.
+"""
+
+from multigpu.checking import Wrong
+from multigpu.checking.comparing import largest_difference, recognise, same
+from multigpu.checking.wording import count, listed, numbered
+
+from .explain_start import examine_start
+from .explain_travel import examine_waits
+from .one_process import mistaken, train
+
+# By mistake: what the gradient is, and which code usually does that.
+KNOWN = {
+    "summed": (
+        "{n} times the mean: the sum over {ranks}",
+        "all_reduce adds up. Divide by dist.get_world_size(), which is {n} here. What is divided"
+        " while an all-reduce is on its way is overwritten by its result.",
+    ),
+    "divided_twice": (
+        "the mean divided by {n} once more",
+        "it was divided twice, for example before the all-reduce and after it.",
+    ),
+    "divided_by_2": (
+        "the sum divided by 2",
+        "there are {n} ranks here: divide by dist.get_world_size(), not by a fixed number.",
+    ),
+    "divided_by_users": (
+        "the sum divided by the number of ranks that used it",
+        "a rank that did not use it counts as zero: divide by the number of all ranks.",
+    ),
+    "divided_by_one_less": (
+        "the sum divided by one less than the number of ranks",
+        "divide by dist.get_world_size(): this rank counts too.",
+    ),
+    "not_averaged": (
+        "this rank's own gradient",
+        "it was never sent, or the result was not put into .grad.",
+    ),
+    "only_divided": (
+        "this rank's own gradient divided by {n}",
+        "it was divided, but the sum over the ranks is not in .grad.",
+    ),
+    "of_one_rank": (
+        "the gradient of rank {rank} alone",
+        "one rank's gradient was copied to the others. A mean needs those of all.",
+    ),
+    "multiplied": (
+        "{n} times the sum over {ranks}",
+        "it was reduced twice. A tied parameter has two names, parameters() gives it once.",
+    ),
+    "largest": ("the largest one of all ranks", "ReduceOp.MAX is not a sum."),
+}
+
+
+class Report:
+    """What training with one wrapper came to on every rank, and what is wrong with it."""
+
+    function: str  # the wrapper's name
+    OUT_OF_STEP = (
+        "a gradient that is None was skipped on one rank, while other ranks wait for it. Its part"
+        " is zeros."
+    )
+
+    def __init__(self, world, case, results, answer):
+        self.n, self.case, self.results = world, case, results
+        self.answer = answer
+        self.right = train(case.model_of(0), case.steps)
+
+    def wrong(self, mistake, expected, came, usually, *, step=None):
+        situation = f" ({count(self.n, 'rank')}" + (")" if step is None else f", step {step + 1})")
+        return Wrong(
+            f"{self.function}.{mistake}",
+            expected=expected + situation,
+            came=came,
+            usually=usually,
+            where=self.answer.where,
+        )
+
+    def examine(self):
+        examine_start(self)
+        for step in range(len(self.right)):
+            for examine in self.steps_of_examination():
+                for rank in range(self.n):
+                    examine(step, rank)
+
+    def steps_of_examination(self):
+        """What is looked at after each step, one after the other, on all ranks."""
+        return self.examine_waits, self.examine_gradients, self.examine_weights
+
+    def examine_waits(self, step, rank):
+        examine_waits(self, step, rank)
+
+    def note(self, step, rank):
+        """What the drive wrote down in one step on one rank."""
+        return self.results[rank]["steps"][step]
+
+    def examine_gradients(self, step, rank):
+        """Every gradient is the mean over all ranks."""
+        came = self.note(step, rank)["gradients"]
+        wrong = [
+            name
+            for name, right in self.right[step].gradients.items()
+            if not agrees(came.get(name), right)
+        ]
+        if not wrong:
+            return
+        name = wrong[0]
+        right, parts = self.right[step].gradients[name], self.right[step].parts(name)
+        expected = f"{name}.grad on every rank is the mean over all ranks"
+        if right is None:
+            raise self.wrong(
+                "other_gradient",
+                f"{name}.grad stays None or becomes zeros: no rank used it",
+                f"on rank {rank} it has other numbers",
+                "numbers of another parameter, or of an earlier step, came into it.",
+                step=step,
+            )
+        if came.get(name) is None:
+            raise self.missing(step, rank, name, expected, parts)
+        known = mistaken(parts, rank) | self.known_besides(step, rank, name)
+        mistake, _, other = (recognise(came[name].value, known) or "other_gradient").partition(" ")
+        if mistake in ("not_averaged", "only_divided") and self.n > 1:
+            self.explain_own(step, rank, wrong)
+        what, usually = self.words_for(mistake, right, came[name].value)
+        words = {"n": self.n, "ranks": numbered("rank", range(self.n)), "rank": other}
+        raise self.wrong(
+            mistake,
+            expected,
+            f"on rank {rank} it is {what.format(**words)}",
+            usually.format(**words),
+            step=step,
+        )
+
+    def words_for(self, mistake, right, came):
+        return KNOWN.get(mistake) or (
+            f"another tensor, which {largest_difference(came, right)}",
+            "gradients of different parameters were mixed, or something was added or left out.",
+        )
+
+    def known_besides(self, step, rank, name):
+        """More mistakes that a wrapper can make: name and value."""
+        return {}
+
+    def missing(self, step, rank, name, expected, parts):
+        if parts[rank] is None:
+            return self.wrong(
+                "missing_stays_none",
+                expected,
+                f"on rank {rank}, which did not use it, it is None",
+                "this rank took no part, or threw the result away. Its optimizer would not move"
+                " the parameter, and the ranks' weights drift apart.",
+                step=step,
+            )
+        return self.wrong(
+            "gradient_lost",
+            expected,
+            f"on rank {rank} it is None",
+            "something set .grad to None.",
+            step=step,
+        )
+
+    def explain_own(self, step, rank, wrong):
+        """A gradient is still this rank's own: why?"""
+        trained = list(self.right[step].gradients)
+        moved = [
+            f"step {s + 1}: {listed(self.note(s, rank)['moved'], most=3)}"
+            for s in range(len(self.right))
+            if self.note(s, rank)["moved"]
+        ]
+        if moved:
+            raise self.wrong(
+                "weights_averaged",
+                "the ranks average their gradients, and no weight changes before the step",
+                f"the gradients of rank {rank} are still its own, and weights changed during"
+                f" backward or sync_gradients ({listed(moved, most=2)})",
+                "a hook on a parameter is called with the parameter, not with its gradient. Send"
+                " parameter.grad.",
+            )
+        if len(wrong) < len(trained):
+            raise self.some_own(step, rank, wrong)
+
+    def some_own(self, step, rank, wrong):
+        return self.wrong(
+            "some_not_averaged",
+            "every gradient on every rank is the mean over all ranks",
+            f"on rank {rank} {listed(wrong, most=4)} still {'have' if wrong[1:] else 'has'} this"
+            " rank's own gradient, the others are averaged",
+            "not every parameter was sent, or not every result waited for.",
+            step=step,
+        )
+
+    def examine_weights(self, step, rank):
+        """Given the right gradients, a step of the optimizer gives the right weights."""
+        note = self.note(step, rank)
+        for name, right in self.right[step].weights.items():
+            came = note["weights"].get(name)
+            if came is not None and same(came.value, right):
+                continue
+            found = "is gone" if came is None else largest_difference(came.value, right)
+            raise self.wrong(
+                "weights_changed",
+                "after the optimizer's step all ranks have the weights of one process that trained"
+                " on the rows of all ranks",
+                f"on rank {rank}, {name} {found}"
+                + (f"; sync_gradients changed {listed(note['moved'])}" if note["moved"] else ""),
+                "the gradients are right, but something else changed the weights. They are sent"
+                " once, at the beginning.",
+                step=step,
+            )
+
+
+def agrees(came, right):
+    """A gradient that no rank has may be None or zeros."""
+    if right is None:
+        return came is None or not came.value.any()
+    return came is not None and same(came.value, right)

@@ -1,0 +1,84 @@
+"""When gradients travel: what a run's trace says about overlapping and waiting.
+
+These mistakes belong to both ``distributed_data_parallel.OverlappedDDP`` and
+``distributed_data_parallel.BucketedDDP``.
+"""
+
+from multigpu.checking.wording import count, listed
+
+STARTS = "every all-reduce is started during backward, as soon as what it sends is ready"
+
+
+def calls_of(report, step, rank):
+    """The collectives with gradients that one rank made in one step, as they were started."""
+    begin, _, end = report.note(step, rank)["times"]
+    return [
+        call
+        for call in report.answer.trace.collectives(rank)
+        if begin <= call.time <= end and call.dtype == "float64"
+    ]
+
+
+def examine_waits(report, step, rank):
+    """Every handle was waited for when sync_gradients returned."""
+    end = report.note(step, rank)["times"][2]
+    calls = calls_of(report, step, rank)
+    waiting = [i for i, call in enumerate(calls) if call.end is None or call.end > end]
+    if not waiting:
+        return
+    came = (
+        f"on rank {rank} {len(waiting)} of {count(len(calls), 'all-reduce')} had not been waited"
+        f" for, among them the one of {calls[waiting[0]].place}"
+    )
+    usually = "async_op=True returns a handle; the numbers are there after handle.wait()."
+    mistake = "not_all_waited"
+    if len(waiting) == len(calls):
+        mistake = "never_waited"
+    elif waiting == list(range(len(calls) - 1)):
+        mistake = "last_handle_only"
+        usually = "each handle overwrote the one before. Keep all of them, in a list."
+    raise report.wrong(
+        mistake,
+        "when sync_gradients returns, every all-reduce has been waited for",
+        came,
+        usually,
+        step=step,
+    )
+
+
+def examine_overlap(report, step, rank):
+    """Only what the last gradient belongs to may start after it."""
+    note, calls = report.note(step, rank), calls_of(report, step, rank)
+    _, backward_ends, _ = note["times"]
+    last_ready = max(note["ready"].values(), default=backward_ends)
+    late = [call for call in calls if call.time > last_ready]
+    if len(late) > 1:
+        early = len(calls) - len(late)
+        raise report.wrong(
+            "starts_late" if early else "starts_after_backward",
+            STARTS,
+            f"when the last gradient was ready on rank {rank}, {early or 'none'} of"
+            f" {count(len(calls), 'all-reduce')} had been started. The next one comes from"
+            f" {late[0].place}",
+            "they are started one by one in sync_gradients, or at the end of backward. Start each"
+            " one in a hook: parameter.register_post_accumulate_grad_hook.",
+            step=step,
+        )
+    blocking = [call for call in calls if blocks(call, backward_ends, report.results[rank])]
+    if blocking:
+        raise report.wrong(
+            "blocks_backward",
+            "backward goes on at once, and sync_gradients waits",
+            f"on rank {rank} {len(blocking)} of {count(len(calls), 'all-reduce')} were waited for"
+            f" during backward: {listed(sorted({call.place for call in blocking}))}",
+            "without async_op=True, and with .wait() right behind it, nothing is computed while the"
+            " bytes travel.",
+            step=step,
+        )
+
+
+def blocks(call, backward_ends, result):
+    """Whether the thread that runs backward was held up by this call."""
+    held_up = call.waited if call.is_async else call.time
+    in_backward = held_up is not None and held_up < backward_ends
+    return in_backward and call.thread == result["thread"]

@@ -1,0 +1,116 @@
+"""Models that bring out what a wrapper can get wrong.  They travel into the ranks."""
+
+import itertools
+import time
+
+import torch
+from torch import nn
+
+from multigpu.checking.specimens import Specimen
+
+SLOW = 0.04  # seconds that the backward of the first layer takes in Chain
+
+
+class Pause(torch.autograd.Function):
+    """Changes nothing; backward takes its time."""
+
+    @staticmethod
+    def forward(context, outputs):
+        return outputs.view_as(outputs)
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(SLOW)
+        return gradient
+
+
+class Chain(nn.Module):
+    """Six layers without bias, each of another size; the gradient of the first one comes late."""
+
+    def __init__(self, widths):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(fan_in, fan_out, bias=False, dtype=torch.float64)
+            for fan_in, fan_out in itertools.pairwise(widths)
+        )
+
+    def forward(self, rows):
+        first, *others = self.layers
+        rows = Pause.apply(torch.tanh(first(rows)))
+        for layer in others:
+            rows = torch.tanh(layer(rows))
+        return rows
+
+
+class Fork(nn.Module):
+    """A step uses one of two layers: that for the width of its rows.  ``idle`` is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleDict(
+            {
+                "narrow": nn.Linear(3, 4, dtype=torch.float64),
+                "wide": nn.Linear(6, 4, dtype=torch.float64),
+            }
+        )
+        self.idle = nn.Linear(2, 2, dtype=torch.float64)
+        self.head = nn.Linear(4, 2, dtype=torch.float64)
+
+    def forward(self, rows):
+        layer = self.layers["narrow" if rows.shape[1] == 3 else "wide"]
+        return self.head(torch.tanh(layer(rows)))
+
+
+def seeded(make, seed):
+    torch.manual_seed(seed)
+    return make()
+
+
+def specimen(rank):
+    """Tied, frozen and without dimension, with three kinds of buffers; other numbers per rank."""
+    return Specimen(seed=7 + rank)
+
+
+WIDTHS = (3, 8, 5, 7, 4, 6, 2)
+
+
+def chain(rank):
+    return seeded(lambda: Chain(WIDTHS), 7 + rank)
+
+
+def fork(rank):
+    return seeded(Fork, 7 + rank)
+
+
+def rows(*shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def batch(columns, outputs, *, seed, count=4):
+    """Inputs and targets: (count, columns) and (count, outputs)."""
+    return rows(count, columns, seed=seed), rows(count, outputs, seed=seed + 1000)
+
+
+def same_columns(world, steps, columns, outputs, *, passes=1):
+    """Rows for ``steps`` steps, other ones for every rank: ``result[step][pass][rank]``."""
+    return [
+        [
+            [batch(columns, outputs, seed=100 * s + 10 * p + rank) for rank in range(world)]
+            for p in range(passes)
+        ]
+        for s in range(steps)
+    ]
+
+
+def forked(world, steps):
+    """Rows for Fork: rank by rank in turn narrow and wide, and the other way in the next step."""
+    return [
+        [[batch(3 + 3 * ((rank + s) % 2), 2, seed=100 * s + rank) for rank in range(world)]]
+        for s in range(steps)
+    ]
+
+
+def accumulated(world):
+    """Rows for Fork: two passes per step, of which the second one uses the other layer."""
+    return [[forked(world, 2)[p][0] for p in range(2)] for _ in range(2)]
