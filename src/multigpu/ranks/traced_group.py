@@ -209,7 +209,8 @@ def _reduction(options: Any) -> str:
     """ "sum", "max", …; without options it is a sum, as in torch."""
     if options is None:
         return "sum"
-    return str(options.reduceOp).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
+    kind = getattr(options.reduceOp, "op", options.reduceOp)  # ReduceOp itself has no readable text
+    return str(kind).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
 
 
 def _collective(method: str) -> Callable[..., Any]:
