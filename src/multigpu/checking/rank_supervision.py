@@ -10,11 +10,12 @@ import psutil
 
 from multigpu.checking.supervision import CLOSING, LOOK, Intake, JudgeGone
 from multigpu.ranks import family
+from multigpu.ranks.findings import Finding
 from multigpu.ranks.frames import split_frames
 from multigpu.ranks.limits import Limits
 from multigpu.ranks.pulse import Pulse
-
-GRACE = 0.3  # seconds for the others to say what they have to say
+from multigpu.ranks.threads import SystemThreads
+from multigpu.ranks.watch import Watch
 
 
 class RankSupervision:
@@ -40,12 +41,15 @@ class RankSupervision:
             for name, descriptor in readers.items():
                 self._selector.register(descriptor, selectors.EVENT_READ, (rank, name))
         self._statuses: dict[int, int] = {}
+        self._heard = [0] * len(members)
+        self._watch = Watch(len(members), timeout=None)
         self._began = time.monotonic()
 
     def watch(self, token: bytes) -> tuple[dict[str, Any], bytes]:
         """Wait for the end of all ranks and report it.  Raises JudgeGone."""
+        finding: Finding | None = None
         try:
-            excess = self._until_the_end(token)
+            excess, finding = self._until_the_end(token)
         finally:
             for pid in self._pids:
                 family.end_all(pid)
@@ -72,34 +76,40 @@ class RankSupervision:
             )
         return {
             "members": members,
-            "finding": None,
+            "finding": finding.to_dict() if finding else None,
             "seconds": time.monotonic() - self._began,
         }, b"".join(blobs)
 
-    def _until_the_end(self, token: bytes) -> str | None:
+    def _until_the_end(self, token: bytes) -> tuple[str | None, Finding | None]:
         pulse = Pulse(self._limits, self._began, family.own_memory(psutil.Process()))
-        look, stop = self._began, float("inf")
-        while len(self._statuses) < len(self._pids) and time.monotonic() < stop:
+        look, threads = self._began, SystemThreads(self._pids)
+        while len(self._statuses) < len(self._pids):
             self._take_in(CLOSING)
+            phases = self._hear(token)
             self._collect()
-            phases = self._phases(token)
             if all("ending" in said for said in phases):
                 while self._release:
                     os.write(self._release.pop(), b".")
-            if stop == float("inf") and any("raised" in said for said in phases):
-                stop = time.monotonic() + GRACE
+            if finding := self._watch.look(time.monotonic(), threads):
+                return None, finding
             if time.monotonic() > look:
                 heard = sum(i.total for intakes in self._intakes for i in intakes.values())
                 if excess := pulse.judge(time.monotonic(), family.signs(), heard):
-                    return excess
+                    return excess, None
                 look = time.monotonic() + LOOK
-        return None
+        self._take_in(0)
+        self._hear(token)
+        return None, self._watch.final()
 
-    def _phases(self, token: bytes) -> list[set[str]]:
-        return [
-            {header["phase"] for header, _ in split_frames(bytes(i["mouth"].data), token)[0]}
-            for i in self._intakes
-        ]
+    def _hear(self, token: bytes) -> list[set[str]]:
+        phases = []
+        for rank, intakes in enumerate(self._intakes):
+            frames, _ = split_frames(bytes(intakes["mouth"].data), token)
+            for header, _ in frames[self._heard[rank] :]:
+                self._watch.hear(rank, header)
+            self._heard[rank] = len(frames)
+            phases.append({header["phase"] for header, _ in frames})
+        return phases
 
     def _collect(self) -> None:
         for rank, pid in enumerate(self._pids):
@@ -107,6 +117,7 @@ class RankSupervision:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     self._statuses[rank] = os.waitstatus_to_exitcode(status)
+                    self._watch.ended(rank, self._statuses[rank])
 
     def _take_in(self, wait: float) -> None:
         for key, _ in self._selector.select(wait):

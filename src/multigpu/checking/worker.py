@@ -63,6 +63,7 @@ def live(
     family.die_with_parent(prctl, server)
     enter_own_world(channels, request)
     mouth = Mouth(channels.mouth, token)
+    mouth.say({"phase": "started", "pid": os.getpid(), "time": time.monotonic()})
     leave = os._exit
     os._exit = _reporting_exit(mouth, leave)  # type: ignore[assignment]
     try:
@@ -130,6 +131,7 @@ def _reporting_exit(mouth: Mouth, leave: Callable[[int], NoReturn]) -> Callable[
                 "phase": "left",
                 "status": int(status),
                 "where": [frame.f_code.co_filename, frame.f_lineno],
+                "time": time.monotonic(),
             }
         )
         leave(status)
