@@ -49,16 +49,16 @@ def deadlock_found(states: Sequence[RankState], matching: Matching) -> Finding:
         for state in states
     }
     ends = _ends_of_waiting(edges)
-    core = [call for call in waits if call.rank in ends or ends & set(matching.waits_for(call))]
-    over = {state.rank for state in states if state.over}
-    blamed = _blamed(core, matching, ends, over)
+    over = {state.rank for state in states if state.over} & ends
+    core = [call for call in waits if call.rank in ends or over & set(matching.waits_for(call))]
+    blamed = _blamed(core, matching, ends)
     absent = {r for call in core if call.nth is not None for r in matching.waits_for(call)}
     missing = [state for state in states if state.rank in absent & ends]
     return Finding(
         "deadlock",
         tuple(sorted(blamed)),
-        "\n".join([_headline(waits, over & ends), *_lines(states, core, matching)]),
-        usually_deadlock(core, missing, states),
+        "\n".join([_headline(core, matching, over), *_lines(states, core, matching)]),
+        usually_deadlock(core, waits, missing=missing, states=states),
         {
             "ranks": [state.to_dict() for state in states],
             "waits_for": {str(rank): sorted(others) for rank, others in edges.items()},
@@ -88,7 +88,7 @@ def _reachable(rank: int, edges: dict[int, set[int]]) -> set[int]:
     return found
 
 
-def _blamed(core: Iterable[Call], matching: Matching, ends: set[int], over: set[int]) -> set[int]:
+def _blamed(core: Iterable[Call], matching: Matching, ends: set[int]) -> set[int]:
     """Of a collective the minority, there or not there; of a message both sides.
 
     A message that is missing looks the same whether one side left it out or the other made one
@@ -100,30 +100,28 @@ def _blamed(core: Iterable[Call], matching: Matching, ends: set[int], over: set[
         if call.nth is None:
             blamed |= {call.rank} | (others & ends)
             continue
-        if call.rank not in ends and not others & over:
-            continue  # waits for ranks that wait in a ring of their own
         there = matching.meeting(call).keys
         blamed |= set(minority([list(there), sorted(others & ends)]))
     return blamed
 
 
-def _headline(waits: Sequence[Call], over: set[int]) -> str:
-    waiting = {call.rank for call in waits}
-    if over:
-        verb = "has" if len(over) == 1 else "have"
-        wait = "waits" if len(waiting) == 1 else "wait"
-        who = f"{ranks_in_words(over)} {verb} returned"
-        them = "it" if len(over) == 1 else "them"
-        return f"{who}, {ranks_in_words(waiting)} {wait} for {them} for ever:"
-    return f"{ranks_in_words(waiting)} wait for each other for ever:"
+def _headline(core: Sequence[Call], matching: Matching, over: set[int]) -> str:
+    if not over:
+        return f"{ranks_in_words(call.rank for call in core)} wait for each other for ever:"
+    waiting = {call.rank for call in core if over & set(matching.waits_for(call))}
+    has, them = ("has", "it") if len(over) == 1 else ("have", "them")
+    waits = "waits" if len(waiting) == 1 else "wait"
+    who = f"{ranks_in_words(over)} {has} returned"
+    return f"{who}, {ranks_in_words(waiting)} {waits} for {them} for ever:"
 
 
 def _lines(states: Sequence[RankState], core: Sequence[Call], matching: Matching) -> list[str]:
     """What every rank does, ranks that do the same in one line."""
     said: dict[tuple[str, str], list[int]] = defaultdict(list)
+    whole = {m.group for m in matching.meetings.values() if len(m.members) == len(states)}
     for state in states:
         for call in state.waiting_in():
-            said[_waiting(call, state, matching)].append(state.rank)
+            said[_waiting(call, state, len(states), one_group=len(whole) < 2)].append(state.rank)
         if state.over:
             said["returned", _after(state, core)].append(state.rank)
     lines = []
@@ -135,9 +133,8 @@ def _lines(states: Sequence[RankState], core: Sequence[Call], matching: Matching
     return lines
 
 
-def _waiting(call: Call, state: RankState, matching: Matching) -> tuple[str, str]:
+def _waiting(call: Call, state: RankState, world: int, *, one_group: bool) -> tuple[str, str]:
     """`wait`, and the rest of the sentence."""
-    world = len({rank for rank, _ in matching.calls} | set(call.members))
     by = f" ({call.via})" if call.via not in ("", call.op) else ""
     if call.op == "send":
         rest = f"for rank {call.peer} to receive {amount(call)} with tag {call.tag}{by}"
@@ -147,7 +144,7 @@ def _waiting(call: Call, state: RankState, matching: Matching) -> tuple[str, str
     else:
         made = [c for c in state.calls.values() if (c.op, c.group) == (call.op, call.group)]
         number = ordinal(1 + [c.id for c in made].index(call.id))
-        group = in_group(call.members, world)
+        group = in_group(call.members, world) or ("" if one_group else f" of group {call.group!r}")
         rest = f"in ITS {number} {call.op}{by}{group}"
     return "wait", f"{rest}, {call.place}"
 
@@ -155,8 +152,10 @@ def _waiting(call: Call, state: RankState, matching: Matching) -> tuple[str, str
 def _after(state: RankState, core: Sequence[Call]) -> str:
     """What a rank that is over had done of what the others wait for."""
     kinds = list(dict.fromkeys((call.op, call.group) for call in core if call.nth is not None))
-    made = [counted(state.own_calls(op, group), op) for op, group in kinds]
+    made = [(state.own_calls(op, group), op) for op, group in kinds]
     if not made:
         last = state.last_call()
-        return f"after its last call, {last.via} at {last.place}" if last else "without any call"
-    return f"after {listed(made)}"
+        return f"after its {last.via} at {last.place}" if last else "without any call"
+    if not any(number for number, _ in made):
+        return f"without {listed(f'any {op}' for _, op in made)}"
+    return f"after {listed(counted(number, op) for number, op in made)}"

@@ -17,7 +17,7 @@ from multigpu.ranks.wording import place, ranks_in_words
 FOLLOW_UP = re.compile(
     r"closed by peer|connection reset|connection refused|broken pipe|unbound ?buffer"
     r"|timed out|wait timeout|application timeout|socket (closed|timeout)|recv.* 0 bytes"
-    r"|remote process|nccl.*(abort|remote)|aborted|gloo::|transport/tcp",
+    r"|remote process|nccl.*(abort|remote)|aborted|transport/tcp",
     re.IGNORECASE,
 )
 NOT_THEIRS = (

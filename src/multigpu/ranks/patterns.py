@@ -51,53 +51,64 @@ def usually_fewer(call: Call, ranks: Sequence[int]) -> str:
 
 
 def usually_deadlock(
-    waits: Sequence[Call], missing: Sequence[RankState], states: Sequence[RankState]
+    core: Sequence[Call],
+    waits: Sequence[Call],
+    *,
+    missing: Sequence[RankState],
+    states: Sequence[RankState],
 ) -> str:
-    """Why no rank can go on. `missing` are the ranks that have not come to a collective."""
-    collectives = [call for call in waits if call.nth is not None]
-    messages = [call for call in waits if call.is_message]
+    """Why no rank can go on: `core` are the waits at the heart of it, among all `waits`.
+
+    `missing` are the ranks that have not come to a collective.
+    """
+    collectives = [call for call in core if call.nth is not None]
+    messages = [call for call in core if call.is_message]
     if any(call.peer == call.rank for call in messages):
         return "a rank waits for a message from or to itself."
-    if messages and (said := _about_messages(messages, states)):
+    if messages and (said := _crossed(messages, waits) or _all_alike(messages)):
         return said
     if collectives and missing:
         return _about_collectives(collectives, missing)
-    return "one rank took another branch than the others, and they wait for each other."
-
-
-def _about_messages(messages: Sequence[Call], states: Sequence[RankState]) -> str | None:
-    sends = [call for call in messages if call.op == "send"]
-    receives = [call for call in messages if call.op == "recv"]
-    for send in sends:
-        for receive in receives:
-            if receive.rank != send.peer:
-                continue
-            if receive.peer == send.rank and receive.tag != send.tag:
-                return (
-                    f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank "
-                    f"{receive.rank} receives with tag {receive.tag}."
-                )
-            if receive.peer not in (send.rank, None):
-                return (
-                    f"rank {receive.rank} receives from the wrong rank (rank {send.rank} is the "
-                    f"one that sends to it), or rank {receive.peer} never sent."
-                )
-    waiting = {call.rank for call in messages}
-    if len(sends) == len(messages) > 1 and {send.peer for send in sends} <= waiting:
-        return (
-            "every rank sends first, and a send waits until it is received. Let some ranks "
-            "receive first, or start the sends with isend or batch_isend_irecv and wait later."
-        )
-    if len(receives) == len(messages) > 1 and {call.peer for call in receives} <= waiting:
-        return "every rank receives first, so nobody has sent. Let one rank begin with its send."
-    call = messages[0]
-    if call.peer is not None and states[call.peer].over:
+    call = next((call for call in messages if call.peer is not None), None)
+    if call is not None and call.peer is not None and states[call.peer].over:
         side = "received" if call.op == "send" else "sent"
         return (
             f"rank {call.peer} never {side} it: the two sides of a message need each other, with "
             "the same ranks and the same tag."
         )
+    return "one rank took another branch than the others, and they wait for each other."
+
+
+def _crossed(messages: Sequence[Call], waits: Sequence[Call]) -> str | None:
+    """A send and a receive that just miss each other."""
+    sends = [call for call in waits if call.op == "send"]
+    receives = [call for call in messages if call.op == "recv"]
+    for send, receive in ((s, r) for s in sends for r in receives if r.rank == s.peer):
+        if receive.peer == send.rank and receive.tag != send.tag:
+            return (
+                f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank "
+                f"{receive.rank} receives with tag {receive.tag}."
+            )
+        if receive.peer not in (send.rank, None):
+            return (
+                f"rank {receive.rank} receives from the wrong rank (rank {send.rank} is the "
+                f"one that sends to it), or rank {receive.peer} never sent."
+            )
     return None
+
+
+def _all_alike(messages: Sequence[Call]) -> str | None:
+    """A ring in which all do the same first."""
+    kinds = {call.op for call in messages}
+    waiting = {call.rank for call in messages}
+    if len(messages) < 2 or len(kinds) > 1 or not {call.peer for call in messages} <= waiting:
+        return None
+    if kinds == {"send"}:
+        return (
+            "every rank sends first, and a send waits until it is received. Let some ranks "
+            "receive first, or start the sends with isend or batch_isend_irecv and wait later."
+        )
+    return "every rank receives first, so nobody has sent. Let one rank begin with its send."
 
 
 def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:

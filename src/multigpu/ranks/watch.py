@@ -56,12 +56,15 @@ class Watch:
         self._stirred = True  # something was heard since the last look
         self._last = 0.0  # when something was heard last, by the clock of `look`
         self._failed: float | None = None  # when the first failure was seen
+        self._failures: list[int] = []  # ranks that raised or died, in the order of the news
 
     def hear(self, rank: int, frame: Mapping[str, Any]) -> None:
         """Take in one frame of a rank."""
         self._stirred = True
         call = self._builder.hear(rank, frame)
         self._states[rank].hear(frame, call)
+        if frame["phase"] in ("raised", "left"):
+            self._failures.append(rank)
         if call is not None and frame["phase"] == "call":
             self._matching.add(call)
             self._compare(call)
@@ -74,6 +77,7 @@ class Watch:
         """The process of a rank is gone: its exit code, negative for a signal."""
         self._stirred = True
         self._states[rank].status = status
+        self._failures.append(rank)
 
     def look(self, now: float, threads: Threads) -> Finding | None:
         """What is wrong at this moment (`now` is `time.monotonic()`), None while nothing is."""
@@ -113,7 +117,7 @@ class Watch:
         found = exception_found(states)
         dead = exit_found(states)
         if found and dead:
-            return dead if _came_first(states) else found
+            return min(found, dead, key=lambda one: self._failures.index(one.ranks[0]))
         return found or dead or exception_found(states, follow_ups=True)
 
     def _compare(self, call: Call) -> None:
@@ -175,13 +179,6 @@ class Watch:
             "`timeout` seconds without a collective.",
             {"ranks": [state.to_dict() for state in self._states]},
         )
-
-
-def _came_first(states: list[RankState]) -> bool:
-    """Whether a rank that left by `os._exit` did so before the earliest exception."""
-    left = [s.left["time"] for s in states if died(s) and s.left is not None]
-    raised = [s.raised["time"] for s in states if s.raised and not is_follow_up(s)]
-    return bool(left) and min(left) < min(raised)
 
 
 def _inside(state: RankState) -> bool:

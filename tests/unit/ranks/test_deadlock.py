@@ -1,0 +1,339 @@
+"""Deadlocks: each kind is proven, explained and pinned on the right rank; what only looks like one
+is left alone."""
+
+import pytest
+
+HELPER = 7  # a thread besides the main one
+
+
+def test_a_rank_that_leaves_the_loop_early_is_named_with_its_count(play):
+    run = play(4)
+    for _ in range(4):
+        run.all("all_reduce", line=41)
+    for rank in (0, 1, 3):
+        run.call(rank, "all_reduce", line=41)
+    run.returned(2)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("deadlock", (2,))
+    assert found.message == (
+        "rank 2 has returned, ranks 0, 1 and 3 wait for it for ever:\n"
+        "  ranks 0, 1 and 3 wait in their 5th all_reduce, train.py:41\n"
+        "  rank 2 returned after 4 all_reduces"
+    )
+    assert "rank 2 had fewer batches" in found.usually
+
+
+def test_it_is_found_between_half_a_second_and_one_and_a_half_after_the_last_word(play):
+    for op, root in (("all_reduce", None), ("broadcast", 0)):
+        run = play(2)
+        run.call(0, op, root=root)
+        run.returned(1)
+        began = run.now
+        assert run.look().kind == "deadlock"
+        assert 0.5 <= run.now - began <= 1.5
+
+
+def test_a_collective_that_only_one_rank_calls(play):
+    run = play(3)
+    run.all("all_reduce", line=5)
+    run.call(0, "all_reduce", line=8)
+    run.returned(1, 2)
+    found = run.look()
+    assert found.ranks == (0,)
+    assert "only rank 0 came to train.py:8: an all_reduce under an `if`" in found.usually
+
+
+def test_of_two_ranks_both_are_named_because_either_may_be_wrong(play):
+    run = play(2)
+    run.call(0, "all_reduce")
+    run.returned(1)
+    found = run.look()
+    assert found.ranks == (0, 1)
+    assert "rank 1 returned without any all_reduce" in found.message
+
+
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("op", ["send", "recv"])
+def test_a_ring_in_which_all_do_the_same_first(play, op, step):
+    run = play(3)
+    for rank in run.world:
+        run.call(rank, op, peer=(rank + step) % 3, line=12)
+    found = run.look()
+    assert found.ranks == (0, 1, 2)
+    assert f"every rank {'sends' if op == 'send' else 'receives'} first" in found.usually
+    assert found.message.count("train.py:12") == 3
+
+
+def test_a_message_from_the_wrong_rank(play):
+    run = play(3)
+    run.call(0, "send", peer=1, line=7)
+    run.call(1, "recv", peer=2, line=9)
+    run.returned(2)
+    found = run.look()
+    assert 1 in found.ranks
+    assert 0 not in found.ranks
+    assert "rank 1 receives from the wrong rank (rank 0 is the one that sends" in found.usually
+    assert "rank 1 waits for a message from rank 2 with tag 0, train.py:9" in found.message
+
+
+def test_a_message_with_another_tag(play):
+    run = play(2)
+    run.call(0, "send", peer=1, tag=3)
+    run.call(1, "recv", peer=0, tag=4)
+    found = run.look()
+    assert found.ranks == (0, 1)
+    assert "rank 0 sends with tag 3, rank 1 receives with tag 4" in found.usually
+
+
+def test_a_message_to_itself(play):
+    run = play(2)
+    run.call(0, "recv", peer=0)
+    run.returned(1)
+    found = run.look()
+    assert found.ranks == (0,)
+    assert "itself" in found.usually
+
+
+def test_a_send_that_nobody_receives(play):
+    run = play(3)
+    run.call(0, "send", peer=1, via="isend", is_async=True)
+    run.call(1, "barrier")
+    run.call(2, "barrier")
+    found = run.look()
+    assert {0, 1} <= set(found.ranks)
+    assert "rank 0 waits for rank 1 to receive 3 float32 with tag 0 (isend)" in found.message
+
+
+def test_groups_used_in_another_order(play):
+    run = play(3)
+    for rank in (0, 2):
+        run.call(rank, "all_reduce", group="1", line=5)
+    run.call(1, "all_reduce", group="2", line=6)
+    found = run.look()
+    assert found.ranks == (1,)
+    assert "use their groups in different orders" in found.usually
+    assert "of group '2'" in found.message
+
+
+def test_a_group_of_some_ranks_is_named_by_its_members(play):
+    run = play(4)
+    run.call(1, "all_reduce", group="1", members=(1, 3))
+    run.call(3, "recv", peer=1)
+    run.returned(0, 2)
+    found = run.look()
+    assert found.ranks == (1, 3)
+    assert "rank 1 waits in its 1st all_reduce of the group of ranks 1 and 3" in found.message
+
+
+def test_those_who_wait_for_stuck_ranks_are_not_blamed(play):
+    run = play(4)
+    run.call(0, "recv", peer=1)
+    run.call(1, "recv", peer=2)
+    run.call(2, "recv", peer=3)
+    run.call(3, "recv", peer=2)
+    assert run.look().ranks == (2, 3)
+
+
+def test_the_details_say_what_each_rank_waits_for(play):
+    run = play(3)
+    run.all("all_reduce")
+    run.call(0, "all_reduce", line=31)
+    run.call(1, "recv", peer=2)
+    run.returned(2)
+    details = run.look().details
+    first, second, third = details["ranks"]
+    assert first["state"] == second["state"] == "waiting"
+    assert (first["waits"][0]["op"], first["waits"][0]["nth"]) == ("all_reduce", 1)
+    assert first["waits"][0]["place"] == "train.py:31"
+    assert second["waits"][0]["peer"] == 2
+    assert third["state"] == "returned"
+    assert details["waits_for"] == {"0": [1, 2], "1": [2], "2": []}
+
+
+def test_a_main_thread_that_joins_a_blocked_thread_is_blocked(play):
+    run = play(2)
+    run.call(0, "recv", peer=1, thread=HELPER)
+    run.say(0, phase="joining", thread=1, on=HELPER)
+    run.returned(1)
+    assert run.look().kind == "deadlock"
+
+
+def test_a_thread_that_sleeps_on_a_lock_or_is_gone_is_blocked(play):
+    run = play(2)
+    run.all("barrier", thread=HELPER)
+    run.call(0, "recv", peer=1)
+    run.returned(1)
+    assert run.look() is None
+    run.threads.blocked |= {(0, HELPER), (1, HELPER)}
+    assert run.look().kind == "deadlock"
+
+
+def test_a_handle_that_nobody_waits_for_does_not_hide_a_deadlock(play):
+    run = play(2)
+    run.start(0, "send", peer=1)
+    run.call(0, "all_reduce")
+    run.done(1, run.call(1, "recv", peer=0))
+    run.returned(1)
+    assert run.look().kind == "deadlock"
+
+
+def test_waiting_for_the_second_of_two_receives_when_only_one_was_sent(play):
+    run = play(2)
+    run.start(0, "recv", peer=1)
+    run.call(0, "recv", peer=1, is_async=True)
+    run.call(1, "send", peer=0, is_async=True)
+    run.done(1, 2)
+    run.returned(1)
+    assert run.look().kind == "deadlock"
+
+
+# What must never be called a deadlock.
+
+
+def test_ranks_that_compute_or_sleep(play):
+    run = play(3)
+    run.call(0, "all_reduce")
+    run.call(1, "recv", peer=2)
+    assert run.look(50.0) is None
+
+
+def test_a_rank_that_has_not_said_anything_yet(play):
+    run = play(2)
+    run.watch._states[1].main = None
+    run.call(0, "barrier")
+    assert run.look(50.0) is None
+
+
+def test_a_collective_that_all_have_begun(play):
+    run = play(3)
+    for rank in run.world:
+        run.call(rank, "all_reduce", numel=10**9)
+    assert run.look(50.0) is None
+
+
+def test_an_async_collective_that_a_returned_rank_has_begun(play):
+    run = play(3)
+    run.start(2, "all_reduce")
+    run.returned(2)
+    run.call(0, "all_reduce")
+    run.call(1, "all_reduce")
+    assert run.look(50.0) is None
+
+
+def test_a_collective_in_flight_that_nobody_waits_for_yet(play):
+    """Something may be called when it is over."""
+    run = play(2)
+    numbers = [run.start(rank, "all_reduce") for rank in run.world]
+    for rank in run.world:
+        run.call(rank, "recv", peer=1 - rank)
+    assert run.look(50.0) is None
+    for rank in run.world:
+        run.say(rank, phase="completed", id=numbers[rank])
+    assert run.look().kind == "deadlock"
+
+
+def test_a_message_whose_sides_have_met(play):
+    run = play(2)
+    run.call(0, "send", peer=1, numel=10**9)
+    run.call(1, "recv", peer=0, numel=10**9)
+    assert run.look(50.0) is None
+
+
+def test_a_message_to_a_receive_that_was_started_earlier(play):
+    run = play(2)
+    run.start(1, "recv", peer=0)
+    run.returned(1)
+    run.call(0, "send", peer=1)
+    assert run.look(50.0) is None
+
+
+def test_a_message_that_was_received_before_its_sender_noticed(play):
+    run = play(2)
+    run.call(0, "send", peer=1)
+    run.done(1, run.call(1, "recv", peer=0))
+    run.returned(1)
+    assert run.look(50.0) is None
+
+
+@pytest.mark.parametrize("sender", [1, 2])
+def test_a_receive_from_any_rank(play, sender):
+    run = play(3)
+    run.call(0, "recv", peer=None)
+    run.call(sender, "send", peer=0)
+    run.returned(3 - sender)
+    assert run.look(50.0) is None
+
+
+def test_receives_from_any_rank_that_are_all_used_up(play):
+    run = play(3)
+    number = run.call(0, "recv", peer=None)
+    run.done(1, run.call(1, "send", peer=0))
+    run.done(0, number, source=1)
+    run.call(0, "recv", peer=None)
+    run.call(1, "recv", peer=2)
+    run.returned(2)
+    found = run.look()
+    assert found.kind == "deadlock"
+    assert "rank 0 waits for a message from any rank" in found.message
+
+
+def test_a_send_after_receives_from_any_rank(play):
+    run = play(3)
+    number = run.call(0, "recv", peer=None)
+    run.done(1, run.call(1, "send", peer=0))
+    run.done(0, number, source=1)
+    run.call(0, "recv", peer=2)
+    run.call(2, "send", peer=0)
+    run.returned(1)
+    assert run.look(50.0) is None
+
+
+def test_another_thread_that_communicates_and_is_busy(play):
+    run = play(2)
+    run.all("barrier", thread=HELPER)
+    run.call(0, "recv", peer=1)
+    run.call(1, "recv", peer=0)
+    assert run.look(50.0) is None
+
+
+def test_another_thread_that_has_not_communicated_yet_but_works(play):
+    run = play(2)
+    run.call(0, "recv", peer=1)
+    run.call(1, "recv", peer=0)
+    run.threads.working.add((1, HELPER))
+    assert run.look(50.0) is None
+
+
+def test_a_thread_that_is_joined_and_computes(play):
+    run = play(2)
+    run.call(0, "recv", peer=1)
+    run.say(1, phase="joining", thread=1, on=HELPER)
+    assert run.look(50.0) is None
+
+
+def test_a_returned_rank_whose_other_thread_goes_on(play):
+    run = play(2)
+    run.all("barrier", thread=HELPER)
+    run.call(0, "recv", peer=1)
+    run.returned(1)
+    run.threads.blocked.add((0, HELPER))
+    assert run.look(50.0) is None
+
+
+def test_members_of_a_group_wait_while_others_work(play):
+    run = play(4)
+    for rank in (0, 1):
+        run.call(rank, "barrier", group="1", members=(0, 1, 2))
+    run.call(3, "recv", peer=2)
+    assert run.look(50.0) is None
+
+
+def test_a_wait_that_ends_after_the_first_thread_saw_the_end(play):
+    """Two threads wait for one handle; the second says so late."""
+    run = play(2)
+    numbers = [run.start(rank, "all_reduce") for rank in run.world]
+    for rank in run.world:
+        run.wait(rank, numbers[rank], thread=HELPER)
+        run.done(rank, numbers[rank])
+        run.wait(rank, numbers[rank])
+    assert run.look(50.0) is None

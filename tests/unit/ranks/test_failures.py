@@ -1,0 +1,178 @@
+"""Which failure is the cause, and which only follow; and a run that says nothing any more."""
+
+import signal
+
+import pytest
+
+from multigpu.ranks.findings import Finding
+
+FOLLOW_UPS = [
+    "Connection closed by peer [127.0.0.1]:4711",
+    "[../gloo/transport/tcp/pair.cc:547] Connection reset by peer",
+    "Read error [127.0.0.1]:1: Connection reset by peer",
+    "Application timeout caused pair closure",
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+    "1800000ms for recv operation to complete",
+]
+
+
+def test_an_exception_is_told_with_its_rank_and_line(play):
+    run = play(3)
+    run.call(0, "all_reduce")
+    run.raised(1, "ValueError", "no rows left", line=33)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("exception", (1,))
+    assert found.message == "rank 1: ValueError: no rows left\nwhere: train.py:33 in train"
+    assert found.details["raised"]["1"]["type"] == "ValueError"
+
+
+def test_a_traceback_is_shown_as_the_rank_wrote_it(play):
+    run = play(1)
+    run.say(0, phase="raised", type="KeyError", text="'x'", traceback="Traceback ...\n  x\n")
+    assert run.look().message == "rank 0: KeyError: 'x'\nTraceback ...\n  x"
+
+
+def test_an_exception_ends_the_run_soon_although_others_compute(play):
+    run = play(2)
+    run.raised(1, "ValueError", "no")
+    began = run.now
+    assert run.look()
+    assert run.now - began < 0.3
+
+
+def test_ranks_that_raise_the_same_are_named_together(play):
+    run = play(3)
+    for rank in (2, 0):
+        run.raised(rank, "ValueError", f"rank {rank} has none")
+    run.raised(1, "KeyError", "x")
+    found = run.look()
+    assert found.ranks == (0, 2)
+    assert found.message.startswith("ranks 0 and 2: ValueError: rank 2 has none")
+
+
+@pytest.mark.parametrize("text", FOLLOW_UPS)
+def test_errors_that_follow_a_death_are_folded_away(play, text):
+    run = play(3)
+    numbers = [run.call(rank, "all_reduce") for rank in run.world]
+    run.fails(0, numbers[0], text)
+    run.fails(2, numbers[2], text)
+    assert run.look(0.5) is None  # the cause may still show itself
+    run.watch.ended(1, -signal.SIGKILL)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("exit", (1,))
+    assert found.message == "rank 1 was killed by SIGKILL, in its all_reduce at train.py:10."
+    assert "memory" in found.usually
+
+
+def test_a_follow_up_that_was_wrapped_in_another_exception_is_still_one(play):
+    run = play(2)
+    number = run.call(0, "recv", peer=1)
+    run.say(0, phase="failed", id=number, text=FOLLOW_UPS[0])
+    run.raised(0, "TrainingError", "step 3 failed")
+    run.watch.ended(1, 1)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("exit", (1,))
+    assert "rank 1 ended with status 1 without returning" in found.message
+
+
+def test_follow_ups_without_a_cause_are_shown_in_the_end(play):
+    run = play(2)
+    run.fails(0, run.call(0, "recv", peer=1), FOLLOW_UPS[4])
+    began = run.now
+    assert run.look(5.0).ranks == (0,)
+    assert run.now - began > 0.9
+
+
+def test_an_error_inside_a_call_that_is_its_own_is_no_follow_up(play):
+    run = play(2)
+    run.fails(0, run.call(0, "reduce_scatter"), "ProcessGroupGloo::reduce_scatter: unsupported")
+    assert run.look(0.5).kind == "exception"
+
+
+def test_an_exception_that_came_before_a_death_is_the_cause(play):
+    run = play(2)
+    run.raised(0, "ValueError", "first")
+    run.watch.ended(1, -signal.SIGABRT)
+    assert run.look().kind == "exception"
+
+
+def test_leaving_with_os_exit(play):
+    run = play(2)
+    run.call(0, "barrier")
+    run.say(1, phase="left", status=0, where=["/course/train.py", 17, "main"])
+    run.watch.ended(1, 0)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("exit", (1,))
+    assert found.message == "rank 1 called os._exit(0), train.py:17."
+
+
+def test_leaving_with_sys_exit(play):
+    run = play(2)
+    run.say(
+        1,
+        phase="raised",
+        type="SystemExit",
+        types=["SystemExit", "BaseException"],
+        status="3",
+        text="3",
+        frames=[["/course/train.py", 17, "main"]],
+    )
+    found = run.look()
+    assert (found.kind, found.ranks) == ("exit", (1,))
+    assert found.message == "rank 1 called sys.exit(3), train.py:17."
+
+
+def test_of_two_deaths_the_abort_in_a_call_is_the_follow_up(play):
+    run = play(3)
+    run.call(0, "barrier")
+    run.watch.ended(0, -signal.SIGABRT)
+    run.watch.ended(2, -signal.SIGSEGV)
+    found = run.look()
+    assert found.ranks == (2,)
+    assert "SIGSEGV" in found.message
+
+
+def test_silence_ends_at_the_timeout_and_blames_the_busy(play):
+    run = play(3, timeout=5.0)
+    run.call(0, "barrier")
+    run.returned(2)
+    began = run.now
+    found = run.look(10.0)
+    assert (found.kind, found.ranks) == ("no_progress", (1,))
+    assert 5.0 <= run.now - began <= 5.5
+    assert "rank 1 said nothing for 5 s" in found.message
+    shown = found.with_stacks({1: 'File "train.py", line 3 in f'}).message
+    assert 'rank 1 stands here:\n  File "train.py", line 3 in f' in shown
+
+
+def test_output_and_frames_are_progress(play):
+    run = play(2, timeout=5.0)
+    for _ in range(10):
+        assert run.look(3.0) is None
+        run.watch.stir()
+    run.watch._timeout = None
+    assert run.look(100.0) is None
+
+
+def test_a_run_that_ends_well(play):
+    run = play(2)
+    run.all("all_reduce")
+    run.returned(0, 1)
+    for rank in run.world:
+        run.watch.ended(rank, 0)
+    assert run.look() is None
+    assert run.watch.final() is None
+
+
+def test_a_finding_travels_as_plain_data():
+    found = Finding("deadlock", (1, 2), "m", "u", {"ranks": []})
+    assert Finding.of(found.to_dict()) == found
+    assert found.text() == "m\nusually: u"
+    assert Finding("exit", (0,), "m").text() == "m"
+
+
+def test_a_death_that_came_before_an_exception_is_the_cause(play):
+    run = play(2)
+    run.watch.ended(1, -signal.SIGKILL)
+    run.raised(0, "ValueError", "there are only three answers")
+    assert run.look().ranks == (1,)

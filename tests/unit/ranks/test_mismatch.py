@@ -1,0 +1,202 @@
+"""Calls that meet and do not fit, and runs that end with something left over."""
+
+import pytest
+
+
+def disagree(play, *, odd=1, **details):
+    """Three ranks in one collective, of which rank `odd` calls another one."""
+    run = play(3)
+    run.all("barrier")
+    usual = {"op": "all_reduce", "line": 5}
+    for rank in run.world:
+        run.call(rank, **(usual | details if rank == odd else usual))
+    return run.look()
+
+
+@pytest.mark.parametrize(
+    ("details", "says"),
+    [
+        ({"op": "broadcast", "root": 0, "reduce": None}, "broadcast of 3 float32 from rank 0"),
+        ({"reduce": "max"}, "all_reduce (max) of 3 float32"),
+        ({"numel": 4}, "all_reduce (sum) of 4 float32"),
+        ({"dtype": "float64"}, "all_reduce (sum) of 3 float64"),
+    ],
+    ids=["operation", "reduction", "size", "dtype"],
+)
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_the_odd_one_out_is_named(play, odd, details, says):
+    found = disagree(play, odd=odd, **{"line": 6, **details})
+    others = [rank for rank in range(3) if rank != odd]
+    assert (found.kind, found.ranks) == ("mismatch", (odd,))
+    assert found.message.splitlines() == [
+        "the 2nd collective is not the same on all ranks:",
+        f"  ranks {others[0]} and {others[1]}: all_reduce (sum) of 3 float32, train.py:5",
+        f"  rank {odd}: {says}, train.py:6",
+    ]
+
+
+def test_another_root(play):
+    run = play(3)
+    for rank in run.world:
+        run.call(rank, "broadcast", root=rank, numel=2)
+    found = run.look()
+    assert found.ranks == (0, 1, 2)
+    assert "each rank named itself" in found.usually
+
+
+def test_what_is_usually_wrong_depends_on_what_differs(play):
+    assert "different orders" in disagree(play, op="broadcast", root=0).usually
+    assert "`op` must be the same" in disagree(play, reduce="max").usually
+    assert "pieces of different sizes" in disagree(play, numel=4).usually
+    assert "same dtype" in disagree(play, dtype="float64").usually
+    assert "different orders" in disagree(play, numel=4, line=9).usually  # not the same line
+
+
+def test_members_that_disagree_about_their_group(play):
+    run = play(3)
+    run.call(0, "barrier", group="1", members=(0, 1))
+    run.call(2, "barrier", group="1", members=(0, 2))
+    found = run.look()
+    assert (found.kind, found.ranks) == ("mismatch", (0, 2))
+    assert "new_group with different lists" in found.usually
+
+
+def test_two_against_two_blames_both(play):
+    run = play(4)
+    for rank in run.world:
+        run.call(rank, "all_reduce", numel=3 + rank // 2)
+    assert run.look().ranks == (0, 1, 2, 3)
+
+
+def test_late_members_may_vote(play):
+    run = play(3)
+    run.call(0, "all_reduce", numel=4)
+    run.call(1, "all_reduce", numel=3)
+    assert run.look(0.1) is None
+    run.call(2, "all_reduce", numel=3)
+    assert run.look(0.1).ranks == (0,)
+
+
+def test_nobody_waits_long_for_a_vote(play):
+    run = play(3)
+    run.call(0, "all_reduce", numel=4)
+    run.call(1, "all_reduce", numel=3)
+    assert run.look(0.5).ranks == (0, 1)
+
+
+def test_a_crash_inside_the_call_is_put_down_to_the_mismatch(play):
+    run = play(2)
+    number = run.call(0, "all_reduce", numel=4)
+    run.call(1, "all_reduce", numel=3)
+    run.fails(0, number, "[enforce fail at algorithm.cc] op.preamble.length <= op.nbytes. 4 vs 3")
+    run.watch.ended(1, -6)
+    assert run.look().kind == "mismatch"
+
+
+def test_a_message_of_another_size(play):
+    run = play(2)
+    run.call(0, "send", peer=1, numel=4, line=3)
+    run.call(1, "recv", peer=0, numel=3, line=8)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("mismatch", (0, 1))
+    assert found.message == (
+        "rank 0 sends 4 float32 to rank 1, train.py:3, but rank 1 receives 3 float32, train.py:8."
+    )
+
+
+def test_a_run_that_ends_with_fewer_collectives_on_one_rank(play):
+    run = play(3)
+    run.all("all_reduce")
+    run.start(0, "all_reduce", line=8)
+    run.start(2, "all_reduce", line=8)
+    run.returned(*run.world)
+    found = run.watch.final()
+    assert (found.kind, found.ranks) == ("mismatch", (1,))
+    assert "rank 1 made 1 and ranks 0 and 2 made 2" in found.message
+    assert "only ranks 0 and 2: all_reduce (sum) of 3 float32, train.py:8" in found.message
+    assert "never waited for it" in found.usually
+
+
+@pytest.mark.parametrize(("op", "says"), [("send", "never received"), ("recv", "sent nothing")])
+def test_a_run_that_ends_with_a_message_left_over(play, op, says):
+    run = play(3)
+    run.start(0, op, peer=1, via=f"i{op}", line=9)
+    run.returned(*run.world)
+    found = run.watch.final()
+    assert (found.kind, found.ranks) == ("mismatch", (0, 1))
+    assert says in found.message
+    assert "train.py:9" in found.message
+
+
+# What fits.
+
+
+def test_the_same_collective_from_other_lines_and_in_other_shapes(play):
+    run = play(2)
+    numbers = [
+        run.call(0, "all_reduce", numel=6, shapes=[[6]], line=5),
+        run.call(1, "all_reduce", numel=6, shapes=[[2, 3]], line=9, via="DistributedDataParallel"),
+    ]
+    for rank in run.world:
+        run.done(rank, numbers[rank])
+    run.returned(*run.world)
+    assert run.look() is None
+    assert run.watch.final() is None
+
+
+def test_parts_of_all_to_all_and_barriers_have_no_common_size(play):
+    run = play(2)
+    for rank in run.world:
+        run.done(rank, run.call(rank, "all_to_all", numel=3 + rank))
+    for rank in run.world:
+        run.done(rank, run.call(rank, "barrier", numel=rank, dtype=str(rank)))
+    run.returned(*run.world)
+    assert run.look() is None
+    assert run.watch.final() is None
+
+
+def test_groups_count_for_themselves(play):
+    run = play(3)
+    run.all("all_reduce", ranks=(0, 1), group="1")
+    run.all("broadcast", ranks=(1, 2), group="2", root=1)
+    run.all("all_gather")
+    run.returned(*run.world)
+    assert run.look() is None
+    assert run.watch.final() is None
+
+
+def test_messages_pair_by_sender_tag_and_group_in_order(play):
+    run = play(3)
+    sends = [
+        run.start(0, "send", peer=2, numel=1),
+        run.start(0, "send", peer=2, numel=2),
+        run.start(0, "send", peer=2, numel=3, tag=1),
+        run.start(1, "send", peer=2, numel=4),
+        run.start(0, "send", peer=2, numel=5, group="1"),
+    ]
+    receives = [
+        run.start(2, "recv", peer=1, numel=4),
+        run.start(2, "recv", peer=0, numel=5, group="1"),
+        run.start(2, "recv", peer=0, numel=3, tag=1),
+        run.start(2, "recv", peer=0, numel=1),
+        run.start(2, "recv", peer=0, numel=2),
+    ]
+    for number in receives:
+        run.done(2, number)
+    for rank, number in zip((0, 0, 0, 1, 0), sends, strict=True):
+        run.done(rank, number)
+    run.returned(*run.world)
+    assert run.look() is None
+    assert run.watch.final() is None
+
+
+def test_receives_from_any_rank_take_messages_of_any_size(play):
+    run = play(3)
+    sends = [run.call(rank, "send", peer=0, numel=8 * rank) for rank in (1, 2)]
+    for source in (2, 1):
+        run.done(0, run.call(0, "recv", peer=None, numel=8 * source), source=source)
+    for rank in (1, 2):
+        run.done(rank, sends[rank - 1])
+    run.returned(*run.world)
+    assert run.look() is None
+    assert run.watch.final() is None
