@@ -110,7 +110,7 @@ def _box(rank: int, part: int, old: Sum, new: Sum, *, world: int, column: float)
             rectangle(x, y, wide, 17, rx=2, fill="none", stroke="var(--ink)", stroke_width=2)
         )
     voice = "strong" if len(new) == world else "muted"
-    label = text(x, y + 26, added(new), size=10.5, class_=voice)
+    label = text(x, y + 26, "all" if len(new) == world else added(new), size=10.5, class_=voice)
     return tooltip(f"rank {rank}, part {part}: {added(new)}", *pieces, label)
 
 
