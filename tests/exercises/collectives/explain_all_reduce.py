@@ -10,10 +10,13 @@ from .telling import examine_road, examine_same_memory, teller
 def examine(ranks):
     """Raise Wrong unless every rank holds the sum of all."""
     right = total(ranks[0].case, ranks[0].world)
-    for came in ranks:
-        wrong = teller("all_reduce", came, "every rank holds the sum of the tensors of all ranks")
+    expected = "every rank holds the sum of the tensors of all ranks"
+    tellers = [(came, teller("all_reduce", came, expected)) for came in ranks]
+    for came, wrong in tellers:
         examine_handles(came.calls, wrong)
+    for came, wrong in tellers:
         examine_sum(came, ranks, wrong, by_element=by_element)
+    for came, wrong in tellers:
         examine_same_memory(came, right, wrong)
         examine_buffers(came.calls, wrong)
         examine_road(came, wrong, ("send", "recv"))

@@ -11,12 +11,14 @@ def examine(ranks):
     """Raise Wrong unless every rank holds what the source held."""
     src, world = ranks[0].case.src, ranks[0].world
     expected = f"broadcast(tensor, src={src}): every rank holds what rank {src} held"
-    for came in ranks:
-        wrong = teller("broadcast", came, expected)
-        right = numbers(came.case, src, world)
+    right = numbers(ranks[0].case, src, world)
+    tellers = [(came, teller("broadcast", came, expected)) for came in ranks]
+    for came, wrong in tellers:
         examine_handles(came.calls, wrong)
-        examine_source(ranks[src], right, teller("broadcast", ranks[src], expected))
+    examine_source(*tellers[src], right)
+    for came, wrong in tellers:
         examine_values(came, right, ranks, wrong)
+    for came, wrong in tellers:
         examine_same_memory(came, right, wrong)
         examine_buffers(came.calls, wrong)
         if came.rank != src:
@@ -28,7 +30,7 @@ def holds(came, right):
     return tensor.dtype == right.dtype and tensor.value.equal(right)
 
 
-def examine_source(came, right, wrong):
+def examine_source(came, wrong, right):
     """The source keeps its numbers."""
     if holds(came, right):
         return

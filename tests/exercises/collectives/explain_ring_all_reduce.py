@@ -11,12 +11,15 @@ from .telling import examine_road, examine_same_memory, teller
 def examine(ranks):
     """Raise Wrong unless every rank holds the sum, and it came around the ring in chunks."""
     right = total(ranks[0].case, ranks[0].world)
-    for came in ranks:
-        wrong = teller("ring_all_reduce", came, "every rank holds the sum of all ranks' tensors")
+    expected = "every rank holds the sum of all ranks' tensors"
+    tellers = [(came, teller("ring_all_reduce", came, expected)) for came in ranks]
+    for came, wrong in tellers:
         examine_handles(came.calls, wrong)
+    for came, wrong in tellers:
         if not holds(came, right):
             examine_steps(came, wrong)
         examine_sum(came, ranks, wrong, by_element=by_chunk)
+    for came, wrong in tellers:
         examine_same_memory(came, right, wrong)
         examine_buffers(came.calls, wrong)
         examine_road(came, wrong, ("send", "recv"))
@@ -85,7 +88,8 @@ def by_chunk(came, parts, wrong):
         return wrong(
             "never_added",
             found,
-            "the chunk met nobody, or what arrived replaced it. In the first half it is added.",
+            "in the first half what arrives must be added, not replace the chunk. Or the second half"
+            " begins with another chunk than the finished one.",
         )
     return wrong(
         "wrong_chunk",
@@ -115,7 +119,7 @@ def examine_cost(came):
                 where=call.place,
             )
         if call.numel > most:
-            whole = call.numel >= size
+            whole = all(other.numel >= size for other in came.sends)
             raise wrong(
                 "whole_tensor" if whole else "chunk_too_large",
                 f"rank {came.rank} sent {count(call.numel, 'element')}"

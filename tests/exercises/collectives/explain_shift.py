@@ -9,20 +9,27 @@ from .telling import examine_road, teller
 
 def examine(ranks):
     """Raise Wrong unless every rank got what the rank before it sent."""
-    for came in ranks:
-        before = (came.rank - 1) % came.world
-        expected = (
-            f"rank {came.rank} gets what rank {before} sent"
-            if came.world > 1
-            else "with one rank the result is a copy of the tensor"
-        )
-        wrong = teller("shift", came, expected)
+    tellers = [(came, teller("shift", came, task(came))) for came in ranks]
+    for came, wrong in tellers:
         examine_form(came, wrong)
         examine_handles(came.calls, wrong)
-        examine_values(came, before, wrong)
+    for came, wrong in tellers:
+        examine_values(came, ranks, wrong)
+    for came, wrong in tellers:
         examine_input(came, wrong)
         examine_buffers(came.calls, wrong)
         examine_road(came, wrong, ("send", "recv"))
+
+
+def task(came):
+    """What this rank should have got."""
+    if came.world == 1:
+        return "with one rank the result is a copy of the tensor"
+    return f"rank {came.rank} gets what rank {before(came)} sent"
+
+
+def before(came):
+    return (came.rank - 1) % came.world
 
 
 def examine_form(came, wrong):
@@ -46,12 +53,12 @@ def examine_form(came, wrong):
         )
 
 
-def examine_values(came, before, wrong):
-    value, case, world = came.returned.value, came.case, came.world
-    held = {rank: numbers(case, rank, world) for rank in range(world)}
-    if value.equal(held[before]):
+def examine_values(came, ranks, wrong):
+    value, world = came.returned.value, came.world
+    who = owner(came)
+    if came.case.size == 0 or who == before(came):
         return
-    who = next((rank for rank in held if value.equal(held[rank])), None)
+    right = numbers(came.case, before(came), world)
     found = f"rank {came.rank} returned what rank {who} held"
     if who == came.rank:
         raise wrong(
@@ -59,7 +66,7 @@ def examine_values(came, before, wrong):
             f"{found}, its own tensor",
             "the function returns what it sent, not what it received.",
         )
-    if who == (came.rank + 1) % world:
+    if all(owner(other) == (other.rank + 1) % world for other in ranks):
         raise wrong(
             "wrong_direction",
             found,
@@ -78,7 +85,7 @@ def examine_values(came, before, wrong):
             f"rank {came.rank} returned zeros",
             "the new tensor was returned before anything was received into it.",
         )
-    if value.double().allclose(held[before].double(), rtol=1e-6):
+    if value.double().allclose(right.double(), rtol=1e-6):
         raise wrong(
             "rounded",
             f"rank {came.rank} returned the right numbers, but rounded",
@@ -89,6 +96,12 @@ def examine_values(came, before, wrong):
         f"rank {came.rank} returned numbers that no rank held",
         "something was added or overwritten, or the message was read before it was there.",
     )
+
+
+def owner(came):
+    """The rank whose numbers were returned, None if they are nobody's."""
+    held = (numbers(came.case, rank, came.world) for rank in range(came.world))
+    return next((rank for rank, right in enumerate(held) if came.returned.value.equal(right)), None)
 
 
 def examine_input(came, wrong):

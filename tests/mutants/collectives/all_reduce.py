@@ -1,0 +1,284 @@
+"""Answers to ``all_reduce``: how learners get it wrong, and ways to get it right.
+
+They may call the other functions of the module, which are those of the solution.
+"""
+# ruff: noqa (learners write like this)
+
+import torch
+import torch.distributed as dist
+from collectives import broadcast, ring_all_reduce, shift
+from harness import right, wrong
+
+
+def ranks():
+    return range(dist.get_world_size())
+
+
+def others():
+    return [rank for rank in ranks() if rank != dist.get_rank()]
+
+
+def exchanged(tensor):
+    """Own tensor and everybody else's, by rank."""
+    held = {dist.get_rank(): tensor.clone()}
+    handles = [dist.isend(held[dist.get_rank()], rank) for rank in others()]
+    for rank in others():
+        held[rank] = torch.empty_like(tensor)
+        handles.append(dist.irecv(held[rank], rank))
+    for handle in handles:
+        handle.wait()
+    return held
+
+
+@wrong("all_reduce.only_some_ranks")
+def only_rank_zero_has_it(tensor):
+    if dist.get_rank() == 0:
+        arrived = torch.empty_like(tensor)
+        for rank in others():
+            dist.recv(arrived, rank)
+            tensor += arrived
+    else:
+        dist.send(tensor, 0)
+
+
+@wrong("all_reduce.averaged")
+def divides(tensor):
+    total = sum(exchanged(tensor).values())
+    tensor.copy_(total / dist.get_world_size())
+
+
+@wrong("all_reduce.own_added_twice")
+def starts_with_its_own_and_adds_all(tensor):
+    for held in exchanged(tensor).values():
+        tensor += held
+
+
+@wrong("all_reduce.own_left_out")
+def adds_the_others_only(tensor):
+    held = exchanged(tensor)
+    if others():
+        tensor.zero_()
+        for rank in others():
+            tensor += held[rank]
+
+
+@wrong("all_reduce.one_ranks_numbers")
+def the_last_message_wins(tensor):
+    held = exchanged(tensor)
+    for rank in ranks():
+        tensor.copy_(held[rank])
+
+
+@wrong("all_reduce.ranks_missing")
+def leaves_the_last_rank_out(tensor):
+    held = exchanged(tensor)
+    tensor.zero_()
+    for rank in range(max(dist.get_world_size() - 1, 1)):
+        tensor += held[rank]
+
+
+@wrong("all_reduce.counted_twice")
+def passes_the_sum_around(tensor):
+    """What goes around is the sum so far, so early ranks are counted again and again."""
+    for _ in range(dist.get_world_size() - 1):
+        tensor += shift(tensor)
+
+
+@wrong("all_reduce.multiplied")
+def adds_everything_twice(tensor):
+    held = exchanged(tensor)
+    tensor.copy_(sum(held.values()) + sum(held.values()))
+
+
+@wrong("all_reduce.returned_not_in_place")
+def returns_the_sum(tensor):
+    return sum(exchanged(tensor).values())
+
+
+@wrong("all_reduce.unchanged")
+def rebinds(tensor):
+    for rank, held in exchanged(tensor).items():
+        if rank != dist.get_rank():
+            tensor = tensor + held
+
+
+@wrong("all_reduce.rebound")
+def replaces_data(tensor):
+    tensor.data = sum(exchanged(tensor).values())
+
+
+@wrong("all_reduce.rebound")
+def makes_it_float(tensor):
+    tensor.data = sum(exchanged(tensor.float()).values())
+
+
+@wrong("all_reduce.rounded")
+def adds_as_float32(tensor):
+    tensor.copy_(sum(exchanged(tensor.float()).values()))
+
+
+@wrong("all_reduce.rounded")
+def adds_as_float64(tensor):
+    tensor.copy_(sum(exchanged(tensor.double()).values()))
+
+
+@wrong("all_reduce.cleared")
+def adds_to_a_copy_of_nothing(tensor):
+    total = torch.zeros_like(tensor)
+    for held in exchanged(tensor).values():
+        total + held
+    tensor.copy_(total)
+
+
+@wrong("all_reduce.some_elements")
+def adds_the_first_half_only(tensor):
+    half = max(tensor.numel() // 2, 1)
+    held = exchanged(tensor)
+    for rank in others():
+        tensor.view(-1)[:half] += held[rank].view(-1)[:half]
+
+
+@wrong("all_reduce.all_send_first", status="hang")
+def everybody_sends_first(tensor):
+    for rank in others():
+        dist.send(tensor, rank)
+    arrived = torch.empty_like(tensor)
+    for rank in others():
+        dist.recv(arrived, rank)
+        tensor += arrived
+
+
+@wrong("all_reduce.changed_while_sending")
+def adds_while_it_is_sending(tensor):
+    handles = [dist.isend(tensor, rank) for rank in others()]
+    arrived = torch.empty_like(tensor)
+    for rank in others():
+        dist.recv(arrived, rank)
+        tensor += arrived
+    for handle in handles:
+        handle.wait()
+
+
+@wrong("all_reduce.not_waited")
+def never_waits_for_what_it_sends(tensor):
+    own = tensor.clone()
+    for rank in others():
+        dist.isend(own, rank)
+    arrived = torch.empty_like(tensor)
+    for rank in others():
+        dist.recv(arrived, rank)
+        tensor += arrived
+
+
+@wrong("all_reduce.not_waited")
+def reads_before_it_has_come(tensor):
+    own = tensor.clone()
+    sending = [dist.isend(own, rank) for rank in others()]
+    for rank in others():
+        arrived = torch.zeros_like(tensor)
+        dist.irecv(arrived, rank)
+        tensor += arrived
+    for handle in sending:
+        handle.wait()
+
+
+@wrong("all_reduce.counted_twice")
+def one_buffer_for_all_receives(tensor):
+    own, arrived = tensor.clone(), torch.zeros_like(tensor)
+    handles = [dist.isend(own, rank) for rank in others()]
+    receiving = [dist.irecv(arrived, rank) for rank in others()]
+    for handle in handles + receiving:
+        handle.wait()
+    for _ in others():
+        tensor += arrived
+
+
+@wrong("deadlock", status="hang")
+def rank_zero_waits_for_one_too_few(tensor):
+    if dist.get_rank() == 0:
+        arrived = torch.empty_like(tensor)
+        for rank in others()[:-1]:
+            dist.recv(arrived, rank)
+            tensor += arrived
+    else:
+        dist.send(tensor, 0)
+    broadcast(tensor, 0)
+
+
+@wrong("refused_name")
+def calls_the_real_one(tensor):
+    dist.all_reduce(tensor)
+
+
+@wrong("refused_name")
+def in_two_collectives(tensor):
+    dist.reduce(tensor, 0)
+    dist.broadcast(tensor, 0)
+
+
+@wrong("refused_name")
+def a_functional_one(tensor):
+    from torch.distributed._functional_collectives import all_reduce as functional
+
+    tensor.copy_(functional(tensor, "sum", dist.group.WORLD))
+
+
+@right
+def everybody_tells_everybody(tensor):
+    held = exchanged(tensor)
+    tensor.copy_(sum(held.values()))
+
+
+@right
+def own_tensor_goes_around(tensor):
+    travelling = tensor.clone()
+    for _ in range(dist.get_world_size() - 1):
+        travelling = shift(travelling)
+        tensor += travelling
+
+
+@right
+def in_chunks(tensor):
+    ring_all_reduce(tensor)
+
+
+@right
+def a_chain_and_back(tensor):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if rank > 0:
+        arrived = torch.zeros_like(tensor)
+        dist.recv(arrived, rank - 1)
+        tensor.add_(arrived)
+    if rank < last:
+        dist.send(tensor, rank + 1)
+        dist.recv(tensor, rank + 1)
+    if rank > 0:
+        dist.send(tensor, rank - 1)
+    return tensor
+
+
+@right
+def doubling_where_it_fits(tensor):
+    """Recursive doubling for powers of two, and everything to rank 0 for all others."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size & (size - 1):
+        own = tensor.clone()
+        if rank:
+            dist.send(own, 0)
+        for other in others() if not rank else []:
+            arrived = torch.empty_like(tensor)
+            dist.recv(arrived, other)
+            tensor += arrived
+        broadcast(tensor, 0)
+        return
+    distance = 1
+    while distance < size:
+        arrived = torch.empty_like(tensor)
+        ops = [
+            dist.P2POp(dist.isend, tensor, rank ^ distance),
+            dist.P2POp(dist.irecv, arrived, rank ^ distance),
+        ]
+        for handle in dist.batch_isend_irecv(ops):
+            handle.wait()
+        tensor += arrived
+        distance *= 2

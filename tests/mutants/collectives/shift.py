@@ -1,0 +1,383 @@
+"""Answers to ``shift``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
+
+import torch
+import torch.distributed as dist
+from harness import right, wrong
+
+
+def size():
+    return dist.get_world_size()
+
+
+def right_of():
+    return (dist.get_rank() + 1) % size()
+
+
+def left_of():
+    return (dist.get_rank() - 1) % size()
+
+
+@wrong("shift.all_send_first", status="hang")
+def sends_first(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    dist.send(tensor, right_of())
+    dist.recv(received, left_of())
+    return received
+
+
+@wrong("shift.all_receive_first", status="hang")
+def receives_first(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    dist.recv(received, left_of())
+    dist.send(tensor, right_of())
+    return received
+
+
+@wrong("shift.all_send_first", status="hang")
+def waits_before_receiving(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    dist.isend(tensor, right_of()).wait()
+    dist.recv(received, left_of())
+    return received
+
+
+@wrong("shift.all_receive_first", status="hang")
+def forgets_to_send(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    dist.recv(received, left_of())
+    return received
+
+
+@wrong("shift.wrong_direction")
+def runs_the_other_way(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, left_of())
+    dist.recv(received, right_of())
+    sending.wait()
+    return received
+
+
+@wrong("shift.own_returned")
+def returns_what_it_sent(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return tensor.clone()
+
+
+@wrong("shift.returned_nothing")
+def returns_nothing(tensor):
+    if size() > 1:
+        received = torch.empty_like(tensor)
+        sending = dist.isend(tensor, right_of())
+        dist.recv(received, left_of())
+        sending.wait()
+
+
+@wrong("shift.returned_nothing")
+def writes_into_the_argument(tensor):
+    if size() > 1:
+        received = torch.empty_like(tensor)
+        sending = dist.isend(tensor, right_of())
+        dist.recv(received, left_of())
+        sending.wait()
+        tensor.copy_(received)
+
+
+@wrong("shift.changed_while_sending")
+def receives_into_what_it_sends(tensor):
+    if size() == 1:
+        return tensor.clone()
+    sending = dist.isend(tensor, right_of())
+    dist.recv(tensor, left_of())
+    sending.wait()
+    return tensor
+
+
+@wrong("shift.input_changed")
+def receives_into_the_input_after_a_copy(tensor):
+    if size() == 1:
+        return tensor.clone()
+    sending = dist.isend(tensor.clone(), right_of())
+    dist.recv(tensor, left_of())
+    sending.wait()
+    return tensor
+
+
+@wrong("shift.not_waited")
+def never_waits_for_the_receive(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.zeros_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.irecv(received, left_of())
+    sending.wait()
+    return received
+
+
+@wrong("shift.not_waited")
+def never_waits_for_the_send(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    return received
+
+
+@wrong("shift.not_waited")
+def batch_without_wait(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.zeros_like(tensor)
+    ops = [
+        dist.P2POp(dist.isend, tensor, right_of()),
+        dist.P2POp(dist.irecv, received, left_of()),
+    ]
+    dist.batch_isend_irecv(ops)
+    return received
+
+
+@wrong("shift.not_waited")
+def waits_for_the_last_handle_only(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.zeros_like(tensor)
+    handles = [dist.irecv(received, left_of()), dist.isend(tensor, right_of())]
+    handles[-1].wait()
+    return received
+
+
+@wrong("shift.not_a_copy")
+def alone_it_returns_the_tensor_itself(tensor):
+    if size() == 1:
+        return tensor
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received
+
+
+@wrong("exception", status="crash")
+def sends_to_itself_when_alone(tensor):
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received
+
+
+@wrong("exception", status="crash")
+def no_modulo(tensor):
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, dist.get_rank() + 1)
+    dist.recv(received, dist.get_rank() - 1)
+    sending.wait()
+    return received
+
+
+@wrong("shift.dtype_changed")
+def makes_floats(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.zeros(tensor.shape)
+    sending = dist.isend(tensor.float(), right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received
+
+
+@wrong("mismatch")
+def receives_floats(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.zeros(tensor.shape)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received.to(tensor.dtype)
+
+
+@wrong("shift.rounded")
+def travels_as_float32(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.zeros(tensor.shape)
+    sending = dist.isend(tensor.float(), right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received.to(tensor.dtype)
+
+
+@wrong("shift.shape_changed")
+def returns_it_flat(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received.flatten()
+
+
+@wrong("shift.not_a_tensor")
+def returns_a_list(tensor):
+    if size() == 1:
+        return [tensor.clone()]
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return [received]
+
+
+@wrong("shift.wrong_rank")
+def everybody_gets_rank_zeros(tensor):
+    received = tensor.clone()
+    if dist.get_rank() == 0 and size() > 1:
+        for rank in range(1, size()):
+            dist.send(tensor, rank)
+        dist.recv(received, size() - 1)
+    elif size() > 1:
+        dist.recv(received, 0)
+        if dist.get_rank() == size() - 1:
+            dist.send(tensor, 0)
+    return received
+
+
+@wrong("shift.nothing_received")
+def returns_the_empty_tensor(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received, answer = torch.empty_like(tensor), torch.zeros_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return answer
+
+
+@wrong("shift.other_values")
+def adds_its_own(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received + tensor
+
+
+@wrong("refused_name")
+def gathers_everything(tensor):
+    everything = [torch.empty_like(tensor) for _ in range(size())]
+    dist.all_gather(everything, tensor)
+    return everything[left_of()]
+
+
+@wrong("shift.no_message")
+def goes_through_the_store(tensor):
+    store = dist.distributed_c10d._get_default_store()
+    shift.calls = getattr(shift, "calls", 0) + 1
+    import pickle
+
+    store.set(f"{shift.calls} {dist.get_rank()}", pickle.dumps(tensor.tolist()))
+    arrived = pickle.loads(store.get(f"{shift.calls} {left_of()}"))
+    return torch.tensor(arrived, dtype=tensor.dtype).reshape(tensor.shape)
+
+
+@right
+def in_a_batch(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    ops = [
+        dist.P2POp(dist.irecv, received, left_of()),
+        dist.P2POp(dist.isend, tensor, right_of()),
+    ]
+    for handle in dist.batch_isend_irecv(ops):
+        handle.wait()
+    return received
+
+
+@right
+def even_ranks_send_first(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    if dist.get_rank() % 2 == 0:
+        dist.send(tensor, right_of())
+        dist.recv(received, left_of())
+    else:
+        dist.recv(received, left_of())
+        dist.send(tensor, right_of())
+    return received
+
+
+@right
+def only_rank_zero_receives_first(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = tensor.clone()
+    if dist.get_rank() == 0:
+        dist.recv(received, left_of())
+        dist.send(tensor, right_of())
+    else:
+        dist.send(tensor, right_of())
+        dist.recv(received, left_of())
+    return received
+
+
+@right
+def from_any_source(tensor):
+    if size() == 1:
+        return tensor.detach().clone()
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, dst=right_of())
+    dist.recv(received, left_of() if not tensor.numel() else None)  # gloo cannot do both
+    sending.wait()
+    return received
+
+
+@right
+def in_a_thread(tensor):
+    from threading import Thread
+
+    if size() == 1:
+        return torch.clone(tensor)
+    received = torch.zeros_like(tensor)
+    thread = Thread(target=dist.send, args=(tensor, right_of()))
+    thread.start()
+    dist.recv(received, left_of())
+    thread.join()
+    return received
+
+
+@right
+def over_rank_zero(tensor):
+    """Slow, but nobody said that it must be fast."""
+    received = tensor.clone()
+    if dist.get_rank() == 0:
+        held = [tensor.clone() for _ in range(size())]
+        for rank in range(1, size()):
+            dist.recv(held[rank], rank)
+        for rank in range(1, size()):
+            dist.send(held[rank - 1], rank)
+        return held[-1]
+    dist.send(tensor, 0)
+    dist.recv(received, 0)
+    return received
