@@ -4,11 +4,12 @@ import os
 import selectors
 import socket
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any
 
 import psutil
 
-from multigpu.checking.supervision import CLOSING, LOOK, Intake, JudgeGone
+from multigpu.checking.supervision import CLOSING, LOOK, Intake, JudgeGone, left_behind
 from multigpu.ranks import family
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.frames import split_frames
@@ -18,27 +19,39 @@ from multigpu.ranks.threads import SystemThreads
 from multigpu.ranks.watch import Watch
 
 
+@dataclass
+class Member:
+    """One rank's process, our ends of its pipes, and the pipe that it waits for to be closed."""
+
+    pid: int
+    readers: dict[str, int]
+    release: IO[bytes]
+
+
 class RankSupervision:
     """All ranks of a run, from their start to the moment when nothing of them is left."""
 
     def __init__(
         self,
-        members: list[tuple[int, dict[str, int], int]],
+        members: list[Member],
         *,
         limits: Limits,
         judge: socket.socket,
     ) -> None:
-        self._pids = [pid for pid, _, _ in members]
-        self._release = [release for _, _, release in members]
+        self._members = members
+        self._pids = [member.pid for member in members]
         self._limits = limits
         self._intakes = [
-            {name: Intake(limits.answer if name == "mouth" else limits.kept_output) for name in r}
-            for _, r, _ in members
+            {
+                name: Intake(limits.answer if name == "mouth" else limits.kept_output)
+                for name in member.readers
+            }
+            for member in members
         ]
         self._selector = selectors.DefaultSelector()
         self._selector.register(judge, selectors.EVENT_READ, None)
-        for rank, (_, readers, _) in enumerate(members):
-            for name, descriptor in readers.items():
+        for rank, member in enumerate(members):
+            for name, descriptor in member.readers.items():
                 self._selector.register(descriptor, selectors.EVENT_READ, (rank, name))
         self._statuses: dict[int, int] = {}
         self._heard = [0] * len(members)
@@ -48,8 +61,11 @@ class RankSupervision:
     def watch(self, token: bytes) -> tuple[dict[str, Any], bytes]:
         """Wait for the end of all ranks and report it.  Raises JudgeGone."""
         finding: Finding | None = None
+        left: list[str] = []
         try:
             excess, finding = self._until_the_end(token)
+            if excess is None and finding is None:
+                left = left_behind(self._limits.farewell)
         finally:
             for pid in self._pids:
                 family.end_all(pid)
@@ -69,7 +85,7 @@ class RankSupervision:
                     "output": intakes["output"].text(),
                     "output_bytes": intakes["output"].total,
                     "stack": intakes["stack"].text(),
-                    "left": [],
+                    "left": left,
                     "seconds": time.monotonic() - self._began,
                     "answer": len(blobs[-1]),
                 }
@@ -88,8 +104,8 @@ class RankSupervision:
             phases = self._hear(token)
             self._collect()
             if all("ending" in said for said in phases):
-                while self._release:
-                    os.write(self._release.pop(), b".")
+                for member in self._members:
+                    member.release.close()
             if finding := self._watch.look(time.monotonic(), threads):
                 return None, finding
             if time.monotonic() > look:

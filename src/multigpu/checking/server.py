@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from multigpu.checking.rank_supervision import RankSupervision
+from multigpu.checking.rank_supervision import Member, RankSupervision
 from multigpu.checking.request import Request
 from multigpu.checking.supervision import JudgeGone, Supervision
 from multigpu.checking.worker import Channels, Rank, live
@@ -66,8 +66,9 @@ def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[
         if request.ranks:
             return serve_ranks(request, payload, judge, folder)
         token = secrets.token_bytes(16)
-        with forked(request, payload, folder, token) as (pid, readers, _):
-            return Supervision(pid, readers, limits=request.limits, judge=judge).watch(token)
+        with forked(request, payload, folder, token) as worker:
+            limits = request.limits
+            return Supervision(worker.pid, worker.readers, limits=limits, judge=judge).watch(token)
     finally:
         remove(folder)
 
@@ -90,11 +91,12 @@ def serve_ranks(
 @contextlib.contextmanager
 def forked(
     request: Request, payload: bytes, folder: str, token: bytes, rank: Rank | None = None
-) -> Iterator[tuple[int, dict[str, int], int]]:
-    """A worker in ``folder``: its process, our ends of its pipes, and what releases it."""
+) -> Iterator[Member]:
+    """A worker in ``folder``: its process, our ends of its pipes, and the one that releases it."""
     names = ("mouth", "output", "stack", "lifeline", "release")
     pipes = {name: os.pipe() for name in names}
     readers = {name: pipes[name][0] for name in names[:3]}
+    release = open(pipes["release"][1], "wb", buffering=0)  # noqa: SIM115 (closed to release)
     ours = [*readers.values(), pipes["lifeline"][1]]
     theirs = [*(pipes[name][1] for name in names[:3]), pipes["lifeline"][0], pipes["release"][0]]
     server, prctl = os.getpid(), family.bind_prctl()
@@ -106,9 +108,10 @@ def forked(
             live(request, payload, channels, token=token, prctl=prctl, server=server, rank=rank)
         for descriptor in theirs:
             os.close(descriptor)
-        yield pid, readers, pipes["release"][1]
+        yield Member(pid, readers, release)
     finally:
-        for descriptor in (*ours, pipes["release"][1]):
+        release.close()
+        for descriptor in ours:
             os.close(descriptor)
 
 

@@ -42,6 +42,16 @@ class Intake:
         return self.data.decode(errors="replace")
 
 
+def left_behind(farewell: float) -> list[str]:
+    """The names of processes that workers started and that outlive them by ``farewell`` seconds."""
+    deadline = time.monotonic() + farewell
+    while True:
+        left = family.survivors()
+        if not left or time.monotonic() > deadline:
+            return [process.name() for process in left]
+        time.sleep(0.01)
+
+
 class Supervision:
     """One worker, from its start to the moment when nothing of it is left."""
 
@@ -66,7 +76,7 @@ class Supervision:
         try:
             excess = self._until_the_end()
             if excess is None:
-                left = self._left_behind()
+                left = left_behind(self._limits.farewell)
             elif excess in ("busy", "blocked", "slow"):
                 self._ask_where_it_stands()
         finally:
@@ -104,15 +114,6 @@ class Supervision:
             if not part:
                 self._selector.unregister(key.fd)
                 self._closing = True
-
-    def _left_behind(self) -> list[str]:
-        """The names of processes that the worker started and that outlive it."""
-        deadline = time.monotonic() + self._limits.farewell
-        while True:
-            left = family.survivors()
-            if not left or time.monotonic() > deadline:
-                return [process.name() for process in left]
-            time.sleep(0.01)
 
     def _ask_where_it_stands(self) -> None:
         os.kill(self._pid, signal.SIGUSR1)

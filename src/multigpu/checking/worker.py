@@ -71,7 +71,7 @@ def live(
         mouth.say({"phase": "ending"})
         finish()
         if channels.release is not None:  # others may still need what this process has to give
-            os.read(channels.release, 1)
+            os.read(channels.release, 1)  # until it is closed
         mouth.say({"phase": "ended"})
         leave(0)
     except BaseException:  # a fault of ours, or the learner's code broke what we use
