@@ -1,0 +1,133 @@
+"""Looks on while a rank writes a checkpoint, slows it down, or kills it in the middle."""
+
+import hashlib
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+PAUSE = 0.1  # seconds: long enough for another rank to return, if nothing makes it wait
+NOT_RANK_ZERO = "only rank 0 may write, and this is rank"
+
+
+class Lookout:
+    """Sees each file that this process opens, renames or removes.
+
+    A rank other than 0 that writes into the folder of the checkpoint gets an error there.  On rank
+    0, ``gap`` tells whether there was a moment in which the old file at the path was gone and the
+    new one not there.
+    """
+
+    def __init__(self, rank):
+        self.rank, self.path, self.gap = rank, None, False
+        sys.addaudithook(self.see)
+
+    @contextmanager
+    def watching(self, path):
+        self.path, self.gap, self.had = os.path.abspath(path), False, os.path.exists(path)
+        with replaced(torch, "save", self.before_save):
+            yield
+        self.path = None
+
+    def see(self, event, arguments):
+        if self.path is None:
+            return
+        if self.rank == 0:
+            self.gap = self.gap or (self.had and not os.path.exists(self.path))
+            return
+        target = written_by(event, arguments)
+        if target is not None and os.path.dirname(target) == os.path.dirname(self.path):
+            self.path = None
+            name = os.path.basename(target)
+            raise PermissionError(f"{NOT_RANK_ZERO} {self.rank}, which writes {name}")
+
+    def before_save(self, save, what, file, *others, **options):
+        """torch.save opens a file by its name without Python's noticing."""
+        self.see("open", (file, "w", 0))
+        return save(what, file, *others, **options)
+
+
+def written_by(event, arguments):
+    """The path that an audit event (see sys.addaudithook) writes to, None if it only reads."""
+    if event == "open":
+        path, mode, flags = arguments
+        writes = set(mode or "") & set("wax+") or (
+            mode is None and flags & (os.O_WRONLY | os.O_RDWR)
+        )
+    else:
+        path = arguments[1] if event in ("os.rename", "os.link", "os.symlink") else None
+        writes = path is not None
+    if not writes or not isinstance(path, str | bytes | os.PathLike):
+        return None
+    return os.path.abspath(os.fsdecode(path))
+
+
+@contextmanager
+def slow():
+    """What writing needs takes its time: reading the model, saving, renaming."""
+
+    def wait_first(function, *arguments, **options):
+        time.sleep(PAUSE)
+        return function(*arguments, **options)
+
+    class Once:
+        """A model of many modules reads its state many times."""
+
+        waited = False
+
+        def __call__(self, function, *arguments, **options):
+            if not self.waited:
+                self.waited = True
+                time.sleep(PAUSE)
+            return function(*arguments, **options)
+
+    with (
+        replaced(nn.Module, "state_dict", Once()),
+        replaced(torch, "save", wait_first),
+        replaced(os, "replace", wait_first),
+        replaced(os, "rename", wait_first),
+    ):
+        yield
+
+
+@contextmanager
+def replaced(owner, name, wrapper):
+    """``wrapper(original, ...)`` is called where ``owner.name(...)`` would be."""
+    original = getattr(owner, name)
+
+    def instead(*arguments, **options):
+        return wrapper(original, *arguments, **options)
+
+    setattr(owner, name, instead)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def die_after(bytes_written):
+    """Let the kernel kill this process when it writes more than that into any one file."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (bytes_written, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    )
+
+
+def fingerprint(path):
+    """What lies at a path now, in a few letters; None where there is no file."""
+    there = content(path)
+    return None if there is None else hashlib.sha256(there).hexdigest()
+
+
+def content(path):
+    """The bytes of a file, None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
