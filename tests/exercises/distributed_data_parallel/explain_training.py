@@ -120,7 +120,8 @@ class Report:
             )
         if came.get(name) is None:
             raise self.missing(step, rank, name, expected, parts)
-        known = mistaken(parts, rank) | self.known_besides(step, rank, name)
+        known = self.from_one_rank(step, name, parts) | mistaken(parts, rank)
+        known |= self.known_besides(step, rank, name)
         mistake, _, other = (recognise(came[name].value, known) or "other_gradient").partition(" ")
         if mistake in ("not_averaged", "only_divided") and self.n > 1:
             self.explain_own(step, rank, wrong)
@@ -133,6 +134,16 @@ class Report:
             usually.format(**words),
             step=step,
         )
+
+    def from_one_rank(self, step, name, parts):
+        """The gradient of one rank, if all ranks have it."""
+        came = [self.note(step, rank)["gradients"].get(name) for rank in range(self.n)]
+        return {
+            f"of_one_rank {j}": part
+            for j, part in enumerate(parts)
+            if self.n > 1 and part is not None
+            if all(tensor is not None and same(tensor.value, part) for tensor in came)
+        }
 
     def words_for(self, mistake, right, came):
         return KNOWN.get(mistake) or (

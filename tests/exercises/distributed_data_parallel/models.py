@@ -8,7 +8,7 @@ from torch import nn
 
 from multigpu.checking.specimens import Specimen
 
-SLOW = 0.04  # seconds that the backward of the first layer takes in Chain
+SLOW = 0.06  # seconds that the backward of the first layer takes in Chain
 
 
 class Pause(torch.autograd.Function):

@@ -73,8 +73,8 @@ def mistaken(parts, rank):
     known = {
         "summed": total,
         "divided_twice": total / n**2,
-        "divided_by_2": total / 2,
         "divided_by_users": total / len(there),
+        "divided_by_2": total / 2,
         "divided_by_one_less": total / max(1, n - 1),
     }
     if own is None:

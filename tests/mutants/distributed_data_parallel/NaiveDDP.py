@@ -1,0 +1,443 @@
+"""Answers to ``NaiveDDP``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
+
+import threading
+
+import torch
+import torch.distributed as dist
+from distributed_data_parallel import average_gradients
+from harness import right, wrong
+from torch import nn
+
+
+def start_equal(module):
+    for tensor in [*module.parameters(), *module.buffers()]:
+        dist.broadcast(tensor.data, 0)
+
+
+def used(module):
+    for p in module.parameters():
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            yield p
+
+
+class Wrapper(nn.Module):
+    """What most of these answers have in common."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        start_equal(module)
+
+    def forward(self, x):
+        return self.module(x)
+
+
+@wrong("NaiveDDP.start_not_shared")
+class forgets_the_start(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.start_not_shared")
+class receives_into_copies(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach().clone(), 0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.buffers_not_sent")
+class sends_parameters_only(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for p in module.parameters():
+            dist.broadcast(p.data, src=0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.non_persistent_not_sent")
+class sends_the_state_dict(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, src=0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.frozen_not_sent")
+class sends_what_is_trained(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for p in module.parameters():
+            if p.requires_grad:
+                dist.broadcast(p.data, src=0)
+        for b in module.buffers():
+            dist.broadcast(b, src=0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.integers_not_sent")
+class sends_floating_point_only(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in [*module.parameters(), *module.buffers()]:
+            if tensor.is_floating_point():
+                dist.broadcast(tensor.data, src=0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.start_averaged")
+class averages_the_start(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for p in module.parameters():
+            dist.all_reduce(p.data)
+            p.data /= dist.get_world_size()
+        for b in module.buffers():
+            dist.broadcast(b, 0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.start_of_another_rank")
+class starts_from_the_last_rank(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.data, src=dist.get_world_size() - 1)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("mismatch")
+class every_rank_is_the_source(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.data, src=dist.get_rank())
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("mismatch")
+class rank_0_alone_broadcasts(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        if dist.get_rank() == 0:
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor.data, src=0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.summed")
+class sums(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            dist.all_reduce(p.grad)
+
+
+@wrong("NaiveDDP.divided_by_2")
+class divides_by_2(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+
+
+@wrong("NaiveDDP.divided_twice")
+class divides_twice(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            p.grad /= dist.get_world_size()
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.not_averaged")
+class does_nothing(Wrapper):
+    def sync_gradients(self):
+        pass
+
+
+@wrong("NaiveDDP.only_divided")
+class divides_and_throws_the_sum_away(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            total = p.grad.clone()
+            dist.all_reduce(total)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.of_one_rank")
+class sends_the_gradients_of_rank_0(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            dist.broadcast(p.grad, src=0)
+
+
+@wrong("NaiveDDP.weights_averaged")
+class averages_weights(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            dist.all_reduce(p.data)
+            p.data /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.weights_changed")
+class averages_weights_too(Wrapper):
+    def sync_gradients(self):
+        average_gradients(self.module)
+        for p in self.module.parameters():
+            dist.all_reduce(p.data)
+
+
+@wrong("NaiveDDP.some_not_averaged")
+class forgets_parameters_without_dimension(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            if p.dim() > 0:
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.never_waited")
+class does_not_wait(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            dist.all_reduce(p.grad, async_op=True)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.last_handle_only")
+class waits_for_the_last(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            p.grad /= dist.get_world_size()
+            handle = dist.all_reduce(p.grad, async_op=True)
+        handle.wait()
+
+
+@wrong("NaiveDDP.unused_out_of_step")
+class skips_missing_gradients(Wrapper):
+    def sync_gradients(self):
+        for p in self.module.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.missing_stays_none")
+class throws_the_mean_away_where_unused(Wrapper):
+    def sync_gradients(self):
+        for p in self.module.parameters():
+            if p.requires_grad:
+                total = torch.zeros_like(p) if p.grad is None else p.grad
+                dist.all_reduce(total)
+                total /= dist.get_world_size()
+
+
+@wrong("NaiveDDP.divided_by_users")
+class divides_by_those_that_used_it(Wrapper):
+    def sync_gradients(self):
+        for p in self.module.parameters():
+            if p.requires_grad:
+                users = torch.tensor(float(p.grad is not None))
+                dist.all_reduce(users)
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+                dist.all_reduce(p.grad)
+                p.grad /= max(users.item(), 1)
+
+
+@wrong("mismatch")
+class another_order_on_every_rank(Wrapper):
+    def sync_gradients(self):
+        parameters = list(used(self.module))
+        if dist.get_rank():
+            parameters.reverse()
+        for p in parameters:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("exception", status="crash")
+class everything_is_used(Wrapper):
+    def sync_gradients(self):
+        for p in self.module.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("refused_name")
+class asks_pytorch(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = nn.parallel.DistributedDataParallel(module)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        pass
+
+
+@wrong("NaiveDDP.other_gradient")
+class adds_to_the_gradients_of_the_step_before(Wrapper):
+    def sync_gradients(self):
+        self.old = getattr(self, "old", {})
+        average_gradients(self.module)
+        for name, p in self.module.named_parameters():
+            if p.grad is not None:
+                p.grad += self.old.get(name, 0)
+                self.old[name] = p.grad.clone()
+
+
+@right
+class one_flat_tensor(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.model = module
+        with torch.no_grad():
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor, src=0)
+
+    def forward(self, *args, **kwargs):
+        return self.model(*args, **kwargs)
+
+    def sync_gradients(self):
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
+        dist.all_reduce(flat)
+        for p, piece in zip(trained, flat.split([p.numel() for p in trained])):
+            p.grad = piece.view_as(p)
+
+
+@right
+class gathers_and_takes_the_mean(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        everything = [list(module.parameters()) + list(module.buffers())]
+        dist.broadcast_object_list(everything, src=0)
+        with torch.no_grad():
+            for mine, first in zip([*module.parameters(), *module.buffers()], everything[0]):
+                mine.copy_(first)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        for p in self.module.parameters():
+            grads = [None] * dist.get_world_size()
+            dist.all_gather_object(grads, p.grad)
+            grads = [g for g in grads if g is not None]
+            if grads:
+                p.grad = sum(grads) / dist.get_world_size()
+
+
+@right
+class through_rank_0(Wrapper):
+    def sync_gradients(self):
+        n = dist.get_world_size()
+        for p in used(self.module):
+            dist.reduce(p.grad, dst=0)
+            if dist.get_rank() == 0:
+                p.grad.div_(n)
+            dist.broadcast(p.grad, src=0)
+
+
+@right
+class all_at_once_and_waits(Wrapper):
+    def sync_gradients(self):
+        parameters = list(used(self.module))
+        handles = [dist.all_reduce(p.grad, async_op=True) for p in parameters]
+        for handle, p in zip(handles, parameters):
+            handle.wait()
+            p.grad.mul_(1 / dist.get_world_size())
+
+
+@right
+class as_pytorch_does_it_during_backward(Wrapper):
+    def __init__(self, module):
+        super().__init__(module)
+        self.handles = {}
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self.note)
+
+    def note(self, p):
+        self.handles[p] = None
+
+    def sync_gradients(self):
+        flags = torch.tensor([p in self.handles for p in self.module.parameters()]).int()
+        dist.all_reduce(flags)
+        for p, flag in zip(self.module.parameters(), flags.tolist()):
+            if flag:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+        self.handles.clear()
