@@ -3,7 +3,7 @@
 from multigpu.checking.handles import examine_buffers, examine_handles
 
 from .cases import total
-from .sums import elements, examine_sum, in_words, wrong_elements
+from .sums import examine_sum, first_wrong
 from .telling import examine_road, examine_same_memory, teller
 
 
@@ -24,14 +24,10 @@ def examine(ranks):
 
 def by_element(came, parts, wrong):
     """The elements are different sums."""
-    bad = wrong_elements(came, parts)
-    part = parts[bad[0]]
-    value = came.tensor.value.flatten()[bad[0]].item()
-    is_sum = f"is {in_words(part)}" if part else f"is {value:.6g}, which is no sum of the ranks'"
+    _, _, found = first_wrong(came, parts)
     return wrong(
         "some_elements",
-        f"on rank {came.rank} {elements(bad)} of {came.case.size} went wrong: element {bad[0]}"
-        f" {is_sum}",
+        found,
         "only a part of the tensor was added, parts were mixed up, or a buffer was read before the"
         " message was there.",
     )

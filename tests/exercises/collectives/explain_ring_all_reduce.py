@@ -4,7 +4,7 @@ from multigpu.checking.handles import examine_buffers, examine_handles
 from multigpu.checking.wording import count, numbered
 
 from .cases import total
-from .sums import elements, examine_sum, holds, in_words, wrong_elements
+from .sums import examine_sum, first_wrong, holds
 from .telling import examine_road, examine_same_memory, teller
 
 
@@ -58,12 +58,7 @@ def too_many_steps(found, wrong):
 
 def by_chunk(came, parts, wrong):
     """The elements are different sums: what went wrong with those that are not right?"""
-    bad = wrong_elements(came, parts)
-    part = parts[bad[0]]
-    value = came.tensor.value.flatten()[bad[0]].item()
-    is_sum = f"is {in_words(part)}" if part else f"is {value:.6g}, which is no sum of the ranks'"
-    found = f"on rank {came.rank} {elements(bad)} of {came.case.size} went wrong: element {bad[0]}"
-    found = f"{found} {is_sum}"
+    bad, part, found = first_wrong(came, parts)
     size, world = came.case.size, came.world
     own = tuple(int(rank == came.rank) for rank in range(world))
     if bad == list(range(size // world * world, size)) and all(parts[i] == own for i in bad):
@@ -88,8 +83,8 @@ def by_chunk(came, parts, wrong):
         return wrong(
             "never_added",
             found,
-            "in the first half what arrives must be added, not replace the chunk. Or the second half"
-            " begins with another chunk than the finished one.",
+            "in the first half what arrives must be added, not replace the chunk. Or the second"
+            " half begins with another chunk than the finished one.",
         )
     return wrong(
         "wrong_chunk",

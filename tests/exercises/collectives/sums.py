@@ -135,10 +135,17 @@ def in_words(part):
     return f"{words}, and nothing of {numbered('rank', missing)}" if missing and there else words
 
 
-def wrong_elements(came, parts):
-    """The numbers of the elements that are not the sum, in reading order."""
-    right = (1,) * came.world
-    return [index for index, part in enumerate(parts) if part != right]
+def first_wrong(came, parts):
+    """The elements that are not the sum, what the most telling of them is made of, and words."""
+    bad = [index for index, part in enumerate(parts) if part != (1,) * came.world]
+    index = next((index for index in bad if parts[index] is None), bad[0])
+    part, value = parts[index], came.tensor.value.flatten()[index].item()
+    made_of = in_words(part) if part else f"{value:.6g}, which is no sum of what the ranks held"
+    found = (
+        f"on rank {came.rank} {elements(bad)} of {came.case.size} went wrong: element {index} is"
+        f" {made_of}"
+    )
+    return bad, part, found
 
 
 def elements(indices):
