@@ -98,6 +98,7 @@ def died(ending: Ending) -> Refused | None:
     status = ending.report["status"]
     if status == 0 and "ended" in ending.phases:
         return None
+    assert status is not None, "a worker that neither ended nor passed a limit"
     stood = ending.stood
     where = f"\nwhere: {stood}" if stood else ""
     left = ending.phases.get("left")

@@ -32,6 +32,15 @@ EXPLANATIONS = (
         "a tensor that backward still needs was changed in place.",
     ),
     (
+        r"closed by peer|Connection reset",
+        "another rank has ended, or has destroyed its process group, while this one still needed "
+        "it.",
+    ),
+    (
+        r"process group has not been (initialized|initialised)",
+        "the process group was destroyed before. Leave it alone: the checker takes it down.",
+    ),
+    (
         r"second time",
         "backward ran twice through one graph. Compute the outputs again, or add up the losses.",
     ),

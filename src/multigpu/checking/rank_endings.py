@@ -21,7 +21,7 @@ def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace
         or first_of(endings, forbidden)
         or forbidden_call(endings[0], trace)
         or of_finding(endings, finding)
-        or first_of(endings, excess)
+        or first_of(by_waiting(endings), excess)
         or first_of(by_time(endings), explain_exception)
         or first_of(endings, died)
         or first_of(endings, unclean)
@@ -48,6 +48,21 @@ def by_time(endings: Sequence[Ending]) -> list[Ending]:
     return sorted(endings, key=moment)
 
 
+def by_waiting(endings: Sequence[Ending]) -> list[Ending]:
+    """The ranks that others wait for come first: not over, and in no call themselves."""
+
+    def waits(ending: Ending) -> bool:
+        waiting = set()
+        for header in ending.report["said"]:
+            if header["phase"] == "wait":
+                waiting.add(header["id"])
+            elif header["phase"] in ("done", "failed"):
+                waiting.discard(header["id"])
+        return bool(waiting)
+
+    return sorted(endings, key=lambda ending: (ending.report["status"] is not None, waits(ending)))
+
+
 def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
     """Where only messages are allowed: the first other call that the learner's code made."""
     if not ending.exercise.chapter.messages_only:
@@ -62,10 +77,9 @@ def of_finding(endings: Sequence[Ending], finding: Finding | None) -> Refused | 
     """The verdict on ranks that got stuck, or do not agree."""
     if finding is None:
         return None
-    if finding.kind == "exception":
-        return first_of([endings[rank] for rank in finding.ranks], explain_exception)
-    if finding.kind == "exit":
-        return first_of([endings[rank] for rank in finding.ranks], died)
+    if finding.kind in ("exception", "exit"):
+        blamed = [endings[rank] for rank in finding.ranks]
+        return first_of(blamed, explain_exception) or first_of(blamed, died)
     lines = [f"came: {finding.message}"]
     lines += [f"usually: {finding.usually}"] if finding.usually else []
     return Refused(OF_A_FINDING[finding.kind], finding.kind, "\n".join(lines))

@@ -1,7 +1,9 @@
 """Watches the workers of one run on ranks from outside, and ends them when one goes too far."""
 
+import contextlib
 import os
 import selectors
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import IO, Any
 
 import psutil
 
-from multigpu.checking.supervision import CLOSING, LOOK, Intake, JudgeGone, left_behind
+from multigpu.checking.supervision import CLOSING, DUMP, LOOK, Intake, JudgeGone, left_behind
 from multigpu.ranks import family
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.frames import split_frames
@@ -64,6 +66,8 @@ class RankSupervision:
         left: list[str] = []
         try:
             excess, finding = self._until_the_end(token)
+            if excess in ("busy", "blocked", "slow"):
+                self._ask_where_they_stand()
             if excess is None and finding is None:
                 left = left_behind(self._limits.farewell)
         finally:
@@ -116,6 +120,16 @@ class RankSupervision:
         self._take_in(0)
         self._hear(token)
         return None, self._watch.final()
+
+    def _ask_where_they_stand(self) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        deadline, before = time.monotonic() + DUMP, -1
+        stacks = [intakes["stack"] for intakes in self._intakes]
+        while time.monotonic() < deadline and sum(s.total for s in stacks) != before:
+            before = sum(s.total for s in stacks)
+            self._take_in(LOOK)
 
     def _hear(self, token: bytes) -> list[set[str]]:
         phases = []

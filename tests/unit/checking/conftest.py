@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigpu.checking.catalog import Catalog
-from multigpu.checking.learner import Answer, Learner
+from multigpu.checking.answers import Answer, RankAnswer
+from multigpu.checking.catalog import CHAPTERS, Catalog, Exercise, Signature
+from multigpu.checking.learner import Learner
 from multigpu.checking.places import find_course
 from multigpu.checking.submission import Submission
 from multigpu.checking.warm import WarmServer
@@ -19,6 +20,13 @@ BATCH = torch.arange(10.0).reshape(5, 2)
 
 def drive(submission, devices, batch):
     return submission.split(batch, devices)
+
+
+def average_on_ranks(submission, tensor):
+    """What ``average`` makes of rank times ``tensor``, in place."""
+    tensor = tensor * (torch.distributed.get_rank() + 1)
+    submission.average(tensor)
+    return tensor
 
 
 @pytest.fixture(scope="session")
@@ -47,5 +55,31 @@ def run(learner: Learner, submission: Path) -> Callable[..., Answer]:
         (submission / "data_parallel.py").write_text(textwrap.dedent(source), encoding="utf-8")
         learner.submission = Submission(submission)  # it keeps the text that it has read
         return learner.run(drive, BATCH, gpus=gpus, **limits)
+
+    return run
+
+
+CHAPTER = {chapter.module: chapter for chapter in CHAPTERS}
+
+
+@pytest.fixture
+def run_ranks(server: WarmServer, submission: Path) -> Callable[..., RankAnswer]:
+    """``run_ranks(source)``: what comes back from ``average`` in a module with this text."""
+
+    def run(
+        source: str,
+        drive=average_on_ranks,
+        *,
+        world: int = 3,
+        module: str = "distributed_data_parallel",
+        **limits: float,
+    ) -> RankAnswer:
+        about = (Signature(("tensor",), (), "average(tensor)"), "Average.")
+        exercise = Exercise(CHAPTER[module], "average", *about)
+        start = "import os, sys, torch\nimport torch.distributed as dist\n"
+        text = start + textwrap.dedent(source)
+        (submission / exercise.file).write_text(text, encoding="utf-8")
+        learner = Learner(server, exercise, Submission(submission))
+        return learner.run_ranks(drive, torch.ones(2), world=world, **limits)
 
     return run

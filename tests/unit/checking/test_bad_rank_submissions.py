@@ -1,0 +1,175 @@
+"""Whatever ranks do wrong: never a pass, never the checker's fault, and nothing is left running."""
+
+import time
+
+import psutil
+import pytest
+
+from multigpu.checking.verdicts import Refused
+from multigpu.ranks.family import marked
+
+# what stands in `average` -> status, message id, words of the message
+BAD = {
+    "if dist.get_rank() == 1: 1 / 0\ndist.all_reduce(tensor)": (
+        *("crash", "exception"),
+        "rank 1: ZeroDivisionError: division by zero\nwhere: distributed_data_parallel.py:4",
+    ),
+    "raise ValueError('all of us')": ("crash", "exception", "ValueError: all of us"),
+    "raise NotImplementedError": ("not_started", "not_started", "average is not written yet"),
+    "sys.exit()": ("crash", "exit", "sys.exit(None)"),
+    "if dist.get_rank() == 1: sys.exit(0)\ndist.all_reduce(tensor)": (
+        *("crash", "exit"),
+        "rank 1: your code ended the program with sys.exit(0)",
+    ),
+    "os._exit(0)": ("crash", "exit", "your code ended the process with os._exit(0)"),
+    "if dist.get_rank() == 2: os._exit(0)\ndist.all_reduce(tensor)": (
+        *("crash", "exit"),
+        "rank 2: your code ended the process with os._exit(0).\nwhere: distributed_data_para",
+    ),
+    "dist.all_reduce(tensor)\nif dist.get_rank() == 0: os._exit(0)": (
+        *("crash", "exit"),
+        "rank 0: your code ended the process with os._exit(0)",
+    ),
+    "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(tensor)": (
+        *("crash", "killed"),
+        "rank 1: the process died of SIGKILL",
+    ),
+    "if dist.get_rank() == 1: os.abort()\ndist.all_reduce(tensor)": (
+        *("crash", "segfault"),
+        "rank 1: the process died of SIGABRT",
+    ),
+    "if dist.get_rank() == 0: dist.all_reduce(tensor)": (
+        *("hang", "deadlock"),
+        "ranks 1 and 2 have returned, rank 0 waits",
+    ),
+    "dist.recv(tensor, (dist.get_rank() + 1) % 3)": (
+        *("hang", "deadlock"),
+        "distributed_data_parallel.py:4",
+    ),
+    "dist.broadcast(tensor, dist.get_rank())": ("wrong", "mismatch", "from rank 2"),
+    "dist.all_reduce(tensor[: dist.get_rank()])": ("wrong", "mismatch", "all_reduce"),
+    "dist.all_reduce(tensor.double() if dist.get_rank() else tensor)": (
+        *("wrong", "mismatch"),
+        "float64",
+    ),
+    "if dist.get_rank() == 1: dist.all_reduce(tensor, async_op=True)": (
+        *("wrong", "mismatch"),
+        "rank 1",
+    ),
+    "dist.destroy_process_group()\ndist.all_reduce(tensor)": (
+        *("crash", "exception"),
+        "distributed_data_parallel.py:5",
+    ),
+    "if dist.get_rank() == 0: dist.destroy_process_group()\nelse: dist.all_reduce(tensor)": (
+        *("crash", "exception"),
+        "usually: another rank has ended, or has destroyed its process group",
+    ),
+    "while dist.get_rank() == 1: pass\ndist.all_reduce(tensor)": (
+        *("hang", "hang_busy"),
+        "where: distributed_data_parallel.py:4 in average",
+    ),
+    "import threading; threading.Event().wait()": ("hang", "hang_blocked", "4 in average"),
+    "import threading; threading.Thread(target=threading.Event().wait).start()": (
+        *("hang", "hang_blocked"),
+        "average returned, but the program does not end",
+    ),
+    "import subprocess; subprocess.Popen(['sleep', '1000'])": (
+        *("wrong", "processes_left"),
+        "sleep",
+    ),
+    "import subprocess; subprocess.Popen(['sleep', '99'], start_new_session=True)": (
+        *("wrong", "processes_left"),
+        "sleep",
+    ),
+    "for number in range(3, 64):\n"
+    "    try: os.write(number, bytes(100))\n"
+    "    except OSError: pass": ("crash", "foreign_bytes", "bytes were written into a pipe"),
+    "os.closerange(3, 64)": ("crash", "broke_checker", ""),
+    "import psutil\nif dist.get_rank() == 0:\n"
+    "    for sibling in psutil.Process(os.getppid()).children():\n"
+    "        if sibling.pid != os.getpid(): sibling.kill()\n": ("crash", "killed", "SIGKILL"),
+    "if dist.get_rank() == 1: os.kill(os.getppid(), 9)\ninput()": (
+        *("crash", "killed_checker"),
+        "a signal to its parent process",
+    ),
+    "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))": (
+        *("wrong", "refused_name"),
+        "torch.nn.parallel is used",
+    ),
+    "getattr(torch.utils.data, 'Distributed' + 'Sampler')([1], 1, 0)": (
+        *("wrong", "refused_name"),
+        "torch.utils.data.distributed is used",
+    ),
+    "print('hello'); 1 / 0": ("crash", "exception", "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("body", BAD, ids=lambda body: body[:60])
+def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
+    status, message_id, words = BAD[body]
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    with pytest.raises(Refused) as refused:
+        run_ranks(f"def average(tensor):\n{lines}\n", cpu=1.5, idle=1.0)
+    assert (refused.value.status, refused.value.message_id) == (status, message_id)
+    assert words in refused.value.message
+    wait_until(lambda: [p.pid for p in marked(server.mark)] == [server.pid])
+
+
+def wait_until(true, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "message_id"),
+    [
+        ("1 / 0", "crash", "import_error"),
+        ("def average(tensor): ...\nif dist.get_rank(): 1 / 0", "crash", "import_error"),
+        ("dist.recv(torch.ones(1), 1 - dist.get_rank())", "hang", "deadlock"),
+        ("while True: pass", "hang", "hang_busy"),
+        ("def other(): ...", "wrong", "missing_function"),
+        ("def average(): ...", "wrong", "signature"),
+        ("def average(tensor) ...", "crash", "syntax_error"),
+    ],
+)
+def test_a_module_that_fails_at_import(run_ranks, source, status, message_id):
+    with pytest.raises(Refused) as refused:
+        run_ranks(source, world=2, cpu=1.5)
+    assert (refused.value.status, refused.value.message_id) == (status, message_id)
+
+
+def test_ranks_that_got_stuck_come_with_a_finding(run_ranks):
+    source = "def average(tensor):\n    if dist.get_rank() != 2: dist.all_reduce(tensor)\n"
+    with pytest.raises(Refused) as refused:
+        run_ranks(source)
+    finding = refused.value.finding
+    assert (finding.kind, finding.ranks) == ("deadlock", (2,))
+    with pytest.raises(Refused) as refused:
+        run_ranks("def average(tensor): 1 / 0\n")
+    assert refused.value.finding.kind == "exception"
+
+
+def test_what_the_ranks_printed_is_shown_with_the_verdict(run_ranks):
+    with pytest.raises(Refused) as refused:
+        run_ranks("def average(tensor):\n    print('here'); input()\n", world=2)
+    assert "rank 0 | here" in refused.value.output
+    assert "rank 1 | here" in refused.value.output
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_no_file_is_left(run_ranks, server, world, tmp_path):
+    def drive(submission, tensor):
+        import os
+
+        submission.average(tensor)
+        open("left", "w").close()
+        return os.getcwd()
+
+    answer = run_ranks("def average(tensor): ...\n", drive, world=world)
+    assert len(set(answer.results)) == world
+    from pathlib import Path
+
+    assert not any(Path(folder).exists() for folder in answer.results)
+    assert psutil.pid_exists(server.pid)

@@ -1,0 +1,153 @@
+"""What comes back from a run on ranks, and what may not disturb it."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from multigpu.checking.verdicts import CheckerFault, Refused
+from multigpu.checking.wire import Foreign
+
+RIGHT = """
+def average(tensor):
+    dist.all_reduce(tensor)
+    tensor /= dist.get_world_size()
+"""
+
+
+def assert_right(answer, world=3):
+    mean = (world + 1) / 2
+    assert [result.value.tolist() for result in answer.results] == [[mean, mean]] * world
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_every_rank_hands_back_its_result(run_ranks, world):
+    answer = run_ranks(RIGHT, world=world)
+    assert_right(answer, world)
+    assert [call.op for call in answer.trace.calls] == ["all_reduce"] * world
+    assert answer.trace.of(0)[0].place == "distributed_data_parallel.py:5"
+
+
+def test_outputs_and_lines_are_kept_apart(run_ranks):
+    source = """
+    def average(tensor):
+        print("rank", dist.get_rank())
+        dist.all_reduce(tensor)
+        if dist.get_rank() == 1:
+            return
+        tensor += 1
+    """
+    answer = run_ranks(source)
+    assert answer.outputs == ["rank 0\n", "rank 1\n", "rank 2\n"]
+    assert answer.output == "rank 0 | rank 0\nrank 1 | rank 1\nrank 2 | rank 2"
+    assert answer.wheres == [f"distributed_data_parallel.py:{line}" for line in (9, 8, 9)]
+    assert answer.where == answer.wheres[0]
+
+
+def about_the_group(submission, tensor):
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    import os
+    import sys
+
+    return {
+        "rank": dist.get_rank(),
+        "world": dist.get_world_size(),
+        "backend": dist.get_backend(),
+        "environment": [os.environ[name] for name in names],
+        "threads": torch.get_num_threads(),
+        "compiler": "torch._dynamo.utils" in sys.modules,
+    }
+
+
+def test_ranks_see_what_torchrun_would_give_them(run_ranks):
+    answer = run_ranks(RIGHT, about_the_group, world=2)
+    assert answer.results[1] == {
+        "rank": 1,
+        "world": 2,
+        "backend": "gloo",
+        "environment": ["1", "1", "2", "2"],
+        "threads": 1,
+        "compiler": False,  # it would take a second of every run
+    }
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "import sys; sys.stdout.close()",
+        "dist.init_process_group = dist.destroy_process_group = None",
+        "dist.get_rank = lambda: 0",
+        "os.environ.clear()",
+        "import json; json.dumps = json.loads = None",
+        "dist.barrier()",
+        "import torch.nn.parallel",
+    ],
+)
+def test_odd_but_harmless_things_at_import(run_ranks, around):
+    assert_right_or_rank_0(run_ranks(f"{around}\n{RIGHT}"))
+
+
+def assert_right_or_rank_0(answer):
+    """With a patched get_rank the drive gives every rank the same tensor."""
+    assert [r.value.tolist() for r in answer.results] in ([[2.0, 2.0]] * 3, [[1.0, 1.0]] * 3)
+
+
+def test_a_group_may_be_destroyed_in_the_end(run_ranks):
+    assert_right(run_ranks(f"{RIGHT}    dist.destroy_process_group()\n"))
+
+
+def test_a_rank_may_be_done_long_before_another(run_ranks):
+    source = f"{RIGHT}    import time; time.sleep(0.8 * (dist.get_rank() == 2))\n"
+    assert_right(run_ranks(source))
+
+
+def test_a_forked_child_that_goes_on_as_a_rank_does_no_harm(run_ranks):
+    assert_right(run_ranks(f"{RIGHT}    os.fork()\n"))
+
+
+def test_objects_of_the_learner_do_not_come_to_life(run_ranks):
+    def drive(submission, tensor):
+        return submission.average(tensor)
+
+    answer = run_ranks("class A: pass\ndef average(tensor): return A()\n", drive, world=2)
+    assert answer.results == [Foreign("A"), Foreign("A")]
+
+
+def test_an_error_of_the_drive_before_the_call_is_a_fault_of_the_check(run_ranks):
+    def drive(submission, tensor):
+        raise ValueError("a typing mistake")
+
+    with pytest.raises(CheckerFault, match="a typing mistake"):
+        run_ranks(RIGHT, drive)
+
+
+def test_what_a_drive_cannot_use_is_named(run_ranks):
+    def drive(submission, tensor):
+        return submission.average(tensor) + 1
+
+    with pytest.raises(Refused) as refused:
+        run_ranks(RIGHT, drive)
+    assert (refused.value.status, refused.value.message_id) == ("wrong", "unusable_result")
+
+
+def test_where_only_messages_are_allowed_the_trace_finds_all_else(run_ranks):
+    hidden = "def average(tensor):\n    getattr(dist, 'all_' + 'reduce')(tensor)\n"
+    with pytest.raises(Refused) as refused:
+        run_ranks(hidden, module="collectives")
+    assert refused.value.message_id == "refused_name"
+    assert "came: all_reduce is used" in refused.value.message
+    assert "where: collectives.py:4" in refused.value.message
+    method = "def average(tensor):\n    dist.group.WORLD.allreduce(tensor).wait()\n"
+    with pytest.raises(Refused) as refused:
+        run_ranks(method, module="collectives")
+    assert refused.value.message_id == "refused_name"
+
+
+def test_the_checks_own_collectives_are_no_refused_names(run_ranks):
+    def drive(submission, tensor):
+        dist.barrier()
+        submission.average(tensor)
+
+    def right(tensor):
+        return tensor
+
+    run_ranks("def average(tensor): return tensor\n", drive, module="collectives")
