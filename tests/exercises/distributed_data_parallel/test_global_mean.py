@@ -11,7 +11,7 @@ from multigpu.ranks import rank_device
 from .explain_global_mean import STUCK, Report
 
 COUNTS = {
-    3: [[4, 1, 3], [2, 2, 2], [3, 0, 1], [0, 0, 5], [0, 0, 0]],
+    3: [[5, 1, 2], [2, 2, 2], [0, 0, 5], [0, 0, 0]],
     2: [[1, 4], [0, 3], [0, 0]],
     4: [[1, 5, 0, 2], [0, 0, 0, 0]],
     1: [[4], [0]],
@@ -57,6 +57,11 @@ def check(learner, world, cases):
         ) from None
     for values, *results in zip(cases, *answer.results, strict=True):
         Report(values, results, answer.wheres).examine()
+
+
+@exercise("distributed_data_parallel.global_mean")
+def test_ranks_without_values_take_part(learner):
+    check(learner, 3, [values_of([(4,), (1,), (3,)]), values_of([(3,), (0,), (1,)])])
 
 
 @exercise("distributed_data_parallel.global_mean")

@@ -16,7 +16,7 @@ from .models import fork
 from .unequal_rows import LEARNING_RATE, MOMENTUM
 
 ROWS = {  # of every rank, step by step
-    3: [[5, 1, 2], [3, 3, 3], [4, 0, 1], [0, 0, 2], [2, 6, 4]],
+    3: [[3, 3, 3], [4, 0, 1], [0, 0, 2], [2, 6, 4]],
     4: [[1, 2, 3, 4], [0, 5, 0, 1], [2, 2, 2, 2]],
     2: [[5, 2], [0, 3], [4, 4]],
     1: [[3], [2]],
@@ -72,6 +72,11 @@ def check(learner, world, cases):
         ) from None
     for (model, steps), *results in zip(cases, *answer.results, strict=True):
         Report(model, steps, results, answer.wheres).examine()
+
+
+@exercise("distributed_data_parallel.weighted_average_gradients")
+def test_ranks_without_rows_take_part(learner):
+    check(learner, 3, [(Specimen(seed=2), steps_of([[5, 1, 2], [4, 0, 1]]))])
 
 
 @exercise("distributed_data_parallel.weighted_average_gradients")

@@ -59,10 +59,7 @@ def cases_for(world):
     ]
 
 
-@exercise("hangs.early_stop")
-@pytest.mark.parametrize("world", [3, 2, 4, 1])
-def test_all_stop_after_the_same_step(learner, world):
-    cases = cases_for(world)
+def check(learner, world, cases):
     try:
         answer = learner.run_ranks(drive, cases, world=world)
     except Refused as refused:
@@ -70,3 +67,14 @@ def test_all_stop_after_the_same_step(learner, world):
         raise in_own_words(refused, message_id, kind="deadlock", **STUCK) from None
     for batches, *results in zip(cases, *answer.results, strict=True):
         Report(batches, LIMIT, results, answer.wheres).examine()
+
+
+@exercise("hangs.early_stop")
+def test_no_rank_goes_on_alone(learner):
+    check(learner, 3, cases_for(3)[:1])  # alone: who gets stuck, gets stuck here
+
+
+@exercise("hangs.early_stop")
+@pytest.mark.parametrize("world", [3, 2, 4, 1])
+def test_all_stop_after_the_same_step(learner, world):
+    check(learner, world, cases_for(world))

@@ -37,14 +37,7 @@ def values_of(counts, dtype=torch.float64):
     ]
 
 
-@exercise("hangs.rank_zero_metric")
-@pytest.mark.parametrize("world", [3, 2, 4, 1])
-def test_every_rank_knows_the_mean(learner, world):
-    cases = [
-        values_of([2, 5, 1, 3][:world]),
-        values_of([3] * world),
-        values_of([1, 4, 2, 6][:world], torch.float32),
-    ]
+def check(learner, world, cases):
     try:
         answer = learner.run_ranks(drive, cases, world=world)
     except Refused as refused:
@@ -52,3 +45,19 @@ def test_every_rank_knows_the_mean(learner, world):
         raise in_own_words(refused, message_id, kind="deadlock", **STUCK) from None
     for values, *results in zip(cases, *answer.results, strict=True):
         examine(values, results, answer.wheres)
+
+
+@exercise("hangs.rank_zero_metric")
+def test_all_ranks_make_the_same_calls(learner):
+    check(learner, 3, [values_of([2, 5, 1])])  # alone: who gets stuck, gets stuck here
+
+
+@exercise("hangs.rank_zero_metric")
+@pytest.mark.parametrize("world", [3, 2, 4, 1])
+def test_every_rank_knows_the_mean(learner, world):
+    cases = [
+        values_of([3, 1, 2, 6][:world]),
+        values_of([3] * world),
+        values_of([1, 4, 2, 6][:world], torch.float32),
+    ]
+    check(learner, world, cases)

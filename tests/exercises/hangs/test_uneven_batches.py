@@ -14,7 +14,7 @@ from .stuck import in_own_words
 from .team import LEARNING_RATE, MOMENTUM, batches_of, model
 
 COUNTS = {
-    3: [[3, 1, 2], [2, 2, 2], [0, 2, 4], [1, 0, 0]],
+    3: [[2, 3, 1], [2, 2, 2], [0, 2, 4], [1, 0, 0]],
     2: [[1, 3], [2, 0], [2, 2]],
     4: [[2, 3, 0, 1], [0, 0, 2, 0]],
     1: [[3]],
@@ -33,10 +33,8 @@ def drive(submission, cases):
     return results
 
 
-@exercise("hangs.uneven_batches")
-@pytest.mark.parametrize("world", [3, 2, 4, 1])
-def test_every_batch_counts_on_every_rank(learner, world):
-    cases = [batches_of(counts) for counts in COUNTS[world]]
+def check(learner, world, all_counts):
+    cases = [batches_of(counts) for counts in all_counts]
     try:
         answer = learner.run_ranks(drive, cases, world=world)
     except Refused as refused:
@@ -46,3 +44,14 @@ def test_every_batch_counts_on_every_rank(learner, world):
         ) from None
     for batches, *results in zip(cases, *answer.results, strict=True):
         examine(batches, [result.value for result in results], answer.wheres)
+
+
+@exercise("hangs.uneven_batches")
+def test_no_rank_waits_for_one_without_batches(learner):
+    check(learner, 3, [[3, 1, 2]])  # alone: who gets stuck, gets stuck here
+
+
+@exercise("hangs.uneven_batches")
+@pytest.mark.parametrize("world", [3, 2, 4, 1])
+def test_every_batch_counts_on_every_rank(learner, world):
+    check(learner, world, COUNTS[world])
