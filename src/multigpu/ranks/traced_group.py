@@ -141,7 +141,9 @@ class TracedGroup(dist.ProcessGroup):
             op, self.group, inputs, origin=origin, is_async=is_async, **details
         )
         touched = list({id(tensor): tensor for tensor in (*outputs, *inputs)}.values())
-        copies = Copies(touched, outputs) if is_async and self._can_copy(touched) else None
+        for_join = is_async and origin.via == "join"
+        may_copy = is_async and not for_join and self._can_copy(touched)
+        copies = Copies(touched, outputs) if may_copy else None
         if copies is not None:
             arguments = _replaced(arguments, copies)
             named = {name: _replaced(value, copies) for name, value in named.items()}
@@ -154,6 +156,9 @@ class TracedGroup(dist.ProcessGroup):
         except Exception as error:
             self.recorder.tell("failed", id=number, text=str(error)[:500])
             raise
+        if for_join:  # DDP's reducer in C++ asks this handle for a future: only the real one has it
+            work.get_future().then(lambda _: self.recorder.done(number))
+            return work
         if is_async:
             with suppress(RuntimeError):  # gloo has no future for messages, and for some others
                 work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
