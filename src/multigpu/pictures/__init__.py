@@ -10,10 +10,22 @@ records (anything with the right attributes), so they can draw your own runs too
 """
 
 from multigpu.pictures.bars import memory
+from multigpu.pictures.blocks import holdings
 from multigpu.pictures.flow import steps, traffic
 from multigpu.pictures.lanes import timeline
 from multigpu.pictures.movements import Step
 from multigpu.pictures.picture import Picture
+from multigpu.pictures.tables import Table
 from multigpu.pictures.units import human_bytes
 
-__all__ = ["Picture", "Step", "human_bytes", "memory", "steps", "timeline", "traffic"]
+__all__ = [
+    "Picture",
+    "Step",
+    "Table",
+    "holdings",
+    "human_bytes",
+    "memory",
+    "steps",
+    "timeline",
+    "traffic",
+]

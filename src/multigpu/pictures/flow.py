@@ -59,7 +59,7 @@ def _draw(movements: Sequence[Step], devices: Iterable[Any] | None, *, title: st
     ]
     chips = [chip(x, 13, CHIP, name, colour_of(name)) for name, x in centre.items()]
     kinds = [kind for kind, there in (
-        ("compute", any(movement.work for movement in movements)),
+        ("compute", any(movement.work and not movement.note for movement in movements)),
         ("communication", any(linked)),
     ) if there]  # fmt: skip
     key, key_height = legend(kinds, width, notes=["thicker: more bytes"] if any(linked) else [])
@@ -89,7 +89,8 @@ def _movement(
         parts += [
             rectangle(0, y, width, HEADING, rx=4, fill="var(--band)"),
             text(8, y + HEADING / 2, movement.name, class_="strong"),
-            text(width - 8, y + HEADING / 2, human_bytes(total) if total else "nothing moves",
+            text(width - 8, y + HEADING / 2,
+                 movement.note or (human_bytes(total) if total else "nothing moves"),
                  size=12, class_="muted", text_anchor="end"),
         ]  # fmt: skip
         y += HEADING + 4
@@ -144,7 +145,8 @@ def _labelled_arrow(link: Link, y: float, *, centre: Mapping[str, float], most: 
 def _sentences(movements: Sequence[Step], linked: Sequence[Sequence[Link]]) -> Iterable[str]:
     for movement, group in zip(movements, linked, strict=True):
         said = [str(link) for link in group]
-        said += [f"{device} works: {label}" for device, label in movement.work.items()]
+        works = "" if movement.note else " works"
+        said += [f"{device}{works}: {label}" for device, label in movement.work.items()]
         sentence = "; ".join(said) or "nothing moves between devices"
         yield f"{movement.name}: {sentence}." if movement.name else f"{sentence}."
 
@@ -152,7 +154,7 @@ def _sentences(movements: Sequence[Step], linked: Sequence[Sequence[Link]]) -> I
 def _text_lines(movements: Sequence[Step], linked: Sequence[Sequence[Link]]) -> Iterable[str]:
     for movement, group in zip(movements, linked, strict=True):
         if movement.name:
-            yield movement.name
+            yield f"{movement.name}: {movement.note}" if movement.note else movement.name
         for link in group:
             copies = f"  in {link.copies} copies" if link.copies > 1 else ""
             yield f"  {link.source:>7} ──▶ {link.target:<7} {human_bytes(link.bytes):>10}{copies}"

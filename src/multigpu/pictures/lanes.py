@@ -1,42 +1,39 @@
-"""Time: a lane for each device or rank, compute solid, communication striped."""
+"""Time: a lane for each device or rank, compute solid, communication striped, waiting a thin line.
+
+What happens in a lane at the same time is drawn in tracks below each other.
+"""
 
 from collections.abc import Iterable
 from math import floor, log10
-from typing import NamedTuple
 
 from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import colour_of, ink_on
 from multigpu.pictures.picture import Picture
 from multigpu.pictures.svg import line, rectangle, striped_bar, text, tooltip, width_of
+from multigpu.pictures.tracks import Lane, Span, in_lanes
 from multigpu.pictures.units import human_seconds
 
-KINDS = ("compute", "communication")
+KINDS = ("compute", "communication", "waiting")
 LANES = 340.0  # width of the time axis
-LANE = 34.0
+LANE = 34.0  # height of a lane with one track
 BLOCK = 20.0
+TRACK = 24.0  # height of a further track
 TEXT_LANE = 56  # characters
-
-
-class Span(NamedTuple):
-    """Something that took time in a lane, from `start` to `end` in seconds."""
-
-    lane: str
-    label: str
-    start: float
-    end: float
-    kind: str
-
-    def __str__(self) -> str:
-        took = human_seconds(self.end - self.start)
-        return f"{self.lane}: {self.label} ({self.kind}), {took} from {human_seconds(self.start)}"
+LETTERS = {"compute": "█", "communication": "▒", "waiting": "─"}
 
 
 def timeline(
-    spans: Iterable[tuple[str, str, float, float, str]], *, title: str = "Who works when"
+    spans: Iterable[tuple[str, str, float, float, str]],
+    lanes: Iterable[str] = (),
+    *,
+    title: str = "Who works when",
 ) -> Picture:
-    """Draw `(lane, label, start, end, kind)`, in seconds; kind is `compute` or `communication`.
+    """Draw `(lane, label, start, end, kind)`, in seconds.
 
-    Lanes come in the order in which they first appear; time starts at the earliest span.
+    `kind` is `compute`, `communication` or `waiting` (for others, before the data can move).
+
+    The lanes are those named in `lanes`, then the others in the order in which they first appear.
+    Time starts at the earliest span.
 
     Raises ValueError for another kind, or a span that ends before it starts.
     """
@@ -46,13 +43,17 @@ def timeline(
     first = min((span.start for span in given), default=0.0)
     moved = [span._replace(start=span.start - first, end=span.end - first) for span in given]
     total = max((span.end for span in moved), default=0.0)
-    names = list(dict.fromkeys(span.lane for span in moved))
-    left = max((width_of(name) for name in names), default=0.0) + 10
+    drawn = in_lanes(moved, lanes)
+    left = max((width_of(lane.name) for lane in drawn), default=0.0) + 10
     scale = LANES / total if total else 0.0
-    bottom = len(names) * LANE
+    tops = [sum(LANE + TRACK * (lane.tracks - 1) for lane in drawn[:i]) for i in range(len(drawn))]
+    bottom = sum(LANE + TRACK * (lane.tracks - 1) for lane in drawn)
     body = [_axis(total, scale, left=left, bottom=bottom)]
-    body += [text(0, (i + 0.5) * LANE, name, class_="strong") for i, name in enumerate(names)]
-    body += [_block(span, names.index(span.lane), left=left, scale=scale) for span in moved]
+    for lane, top in zip(drawn, tops, strict=True):
+        body.append(text(0, top + LANE / 2, lane.name, class_="strong"))
+        for span, track in lane.spans:
+            y = top + LANE / 2 + track * TRACK
+            body.append(_block(span, y, left=left, scale=scale))
     used = [kind for kind in KINDS if any(span.kind == kind for span in moved)]
     key, key_height = legend(used, left + LANES)
     body.append(f'<g transform="translate(0 {bottom + 26:g})">{key}</g>')
@@ -62,7 +63,7 @@ def timeline(
         width=left + LANES + 20,  # the last number of the axis is wider than its line
         height=bottom + 26 + key_height,
         body="".join(body),
-        lines=tuple(_text_lines(moved, names, total)),
+        lines=tuple(_text_lines(drawn, total)),
     )
 
 
@@ -104,10 +105,11 @@ def _short(moment: float) -> str:
     return f"{amount.rstrip('0').rstrip('.') if '.' in amount else amount} {unit}"
 
 
-def _block(span: Span, lane: int, *, left: float, scale: float) -> str:
+def _block(span: Span, y: float, *, left: float, scale: float) -> str:
     x, wide = left + span.start * scale, max((span.end - span.start) * scale, 1.0)
-    y = (lane + 0.5) * LANE
     fill = colour_of(span.lane)
+    if span.kind == "waiting":
+        return tooltip(str(span), line(x, y, x + wide, y, stroke=fill, stroke_width=2.5))
     if span.kind == "compute":
         top = y - BLOCK / 2
         bar = rectangle(x, top, wide, BLOCK, rx=3, fill=fill, stroke="var(--line)")
@@ -121,15 +123,18 @@ def _block(span: Span, lane: int, *, left: float, scale: float) -> str:
     return tooltip(str(span), bar, label)
 
 
-def _text_lines(spans: list[Span], names: list[str], total: float) -> Iterable[str]:
-    wide = max((len(name) for name in names), default=0)
-    for name in names:
-        row = ["·"] * TEXT_LANE
-        for span in spans:
-            if span.lane == name and total:
-                first = floor(span.start / total * (TEXT_LANE - 1))
-                last = max(first + 1, round(span.end / total * TEXT_LANE))
-                row[first:last] = ("█" if span.kind == "compute" else "▒") * (last - first)
-        yield f"  {name:<{wide}}  {''.join(row)}"
-    if names:
-        yield f"  {'':<{wide}}  0 to {human_seconds(total)};  █ compute  ▒ communication"
+def _text_lines(lanes: list[Lane], total: float) -> Iterable[str]:
+    wide = max((len(lane.name) for lane in lanes), default=0)
+    for lane in lanes:
+        for track in range(lane.tracks):
+            row = ["·"] * TEXT_LANE
+            for span, where in lane.spans:
+                if where == track and total:
+                    first = floor(span.start / total * (TEXT_LANE - 1))
+                    last = max(first + 1, round(span.end / total * TEXT_LANE))
+                    row[first:last] = LETTERS[span.kind] * (last - first)
+            yield f"  {'' if track else lane.name:<{wide}}  {''.join(row)}"
+    if lanes:
+        waiting = any(span.kind == "waiting" for lane in lanes for span, _ in lane.spans)
+        key = "  ".join(f"{LETTERS[kind]} {kind}" for kind in KINDS[: 3 if waiting else 2])
+        yield f"  {'':<{wide}}  0 to {human_seconds(total)};  {key}"

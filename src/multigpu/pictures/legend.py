@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from multigpu.pictures.palette import HOST
-from multigpu.pictures.svg import rectangle, striped_bar, text, width_of
+from multigpu.pictures.svg import line, rectangle, striped_bar, text, width_of
 
 SIZE = 11.5
 ROW = 18.0
@@ -11,7 +11,7 @@ SWATCH = 26.0
 
 
 def legend(kinds: Sequence[str], width: float, *, notes: Sequence[str] = ()) -> tuple[str, float]:
-    """Draw the entries for `kinds` (`compute`, `communication`, `memory`) and notes after them.
+    """Draw the entries for `kinds` (`compute`, `communication`, ...), and notes after them.
 
     Returns the markup, drawn from y = 0 down in a box of `width`, and its height.
     """
@@ -31,6 +31,8 @@ def legend(kinds: Sequence[str], width: float, *, notes: Sequence[str] = ()) -> 
 def _swatch(kind: str) -> str:
     if kind == "communication":
         return striped_bar(1, SWATCH - 1, ROW / 2, 8, HOST)
+    if kind == "waiting":
+        return line(1, ROW / 2, SWATCH - 1, ROW / 2, stroke=HOST, stroke_width=2.5)
     outline = rectangle(
         0, ROW / 2 - 5, SWATCH, 10, rx=2, fill=HOST if kind == "compute" else "var(--band)",
         stroke="var(--line)",

@@ -21,11 +21,15 @@ class CopyLike(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One movement: its name, its copies, and who worked on what (`{"cuda:0": "8 rows"}`)."""
+    """One movement: its name, its copies, and who worked on what (`{"cuda:0": "8 rows"}`).
+
+    `note` stands beside the name in the place of the bytes that were copied.
+    """
 
     name: str
     copies: Iterable[CopyLike] = ()
     work: Mapping[Any, str] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass

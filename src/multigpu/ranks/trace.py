@@ -10,9 +10,12 @@ Checks read it, figures are drawn from it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multigpu.ranks.calls import ROOTED, Call, Span
+
+if TYPE_CHECKING:
+    from multigpu.pictures import Picture, Table
 
 ABOUT_CALLS = ("wait", "completed", "done", "failed")
 
@@ -106,6 +109,24 @@ class Trace:
         """Bytes that `rank` had to get from others: the sum of `transfers` to it."""
         name = f"rank {rank}"
         return sum(transfer.bytes for transfer in self.transfers() if transfer.target == name)
+
+    def timeline(self, *, title: str = "Who works and who waits") -> "Picture":
+        """A picture of time: a lane per rank, work solid, communication striped, waiting thin."""
+        from multigpu.ranks.figures import timeline_of
+
+        return timeline_of(self, title=title)
+
+    def traffic(self, *, title: str = "Bytes between ranks") -> "Picture":
+        """A picture of who gave how many bytes to whom, by kind of call."""
+        from multigpu.ranks.figures import traffic_of
+
+        return traffic_of(self, title=title)
+
+    def table(self, rank: int | None = None, *, title: str = "Calls in order") -> "Table":
+        """Every call of one rank, or of all, as a table."""
+        from multigpu.ranks.figures import table_of
+
+        return table_of(self, rank=rank, title=title)
 
     def __len__(self) -> int:
         return len(self.calls)

@@ -1,0 +1,159 @@
+"""The trace: what the frames add up to, bytes, and the figures."""
+
+import xml.etree.ElementTree as ElementTree
+
+from multigpu.ranks.trace import Trace
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def trace_of(run):
+    return Trace.from_frames(run.frames)
+
+
+def texts(picture):
+    return [node.text for node in ElementTree.fromstring(picture.svg()).iter(f"{SVG}text")]
+
+
+def test_a_call_has_its_times_from_start_to_end(play):
+    run = play(2)
+    number = run.start(1, "all_reduce", numel=5, via="DistributedDataParallel")
+    run.wait(1, number)
+    run.say(1, phase="completed", id=number)
+    run.done(1, number, changed=True)
+    (call,) = trace_of(run).of(1)
+    assert (call.rank, call.op, call.via) == (1, "all_reduce", "DistributedDataParallel")
+    assert (call.bytes, call.shapes, call.members) == (20, ((5,),), (0, 1))
+    assert call.time < call.waited < call.completed < call.end
+    assert call.changed
+    assert call.is_async
+    assert not call.is_open
+    assert call.place == "train.py:10"
+
+
+def test_a_call_without_an_end_is_open_and_a_failed_one_says_why(play):
+    run = play(2)
+    run.call(0, "barrier")
+    number = run.call(1, "barrier")
+    run.say(1, phase="failed", id=number, text="no")
+    still, failed = trace_of(run).calls
+    assert still.is_open
+    assert (failed.is_open, failed.failed) == (False, "no")
+
+
+def test_the_watch_has_the_same_trace(play):
+    run = play(3)
+    run.all("all_reduce")
+    assert run.watch.trace.calls == trace_of(run).calls
+    assert [call.rank for call in run.watch.trace.calls] == [0, 1, 2]
+
+
+def test_calls_can_be_asked_for_by_rank_and_kind(play):
+    run = play(2)
+    run.all("all_reduce")
+    run.start(0, "send", peer=1)
+    run.start(1, "recv", peer=0)
+    trace = trace_of(run)
+    assert len(trace) == len(trace.calls) == 4
+    assert [call.op for call in trace.of(0)] == ["all_reduce", "send"]
+    assert [call.rank for call in trace.collectives()] == [0, 1]
+    assert [call.op for call in trace.messages(1)] == ["recv"]
+
+
+def test_a_receive_from_anyone_knows_its_sender_in_the_end(play):
+    run = play(2)
+    number = run.call(0, "recv", peer=None)
+    run.done(0, number, source=1)
+    assert trace_of(run).of(0)[0].peer == 1
+
+
+def test_bytes_of_messages_and_of_calls_with_a_root(play):
+    run = play(3)
+    run.start(0, "send", peer=1, numel=10)
+    run.start(1, "recv", peer=0, numel=10)
+    run.all("broadcast", root=2, numel=100)
+    run.all("reduce", root=2, numel=1000)
+    run.all("all_reduce", numel=7)
+    trace = trace_of(run)
+    assert [trace.sent_bytes(rank) for rank in run.world] == [4040, 4000, 800]
+    assert [trace.received_bytes(rank) for rank in run.world] == [400, 440, 8000]
+
+
+def test_spans_are_kept(play):
+    run = play(1)
+    run.say(0, phase="span", label="backward", start=1.0, end=2.0, thread=1)
+    (span,) = trace_of(run).spans
+    assert (span.rank, span.label, span.start, span.end) == (0, "backward", 1.0, 2.0)
+
+
+def test_the_timeline_shows_waiting_apart_from_communication(play):
+    run = play(2)
+    first = run.call(0, "all_reduce")
+    run.now += 0.09
+    second = run.call(1, "all_reduce")
+    run.now += 0.01
+    run.done(0, first)
+    run.done(1, second)
+    picture = trace_of(run).timeline()
+    assert "rank 0: all_reduce waits (waiting), 90.2 ms" in picture.description
+    assert "rank 1: all_reduce (communication)" in picture.description
+    assert "rank 1: all_reduce waits" not in picture.description
+
+
+def test_the_timeline_shows_a_call_that_never_ended_as_waiting(play):
+    run = play(2)
+    run.call(0, "recv", peer=1)
+    run.say(1, phase="span", label="sleep", start=run.now, end=run.now + 1.0, thread=1)
+    picture = trace_of(run).timeline()
+    assert "recv waits (waiting), 1.08 s" in picture.description
+    assert "communication)" not in picture.description
+
+
+def test_the_timeline_of_a_message_begins_when_both_sides_are_there(play):
+    run = play(2)
+    send = run.call(0, "send", peer=1)
+    run.now += 0.05
+    receive = run.call(1, "recv", peer=0)
+    run.done(0, send)
+    run.done(1, receive)
+    picture = trace_of(run).timeline()
+    assert "rank 0: send waits (waiting), 50.2 ms" in picture.description
+    assert "rank 1: recv waits" not in picture.description
+
+
+def test_the_traffic_draws_arrows_only_where_somebody_is_the_sender(play):
+    run = play(3)
+    run.start(0, "send", peer=1, numel=10)
+    run.start(1, "recv", peer=0, numel=10)
+    run.all("gather", root=1, numel=100)
+    run.all("all_reduce", numel=7)
+    run.all("all_reduce", numel=7)
+    run.all("barrier", numel=0)
+    picture = trace_of(run).traffic()
+    said = texts(picture)
+    arrows = list(ElementTree.fromstring(picture.svg()).iter(f"{SVG}path"))
+    assert len(arrows) == 3  # one message, two ranks that gather to rank 1
+    assert said.index("messages") < said.index("gather") < said.index("all_reduce")
+    assert said.count("2 × 28 B") == 3
+    assert said.count("once") == 3
+    assert "rank 0 to rank 1: 40 B in 1 copy" in picture.description
+
+
+def test_a_run_without_calls_can_be_drawn(play):
+    trace = trace_of(play(2))
+    assert "rank 1" in trace.timeline().text()
+    assert trace.traffic().svg()
+    assert trace.table().text()
+
+
+def test_the_table_has_a_row_for_every_call(play):
+    run = play(2)
+    run.all("all_reduce", line=41)
+    run.call(0, "send", peer=1, via="isend")
+    lines = trace_of(run).table().text().splitlines()[4:]
+    assert len(lines) == 3
+    assert all(part in lines[0] for part in ("all_reduce", "12 B float32 sum", "train.py:41"))
+    assert "send (isend)" in lines[2]
+    assert "to rank 1" in lines[2]
+    assert "never ended" in lines[2]
+    assert len(trace_of(run).table(1).rows) == 1
