@@ -90,6 +90,14 @@ class Trace:
         """The sends and receives of one rank, or of all."""
         return tuple(call for call in self.calls if call.is_message and rank in (None, call.rank))
 
+    def since(self, moment: float) -> "Trace":
+        """The part that began at `moment` or later, such as the last of several steps."""
+        return Trace(
+            (call for call in self.calls if call.time >= moment),
+            (span for span in self.spans if span.start >= moment),
+            world_size=self.world_size,
+        )
+
     def transfers(self) -> tuple[Transfer, ...]:
         """Who had to give bytes to whom, as far as the calls themselves say it.
 

@@ -86,6 +86,18 @@ def test_spans_are_kept(play):
     assert (span.rank, span.label, span.start, span.end) == (0, "backward", 1.0, 2.0)
 
 
+def test_a_part_begins_at_a_moment(play):
+    run = play(2)
+    run.all("all_reduce")
+    moment = run.now
+    run.all("broadcast")
+    run.say(1, phase="span", label="backward", start=moment + 1, end=moment + 2, thread=1)
+    part = trace_of(run).since(moment)
+    assert [call.op for call in part.calls] == ["broadcast", "broadcast"]
+    assert [span.label for span in part.spans] == ["backward"]
+    assert trace_of(run).since(moment + 2).spans == ()
+
+
 def test_the_timeline_shows_waiting_apart_from_communication(play):
     run = play(2)
     first = run.call(0, "all_reduce")
