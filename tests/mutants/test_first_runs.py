@@ -1,46 +1,37 @@
 """Answers that people wrote from the starters alone, before they had seen any check.
 
-``first_runs/<writer>/<exercise>/<right|wrong>_<name>.py`` is one answer, kept as it was written;
-its first line says what the writer had in mind.  ``first_runs/verdicts.csv`` records what the
-checks said the first time, errors of the checks included, and what they have to say now.
+``first_runs/<writer>/<module>/<exercise>/<right|wrong>_<name>.py`` is one answer, kept as it was
+written; its first line says what the writer had in mind.  ``first_runs/verdicts.csv`` records what
+the checks said the first time, errors of the checks included, and what they have to say now.
+``test_first_runs_<module>.py`` runs them.
 """
-
-import csv
-from pathlib import Path
 
 import pytest
 
+from multigpu.checking.catalog import Catalog
+
 from .conftest import COURSE
-from .harness import Mutant
+from .judging import FIRST_RUNS, HERE, first_runs, module_of, path_of
 
-FOLDER = Path(__file__).parent / "first_runs"
-RECORDS = list(csv.DictReader((FOLDER / "verdicts.csv").read_text(encoding="utf-8").splitlines()))
-
-
-def path_of(record: dict[str, str]) -> Path:
-    function = record["exercise"].partition(".")[2]
-    return FOLDER / record["writer"] / function / f"{record['answer']}.py"
-
-
-@pytest.mark.parametrize(
-    "record", RECORDS, ids=lambda r: f"{r['writer']}-{r['exercise']}-{r['answer']}"
-)
-def test_an_answer_written_from_the_starter_gets_its_verdict(record, verdict_on):
-    module = record["exercise"].partition(".")[0]
-    code = path_of(record).read_text(encoding="utf-8")
-    answer = Mutant(record["exercise"], record["answer"], "", None, code)
-    solution = (COURSE.solutions / f"{module}.py").read_text(encoding="utf-8")
-    verdict = verdict_on(record["exercise"], answer.module(solution))
-    assert (verdict.message_id or verdict.status) == record["now"], verdict.message
+RECORDS = first_runs()
 
 
 def test_every_answer_is_in_the_record():
-    assert {path_of(record) for record in RECORDS} == set(FOLDER.glob("*/*/*.py"))
+    assert {path_of(record) for record in RECORDS} == set(FIRST_RUNS.glob("*/*/*/*.py"))
 
 
 @pytest.mark.parametrize("exercise", sorted({record["exercise"] for record in RECORDS}))
 def test_each_writer_wrote_right_and_wrong_ones(exercise):
-    for writer in {record["writer"] for record in RECORDS}:
-        own = [r for r in RECORDS if (r["exercise"], r["writer"]) == (exercise, writer)]
-        assert sum(r["answer"].startswith("right") for r in own) >= 2
-        assert sum(r["answer"].startswith("wrong") for r in own) >= 4
+    about = [record for record in RECORDS if record["exercise"] == exercise]
+    for writer in {record["writer"] for record in about}:
+        own = [record["answer"] for record in about if record["writer"] == writer]
+        assert sum(answer.startswith("right") for answer in own) >= 2
+        assert sum(answer.startswith("wrong") for answer in own) >= 4
+
+
+def test_every_module_has_its_file_of_tests():
+    modules = {exercise.chapter.module for exercise in Catalog(COURSE).exercises}
+    wanted = {f"test_{module}.py" for module in modules}
+    wanted |= {f"test_first_runs_{module_of(record)}.py" for record in RECORDS}
+    there = {path.name for path in HERE.glob("test_*.py")} - {"test_first_runs.py"}
+    assert there == wanted
