@@ -1,8 +1,9 @@
 """The tensors that the ranks hold in a check: numbers that show which ranks are in a sum.
 
-Element i has a weight from 1 to 9, and rank r holds weight × 100^r.  With three ranks an element of
-weight 3 is 3, 300 and 30000, and the right sum is 30303.  If 60303 came, rank 2 was added twice.
-All sums are whole numbers, exact in every type and in every order of adding.
+Element i has a weight from 5 to 9, and rank r holds weight × 100^r.  With three ranks an element of
+weight 6 is 6, 600 and 60000, and the right sum is 60606.  If 120606 came, rank 2 was added twice.
+No weight is a multiple of another one: what belongs to another element is seen, too.  All sums
+are whole numbers, exact in every type and in every order of adding.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 BASE = 100
+MOST = 9  # times that a rank's number may be in a sum and still be recognised
 BITS = {torch.int64: 60, torch.float64: 50}  # as far as the large numbers reach
 
 
@@ -38,8 +40,8 @@ def numbers(case, rank, world):
 
 
 def weights(case):
-    """Different for neighbouring elements, so that elements in a wrong place are seen."""
-    return 1 + 2 * torch.arange(case.size) % 9
+    """One for each element; neighbours have different ones."""
+    return 5 + 2 * torch.arange(case.size) % 5
 
 
 def scale(case, world):
@@ -67,7 +69,8 @@ def _shares(value, unit, world):
     quotient, rest = divmod(int(value), unit)
     if rest or not 0 <= quotient < BASE**world:
         return None
-    return tuple(quotient // BASE**rank % BASE for rank in range(world))
+    counts = tuple(quotient // BASE**rank % BASE for rank in range(world))
+    return counts if max(counts) <= MOST else None
 
 
 def plain(world):

@@ -23,6 +23,19 @@ class Bucketed(Report):
     def steps_of_examination(self):
         return self.examine_quiet, *super().steps_of_examination(), self.examine_travel
 
+    def explain_own(self, step, rank, wrong):
+        silent = [s for s in range(step + 1) if self.note(s, rank)["quiet"] is not None]
+        if silent and not calls_of(self, step, rank):
+            raise self.wrong(
+                "stays_silent",
+                "the first backward after no_sync averages the gradients again",
+                f"rank {rank} sent nothing, and its gradients are still its own",
+                "the flag of no_sync is never taken back. Set it back after the yield, best in a"
+                " finally.",
+                step=step,
+            )
+        super().explain_own(step, rank, wrong)
+
     def some_own(self, step, rank, wrong):
         return self.wrong(
             "last_bucket_not_sent",
@@ -151,8 +164,8 @@ class Bucketed(Report):
             )  # fmt: skip
         elif len(calls) == 1:
             mistake, usually = "one_bucket", (
-                "all gradients are in one bucket, whatever bucket_bytes is. It is full only when"
-                " backward is over."
+                "all gradients are in one bucket: bucket_bytes has no effect, or numbers are counted"
+                " in place of bytes. One bucket is full only when backward is over."
             )  # fmt: skip
         return self.wrong(
             mistake,

@@ -19,8 +19,8 @@ def test_training(learner, world):
     """Tied, frozen and zero-dimensional parameters, in buckets of several sizes."""
     steps = same_columns(world, 3, 3, 3)
     cases = [
-        Case(specimen, steps),
         Case(specimen, steps, buckets(40)),
+        Case(specimen, steps),
         Case(specimen, steps, buckets(40), how=("keep",)),
     ]
     check(learner, Bucketed, world, cases)
@@ -46,8 +46,8 @@ def test_parameters_that_some_ranks_do_not_use(learner, world):
 
 @exercise("distributed_data_parallel.BucketedDDP")
 def test_no_sync(learner):
-    """Three backward passes, two of them inside no_sync; then a step without it; then again."""
-    steps = same_columns(3, 1, 3, 3, passes=3)
+    """Four backward passes, three of them inside no_sync; then a step without it; then again."""
+    steps = same_columns(3, 1, 3, 3, passes=4)
     steps += same_columns(3, 1, 3, 3) + same_columns(3, 1, 3, 3, passes=2)
     cases = [Case(specimen, steps, options) for options in ({}, buckets(40))]
     check(learner, Bucketed, 3, cases)

@@ -1,0 +1,107 @@
+"""Models that a server and its workers train, and the rows of the workers.
+
+``Specimen`` (multigpu.checking.specimens) has tied and frozen weights and buffers.  ``Branches``
+has layers that not every loss uses.  ``Heavy`` is large enough that what should stay at home is
+seen in the bytes that travel.
+"""
+
+import torch
+from torch import nn
+
+from multigpu.checking.specimens import WIDTH, Specimen
+
+
+class Branches(nn.Module):
+    """Rows of 3 or of 4 numbers in: another layer for each.  A third layer is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.three = nn.Linear(3, 2, dtype=torch.float64)
+        self.four = nn.Linear(4, 2, dtype=torch.float64)
+        self.never = nn.Linear(5, 2, dtype=torch.float64)
+        self.bias = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, rows):
+        """(rows, 3 or 4) to (rows, 2)."""
+        layer = self.three if rows.shape[1] == 3 else self.four
+        return torch.tanh(layer(rows)) + self.bias
+
+
+class Heavy(nn.Module):
+    """Rows of 10 numbers in, rows of 100 out, in float32.
+
+    240,000 bytes of trained weights, of which 40,000 are tied; 4,000 bytes of frozen weights;
+    132,000 bytes of buffers.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(10, 100, bias=False)
+        self.encode = nn.Linear(100, 100, bias=False)
+        self.up = nn.Linear(100, 250, bias=False)
+        self.down = nn.Linear(250, 100, bias=False)
+        self.decode = nn.Linear(100, 100, bias=False)
+        self.decode.weight = self.encode.weight
+        self.frozen.requires_grad_(False)
+        self.register_buffer("table", torch.zeros(33_000))
+
+    def forward(self, rows):
+        """(rows, 10) to (rows, 100)."""
+        hidden = torch.tanh(self.encode(self.frozen(rows)))
+        return self.decode(torch.tanh(self.down(self.up(hidden))))
+
+
+def specimen():
+    return Specimen(seed=7)
+
+
+def branches():
+    torch.manual_seed(7)
+    return Branches()
+
+
+def heavy():
+    torch.manual_seed(7)
+    return Heavy()
+
+
+def bytes_of(model):
+    """What the parts of a model weigh: trained, tied (a second time), frozen, buffers."""
+    named = list(model.named_parameters(remove_duplicate=False))
+    once = {id(parameter): parameter for _, parameter in named}.values()
+    return {
+        "trained": sum(p.nbytes for p in once if p.requires_grad),
+        "frozen": sum(p.nbytes for p in once if not p.requires_grad),
+        "tied": sum(p.nbytes for _, p in named) - sum(p.nbytes for p in once),
+        "buffers": sum(buffer.nbytes for buffer in model.buffers()),
+    }
+
+
+def rows_for(world, *, steps=3, widths=(WIDTH, WIDTH), dtype=torch.float64):
+    """Per step and worker ``(inputs, targets)``; the workers have different numbers of rows."""
+    generator = torch.Generator().manual_seed(world)
+
+    def rows(count, width):
+        return torch.randn(count, width, generator=generator, dtype=dtype)
+
+    counts = [[2 + (step + worker) % 3 for worker in range(1, world)] for step in range(steps)]
+    return [[(rows(n, widths[0]), rows(n, widths[1])) for n in step] for step in counts]
+
+
+def rows_of_two_widths(world):
+    """For Branches: every step some workers use one layer and some the other, in turns.
+
+    With one worker a layer is used in every second step only.
+    """
+    generator = torch.Generator().manual_seed(world)
+
+    def rows(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return [
+        [
+            (rows(2 + worker, 3 + (step + worker) % 2), rows(2 + worker, 2))
+            for worker in range(1, world)
+        ]
+        for step in range(3)
+    ]

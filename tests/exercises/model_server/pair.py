@@ -1,0 +1,50 @@
+"""The checks of a server with its workers: the same for both exercises."""
+
+import torch
+
+from .explain_server_step import examine_alone, examine_sending, examine_server
+from .explain_worker_step import examine_worker, examine_worker_handles
+from .models import branches, heavy, rows_for, rows_of_two_widths, specimen
+from .running import run
+from .training import adam, momentum, sgd
+from .travel import examine_bytes, examine_road
+
+
+def examine(training):
+    """Raise Wrong at the first step in which a rank is not as it should be."""
+    for server, *workers in training.sides:
+        for worker in workers:
+            examine_worker_handles(training, worker)
+        examine_server(training, server)
+        for worker in workers:
+            examine_worker(training, worker, examine_sending)
+        for worker in workers:
+            examine_road(training, worker)
+
+
+def check_momentum(learner, world):
+    """Tied, frozen and scalar parameters, and buffers."""
+    examine(run(learner, specimen, momentum, rows_for(world), world))
+
+
+def check_missing_gradients(learner, world):
+    """With one worker, momentum would go on moving what a step does not use, zeros or not."""
+    optimizer = adam if world > 2 else sgd
+    examine(run(learner, branches, optimizer, rows_of_two_widths(world), world))
+
+
+def check_bytes(learner, world):
+    """Each parameter travels once up and once down."""
+    rows = rows_for(world, steps=2, widths=(10, 100), dtype=torch.float32)
+    training = run(learner, heavy, momentum, rows, world)
+    examine(training)
+    for _, *workers in training.sides:
+        for worker in workers:
+            examine_bytes(training, worker)
+
+
+def check_alone(learner):
+    """A server without workers."""
+    training = run(learner, specimen, momentum, [[], []], 1)
+    for (server,) in training.sides:
+        examine_alone(training, server)
