@@ -5,6 +5,7 @@ named for, marked ``@right`` or ``@wrong("message id")``.  Those without a mark 
 """
 
 import ast
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,15 @@ def right(answer: Function) -> Function:
 
 def wrong(message_id: str, *, status: str = "wrong") -> Callable[[Function], Function]:
     """Mark an answer that must be refused with this status and message id."""
+    return lambda answer: answer
+
+
+def beside(**others: Function) -> Callable[[Function], Function]:
+    """Mark an answer that works only with other functions of its module replaced as well.
+
+    ``@beside(server_step=one_message)``: ``one_message`` of this file takes the place of
+    ``server_step``.
+    """
     return lambda answer: answer
 
 
@@ -57,9 +67,10 @@ def mutants_in(path: Path) -> Iterator[Mutant]:
         if not isinstance(node, Definition) or not (mark := _mark(node)):
             continue
         name, node.name = node.name, path.stem
-        node.decorator_list = [d for d in node.decorator_list if d is not mark]
+        others = list(_beside(node, tree))
+        node.decorator_list = [d for d in node.decorator_list if not _is_ours(d)]
         status, message_id = _verdict(mark)
-        code = "\n\n".join([*shared, ast.unparse(node)])
+        code = "\n\n".join([*shared, *others, ast.unparse(node)])
         yield Mutant(f"{path.parent.name}.{path.stem}", name, status, message_id, code)
 
 
@@ -72,11 +83,27 @@ def _is_shared(node: ast.stmt, module: str) -> bool:
 
 def _mark(node: Definition) -> ast.expr | None:
     """The decorator that says how the answer is to be judged."""
+    return next((d for d in node.decorator_list if _called(d) in ("right", "wrong")), None)
+
+
+def _called(decorator: ast.expr) -> str:
+    """The name of a decorator, with or without arguments."""
+    return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+
+
+def _is_ours(decorator: ast.expr) -> bool:
+    return _called(decorator) in ("right", "wrong", "beside")
+
+
+def _beside(node: Definition, tree: ast.Module) -> Iterator[str]:
+    """The definitions that stand in for others of the module, under the names of these."""
+    definitions = {each.name: each for each in tree.body if isinstance(each, Definition)}
     for decorator in node.decorator_list:
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if isinstance(called, ast.Name) and called.id in ("right", "wrong"):
-            return decorator
-    return None
+        if isinstance(decorator, ast.Call) and _called(decorator) == "beside":
+            for keyword in decorator.keywords:
+                other = copy.copy(definitions[ast.unparse(keyword.value)])
+                other.name = str(keyword.arg)
+                yield ast.unparse(other)
 
 
 def _verdict(mark: ast.expr) -> tuple[str, str | None]:
