@@ -98,10 +98,11 @@ class Report:
             )
         own = [losses[rank] for losses in self.training.losses]
         position = 0
-        for _, loss in asked:
+        for index, (_, loss) in enumerate(asked):
             later = [s for s in range(position, len(own)) if close(own[s], loss)]
             if not later:
-                raise self.wrong_loss(rank, position, loss, own[position])
+                step = min(index, len(own) - 1)
+                raise self.wrong_loss(rank, step, loss, own[step])
             position = later[0]
 
     def wrong_loss(self, rank, step, loss, own):
@@ -131,6 +132,9 @@ class Report:
         for mistake, (value, usually) in known.items():
             if close(value, loss):
                 return self.wrong(mistake, rank, f"{found} {own:.6g}", f"that is {usually}")
+        for mistake, (rule, like, usually) in KNOWN.items():
+            if close(team.train(self.batches, rule).losses[step][rank], loss):
+                return self.wrong(mistake, rank, f"{found} {own:.6g}: as after {like}", usually)
         return self.wrong(
             "asked_about_another_loss",
             rank,

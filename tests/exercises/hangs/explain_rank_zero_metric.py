@@ -70,6 +70,8 @@ def wrong_value(values, results, rank, right, wrong):
             f" it; {numbered('rank', others)} need it too.",
         )
     sums = [float(v.sum()) for v in values]
+    if all(close(result, sums[0] / len(values[0])) for result in results):
+        return wrong("rank_zeros_mean", found, "that is the mean of rank 0's values alone.")
     known = {
         "mean_of_means": (
             sum(s / len(v) for s, v in zip(sums, values, strict=True)) / len(values),
@@ -80,7 +82,6 @@ def wrong_value(values, results, rank, right, wrong):
             sums[rank] / len(values[rank]),
             "the mean of this rank's own values: nothing of the other ranks is in it.",
         ),
-        "rank_zeros_mean": (sums[0] / len(values[0]), "the mean of rank 0's values alone."),
         "only_added": (sum(sums), "the sum of all values, which was never divided."),
         "divided_by_ranks": (
             sum(sums) / len(values),

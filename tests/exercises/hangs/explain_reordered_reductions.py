@@ -1,5 +1,7 @@
 """What is wrong with an answer to ``hangs.reordered_reductions``, in the learner's numbers."""
 
+import torch
+
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import factor_between, largest_difference, same
 from multigpu.checking.wording import listed, times
@@ -41,11 +43,18 @@ def examine(orders, results, wheres):
             came = result["tensors"][name].value
             if not same(came, right):
                 now = result["dict"][name].value
-                raise wrong_sum(orders, rank, name, came, now, right, wrong)
+                untouched = all(
+                    same(other["tensors"][name].value, own[name])
+                    for other, own in zip(results, orders, strict=True)
+                )
+                raise wrong_sum(orders, rank, name, came, now, right, untouched, wrong)
 
 
-def wrong_sum(orders, rank, name, came, now, right, wrong):
-    """Why one tensor of a rank, ``came``, does not hold its sum."""
+def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
+    """Why one tensor of a rank, ``came``, does not hold its sum.
+
+    ``now`` is what its dict has under this name, ``untouched`` whether no rank's tensor changed.
+    """
     found = f"on rank {rank}, {name} {largest_difference(came, right)}"
     if same(now, right):
         return wrong(
@@ -54,22 +63,20 @@ def wrong_sum(orders, rank, name, came, now, right, wrong):
             "a new tensor was put into the dict. Who holds the old one does not see the sum:"
             " all_reduce on the tensor itself, or copy_ into it.",
         )
-    if same(came, orders[rank][name]):
+    if untouched:
         return wrong(
             "nothing_added",
             f"{found}: that is what it held before",
             "the sum was computed in a copy and never written back, or the call was left out.",
         )
-    place = list(orders[rank]).index(name)
-    others = [list(own)[place] for own in orders]
-    by_place = [own[other] for own, other in zip(orders, others, strict=True)]
-    alike = len({part.shape for part in by_place}) == 1
-    if alike and same(came, sum(by_place)):
+    if same(came, sum_by_place(orders, rank, name)):
+        place = list(orders[rank]).index(name)
+        others = [list(own)[place] for own in orders]
         return wrong(
             "added_by_place",
-            f"on rank {rank}, {name} is the sum of {listed(others)}: what the ranks hold at"
-            f" place {place}",
-            "every rank goes through its dict in its own order, and the shapes happen to fit, so"
+            f"on rank {rank}, {name} is the sum of what lies at the same place on each rank"
+            f" (place {place}: {listed(others)})",
+            "every rank goes through its dict in its own order, and the sizes happen to fit, so"
             " nothing fails: the sums are silently wrong. Sort the names.",
         )
     factor = factor_between(came, right)
@@ -80,3 +87,10 @@ def wrong_sum(orders, rank, name, came, now, right, wrong):
             "it was divided or reduced more than once. Asked for is the plain sum.",
         )
     return wrong("other_sum", found, "tensors of different names were added up, or some left out.")
+
+
+def sum_by_place(orders, rank, name):
+    """What comes out when each rank's numbers are added in the order of its own dict."""
+    total = sum(torch.cat([tensor.flatten() for tensor in own.values()]) for own in orders)
+    pieces = total.split([tensor.numel() for tensor in orders[rank].values()])
+    return pieces[list(orders[rank]).index(name)].view_as(orders[rank][name])

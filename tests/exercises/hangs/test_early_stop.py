@@ -50,9 +50,9 @@ def batches_with(world, steps, low):
 def cases_for(world):
     """Stop in the middle, never, at once and at the end."""
     last = world - 1
-    everyone = [(6, rank) for rank in range(world)]
+    everyone = [(7, rank) for rank in range(world)]
     return [
-        batches_with(world, 7, [(3, 1 % world), (4, 0), (5, last), *everyone]),
+        batches_with(world, 8, [(3, 1 % world), (5, 0), (6, last), *everyone]),
         batches_with(world, 3, []),
         batches_with(world, 3, [(1, last)]),
         batches_with(world, 3, [(3, last)]),

@@ -1,0 +1,279 @@
+"""Answers to ``uneven_batches``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
+
+import torch
+import torch.distributed as dist
+from harness import right, wrong
+from torch import nn
+
+
+def most_batches(batches, op=dist.ReduceOp.MAX):
+    count = torch.tensor(len(batches))
+    dist.all_reduce(count, op=op)
+    return count.item()
+
+
+def backward(model, batch):
+    inputs, targets = batch
+    nn.functional.mse_loss(model(inputs), targets).backward()
+
+
+def average(model, divisor=None):
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        dist.all_reduce(p.grad)
+        p.grad /= divisor or dist.get_world_size()
+
+
+@wrong("uneven_batches.out_of_batches", status="hang")
+def as_it_was_handed_out(model, batches, optimizer):
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+@wrong("uneven_batches.out_of_batches", status="hang")
+def returns_when_it_has_no_batch(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        if step >= len(batches):
+            return
+        optimizer.zero_grad()
+        backward(model, batches[step])
+        average(model)
+        optimizer.step()
+
+
+@wrong("deadlock", status="hang")
+def all_send_at_the_end(model, batches, optimizer):
+    for batch in batches:
+        optimizer.zero_grad()
+        backward(model, batch)
+        average(model)
+        optimizer.step()
+    dist.send(torch.ones(1), (dist.get_rank() + 1) % dist.get_world_size())
+
+
+@wrong("uneven_batches.other_calls")
+def ends_with_a_barrier(model, batches, optimizer):
+    for batch in batches:
+        optimizer.zero_grad()
+        backward(model, batch)
+        average(model)
+        optimizer.step()
+    dist.barrier()
+
+
+@wrong("uneven_batches.other_calls")
+def skips_gradients_that_are_none(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+        optimizer.step()
+        dist.barrier()
+
+
+@wrong("uneven_batches.batches_left_out")
+def up_to_the_shortest_list(model, batches, optimizer):
+    for step in range(most_batches(batches, dist.ReduceOp.MIN)):
+        optimizer.zero_grad()
+        backward(model, batches[step])
+        average(model)
+        optimizer.step()
+
+
+@wrong("uneven_batches.trained_alone")
+def averages_up_to_the_shortest_list(model, batches, optimizer):
+    common = most_batches(batches, dist.ReduceOp.MIN)
+    for step, batch in enumerate(batches):
+        optimizer.zero_grad()
+        backward(model, batch)
+        if step < common:
+            average(model)
+        optimizer.step()
+
+
+@wrong("uneven_batches.never_averaged")
+def takes_the_collective_away(model, batches, optimizer):
+    for batch in batches:
+        optimizer.zero_grad()
+        backward(model, batch)
+        optimizer.step()
+
+
+@wrong("uneven_batches.only_added")
+def never_divides(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model, divisor=1)
+        optimizer.step()
+
+
+@wrong("uneven_batches.idle_ranks_stale")
+def steps_only_with_a_batch(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model)
+        if step < len(batches):
+            optimizer.step()
+
+
+@wrong("uneven_batches.old_gradient_again")
+def clears_only_with_a_batch(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        if step < len(batches):
+            optimizer.zero_grad()
+            backward(model, batches[step])
+        average(model)
+        optimizer.step()
+
+
+@wrong("uneven_batches.gradients_never_cleared")
+def never_clears(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model)
+        optimizer.step()
+
+
+@wrong("uneven_batches.batches_repeated")
+def fills_up_with_the_last_batch(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        backward(model, batches[min(step, len(batches) - 1)])
+        average(model)
+        optimizer.step()
+
+
+@wrong("uneven_batches.batches_repeated")
+def begins_again(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        backward(model, batches[step % len(batches)])
+        average(model)
+        optimizer.step()
+
+
+@wrong("uneven_batches.rank_zero_only")
+def everybody_as_rank_zero(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.broadcast(p.grad, src=0)
+        optimizer.step()
+
+
+@wrong("uneven_batches.ranks_disagree")
+def divides_by_its_own_number(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model, divisor=dist.get_rank() + 1)
+        optimizer.step()
+
+
+@wrong("uneven_batches.other_weights")
+def a_fixed_divisor(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model, divisor=2)
+        optimizer.step()
+
+
+@right
+def asks_in_every_step_who_has_a_batch(model, batches, optimizer):
+    step = 0
+    while True:
+        busy = torch.tensor(float(step < len(batches)))
+        dist.all_reduce(busy)
+        if busy == 0:
+            break
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model, divisor=busy.item())
+        optimizer.step()
+        step += 1
+
+
+@right
+def a_zero_loss_without_a_batch(model, batches, optimizer):
+    counts = [None] * dist.get_world_size()
+    dist.all_gather_object(counts, len(batches))
+    for step in range(max(counts)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        else:
+            sum(p.sum() for p in model.parameters()).mul(0).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad.div_(dist.get_world_size())
+        optimizer.step()
+
+
+@right
+def one_flat_tensor(model, batches, optimizer):
+    parameters = list(model.parameters())
+    for step in range(most_batches(batches)):
+        model.zero_grad()
+        flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype)
+        if step < len(batches):
+            backward(model, batches[step])
+            flat = torch.cat([p.grad.flatten() for p in parameters])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        for p, piece in zip(parameters, flat.split([p.numel() for p in parameters])):
+            p.grad = piece.view_as(p)
+        optimizer.step()
+
+
+@right
+def weighs_by_rows(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        rows = torch.tensor(0.0)
+        if step < len(batches):
+            backward(model, batches[step])
+            rows += len(batches[step][0])
+        mine = rows.item()
+        dist.all_reduce(rows)
+        for p in model.parameters():
+            grad = torch.zeros_like(p) if p.grad is None else p.grad * mine
+            handle = dist.all_reduce(grad, async_op=True)
+            handle.wait()
+            p.grad = grad / rows.item()
+        optimizer.step()
+
+
+@right
+def everybody_trains_on_all(model, batches, optimizer):
+    everything = [None] * dist.get_world_size()
+    dist.all_gather_object(everything, batches)
+    for step in range(max(map(len, everything))):
+        here = [own[step] for own in everything if step < len(own)]
+        optimizer.zero_grad()
+        losses = [nn.functional.mse_loss(model(x), y) for x, y in here]
+        (sum(losses) / len(losses)).backward()
+        optimizer.step()
