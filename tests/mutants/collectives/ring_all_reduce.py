@@ -156,16 +156,13 @@ def starts_the_second_half_with_an_unfinished_chunk(tensor):
 
 
 @wrong("ring_all_reduce.elements_mixed")
-def adds_to_the_wrong_chunk(tensor):
+def joins_the_chunks_as_they_came(tensor):
     rank, size, _, _ = here()
-    chunks = cut(tensor)
-    for step in range(size - 1):
-        arrived = torch.empty_like(chunks[(rank - step - 1) % size])
-        exchange(chunks[(rank - step) % size], arrived)
-        target = chunks[(rank - step) % size]
-        smaller = min(len(target), len(arrived))
-        target[:smaller] += arrived[:smaller]
+    chunks = [chunk.clone() for chunk in cut(tensor)]
+    reduce_half(chunks, size - 1)
     gather_half(chunks, size - 1)
+    as_they_came = [chunks[(rank + 1 - i) % size] for i in range(size)]
+    tensor.copy_(torch.cat(as_they_came).view(tensor.shape))
 
 
 @wrong("ring_all_reduce.remainder_left_out")
