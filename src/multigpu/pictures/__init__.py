@@ -15,16 +15,21 @@ from multigpu.pictures.flow import steps, traffic
 from multigpu.pictures.lanes import timeline
 from multigpu.pictures.movements import Step
 from multigpu.pictures.picture import Picture
+from multigpu.pictures.slides import Slide, Slides
+from multigpu.pictures.star import star
 from multigpu.pictures.tables import Table
 from multigpu.pictures.units import human_bytes
 
 __all__ = [
     "Picture",
+    "Slide",
+    "Slides",
     "Step",
     "Table",
     "holdings",
     "human_bytes",
     "memory",
+    "star",
     "steps",
     "timeline",
     "traffic",
