@@ -1,36 +1,21 @@
 """What is wrong with an answer to ``hangs.early_stop``, in the learner's numbers."""
 
-import math
-
 from multigpu.checking import Wrong, describe
 from multigpu.checking.comparing import largest_difference, same
 from multigpu.checking.wording import count, listed, numbered
 
 from . import team
+from .explain_early_stop_loss import RULES, close, wrong_loss
 
+TOLD_LATE = {
+    "expected": "in every step all ranks make the same calls",
+    "usually": "a rank tells the others only when it wants to stop, and they are in another call"
+    " then. In every step all ranks must say whether they want to stop: 0 or 1.",
+}
 STUCK = {
     "expected": "all ranks stop after the same step",
     "usually": "a rank that wants to stop returns at once, and the others wait for its part of the"
     " next step. In every step all ranks must learn whether any rank wants to stop.",
-}
-
-# By mistake: the rule by which the weights come about, what they are equal to, and why.
-KNOWN = {
-    "never_averaged": (
-        team.own,
-        "training of every rank by itself",
-        "no gradient was averaged, or the average went into a copy. It belongs in .grad.",
-    ),
-    "only_added": (
-        team.summed,
-        "training with the sum of the gradients",
-        "the sum was never divided by the number of ranks.",
-    ),
-    "gradients_never_cleared": (
-        team.never_cleared,
-        "training in which gradients of all steps add up",
-        "nothing clears .grad between two steps: optimizer.zero_grad().",
-    ),
 }
 
 
@@ -102,45 +87,8 @@ class Report:
             later = [s for s in range(position, len(own)) if close(own[s], loss)]
             if not later:
                 step = min(index, len(own) - 1)
-                raise self.wrong_loss(rank, step, loss, own[step])
+                raise wrong_loss(self, rank, step, loss)
             position = later[0]
-
-    def wrong_loss(self, rank, step, loss, own):
-        """Which loss was it, if not this rank's own?"""
-        everybody = self.training.losses[step]
-        after = team.gradient(self.training.weights[step + 1][rank], self.batches[rank][step])[1]
-        known = {
-            "asked_about_the_mean": (
-                sum(everybody) / len(everybody),
-                "the mean over ranks: one rank that wants to stop is outvoted. Ask with this"
-                " rank's own loss, and reduce the answers.",
-            ),
-            "asked_after_the_step": (
-                after,
-                "the loss with the new weights. Ask with the one from before optimizer.step().",
-            ),
-            "asked_about_the_sum": (
-                sum(everybody),
-                "the sum over ranks. Ask with this rank's own loss, and reduce the answers.",
-            ),
-            "asked_about_rank_zero": (
-                everybody[0],
-                "the loss of rank 0. Ask with this rank's own loss, and reduce the answers.",
-            ),
-        }
-        found = f"in step {step + 1} rank {rank} asked should_stop({loss:.6g}); its own loss is"
-        for mistake, (value, usually) in known.items():
-            if close(value, loss):
-                return self.wrong(mistake, rank, f"{found} {own:.6g}", f"that is {usually}")
-        for mistake, (rule, like, usually) in KNOWN.items():
-            if close(team.train(self.batches, rule).losses[step][rank], loss):
-                return self.wrong(mistake, rank, f"{found} {own:.6g}: as after {like}", usually)
-        return self.wrong(
-            "asked_about_another_loss",
-            rank,
-            f"{found} {own:.6g}",
-            "it was computed in another way, or the weights had gone wrong before.",
-        )
 
     def examine_count(self):
         counts = [result["returned"] for result in self.results]
@@ -201,7 +149,7 @@ class Report:
                 raise self.wrong(
                     mistake, rank, f"the weights after {count(steps, 'step')}", usually
                 )
-        for mistake, (rule, like, usually) in KNOWN.items():
+        for mistake, (rule, like, usually) in RULES.items():
             if all(map(same, came, team.train(self.batches, rule).weights[self.right])):
                 raise self.wrong(mistake, rank, f"exactly the weights after {like}", usually)
         raise self.wrong(
@@ -210,7 +158,3 @@ class Report:
             f"on rank {rank} weight {largest_difference(came[rank], right[rank])}",
             "a step is: backward, average over all ranks, optimizer.step(), once per batch.",
         )
-
-
-def close(came, right):
-    return math.isclose(came, right, rel_tol=1e-9)

@@ -9,7 +9,7 @@ from multigpu.checking import exercise
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks import rank_device
 
-from .explain_early_stop import STUCK, Report
+from .explain_early_stop import STUCK, TOLD_LATE, Report
 from .stuck import in_own_words
 from .team import LEARNING_RATE, MOMENTUM, batches_of, model
 
@@ -63,8 +63,10 @@ def check(learner, world, cases):
     try:
         answer = learner.run_ranks(drive, cases, world=world)
     except Refused as refused:
-        message_id = "early_stop.stops_alone"
-        raise in_own_words(refused, message_id, kind="deadlock", **STUCK) from None
+        stuck = in_own_words(refused, "early_stop.stops_alone", kind="deadlock", **STUCK)
+        raise in_own_words(
+            stuck, "early_stop.told_only_when_stopping", kind="mismatch", **TOLD_LATE
+        ) from None
     for batches, *results in zip(cases, *answer.results, strict=True):
         Report(batches, LIMIT, results, answer.wheres).examine()
 

@@ -50,7 +50,7 @@ def tells_only_when_it_stops(model, batches, optimizer, should_stop):
     return len(batches)
 
 
-@wrong("mismatch")
+@wrong("early_stop.told_only_when_stopping")
 def reduces_only_when_it_stops(model, batches, optimizer, should_stop):
     for step, batch in enumerate(batches, 1):
         loss = train_on(model, batch, optimizer)
