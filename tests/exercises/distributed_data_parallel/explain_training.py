@@ -25,15 +25,12 @@ KNOWN = {
     ),
     "divided_by_2": (
         "the sum divided by 2",
-        "there are {n} ranks here: divide by dist.get_world_size(), not by a fixed number.",
+        "there are {n} ranks here: divide by dist.get_world_size(), not by a fixed number and not"
+        " by the number of the other ranks.",
     ),
     "divided_by_users": (
         "the sum divided by the number of ranks that used it",
         "a rank that did not use it counts as zero: divide by the number of all ranks.",
-    ),
-    "divided_by_one_less": (
-        "the sum divided by one less than the number of ranks",
-        "divide by dist.get_world_size(): this rank counts too.",
     ),
     "not_averaged": (
         "this rank's own gradient",

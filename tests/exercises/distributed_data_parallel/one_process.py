@@ -75,7 +75,6 @@ def mistaken(parts, rank):
         "divided_twice": total / n**2,
         "divided_by_users": total / len(there),
         "divided_by_2": total / 2,
-        "divided_by_one_less": total / max(1, n - 1),
     }
     if own is None:
         own = torch.zeros_like(total)
