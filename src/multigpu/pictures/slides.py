@@ -65,7 +65,8 @@ class Slides:
             f"<div>{slide.picture.svg()}<p>{escape(slide.says)}</p></div>" for slide in self.slides
         )
         # In a page's body HTML allows a style sheet only inside a drawing; it holds for all.
-        sheet = f'<svg width="0" height="0" aria-hidden="true"><style>{style}</style></svg>'
+        hidden = 'width="0" height="0" aria-hidden="true" style="position:absolute"'
+        sheet = f"<svg {hidden}><style>{style}</style></svg>"
         return (
             f'{sheet}<fieldset id="{name}"><legend>{escape(self.title)}</legend>'
             f"{buttons}<div>{shown}</div></fieldset>"
