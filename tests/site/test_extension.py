@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course import execution, outputs, quiz, starters  # noqa: E402 (found through sys.path)
+from course import difference, execution, outputs, quiz, starters  # noqa: E402 (found through sys.path)
 
 
 def test_a_choice_may_go_on_in_the_next_line() -> None:
@@ -121,3 +121,12 @@ def test_every_exercise_has_its_task_and_its_command_on_the_page(site: Path, mod
         section = page.find(id=exercise.anchor).get_text()
         assert f"multigpu check {exercise.name}" in section
         assert exercise.summary.split("``")[0] in section.replace("\n", " ")
+
+
+def test_a_script_is_shown_whole_with_the_lines_that_are_gone(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text('"""What it is for."""\n\na = 1\nb = 2\n\n\nc = 3\n')
+    old = difference.code_of(script)
+    assert old == ["a = 1", "b = 2", "", "", "c = 3"]
+    shown = difference.difference(old, ["a = 1", "b = 0  # NEW", "", "", "c = 3"])
+    assert shown == [" a = 1", "-b = 2", "+b = 0  # NEW", " ", " ", " c = 3"]

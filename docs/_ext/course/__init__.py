@@ -35,6 +35,7 @@
 
     .. exercise:: data_parallel.split           card: task, check command, hint command
     .. exercise-module:: data_parallel          all exercises of a module in full
+    .. script-diff:: scripts/one_gpu.py scripts/ddp.py      a script, and how it differs from another
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
@@ -48,10 +49,27 @@ Formulas: ``:math:`` and ``.. math::``, MathML at build time. The notebook's pag
 there has a label: ``:ref:`split <exercise-data_parallel-split>```.
 """
 
-from course import boxes, cells, element, exercises, mathml, notebooks, path, quiz, ring, stepper
+from course import (
+    boxes,
+    cells,
+    difference,
+    element,
+    exercises,
+    mathml,
+    notebooks,
+    path,
+    quiz,
+    ring,
+    stepper,
+)
+
+PARTS = (
+    *(element, mathml, notebooks, path, boxes, quiz),
+    *(cells, difference, exercises, stepper, ring),
+)
 
 
 def setup(app):
-    for part in (element, mathml, notebooks, path, boxes, quiz, cells, exercises, stepper, ring):
+    for part in PARTS:
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
