@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from multigpu.ranks.wording import place
+from multigpu.ranks.wording import place, ranks_in_words
 
 MESSAGES = ("send", "recv")
 ROOTED = ("broadcast", "scatter", "gather", "reduce")  # one rank gives to or takes from the others
+WORLD = "0"  # torch's name for the group that all ranks begin with
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 
 
@@ -96,6 +97,12 @@ class Call:
     def place(self) -> str:
         """Where the call stands, as `train.py:41`."""
         return place(self.file, self.line)
+
+    def in_group(self, world_size: int) -> str:
+        """` of the group of ranks 0 and 2`; nothing for the group that all ranks begin with."""
+        if len(self.members) < world_size:
+            return f" of the group of {ranks_in_words(self.members)}"
+        return "" if self.group == WORLD else f" of group {self.group!r}"
 
 
 _SAID = [field.name for field in fields(Call)][1:21]  # id ... time

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from multigpu.ranks.calls import Call
 from multigpu.ranks.findings import Finding
-from multigpu.ranks.matching import Matching
+from multigpu.ranks.matching import Key, Matching
 from multigpu.ranks.mismatch import amount, minority
 from multigpu.ranks.patterns import usually_deadlock
 from multigpu.ranks.states import RankState, open_calls
 from multigpu.ranks.threads import Threads
-from multigpu.ranks.wording import counted, in_group, listed, ordinal, ranks_in_words
+from multigpu.ranks.wording import counted, listed, ordinal, ranks_in_words
+
+Targets = dict[Key, set[int]]  # the ranks that a call waits for
 
 QUIET = 0.5  # seconds without a word before a deadlock is looked for
 QUIET_PARTLY = 1.0  # where a backend may still be passing data on between some of the ranks
@@ -44,20 +46,20 @@ def deadlocked(
 def deadlock_found(states: Sequence[RankState], matching: Matching) -> Finding:
     """The finding about ranks that wait for each other, or for one that is over."""
     waits = [call for state in states for call in state.waiting_in()]
-    edges = {
-        state.rank: {rank for call in state.waiting_in() for rank in matching.waits_for(call)}
-        for state in states
-    }
+    over = {state.rank for state in states if state.over}
+    targets = {(call.rank, call.id): set(matching.waits_for(call, over)) for call in waits}
+    edges: dict[int, set[int]] = {state.rank: set() for state in states}
+    for (rank, _), others in targets.items():
+        edges[rank] |= others
     ends = _ends_of_waiting(edges)
-    over = {state.rank for state in states if state.over} & ends
-    core = [call for call in waits if call.rank in ends or over & set(matching.waits_for(call))]
-    blamed = _blamed(core, matching, ends)
-    absent = {r for call in core if call.nth is not None for r in matching.waits_for(call)}
+    core = [c for c in waits if c.rank in ends or over & ends & targets[c.rank, c.id]]
+    blamed = _blamed(core, targets, matching, ends=ends, over=over)
+    absent = {r for c in core if c.nth is not None for r in targets[c.rank, c.id]}
     missing = [state for state in states if state.rank in absent & ends]
     return Finding(
         "deadlock",
         tuple(sorted(blamed)),
-        "\n".join([_headline(core, matching, over), *_lines(states, core, matching)]),
+        "\n".join([_headline(core, targets, over & ends), *_lines(states, core, matching)]),
         usually_deadlock(core, waits, missing=missing, states=states),
         {
             "ranks": [state.to_dict() for state in states],
@@ -88,7 +90,14 @@ def _reachable(rank: int, edges: dict[int, set[int]]) -> set[int]:
     return found
 
 
-def _blamed(core: Iterable[Call], matching: Matching, ends: set[int]) -> set[int]:
+def _blamed(
+    core: Iterable[Call],
+    targets: Targets,
+    matching: Matching,
+    *,
+    ends: set[int],
+    over: set[int],
+) -> set[int]:
     """Of a collective the minority, there or not there; of a message both sides.
 
     A message that is missing looks the same whether one side left it out or the other made one
@@ -96,19 +105,21 @@ def _blamed(core: Iterable[Call], matching: Matching, ends: set[int]) -> set[int
     """
     blamed: set[int] = set()
     for call in core:
-        others = set(matching.waits_for(call))
-        if call.nth is None:
+        others = targets[call.rank, call.id]
+        if call.nth is not None:
+            there = matching.meeting(call).keys
+            blamed |= set(minority([list(there), sorted(others & ends)]))
+        elif call.peer is None:  # any other may be the one that did not send
+            blamed |= {call.rank} | (set(call.members) & (ends | over))
+        else:
             blamed |= {call.rank} | (others & ends)
-            continue
-        there = matching.meeting(call).keys
-        blamed |= set(minority([list(there), sorted(others & ends)]))
     return blamed
 
 
-def _headline(core: Sequence[Call], matching: Matching, over: set[int]) -> str:
+def _headline(core: Sequence[Call], targets: Targets, over: set[int]) -> str:
     if not over:
         return f"{ranks_in_words(call.rank for call in core)} wait for each other for ever:"
-    waiting = {call.rank for call in core if over & set(matching.waits_for(call))}
+    waiting = {call.rank for call in core if over & targets[call.rank, call.id]}
     has, them = ("has", "it") if len(over) == 1 else ("have", "them")
     waits = "waits" if len(waiting) == 1 else "wait"
     who = f"{ranks_in_words(over)} {has} returned"
@@ -118,10 +129,9 @@ def _headline(core: Sequence[Call], matching: Matching, over: set[int]) -> str:
 def _lines(states: Sequence[RankState], core: Sequence[Call], matching: Matching) -> list[str]:
     """What every rank does, ranks that do the same in one line."""
     said: dict[tuple[str, str], list[int]] = defaultdict(list)
-    whole = {m.group for m in matching.meetings.values() if len(m.members) == len(states)}
     for state in states:
         for call in state.waiting_in():
-            said[_waiting(call, state, len(states), one_group=len(whole) < 2)].append(state.rank)
+            said[_waiting(call, state, len(states))].append(state.rank)
         if state.over:
             said["returned", _after(state, core)].append(state.rank)
     lines = []
@@ -133,7 +143,7 @@ def _lines(states: Sequence[RankState], core: Sequence[Call], matching: Matching
     return lines
 
 
-def _waiting(call: Call, state: RankState, world: int, *, one_group: bool) -> tuple[str, str]:
+def _waiting(call: Call, state: RankState, world: int) -> tuple[str, str]:
     """`wait`, and the rest of the sentence."""
     by = f" ({call.via})" if call.via not in ("", call.op) else ""
     if call.op == "send":
@@ -144,7 +154,7 @@ def _waiting(call: Call, state: RankState, world: int, *, one_group: bool) -> tu
     else:
         made = [c for c in state.calls.values() if (c.op, c.group) == (call.op, call.group)]
         number = ordinal(1 + [c.id for c in made].index(call.id))
-        group = in_group(call.members, world) or ("" if one_group else f" of group {call.group!r}")
+        group = call.in_group(world)
         rest = f"in ITS {number} {call.op}{by}{group}"
     return "wait", f"{rest}, {call.place}"
 

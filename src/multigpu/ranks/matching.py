@@ -6,6 +6,7 @@ in the order in which they were sent.
 """
 
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from multigpu.ranks.calls import ROOTED, Call
@@ -152,10 +153,14 @@ class Matching:
             return not self.meeting(call).missing
         return self.mailbox(call).may_complete(call, self.calls)
 
-    def waits_for(self, call: Call) -> tuple[int, ...]:
-        """The ranks that would have to make a call for this one to end."""
+    def waits_for(self, call: Call, over: Container[int]) -> tuple[int, ...]:
+        """The ranks that would have to make a call for this one to end.
+
+        Who receives from any rank waits for those that are not `over`, as long as there are some.
+        """
         if call.nth is not None:
             return self.meeting(call).missing
         if call.peer is not None:
             return (call.peer,)
-        return tuple(rank for rank in call.members if rank != call.rank)
+        others = tuple(rank for rank in call.members if rank != call.rank)
+        return tuple(rank for rank in others if rank not in over) or others

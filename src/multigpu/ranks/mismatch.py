@@ -12,7 +12,7 @@ from typing import Any
 from multigpu.ranks import patterns
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call
 from multigpu.ranks.findings import Finding
-from multigpu.ranks.wording import in_group, listed, ordinal, ranks_in_words
+from multigpu.ranks.wording import listed, ordinal, ranks_in_words
 
 SIZELESS = ("barrier", "new_group", "all_to_all")  # nothing to compare; parts may differ in size
 
@@ -64,7 +64,7 @@ def collectives_differ(calls: Sequence[Call], world_size: int) -> Finding:
     assert name is not None, "the calls fit"
     first = calls[0]
     assert first.nth is not None
-    group = in_group(first.members, world_size)
+    group = first.in_group(world_size)
     lines = [f"the {ordinal(first.nth + 1)} collective{group} is not the same on all ranks:"]
     for same in (same for side in sides for same in _by_place(side)):
         who = ranks_in_words(call.rank for call in same)
@@ -144,7 +144,7 @@ def _fewer(made: dict[int, list[Call]], world_size: int) -> Finding:
     most = max(camps)
     last = made[camps[most][0]][min(camps)]  # the first one that some did not make
     said = [f"{ranks_in_words(ranks)} made {count}" for count, ranks in sorted(camps.items())]
-    group = in_group(last.members, world_size)
+    group = last.in_group(world_size)
     return Finding(
         "mismatch",
         minority(camps.values()),

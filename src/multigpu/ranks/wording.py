@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 _CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 
@@ -42,10 +42,3 @@ def place(file: str, line: int) -> str:
     if _CELL.search(file):
         return f"notebook cell, line {line}"
     return f"{os.path.basename(file)}:{line}"
-
-
-def in_group(members: Sequence[int], world_size: int) -> str:
-    """` of the group of ranks 0 and 2`; nothing for all ranks."""
-    if len(members) >= world_size:
-        return ""
-    return f" of the group of {ranks_in_words(members)}"
