@@ -35,7 +35,7 @@
 
     .. exercise:: data_parallel.split           card: task, check command, hint command
     .. exercise-module:: data_parallel          all exercises of a module in full
-    .. script-diff:: scripts/one_gpu.py scripts/ddp.py      a script, and how it differs from another
+    .. script-diff:: scripts/one_gpu.py scripts/ddp.py   a script, and what is new in it
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
@@ -63,13 +63,11 @@ from course import (
     stepper,
 )
 
-PARTS = (
-    *(element, mathml, notebooks, path, boxes, quiz),
-    *(cells, difference, exercises, stepper, ring),
-)
-
 
 def setup(app):
-    for part in PARTS:
+    for part in (
+        *(element, mathml, notebooks, path, boxes, quiz),
+        *(cells, difference, exercises, stepper, ring),
+    ):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
