@@ -119,7 +119,8 @@ class Bucketed(Report):
 
     def examine_travel(self, step, rank):
         """One collective per bucket, the last layers first, and during backward."""
-        if self.n == 1:  # there is nobody to send to
+        unused = any(right is None for right in self.right[step].gradients.values())
+        if self.n == 1 or unused:  # there is nobody to send to, or nothing for some buckets
             return
         calls = calls_of(self, step, rank)
         limit = self.case.options.get("bucket_bytes", DEFAULT)
@@ -164,8 +165,8 @@ class Bucketed(Report):
             )  # fmt: skip
         elif len(calls) == 1:
             mistake, usually = "one_bucket", (
-                "all gradients are in one bucket: bucket_bytes has no effect, or numbers are counted"
-                " in place of bytes. One bucket is full only when backward is over."
+                "all gradients are in one bucket: bucket_bytes has no effect, or numbers are"
+                " counted in place of bytes. One bucket is full only when backward is over."
             )  # fmt: skip
         return self.wrong(
             mistake,
