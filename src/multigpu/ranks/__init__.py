@@ -2,3 +2,31 @@
 
 ``run_ranks(fn, 4)`` runs ``fn`` on 4 ranks; start reading at ``run.py``.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multigpu.ranks.backend import rank_device
+    from multigpu.ranks.errors import RankError
+    from multigpu.ranks.results import Results
+    from multigpu.ranks.run import run_ranks
+    from multigpu.ranks.spans import span
+
+__all__ = ["RankError", "Results", "rank_device", "run_ranks", "span"]
+
+HOMES = {
+    "RankError": "errors",
+    "Results": "results",
+    "rank_device": "backend",
+    "run_ranks": "run",
+    "span": "spans",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: the command must start quickly."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -76,12 +76,13 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-def end_all(leader: int) -> None:
-    """Kill the process group of ``leader`` and every descendant, and wait until they are gone."""
+def end_all(*leaders: int) -> None:
+    """Kill the process groups of ``leaders`` and every descendant; wait until they are gone."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)
+        for leader in leaders:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader, signal.SIGKILL)
         left = survivors()
         if not left and reap():
             return

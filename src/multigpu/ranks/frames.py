@@ -91,3 +91,52 @@ def split_frames(data: bytes, token: bytes) -> tuple[list[tuple[dict[str, Any], 
             break
         frames.append((loads(data[body : body + text]), data[body + text : start]))
     return frames, foreign
+
+
+class FrameReader:
+    """Takes a mouth's frames out of the parts of a pipe, as they come.
+
+    Beyond ``keep`` bytes nothing is taken in any more.  ``foreign`` counts the bytes of something
+    else between the frames.
+    """
+
+    def __init__(self, token: bytes, *, keep: int) -> None:
+        self._token, self._room = token, keep
+        self._rest = bytearray()
+        self.foreign = 0
+
+    def add(self, part: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """The frames that are whole now."""
+        self._rest += part[: self._room]
+        self._room = max(0, self._room - len(part))
+        frames = []
+        while (frame := self._next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def close(self) -> None:
+        """Nothing more will come.  A last frame that breaks off is not foreign."""
+        if not self._rest.startswith(self._token):
+            self.foreign += len(self._rest)
+        self._rest.clear()
+
+    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+        found = self._rest.find(self._token)
+        if found < 0:  # the end may be the beginning of a token
+            self._drop(len(self._rest) - len(self._token) + 1)
+            return None
+        self._drop(found)
+        head = len(self._token) + LENGTHS.size
+        if len(self._rest) < head:
+            return None
+        text, blob = LENGTHS.unpack_from(self._rest, len(self._token))
+        if len(self._rest) < head + text + blob:
+            return None
+        frame = loads(self._rest[head : head + text]), bytes(self._rest[head + text :][:blob])
+        del self._rest[: head + text + blob]
+        return frame
+
+    def _drop(self, foreign: int) -> None:
+        if foreign > 0:
+            self.foreign += foreign
+            del self._rest[:foreign]

@@ -1,0 +1,120 @@
+"""From the arguments of ``run_ranks`` to a job that can travel."""
+
+import importlib.machinery
+import linecache
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable
+from typing import Any
+
+from multigpu.gpus.memory import parse_bytes
+from multigpu.ranks.backend import NAMES
+from multigpu.ranks.rank import Job, pickled
+
+
+def checked_job(
+    fn: Callable[..., Any],
+    world_size: int,
+    *,
+    timeout: float | None,
+    backend: str | None,
+    memory: int | str | None,
+    threads: int,
+    trace: bool,
+) -> Job:
+    """The job.  Raises ValueError with the value and the next thing to try."""
+    if sys.platform == "win32":
+        raise RuntimeError(
+            "run_ranks needs Linux or macOS. On Windows work in WSL2: https://aka.ms/wsl"
+        )
+    if not callable(fn):
+        raise ValueError(
+            f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
+        )
+    require_whole("world_size", world_size, "how many ranks to start")
+    require_whole("threads", threads, "how many threads each rank may use")
+    if timeout is not None and not (is_number(timeout) and timeout > 0):
+        raise ValueError(f"timeout={timeout!r}: give seconds, more than 0, or None for no limit")
+    if backend is not None and backend not in NAMES:
+        raise ValueError(f'backend={backend!r}: "gloo" and "nccl" are possible, or leave it out')
+    return Job(
+        world_size=world_size,
+        timeout=timeout,
+        backend=backend,
+        memory=None if memory is None else parse_bytes(memory),
+        threads=threads,
+        trace=bool(trace),
+        folder=os.getcwd(),
+        path=[os.path.abspath(folder) for folder in sys.path],
+        environment=dict(os.environ),
+        cells=code_without_a_file(),
+    )
+
+
+def require_whole(name: str, value: object, meaning: str) -> None:
+    """Raises ValueError unless ``value`` is a whole number above 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r}: give {meaning}, a whole number from 1, like {name}=4")
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a number that can be seconds."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Function and arguments as bytes.  Raises ValueError for what cannot travel."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    strangers = [module for module in own_modules() if not can_be_imported(module)]
+    for module in strangers:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return pickled(
+            (fn, args),
+            what=f"fn={getattr(fn, '__qualname__', fn)!r} or one of its arguments",
+            hint="Make such things (locks, open files, generators) inside the function.",
+        )
+    except TypeError as error:
+        raise ValueError(str(error)) from error.__cause__
+    finally:
+        for module in strangers:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def own_modules() -> list[types.ModuleType]:
+    """The modules of the reader: neither Python's, nor installed, nor this package's."""
+    installed = tuple(
+        os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
+    )
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        ours = name == "__main__" or name.partition(".")[0] == "multigpu"
+        if isinstance(file, str) and not ours and not file.startswith(installed):
+            found.append(module)
+    return found
+
+
+def can_be_imported(module: types.ModuleType) -> bool:
+    """Whether another process with the same ``sys.path`` finds this module by its name."""
+    path, spec = None, None
+    name = ""
+    for part in module.__name__.split("."):
+        name = f"{name}.{part}".lstrip(".")
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == module.__file__
+
+
+def code_without_a_file() -> dict[str, list[Any]]:
+    """The source of notebook cells, as linecache keeps it."""
+    return {
+        name: list(entry)
+        for name, entry in list(linecache.cache.items())
+        if len(entry) == 4 and entry[1] is None
+    }

@@ -1,0 +1,148 @@
+"""What one rank of ``run_ranks`` does: join the others, run the function, hand back its result."""
+
+import io
+import linecache
+import os
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from multigpu.ranks.backend import join_group
+from multigpu.ranks.errors import describe_exception, traceback_text
+from multigpu.ranks.member import Say
+
+OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a caller asks for, as plain data; function and arguments travel beside it."""
+
+    world_size: int
+    timeout: float | None  # seconds without progress
+    backend: str | None
+    memory: int | None  # bytes per rank
+    threads: int  # of each rank, inside an operator
+    trace: bool
+    folder: str  # where the caller is
+    path: list[str]  # where the caller finds modules
+    environment: dict[str, str]
+    cells: dict[str, list[Any]]  # source of code that stands in no file, for tracebacks
+
+    def header(self) -> dict[str, Any]:
+        """For the wire."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank: call it with its number and its mouth."""
+
+    job: Job
+    backend: str
+    store: str  # the file in which the ranks find each other
+    payload: bytes  # function and arguments
+
+    def __call__(self, rank: int, say: Say) -> None:
+        """Run the job; whatever goes wrong in it is said."""
+        import cloudpickle  # type: ignore[import-untyped]
+
+        listening = Listening(say)
+        try:
+            settle(self.job)
+            join_group(
+                rank,
+                self.job.world_size,
+                store=self.store,
+                backend=self.backend,
+                trace=self.job.trace,
+                say=listening,
+            )
+            function, arguments = cloudpickle.loads(self.payload)
+            result = function(*arguments)
+            answer = to_bytes(result)
+        except BaseException as error:  # sys.exit and KeyboardInterrupt too
+            said = {**describe_exception(error), "traceback": traceback_text(error)}
+            say({"phase": "raised", **said, "inside": listening.inside(error), **now()})
+            return
+        say({"phase": "answer"}, answer)
+        say({"phase": "returned", **now()})
+
+
+class Listening:
+    """A mouth that remembers which call failed last."""
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._failed = say, {"id": None, "text": None}
+
+    def __call__(self, header: dict[str, Any]) -> None:
+        """Say it."""
+        if header["phase"] == "failed":
+            self._failed = header
+        self._say(header)
+
+    def inside(self, error: BaseException) -> int | None:
+        """The number of the call that raised ``error``, if one did."""
+        text = self._failed["text"]
+        return self._failed["id"] if text is not None and str(error).startswith(text) else None
+
+
+def now() -> dict[str, float]:
+    """The time, for a frame."""
+    return {"time": time.monotonic()}
+
+
+def settle(job: Job) -> None:
+    """Make this process what the caller's own child would be."""
+    import torch
+
+    kept = {name: value for name, value in os.environ.items() if name.startswith("MULTIGPU_")}
+    os.environ.clear()
+    os.environ.update(job.environment | kept | dict.fromkeys(OURS, str(job.threads)))
+    os.chdir(job.folder)
+    sys.path[:] = job.path
+    linecache.cache.update({name: tuple(entry) for name, entry in job.cells.items()})
+    torch.set_num_threads(job.threads)
+    random.seed()  # the ranks were copied from one process
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def to_bytes(result: Any) -> bytes:
+    """A result for the way to the caller; tensors arrive on the CPU.
+
+    Raises TypeError for what cannot travel.
+    """
+    return pickled(result, what="this rank's result", hint="Return tensors, numbers or lists.")
+
+
+def pickled(value: Any, *, what: str, hint: str) -> bytes:
+    """``value`` as bytes, code of notebook cells included.  Raises TypeError."""
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, torch.Tensor) and obj.is_cuda:
+                return on_the_cpu(obj).__reduce_ex__(pickle_protocol)
+            return super().reducer_override(obj)
+
+    pickle_protocol = cloudpickle.DEFAULT_PROTOCOL
+    file = io.BytesIO()
+    try:
+        Pickler(file).dump(value)
+    except Exception as error:
+        raise TypeError(f"{what} cannot be sent between processes: {error}. {hint}") from error
+    return file.getvalue()
+
+
+def on_the_cpu(tensor: Any) -> Any:
+    """The same tensor or parameter with its data in the machine's own memory."""
+    import torch
+
+    data = tensor.detach().cpu()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(data, requires_grad=tensor.requires_grad)
+    return data.requires_grad_(tensor.requires_grad)

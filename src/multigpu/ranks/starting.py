@@ -1,0 +1,113 @@
+"""The caller's side of the forkserver: started at the first run, ended with the caller."""
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import IO
+
+import psutil
+
+from multigpu.ranks.family import MARK, marked
+
+
+class Server:
+    """A process of ours that runs ``python -m module FD`` and lives as long as we do.
+
+    ``mark`` is in its environment and in that of all that it starts.
+    """
+
+    def __init__(self, module: str) -> None:
+        self.connection, theirs = socket.socketpair()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
+        self.mark = secrets.token_hex(8)
+        environment = os.environ | {
+            MARK: self.mark,
+            "OMP_NUM_THREADS": "1",
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # counting GPUs must not start CUDA
+            "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS: forking is what it does
+        }
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
+                env=environment,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of its error output."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:]
+
+    def kill_family(self) -> None:
+        """Kill it and everything that it has started; needed only where it died too early."""
+        for process in marked(self.mark):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def close(self) -> None:
+        """End it, and whatever it runs."""
+        self.connection.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._errors.close()
+
+
+class ForkServer:
+    """The one forkserver of this process."""
+
+    _lock = threading.Lock()
+    _server: Server | None = None
+    _owner = 0
+
+    @classmethod
+    def connect(cls) -> socket.socket:
+        """A way to a new leader, which waits for its job there.
+
+        Raises RuntimeError if no server can be started.
+        """
+        ours, theirs = socket.socketpair()
+        with cls._lock, theirs:
+            for _ in range(2):  # the old one may have been killed
+                server = cls._running()
+                with contextlib.suppress(OSError):
+                    socket.send_fds(server.connection, [b"run"[:1]], [theirs.fileno()])
+                    return ours
+            words = server.last_words()
+        ours.close()
+        raise RuntimeError(f"the process that starts ranks has ended: {words}")
+
+    @classmethod
+    def _running(cls) -> Server:
+        if cls._owner != os.getpid():  # the server belongs to the process that we were forked from
+            if cls._server is not None:
+                cls._server.connection.close()
+            cls._server, cls._owner = None, os.getpid()
+        if cls._server is not None and not cls._server.alive:
+            cls._server.close()
+            cls._server = None
+        if cls._server is None:
+            cls._server = Server("multigpu.ranks.forkserver")
+        return cls._server
+
+    @classmethod
+    def last_words(cls) -> str:
+        """What the server said about its own end."""
+        with cls._lock:
+            return cls._server.last_words() if cls._server else ""
