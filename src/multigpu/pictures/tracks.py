@@ -1,5 +1,6 @@
 """Lanes of a timeline, and how what overlaps in one is put into tracks below each other."""
 
+from bisect import bisect, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -46,16 +47,21 @@ def in_lanes(spans: Iterable[Span], names: Iterable[str] = ()) -> list[Lane]:
 
 def _in_tracks(spans: list[Span]) -> list[tuple[Span, int]]:
     """Give each span the highest track in which it overlaps nothing."""
-    taken: list[list[Span]] = []
+    taken: list[list[Span]] = []  # each in the order of time
     placed: list[tuple[Span, int]] = []
     for span in sorted(spans, key=lambda span: (span.kind != "compute", span.start, -span.end)):
-        free = (i for i, track in enumerate(taken) if not any(_overlap(span, t) for t in track))
+        free = (i for i, track in enumerate(taken) if _has_room(track, span))
         track = min(next(free, len(taken)), MOST_TRACKS - 1)
         if track == len(taken):
             taken.append([])
-        taken[track].append(span)
+        insort(taken[track], span, key=lambda other: other.start)
         placed.append((span, track))
     return placed
+
+
+def _has_room(track: list[Span], span: Span) -> bool:
+    place = bisect(track, span.start, key=lambda other: other.start)
+    return not any(_overlap(span, other) for other in track[max(place - 1, 0) : place + 1])
 
 
 def _overlap(one: Span, other: Span) -> bool:
