@@ -42,7 +42,7 @@ def live(
     family.die_with_parent(prctl, leader)
     enter_own_world(channels, limits)
     mouth = Mouth(channels.mouth, token)
-    leave = os._exit
+    leave, own_pid, pid = os._exit, os.getpid, os.getpid()
     os._exit = _reporting_exit(mouth, leave)  # type: ignore[assignment]
     thread = threading.get_native_id()
     mouth.say({"phase": "started", "pid": os.getpid(), "thread": thread, "time": time.monotonic()})
@@ -51,7 +51,8 @@ def live(
         mouth.say({"phase": "ending"})
         finish()
         mouth.say({"phase": "holding"})
-        os.read(channels.release, 1)  # others may still need what this process has to give
+        if own_pid() == pid:  # a forked child that went on to here has nobody to wait for
+            os.read(channels.release, 1)  # others may still need what this process has to give
         mouth.say({"phase": "ended"})
         leave(0)
     except BaseException:  # a fault of ours, or the body's code broke what we use
