@@ -15,7 +15,7 @@ from multigpu.checking.answers import Answer, RankAnswer, read
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.ending import Ending
 from multigpu.checking.endings import refuse_bad_ending
-from multigpu.checking.rank_endings import endings_of, refuse_bad_endings
+from multigpu.checking.rank_endings import refuse_bad_endings
 from multigpu.checking.request import Request
 from multigpu.checking.submission import Submission
 from multigpu.checking.tracing import return_lines
@@ -51,7 +51,7 @@ class Learner:
         """
         request = self._request(limits, gpus=gpus, memory=memory)
         report, blob = self._ask(request, by_value(drive, arguments))
-        ending = Ending(report, **self._about(request))
+        (ending,) = self._endings(report, request)
         refuse_bad_ending(ending)
         answer = Answer(read(blob, ending), ending.where, ending.output, report["seconds"])
         self.answers.append(answer)
@@ -74,7 +74,7 @@ class Learner:
         """
         request = self._request(limits, ranks=world, memory=memory)
         report, blob = self._ask(request, by_value(drive, arguments))
-        endings = endings_of(report, **self._about(request))
+        endings = self._endings(report, request)
         finding = Finding.of(report["finding"]) if report["finding"] else None
         trace = Trace.from_frames([ending.report["said"] for ending in endings])
         refuse_bad_endings(endings, finding, trace)
@@ -106,10 +106,14 @@ class Learner:
             **where,
         )
 
-    def _about(self, request: Request) -> dict[str, Any]:
-        """What every ending of this run has in common."""
+    def _endings(self, report: dict[str, Any], request: Request) -> list[Ending]:
+        """How each worker ended."""
         path, limits = self.submission.path(self.exercise), asdict(request.limits)
-        return {"exercise": self.exercise, "path": path, "limits": limits}
+        common = {"excess": report["excess"], "left": report["left"]}
+        return [
+            Ending(member | common, self.exercise, path, limits, number if request.ranks else None)
+            for number, member in enumerate(report["members"])
+        ]
 
     def _ask(self, request: Request, payload: bytes) -> tuple[dict[str, Any], bytes]:
         try:

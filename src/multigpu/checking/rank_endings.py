@@ -1,7 +1,6 @@
 """From how the ranks of a run ended to what the learner is told."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from multigpu.checking.answers import by_rank
 from multigpu.checking.ending import Ending
@@ -17,10 +16,10 @@ OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "no_progress": "hang", "m
 def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace: Trace) -> None:
     """Return only if every rank gave an answer and ended cleanly, else raise Refused."""
     refused = (
-        first_of(endings, fault)
-        or first_of(endings, forbidden)
+        first_of(endings, forbidden)
         or forbidden_call(endings[0], trace)
         or of_finding(endings, finding)
+        or first_of(endings, fault)
         or first_of(by_waiting(endings), excess)
         or first_of(by_time(endings), explain_exception)
         or first_of(endings, died)
@@ -79,12 +78,10 @@ def of_finding(endings: Sequence[Ending], finding: Finding | None) -> Refused | 
         return None
     if finding.kind in ("exception", "exit"):
         blamed = [endings[rank] for rank in finding.ranks]
-        return first_of(blamed, explain_exception) or first_of(blamed, died)
+        # Not of the others: a rank cannot join a group that another one has left already.
+        return (
+            first_of(blamed, explain_exception) or first_of(blamed, fault) or first_of(blamed, died)
+        )
     lines = [f"came: {finding.message}"]
     lines += [f"usually: {finding.usually}"] if finding.usually else []
     return Refused(OF_A_FINDING[finding.kind], finding.kind, "\n".join(lines))
-
-
-def endings_of(report: dict[str, Any], **same: Any) -> list[Ending]:
-    """The ending of each rank."""
-    return [Ending(member, rank=rank, **same) for rank, member in enumerate(report["members"])]

@@ -6,8 +6,6 @@ from typing import Any
 from multigpu.checking.catalog import Signature
 from multigpu.ranks.limits import Limits
 
-BROKEN = 70  # exit code of a worker that could not report
-
 
 @dataclass(frozen=True)
 class Request:
