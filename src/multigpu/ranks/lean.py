@@ -1,8 +1,8 @@
 """Spares a process the seconds that torch's first optimizer step or process group costs.
 
 Optimizers import ``torch._dynamo``, the front end of torch.compile, only to tell it to stay away
-from them, and ``init_process_group`` tells it to forget what it knew.  Where nothing is compiled a
-stand-in can hear that.
+from them; ``init_process_group`` tells it to forget what it knew, and DistributedDataParallel asks
+how it would treat it.  Where nothing is compiled a stand-in can hear and answer that.
 """
 
 import importlib
@@ -24,10 +24,23 @@ class Rules:
         return getattr(real().trace_rules, name)
 
 
+class Utils:
+    """What DistributedDataParallel asks when it is made: how the compiler would treat it."""
+
+    @staticmethod
+    def get_optimize_ddp_mode() -> str:
+        """As it is where nobody has changed the compiler's settings."""
+        return "ddp_optimizer"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real().utils, name)
+
+
 class Standin(types.ModuleType):
     """Has the functions that are called anyway; whatever else is asked for loads the real one."""
 
     trace_rules = Rules()
+    utils = Utils()
 
     def __init__(self) -> None:
         super().__init__(NAME)

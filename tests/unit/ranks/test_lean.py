@@ -1,0 +1,36 @@
+"""Ranks do without the compiler, which takes a second to import, until somebody asks for it."""
+
+import sys
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from multigpu import run_ranks
+
+
+def compiler_is_loaded():
+    return "torch._dynamo.utils" in sys.modules
+
+
+def train_a_step():
+    ddp = DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.Adam(ddp.parameters())
+    ddp(torch.ones(3, 2)).mean().backward()
+    optimizer.step()
+    return compiler_is_loaded()
+
+
+def test_ddp_and_an_optimizer_step_do_not_load_it():
+    assert list(run_ranks(train_a_step, 2, show=False)) == [False, False]
+
+
+def test_who_asks_for_more_gets_the_real_one():
+    def ask():
+        modes = torch._dynamo.utils._ddp_optimization_mode
+        return modes, torch._dynamo.utils.get_optimize_ddp_mode(), compiler_is_loaded()
+
+    (modes, mode, loaded), *_ = run_ranks(ask, 1, show=False)
+    assert mode in modes
+    assert mode == "ddp_optimizer"
+    assert loaded
