@@ -78,7 +78,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             hint="Make such things (locks, open files, generators) inside the function.",
         )
     except TypeError as error:
-        raise ValueError(str(error)) from error.__cause__
+        raise ValueError(str(error)) from None
     finally:
         for module in strangers:
             cloudpickle.unregister_pickle_by_value(module)

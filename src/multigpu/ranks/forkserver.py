@@ -131,7 +131,7 @@ def work(connection: socket.socket, folder: str) -> None:
         backend = choose_backend(job.world_size, asked=job.backend, gpus=count_gpus())
     except ValueError as error:
         return send(connection, {"phase": "refused", "text": str(error)})
-    send(connection, {"phase": "begins", "backend": str(backend)})
+    send(connection, {"phase": "begins", "backend": str(backend), "folder": folder})
     report, answers = run(job, payload, backend, folder, connection)
     shutil.rmtree(folder, ignore_errors=True)
     send(connection, {"phase": "report", **report}, b"".join(answers))

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from multigpu.ranks.backend import join_group
@@ -33,7 +33,7 @@ class Job:
 
     def header(self) -> dict[str, Any]:
         """For the wire."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
     try:
         Pickler(file).dump(value)
     except Exception as error:
-        raise TypeError(f"{what} cannot be sent between processes: {error}. {hint}") from error
+        text = f"{what} cannot be sent between processes: {error}. {hint}"
+        raise TypeError(text) from None  # where in pickle it failed tells a reader nothing
     return file.getvalue()
 
 

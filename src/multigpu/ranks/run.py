@@ -10,6 +10,7 @@ each of them does), watch.py (what can go wrong with them).
 """
 
 import pickle
+import shutil
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ def run_ranks(
 
 def converse(connection: socket.socket, job: Job, payload: bytes, printer: Printer) -> Results:
     """Hand over the job, print what the ranks print, and return what they return."""
-    backend = ""
+    backend, folder = "", ""
     try:
         send(connection, job.header(), payload)
         while True:
@@ -81,7 +82,7 @@ def converse(connection: socket.socket, job: Job, payload: bytes, printer: Print
             if header["phase"] == "refused":
                 raise ValueError(header["text"])
             if header["phase"] == "begins":
-                backend = header["backend"]
+                backend, folder = header["backend"], header["folder"]
                 printer.begin(backend)
             if header["phase"] == "output":
                 printer.add(header["rank"], blob)
@@ -90,6 +91,8 @@ def converse(connection: socket.socket, job: Job, payload: bytes, printer: Print
                 return read_report(header, blob, job, backend)
     except Closed:
         printer.end()
+        if folder:  # nobody else may be left to do it
+            shutil.rmtree(folder, ignore_errors=True)
         raise RankError("exit", range(job.world_size), GONE + ForkServer.last_words()) from None
 
 
