@@ -22,6 +22,7 @@ building: ``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.alg
 ``torch.distributed.optim``, ``torch.distributed.fsdp``.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -232,6 +233,28 @@ class BucketedDDP(nn.Module):
 def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
     """Average gradients over ranks that hold different numbers of rows.
 
+    Each rank has computed the **mean** loss over its own rows and has called ``backward()``.  A
+    plain mean over ranks would let each row of a small rank count more than one of a large rank.
+
+    * ``num_samples`` is this rank's number of rows in this step.  Other ranks have other numbers;
+      some may have none, but one rank at least has a row.
+    * Afterwards the ``.grad`` of every trainable parameter is, on every rank, the gradient of the
+      mean loss over the rows of all ranks together: what one process gets from the whole batch.
+    * A rank without rows has not called ``backward()``: all its gradients are ``None``.  It takes
+      part as well, and has the gradients of the whole batch afterwards.
+    * A rank with rows may have left a parameter unused; its ``None`` counts as zero.  Where no rank
+      has a gradient, as for frozen parameters, it may stay ``None`` or become zeros.
+    * Only gradients change, never a weight.
+
+    Returns nothing.
+
+    Example::
+
+        model = nn.Linear(1, 1)
+        # weight.grad is 1.0 on rank 0 (3 rows), 5.0 on rank 1 (1 row), None on rank 2 (no rows)
+        weighted_average_gradients(model, num_samples)
+        model.weight.grad            # (3 * 1.0 + 1 * 5.0) / 4 = 2.0, on all three
+
     Lesson: docs/lessons/ddp_by_hand
     """
     raise NotImplementedError
@@ -240,21 +263,78 @@ def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
 def global_mean(values: Tensor) -> float:
     """Take the mean over the values of all ranks.
 
+    This is how a loss or an accuracy is measured over the whole test set when each rank has seen a
+    part of it.
+
+    * ``values`` holds this rank's values.  It has any shape and a floating-point or integer dtype,
+      the same dtype on every rank.
+    * Ranks may hold different numbers of values, and some none (a tensor of shape (0,)).  Each
+      value counts once: with different counts this is not the mean of the ranks' means.
+    * Where no rank has any value, the result is ``nan``.
+    * ``values`` stays as it is.
+
+    Returns the same number on every rank, as a Python ``float``.
+
+    Example::
+
+        # rank 0 holds [1, 2], rank 1 holds [6], rank 2 holds []
+        global_mean(values)          # 3.0 on all three
+
     Lesson: docs/lessons/ddp_by_hand
     """
     raise NotImplementedError
 
 
-def save_checkpoint(path, model, optimizer, epoch) -> None:
-    """Write a checkpoint from rank 0, so that a half-written one is never found.
+def save_checkpoint(
+    path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int
+) -> None:
+    """Write down all that training needs to go on, into one file.
+
+    Every rank calls it, with the same arguments.  ``load_checkpoint`` reads the file, later and in
+    other processes.  The format of the file is yours.
+
+    * ``path`` is a ``str`` or a ``pathlib.Path``.  Its folder exists.  A file from an earlier call
+      may lie there already; the new one takes its place.
+    * Only rank 0 writes.  All ranks hold the same, so nothing has to be sent.
+    * The file is complete when the function returns, on every rank.
+    * It is written atomically: at every moment there is either the old file at ``path``, whole, or
+      the new one, whole.  When the job is killed midway, or the disk is full, the old file is still
+      there, untouched.  What you write elsewhere until then may be left behind.
+    * To be saved: the model's ``state_dict()`` (parameters, frozen ones too, and buffers), the
+      optimizer's (momentum, step counts, learning rates), and ``epoch``, a whole number.
+
+    Returns nothing.
+
+    Example::
+
+        save_checkpoint("run/last.pt", model, optimizer, epoch=3)       # on every rank
 
     Lesson: docs/lessons/ddp_by_hand
     """
     raise NotImplementedError
 
 
-def load_checkpoint(path, model, optimizer) -> int:
-    """Go on from a checkpoint on every rank.
+def load_checkpoint(
+    path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> int:
+    """Read what ``save_checkpoint`` has written, so that training goes on as if never stopped.
+
+    Every rank calls it, in a new job with the same number of ranks.
+
+    * ``model`` is a new model of the same kind and ``optimizer`` a new optimizer of the same kind
+      that holds its parameters.  Their numbers are others, on each rank different ones.
+    * Afterwards the parameters and buffers of the model, and the optimizer's state, are on every
+      rank what they were when the checkpoint was saved, to the last bit.  So training (without
+      dropout) goes on exactly as it would have done without the stop, momentum included.
+    * The parameters stay the same objects, for ``optimizer`` holds them, and everything stays on
+      the device where ``model`` is.
+    * ``path`` is a ``str`` or a ``pathlib.Path``.
+
+    Returns the ``epoch`` that was saved, as an ``int``, on every rank.
+
+    Example::
+
+        epoch = load_checkpoint("run/last.pt", model, optimizer)        # 3, on every rank
 
     Lesson: docs/lessons/ddp_by_hand
     """
@@ -264,36 +344,44 @@ def load_checkpoint(path, model, optimizer) -> int:
 if __name__ == "__main__":
     # One epoch of handwritten digits on 3 ranks with your code, as far as it goes.
     import tempfile
+    import time
 
     from multigpu import run_ranks
     from multigpu.data import digits
     from multigpu.ranks import span
     from multigpu.training.models import SmallCNN
 
-    WORLD_SIZE, ROWS = 3, 32  # ranks, and rows per rank and step
+    WORLD_SIZE, ROWS = 3, 8  # ranks, and rows per rank and step
     train_rows, test_rows = digits()
     loss_fn = nn.CrossEntropyLoss()
 
     def train(wrap, folder):
-        """Train as one rank.  Returns what is to be printed, and what is not written yet."""
+        """Train as one rank.
+
+        Returns lines to print, what is not written yet, and when the last step began.
+        """
         lines = []
         try:
             for line in steps(wrap, folder):
                 lines.append(line)
         except NotImplementedError as error:
-            *_, last = traceback_of(error)
-            return lines, last.tb_frame.f_code.co_qualname
-        return lines, None
+            trace = error.__traceback__
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            return lines, trace.tb_frame.f_code.co_qualname.partition(".")[0], None
+        return lines, None, last_step
 
     def steps(wrap, folder):
+        global last_step
         rank, world_size = dist.get_rank(), dist.get_world_size()
         images, labels = train_rows.tensors
-        torch.manual_seed(rank)  # other weights on every rank: the wrapper makes them equal
         mine = torch.tensor(shard_indices(len(labels), world_size, rank, epoch=0))
-        yield f"rank {rank} has {len(mine)} of {len(labels)} rows: {mine[:4].tolist()} ..."
+        yield f"rank {rank} has {len(mine)} of {len(labels)} rows: {mine[:5].tolist()} ..."
+        torch.manual_seed(rank)  # other weights on every rank: the wrapper makes them equal
         model = wrap(SmallCNN())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for rows in mine.split(ROWS):
+            last_step = time.monotonic()
             optimizer.zero_grad()
             with span("forward"):
                 loss = loss_fn(model(images[rows]), labels[rows])
@@ -301,9 +389,9 @@ if __name__ == "__main__":
                 loss.backward()
             model.sync_gradients()
             optimizer.step()
-        weights = sum(p.detach().double().sum() for p in model.parameters())
-        yield f"rank {rank}: loss {loss.item():.3f}, sum of all weights {weights.item():.6f}"
-        if wrap is not in_buckets:
+        weights = sum(p.detach().double().sum().item() for p in model.parameters())
+        yield f"rank {rank}: last loss {loss.item():.3f}, sum of all weights {weights:.4f}"
+        if folder is None:
             return
         images, labels = (part[rank::world_size] for part in test_rows.tensors)
         hits = (model(images).argmax(dim=1) == labels).double()
@@ -315,26 +403,22 @@ if __name__ == "__main__":
     def in_buckets(model):
         return BucketedDDP(model, bucket_bytes=8 * 1024)
 
-    def traceback_of(error):
-        step = error.__traceback__
-        while step is not None:
-            yield step
-            step = step.tb_next
-
-    for name, wrap in [
-        ("NaiveDDP", NaiveDDP),
-        ("OverlappedDDP", OverlappedDDP),
-        ("BucketedDDP with buckets of 8 KiB", in_buckets),
-    ]:
-        with tempfile.TemporaryDirectory() as folder:
-            results = run_ranks(train, WORLD_SIZE, wrap, folder)
-        print(f"\n{name}")
-        for lines, _ in results:
-            print(*(f"  {line}" for line in lines), sep="\n")
-        unfinished = results[0][1]
-        if unfinished:
-            unfinished = unfinished.partition(".")[0]  # NaiveDDP.forward is a part of NaiveDDP
-            print(f"Next to write: {unfinished}. Check it with: multigpu check {unfinished}")
-            break
-        reductions = [call for call in results.trace.collectives(0) if call.op == "all_reduce"]
-        print(f"  rank 0 took part in {len(reductions)} all-reduces in the whole epoch")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, wrap, place in [
+            ("NaiveDDP", NaiveDDP, None),
+            ("OverlappedDDP", OverlappedDDP, None),
+            ("BucketedDDP with buckets of 8 KiB", in_buckets, None),
+            ("BucketedDDP, then a test and a checkpoint", in_buckets, folder),
+        ]:
+            results = run_ranks(train, WORLD_SIZE, wrap, place, show=False)
+            print(f"\n{name}, {results.backend}")
+            for lines in zip(*(lines for lines, _, _ in results), strict=True):
+                print(*(f"  {line}" for line in lines), sep="\n")
+            unfinished = results[0][1]
+            if unfinished:
+                print(f"Next to write: {unfinished}. Check it with: multigpu check {unfinished}")
+                break
+            if place is None:
+                last = results.trace.since(min(began for _, _, began in results))
+                print(f"  all-reduces of rank 0 in the last step: {len(last.collectives(0))}")
+                print(last.timeline(title="The last step").text())

@@ -492,36 +492,44 @@ def load_checkpoint(
 if __name__ == "__main__":
     # One epoch of handwritten digits on 3 ranks with your code, as far as it goes.
     import tempfile
+    import time
 
     from multigpu import run_ranks
     from multigpu.data import digits
     from multigpu.ranks import span
     from multigpu.training.models import SmallCNN
 
-    WORLD_SIZE, ROWS = 3, 32  # ranks, and rows per rank and step
+    WORLD_SIZE, ROWS = 3, 8  # ranks, and rows per rank and step
     train_rows, test_rows = digits()
     loss_fn = nn.CrossEntropyLoss()
 
     def train(wrap, folder):
-        """Train as one rank.  Returns what is to be printed, and what is not written yet."""
+        """Train as one rank.
+
+        Returns lines to print, what is not written yet, and when the last step began.
+        """
         lines = []
         try:
             for line in steps(wrap, folder):
                 lines.append(line)
         except NotImplementedError as error:
-            *_, last = traceback_of(error)
-            return lines, last.tb_frame.f_code.co_qualname
-        return lines, None
+            trace = error.__traceback__
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            return lines, trace.tb_frame.f_code.co_qualname.partition(".")[0], None
+        return lines, None, last_step
 
     def steps(wrap, folder):
+        global last_step
         rank, world_size = dist.get_rank(), dist.get_world_size()
         images, labels = train_rows.tensors
-        torch.manual_seed(rank)  # other weights on every rank: the wrapper makes them equal
         mine = torch.tensor(shard_indices(len(labels), world_size, rank, epoch=0))
-        yield f"rank {rank} has {len(mine)} of {len(labels)} rows: {mine[:4].tolist()} ..."
+        yield f"rank {rank} has {len(mine)} of {len(labels)} rows: {mine[:5].tolist()} ..."
+        torch.manual_seed(rank)  # other weights on every rank: the wrapper makes them equal
         model = wrap(SmallCNN())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         for rows in mine.split(ROWS):
+            last_step = time.monotonic()
             optimizer.zero_grad()
             with span("forward"):
                 loss = loss_fn(model(images[rows]), labels[rows])
@@ -529,9 +537,9 @@ if __name__ == "__main__":
                 loss.backward()
             model.sync_gradients()
             optimizer.step()
-        weights = sum(p.detach().double().sum() for p in model.parameters())
-        yield f"rank {rank}: loss {loss.item():.3f}, sum of all weights {weights.item():.6f}"
-        if wrap is not in_buckets:
+        weights = sum(p.detach().double().sum().item() for p in model.parameters())
+        yield f"rank {rank}: last loss {loss.item():.3f}, sum of all weights {weights:.4f}"
+        if folder is None:
             return
         images, labels = (part[rank::world_size] for part in test_rows.tensors)
         hits = (model(images).argmax(dim=1) == labels).double()
@@ -543,26 +551,22 @@ if __name__ == "__main__":
     def in_buckets(model):
         return BucketedDDP(model, bucket_bytes=8 * 1024)
 
-    def traceback_of(error):
-        step = error.__traceback__
-        while step is not None:
-            yield step
-            step = step.tb_next
-
-    for name, wrap in [
-        ("NaiveDDP", NaiveDDP),
-        ("OverlappedDDP", OverlappedDDP),
-        ("BucketedDDP with buckets of 8 KiB", in_buckets),
-    ]:
-        with tempfile.TemporaryDirectory() as folder:
-            results = run_ranks(train, WORLD_SIZE, wrap, folder)
-        print(f"\n{name}")
-        for lines, _ in results:
-            print(*(f"  {line}" for line in lines), sep="\n")
-        unfinished = results[0][1]
-        if unfinished:
-            unfinished = unfinished.partition(".")[0]  # NaiveDDP.forward is a part of NaiveDDP
-            print(f"Next to write: {unfinished}. Check it with: multigpu check {unfinished}")
-            break
-        reductions = [call for call in results.trace.collectives(0) if call.op == "all_reduce"]
-        print(f"  rank 0 took part in {len(reductions)} all-reduces in the whole epoch")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, wrap, place in [
+            ("NaiveDDP", NaiveDDP, None),
+            ("OverlappedDDP", OverlappedDDP, None),
+            ("BucketedDDP with buckets of 8 KiB", in_buckets, None),
+            ("BucketedDDP, then a test and a checkpoint", in_buckets, folder),
+        ]:
+            results = run_ranks(train, WORLD_SIZE, wrap, place, show=False)
+            print(f"\n{name}, {results.backend}")
+            for lines in zip(*(lines for lines, _, _ in results), strict=True):
+                print(*(f"  {line}" for line in lines), sep="\n")
+            unfinished = results[0][1]
+            if unfinished:
+                print(f"Next to write: {unfinished}. Check it with: multigpu check {unfinished}")
+                break
+            if place is None:
+                last = results.trace.since(min(began for _, _, began in results))
+                print(f"  all-reduces of rank 0 in the last step: {len(last.collectives(0))}")
+                print(last.timeline(title="The last step").text())
