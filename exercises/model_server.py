@@ -116,7 +116,10 @@ if __name__ == "__main__":
         for step, both in enumerate(zip(*run_ranks(train, 3, STEPS, show=False)[1:], strict=True)):
             print(f"step {step + 1:2}: losses of the workers {both[0]:.3f} and {both[1]:.3f}")
         print(f"\nOne step, W = {4 * sum(p.numel() for p in SmallCNN().parameters()):,} bytes:")
-        print(run_ranks(train, 3, 1, show=False).trace.traffic().text())
+        trace = run_ranks(train, 3, 1, show=False).trace
+        print(trace.traffic().text())
+        hot = trace.sent_bytes(0) + trace.received_bytes(0)
+        print(f"\nThrough the server's link went {hot:,} bytes: 2 n W with n = 2 workers.")
     except RankError as error:
         missing = [f for f in ("worker_step", "server_step") if f"in {f}" in str(error)]
         if "NotImplementedError" not in str(error) or not missing:

@@ -194,15 +194,15 @@ if __name__ == "__main__":
         return slice(100 * dist.get_rank(), 100 * dist.get_rank() + 100)
 
     def pass_on_a_label() -> str:
-        mine = labels[own_rows()][0]
+        mine = labels[dist.get_rank() + 3]
         return f"had the digit {mine.item()}, has got {shift(mine).item()}"
 
     def start_alike() -> str:
         torch.manual_seed(dist.get_rank())
         weights = torch.randn(3)
-        before = weights.tolist()
+        before = weights.clone()
         broadcast(weights, src=0)
-        return f"weights {[f'{w:.2f}' for w in before]} became {[f'{w:.2f}' for w in weights]}"
+        return f"began with the weights {before}, has got {weights}"
 
     def count_digits() -> str:
         counts = labels[own_rows()].bincount(minlength=10)

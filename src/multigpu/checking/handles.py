@@ -12,7 +12,7 @@ Teller = Callable[..., Wrong]
 
 
 def examine_handles(calls: Iterable[Call], wrong: Teller) -> None:
-    """Every call was waited for, and nobody wrote into what was being sent."""
+    """Every call was waited for, and nobody wrote into what was on its way."""
     for call in calls:
         if call.is_open:
             raise wrong(
@@ -22,25 +22,20 @@ def examine_handles(calls: Iterable[Call], wrong: Teller) -> None:
                 " there, and what you send may not be gone.",
                 where=call.place,
             )
-        if call.changed and call.op != "recv":
-            raise wrong(
-                "changed_while_sending",
-                f"the tensor of {spoken(call)} was changed before it had gone",
-                "it was received into, added to or cleared before handle.wait(). Who receives it"
-                " may get the old numbers, the new ones or some of both.",
-                where=call.place,
-            )
-
-
-def examine_buffers(calls: Iterable[Call], wrong: Teller) -> None:
-    """Nobody wrote into a buffer while a message was on its way into it."""
-    for call in calls:
         if call.changed and call.op == "recv":
             raise wrong(
                 "changed_while_receiving",
                 f"the buffer of {spoken(call)} was changed before the message was there",
                 "two messages are received into one tensor at the same time, or it is written"
                 " before handle.wait(). Give each its own buffer.",
+                where=call.place,
+            )
+        if call.changed:
+            raise wrong(
+                "changed_while_sending",
+                f"the tensor of {spoken(call)} was changed before it had gone",
+                "it was received into, added to or cleared before handle.wait(). Who receives it"
+                " may get the old numbers, the new ones or some of both.",
                 where=call.place,
             )
 

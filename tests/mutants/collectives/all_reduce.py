@@ -182,12 +182,24 @@ def reads_before_it_has_come(tensor):
         handle.wait()
 
 
-@wrong("all_reduce.counted_twice")
+@wrong("all_reduce.changed_while_receiving")
 def one_buffer_for_all_receives(tensor):
     own, arrived = tensor.clone(), torch.zeros_like(tensor)
     handles = [dist.isend(own, rank) for rank in others()]
     receiving = [dist.irecv(arrived, rank) for rank in others()]
     for handle in handles + receiving:
+        handle.wait()
+    for _ in others():
+        tensor += arrived
+
+
+@wrong("all_reduce.counted_twice")
+def one_buffer_for_all_messages(tensor):
+    own, arrived = tensor.clone(), torch.zeros_like(tensor)
+    handles = [dist.isend(own, rank) for rank in others()]
+    for rank in others():
+        dist.irecv(arrived, rank).wait()
+    for handle in handles:
         handle.wait()
     for _ in others():
         tensor += arrived

@@ -108,6 +108,18 @@ def receives_into_what_it_sends(tensor):
     return tensor
 
 
+@wrong("shift.changed_while_receiving")
+def clears_the_buffer_too_late(tensor):
+    if size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    handles = [dist.irecv(received, left_of()), dist.isend(tensor, right_of())]
+    received.fill_(-1)
+    for handle in handles:
+        handle.wait()
+    return received
+
+
 @wrong("shift.input_changed")
 def receives_into_the_input_after_a_copy(tensor):
     if size() == 1:
