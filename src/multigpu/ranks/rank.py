@@ -1,11 +1,13 @@
 """What one rank of ``run_ranks`` does: join the others, run the function, hand back its result."""
 
+import contextlib
 import io
 import linecache
 import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,8 +62,9 @@ class Rank:
                 trace=self.job.trace,
                 say=listening,
             )
-            function, arguments = cloudpickle.loads(self.payload)
-            result = function(*arguments)
+            with self._limited_memory(rank, say):
+                function, arguments = cloudpickle.loads(self.payload)
+                result = function(*arguments)
             answer = to_bytes(result)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             said = {**describe_exception(error), "traceback": traceback_text(error)}
@@ -70,6 +73,19 @@ class Rank:
         say({"phase": "answer"}, answer)
         say({"phase": "returned", **now()})
 
+    @contextlib.contextmanager
+    def _limited_memory(self, rank: int, say: Say) -> Iterator[None]:
+        if self.job.memory is None:
+            yield
+            return
+        from multigpu.ranks.memory import limited_memory
+
+        with limited_memory(self.job.memory, rank=rank) as peak:
+            try:
+                yield
+            finally:
+                say({"phase": "memory", "peak": peak()})
+
 
 class Listening:
     """A mouth that remembers which call failed last."""
@@ -77,11 +93,11 @@ class Listening:
     def __init__(self, say: Say) -> None:
         self._say, self._failed = say, {"id": None, "text": None}
 
-    def __call__(self, header: dict[str, Any]) -> None:
+    def __call__(self, header: dict[str, Any], blob: bytes = b"") -> None:
         """Say it."""
         if header["phase"] == "failed":
             self._failed = header
-        self._say(header)
+        self._say(header, blob)
 
     def inside(self, error: BaseException) -> int | None:
         """The number of the call that raised ``error``, if one did."""
