@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
 from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.member import Say, limit
+from multigpu.ranks.rank import Listening, now
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Worker:
 
     def __call__(self, number: int, say: Say) -> None:
         """Everything from the drive's arrival to the answer's departure."""
+        import torch
+
         own = os.path.join(self.folder, str(number))
         os.mkdir(own)
         os.chdir(own)
@@ -41,8 +43,12 @@ class Worker:
             limit(resource.RLIMIT_DATA, data_now() + self.request.limits.host_memory * 4 // 5)
         store = os.path.join(self.folder, "store")
         ranks = self.request.ranks
-        with group(self.request, number, store, say) if ranks else machine(self.request) as place:
-            run(self.request, self.payload, place, say)
+        listening = Listening(say)
+        joined = group(self.request, number, store, listening)
+        with joined if ranks else machine(self.request) as place:
+            torch.manual_seed(number)  # ranks that are to start equal have to be made so
+            random.seed(number)  # Python seeds it anew in every forked process
+            run(self.request, self.payload, place, listening)
 
 
 def data_now() -> int:
@@ -59,16 +65,13 @@ class Place:
     tensor_types: frozenset[type]
 
 
-def run(request: Request, payload: bytes, place: Place, say: Say) -> None:
+def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
     """Import the learner's module, call the drive, hand over what it returns."""
     import cloudpickle  # type: ignore[import-untyped]
-    import torch
 
     drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
     tracer = Tracer(request.path, request.return_lines, forbidden_code(request.refused))
     encoder = Encoder(place.tensor_types)
-    torch.manual_seed(0)
-    random.seed(0)  # Python seeds it anew in every forked process
     say({"phase": "importing"})
     try:
         tracer.start()
@@ -79,13 +82,13 @@ def run(request: Request, payload: bytes, place: Place, say: Say) -> None:
         result = drive(submission, *place.given, *arguments)
     except BaseException as error:  # sys.exit and KeyboardInterrupt too
         tracer.stop()
-        said = {**describe_exception(error), **notes(tracer), "time": time.monotonic()}
-        say({"phase": "raised", **said})
+        said = {**describe_exception(error), **notes(tracer), **now()}
+        say({"phase": "raised", **said, "inside": say.inside(error)})
         return
     tracer.stop()
     say({"phase": "returning", **notes(tracer), "line": first_line(exercise)})
     say({"phase": "answer"}, encoder.encode(result))
-    say({"phase": "returned", "time": time.monotonic()})
+    say({"phase": "returned", **now()})
 
 
 @contextlib.contextmanager

@@ -151,3 +151,14 @@ def test_the_checks_own_collectives_are_no_refused_names(run_ranks):
         return tensor
 
     run_ranks("def average(tensor): return tensor\n", drive, module="collectives")
+
+
+def test_ranks_draw_different_random_numbers_each_time_the_same(run_ranks):
+    def drive(submission, tensor):
+        import random
+
+        return torch.rand(1).item(), random.random()
+
+    first, second = (run_ranks(RIGHT, drive).results for _ in range(2))
+    assert first == second
+    assert len({numbers[0] for numbers in first}) == len({numbers[1] for numbers in first}) == 3
