@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 from multigpu.checking.specimens import snapshot
+from multigpu.ranks import rank_device
 
 from .one_process import LEARNING_RATE, MOMENTUM
 
@@ -24,7 +25,7 @@ def train(wrapper, model_of, options, steps, how):
     With "keep" in ``how`` gradients are zeroed, and not set to None.
     """
     rank = dist.get_rank()
-    module = model_of(rank)
+    module = model_of(rank).to(rank_device())
     ready = watch(module)
     model = wrapper(module, **options)
     start = copied(snapshot(module))
@@ -35,7 +36,7 @@ def train(wrapper, model_of, options, steps, how):
         ready.clear()
         before = weights_of(module)
         quiet = no_sync_passes(model, module, passes[:-1], rank) if passes[1:] else None
-        inputs, targets = passes[-1][rank]
+        inputs, targets = on_device(passes[-1][rank])
         loss = mse_loss(model(inputs), targets)
         times = [time.monotonic()]
         loss.backward()
@@ -60,10 +61,14 @@ def no_sync_passes(model, module, passes, rank):
     begin = time.monotonic()
     with model.no_sync():
         for ranks in passes:
-            inputs, targets = ranks[rank]
+            inputs, targets = on_device(ranks[rank])
             mse_loss(model(inputs), targets).backward()
             model.sync_gradients()
     return {"times": [begin, time.monotonic()], "gradients": gradients_of(module)}
+
+
+def on_device(pair):
+    return [tensor.to(rank_device()) for tensor in pair]
 
 
 def watch(module):

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from multigpu.checking import Wrong, exercise
 from multigpu.checking.specimens import Specimen
 from multigpu.checking.verdicts import Refused
+from multigpu.ranks import rank_device
 
 from .explain_average_gradients import OUT_OF_STEP, Report
 from .training import OUT_OF_STEP_KINDS
@@ -18,10 +19,10 @@ def drive(submission, cases):
     """Give the rank its gradients, have them averaged, and tell what it holds then."""
     results = []
     for models, gradients in cases:
-        model = models[dist.get_rank()]
+        model = models[dist.get_rank()].to(rank_device())
         named = dict(model.named_parameters())
         for name, gradient in gradients[dist.get_rank()].items():
-            named[name].grad = None if gradient is None else gradient.clone()
+            named[name].grad = None if gradient is None else gradient.to(rank_device())
         submission.average_gradients(model)
         results.append(
             {
