@@ -1,12 +1,16 @@
 """From the arguments of ``run_ranks`` to a job that can travel."""
 
+import contextlib
+import functools
 import importlib.machinery
 import linecache
 import os
 import sys
 import sysconfig
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from multigpu.gpus.memory import parse_bytes
@@ -64,24 +68,33 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+BY_VALUE = threading.Lock()  # cloudpickle's list of such modules belongs to the whole process
+
+
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     """Function and arguments as bytes.  Raises ValueError for what cannot travel."""
+    with BY_VALUE, sent_by_value(module for module in own_modules() if not importable(module)):
+        try:
+            return pickled(
+                (fn, args),
+                what=f"fn={getattr(fn, '__qualname__', fn)!r} or one of its arguments",
+                hint="Make such things (locks, open files, generators) inside the function.",
+            )
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+
+@contextlib.contextmanager
+def sent_by_value(modules: Iterable[types.ModuleType]) -> Iterator[None]:
+    """Let cloudpickle copy what these modules define, as it does for a notebook."""
     import cloudpickle  # type: ignore[import-untyped]
 
-    strangers = [module for module in own_modules() if not can_be_imported(module)]
-    for module in strangers:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return pickled(
-            (fn, args),
-            what=f"fn={getattr(fn, '__qualname__', fn)!r} or one of its arguments",
-            hint="Make such things (locks, open files, generators) inside the function.",
-        )
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-    finally:
-        for module in strangers:
-            cloudpickle.unregister_pickle_by_value(module)
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        yield
 
 
 def own_modules() -> list[types.ModuleType]:
@@ -98,17 +111,23 @@ def own_modules() -> list[types.ModuleType]:
     return found
 
 
-def can_be_imported(module: types.ModuleType) -> bool:
+def importable(module: types.ModuleType) -> bool:
     """Whether another process with the same ``sys.path`` finds this module by its name."""
-    path, spec = None, None
-    name = ""
-    for part in module.__name__.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
-    return spec is not None and spec.origin == module.__file__
+    return _found(module.__name__, tuple(sys.path)) == module.__file__
+
+
+@functools.cache
+def _found(name: str, path: tuple[str, ...]) -> str | None:
+    """The file of the module ``name``, without looking at those that are imported already."""
+    places: Iterable[str] | None = path
+    *packages, _ = accumulate(name.split("."), "{}.{}".format)
+    for package in packages:
+        spec = importlib.machinery.PathFinder.find_spec(package, places)
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        places = spec.submodule_search_locations
+    spec = importlib.machinery.PathFinder.find_spec(name, places)
+    return spec.origin if spec else None
 
 
 def code_without_a_file() -> dict[str, list[Any]]:

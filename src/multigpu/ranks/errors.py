@@ -85,10 +85,10 @@ def _where(described: dict[str, Any]) -> list[str]:
 
 
 def _drop_ours(described: traceback.TracebackException | None) -> None:
-    """Take the frames that lead from this package into the reader's code out of a traceback."""
+    """Take the frames of this package out of a traceback: those below and those of the trace."""
     while described is not None:
-        while described.stack and "/multigpu/ranks/" in described.stack[0].filename:
-            del described.stack[0]
+        theirs = [f for f in described.stack if "/multigpu/ranks/" not in f.filename]
+        described.stack[:] = theirs
         described = described.__cause__ or described.__context__
 
 
