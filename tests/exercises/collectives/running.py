@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from multigpu.checking import Returned
 from multigpu.checking.verdicts import Refused
+from multigpu.ranks import rank_device
 
 from .cases import Case, numbers
 from .stuck import in_own_words
@@ -41,9 +42,10 @@ class Came:
 def drive(submission, function, cases):
     """Call the function once per case, and tell what this rank holds then."""
     rank, world = dist.get_rank(), dist.get_world_size()
+    place = rank_device() if dist.get_backend() == "nccl" else "cpu"  # gloo sends from the CPU
     results = []
     for case in cases:
-        tensor = numbers(case, rank, world)
+        tensor = numbers(case, rank, world).to(place)
         memory = tensor.view(-1)
         arguments = (tensor, case.src) if function == "broadcast" else (tensor,)
         began = time.monotonic()

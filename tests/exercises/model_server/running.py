@@ -9,19 +9,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from multigpu.ranks import rank_device
+
 from .training import loss_fn, train, weights_of
 
 
 def drive(submission, model_of, optimizer_of, batches):
     """Train: rank 0 is the server.  Tell after each step what this rank holds."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    model, steps, stepped = model_of(), [], []
+    place = rank_device() if dist.get_backend() == "nccl" else "cpu"  # gloo sends from the CPU
+    model, steps, stepped = model_of().to(place), [], []
     if rank == 0:
         optimizer = optimizer_of(model.parameters())
         optimizer.register_step_post_hook(lambda *_: stepped.append(time.monotonic()))
     for number, workers in enumerate(batches, 1):
         if rank:
-            inputs, targets = workers[rank - 1]
+            inputs, targets = (rows.to(place) for rows in workers[rank - 1])
             loss = loss_fn(model(inputs), targets)
         before = copies(model.named_buffers())
         stepped.clear()
