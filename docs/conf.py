@@ -87,6 +87,7 @@ html_sidebars = {
             "index",
             "getting_started",
             "glossary",
+            "notebooks",
             "troubleshooting",
             "search",
             "genindex",

@@ -1,0 +1,116 @@
+"""The notebook of lessons 4 and 5: stored clean, runs, and shows what its text says."""
+
+import re
+
+import pytest
+
+NOTEBOOK = "ranks"
+W = 4 * 6_090
+FUNCTIONS = {
+    "shift": ["shift"],
+    "broadcast": ["broadcast"],
+    "all-reduce": ["all_reduce"],
+    "film-4": ["ring_all_reduce"],
+    "server": ["worker_step", "server_step"],
+}
+
+
+def links(text):
+    """The arrows of a traffic picture in letters: {(source, target): "768 B"}."""
+    found = re.findall(r"(rank \d) ──▶ (rank \d) +([\d,.]+ \S+)", text)
+    return {(source, target): amount for source, target, amount in found}
+
+
+def test_it_is_stored_without_outputs(stored):
+    code = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert len(code) > 10
+    assert [cell.id for cell in code if cell.outputs or cell.execution_count] == []
+    assert stored.metadata.kernelspec.name == "python3"
+
+
+def test_every_cell_runs_without_error_or_warning(cells):
+    unhappy = [
+        (name, output)
+        for name, cell in cells.items()
+        for output in cell.outputs
+        if output.output_type == "error" or output.get("name") == "stderr"
+    ]
+    assert unhappy == []
+    assert all(cell.execution_count for cell in cells.values())
+
+
+def test_the_ranks_fill_copies_of_the_list_and_not_the_notebooks(printed):
+    assert printed("hello").count("seen=[0]") == 1
+    assert printed("hello").count("seen=[2]") == 1
+    assert re.search(r"^here: .*seen=\[\]$", printed("hello"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("cell", "functions"), FUNCTIONS.items())
+def test_each_part_says_whose_functions_it_used(printed, cell, functions):
+    for function in functions:
+        said = rf"^{function}: (yours|the reference( \(.+\))?)$"
+        assert re.search(said, printed(cell), re.MULTILINE)
+
+
+def test_sending_first_is_a_deadlock_of_all_ranks(printed):
+    assert "send" in printed("hang")
+    assert all(
+        f"rank {rank}" in printed("hang") or "0, 1 and 2" in printed("hang") for rank in (0, 1, 2)
+    )
+
+
+def test_after_the_broadcast_all_ranks_hold_what_rank_0_held(printed):
+    rows = re.findall(r"was (\S+), is (\S+)", printed("broadcast"))
+    assert len({before for before, _ in rows}) == 3
+    assert {after for _, after in rows} == {rows[0][0]}
+
+
+@pytest.mark.parametrize(("cell", "steps"), [("film-4", 6), ("film-3", 4)])
+def test_the_film_of_the_ring_has_all_its_steps_and_needs_no_script(cells, printed, cell, steps):
+    names = re.findall(r"^(start|(?:add|copy) \d)$", printed(cell), re.MULTILINE)
+    half = steps // 2
+    expected = [
+        "start",
+        *(f"add {i + 1}" for i in range(half)),
+        *(f"copy {i + 1}" for i in range(half)),
+    ]
+    assert names == expected
+    (html,) = (o.data["text/html"] for o in cells[cell].outputs if "data" in o)
+    assert html.count('type="radio"') == steps + 1
+    assert "<script" not in html
+    assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_each_rank_of_the_ring_sends_one_and_a_half_times_the_gradient(printed):
+    sent = re.findall(r"rank \d sent ([\d,]+) bytes, ([\d.]+) W", printed("gradient"))
+    assert len(sent) == 4
+    assert sum(int(count.replace(",", "")) for count, _ in sent) == 2 * 3 * W
+    assert {share for _, share in sent} == {"1.50"}
+    assert set(links(printed("gradient"))) == {
+        (f"rank {r}", f"rank {(r + 1) % 4}") for r in range(4)
+    }
+
+
+def test_the_servers_link_carries_two_n_w(printed):
+    assert printed("server").count("▲  23.8 KiB  ▼  23.8 KiB") == 3
+
+
+def test_server_ring_and_one_process_train_the_same_weights(printed):
+    assert float(re.search(r"moved a weight by up to (\S+)", printed("proof"))[1]) > 0.01
+    gaps = re.findall(r"(\w+): the same weights on every rank within (\S+)", printed("proof"))
+    assert [way for way, _ in gaps] == ["server", "ring"]
+    assert all(float(gap) < 1e-4 for _, gap in gaps)
+
+
+def test_the_counted_bytes_are_those_of_the_formulas(printed):
+    rows = re.findall(
+        r"^ +(\d) +([\d.]+) W +([\d.]+) W +([\d.]+) W +([\d.]+) W$", printed("count"), re.M
+    )
+    assert [row[0] for row in rows] == ["2", "3", "4"]
+    for n, *shares in [[float(number) for number in row] for row in rows]:
+        assert shares == pytest.approx([2 * n, 2 * (n - 1), 2 * n, 4 * (n - 1) / n], abs=0.01)
+
+
+def test_the_check_in_the_notebook_says_how_it_ended(printed):
+    said = r"collectives\.shift: (passed|not passed yet)$"
+    assert re.search(said, printed("your-turn").strip())
