@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -119,7 +119,7 @@ def importable(module: types.ModuleType) -> bool:
 @functools.cache
 def _found(name: str, path: tuple[str, ...]) -> str | None:
     """The file of the module ``name``, without looking at those that are imported already."""
-    places: Iterable[str] | None = path
+    places: Sequence[str] | None = path
     *packages, _ = accumulate(name.split("."), "{}.{}".format)
     for package in packages:
         spec = importlib.machinery.PathFinder.find_spec(package, places)
