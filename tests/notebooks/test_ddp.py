@@ -1,0 +1,126 @@
+"""The notebook of lessons 6 and 7 shows what its text says."""
+
+import re
+
+import pytest
+
+NOTEBOOK = "ddp"
+EXERCISES = {
+    "shards": ["shard_indices"],
+    "train-ddp": ["global_mean"],
+    "average": ["average_gradients"],
+    "timelines": ["NaiveDDP"],
+    "overlapped": ["OverlappedDDP"],
+    "bucketed": ["BucketedDDP"],
+    "uneven": ["weighted_average_gradients"],
+    "checkpoint": ["save_checkpoint", "load_checkpoint"],
+}
+WEIGHT_BYTES = 4 * 6_090
+
+
+def numbers(text):
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", text)]
+
+
+@pytest.mark.parametrize(("cell", "exercises"), EXERCISES.items())
+def test_each_exercise_says_whose_it_is(printed, cell, exercises):
+    said = [line for line in printed(cell).splitlines() if line.partition(":")[0] in exercises]
+    assert len(said) == len(exercises)
+    assert all(re.search(r": (yours|the reference( \(.+\))?)$", line) for line in said)
+
+
+def test_ranks_are_other_processes(printed):
+    lines = printed("ranks").splitlines()
+    assert len(set(re.findall(r"process (\d+)", printed("ranks")))) == 2
+    assert lines[-1] == "[(0, 2), (1, 2)]"
+
+
+def test_gradients_differ_without_ddp_and_are_one_with_it(printed):
+    without, with_ddp = (numbers(line) for line in printed("surprise").splitlines())
+    assert without[0] != without[1]
+    assert with_ddp[0] == with_ddp[1]
+
+
+def test_768_rows_on_5_ranks_are_padded_or_dropped(printed):
+    padded, dropped = (line for line in printed("shards").splitlines() if "drop_last" in line)
+    assert "[154, 154, 154, 154, 154], 770 rows, 768 different" in padded
+    assert "[153, 153, 153, 153, 153], 765 rows, 765 different" in dropped
+
+
+def test_ddp_learns_at_least_95_percent_of_the_test_digits(printed):
+    shown = re.search(r"2 ranks: ([\d.]+)% of the test digits", printed("train-ddp"))
+    assert float(shown[1]) >= 95
+    assert "equal to the last bit: True" in printed("train-ddp")
+
+
+def test_weights_are_sent_once_and_gradients_once_a_step(printed):
+    shown = printed("trace")
+    steps = 12 * 12  # epochs, and batches of 128 in 1,438 rows
+    assert f"{steps} × all_reduce of {WEIGHT_BYTES:,} B" in shown
+    assert f"  1 × broadcast of {WEIGHT_BYTES:,} B" in shown
+
+
+def test_a_fast_rank_waits_in_backward(printed):
+    part = dict(re.findall(r"rank 0, (\w+) *: +([\d.]+) ms", printed("slow-rank")))
+    assert float(part["backward"]) > 150
+    assert max(float(part["forward"]), float(part["step"])) < float(part["backward"]) / 2
+
+
+def test_the_script_was_run_by_torchrun(printed):
+    shown = re.search(r"([\d.]+)% of the test images are read right", printed("torchrun"))
+    assert float(shown[1]) >= 90
+
+
+def test_a_missing_gradient_counts_as_zero(printed):
+    assert printed("average").splitlines()[-1] == "[2.0, 2.0, 2.0]"
+
+
+@pytest.mark.parametrize("cell", ["slow-rank", "timelines", "overlapped", "bucketed"])
+def test_timelines_have_a_lane_for_each_rank(cells, printed, cell):
+    assert "rank 0" in printed(cell)
+    assert "rank 1" in printed(cell)
+    assert any("<svg" in output.data.get("text/html", "") for output in cells[cell].outputs
+               if "data" in output)  # fmt: skip
+
+
+def test_overlapping_starts_in_backward_and_buckets_are_fewer(printed):
+    found = re.findall(
+        r"(\w+) *: +(\d+) all-reduces, +(\d+) begun in backward, ([\d,]+) bytes",
+        printed("counted"),
+    )
+    (_, many, late, bytes_1), (_, as_many, early, bytes_2), (_, few, buckets, bytes_3) = found
+    assert (many, late) == ("12", "0")
+    assert (as_many, early) == ("12", "12")
+    assert (few, buckets) == ("3", "3")
+    assert bytes_1 == bytes_2 == bytes_3
+
+
+def test_all_wrappers_train_like_one_process(printed):
+    assert float(re.search(r"moved a weight by up to (\S+)", printed("proof"))[1]) > 0.01
+    gaps = re.findall(r"(\w+): on all ranks the same as one process within (\S+)", printed("proof"))
+    names = [name for name, _ in gaps]
+    assert names == ["DistributedDataParallel", "NaiveDDP", "OverlappedDDP", "BucketedDDP"]
+    assert all(float(gap) < 1e-10 for _, gap in gaps)
+
+
+def test_the_weighted_mean_is_right_and_the_plain_one_is_not(printed):
+    plain, weighted = re.findall(r"wrong by (\S+) of", printed("uneven"))
+    assert float(plain) > 0.1
+    assert float(weighted) < 1e-12
+
+
+def test_training_goes_on_from_the_checkpoint(printed):
+    assert printed("checkpoint").count("went on after epoch 1; same weights: True") == 2
+
+
+def test_the_hang_names_the_rank_that_ran_out(printed):
+    before, _, after = printed("hang").partition("with join():")
+    assert "rank 0 returned" in before.lower()
+    assert after.strip() == "['done', 'done']"
+
+
+def test_the_check_in_the_notebook_says_how_it_ended(printed):
+    assert re.search(
+        r"distributed_data_parallel\.shard_indices: (passed|not passed yet)$",
+        printed("your-turn").strip(),
+    )
