@@ -103,7 +103,7 @@ class Report:
         n, total = len(self.values), sum(self.sums)
         means = [s / c for s, c in zip(self.sums, self.counts, strict=True) if c]
         of_means = "the mean of the ranks' means: a value of a small rank counts more than others."
-        rows = sum(len(v) for v in self.values)
+        rows = sum(v.shape[0] if v.ndim else 1 for v in self.values)
         return {
             "whole_number": (
                 math.floor(self.right),

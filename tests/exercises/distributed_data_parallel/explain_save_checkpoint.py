@@ -3,6 +3,7 @@
 import os
 
 from multigpu.checking import Wrong
+from multigpu.checking.wording import count, listed
 
 from .interrupting import NOT_RANK_ZERO, content, fingerprint
 
@@ -27,20 +28,30 @@ def examine(case, folder, notes, old, wheres):
 
     ``notes`` are those of each rank (resuming.py), ``old`` the bytes of the file before, if any.
     """
-    path = case.path_in(folder)
+    examine_complete(case, folder, notes, old, wheres)
+    examine_never_missing(notes[0], old, teller(case, notes, wheres))
 
+
+def teller(case, notes, wheres):
     def wrong(mistake, expected, came, usually, rank=0):
+        kind = "Path" if case.as_path else "str"
         return Wrong(
             f"save_checkpoint.{mistake}",
-            expected=f"{expected} ({len(notes)} ranks, {type(path).__name__} {case.file})",
+            expected=f"{expected} ({count(len(notes), 'rank')}, {kind} {case.file})",
             came=came,
             usually=usually,
             where=wheres[rank],
         )
 
+    return wrong
+
+
+def examine_complete(case, folder, notes, old, wheres):
+    """Every rank saw the whole new file when it returned."""
+    path, wrong = case.path_in(folder), teller(case, notes, wheres)
     final = fingerprint(path)
     if final is None or (old is not None and content(path) == old):
-        others = ", ".join(sorted(os.listdir(folder))) or "nothing"
+        others = listed(sorted(os.listdir(folder)))
         raise wrong(
             "no_file",
             "a file at the path that was given",
@@ -58,7 +69,11 @@ def examine(case, folder, notes, old, wheres):
                 " dist.barrier() after the file has its name.",
                 rank,
             )
-    if notes[0]["gap"]:
+
+
+def examine_never_missing(note, old, wrong):
+    """``note`` of rank 0: at every moment one whole file was at the path."""
+    if note["gap"]:
         raise wrong(
             "gap_between_old_and_new",
             "at every moment the old file or the new one is at the path",
@@ -66,7 +81,7 @@ def examine(case, folder, notes, old, wheres):
             "the old file was removed or renamed first. os.replace puts the new one in its place"
             " in one step.",
         )
-    if old is not None and bytes.fromhex(notes[0]["old"]) != old:
+    if old is not None and bytes.fromhex(note["old"]) != old:
         raise wrong(
             "written_in_place",
             "the old file stays whole until the new one takes its place",

@@ -20,7 +20,7 @@ def save(learner, folder, world):
     except Refused as refused:
         if refused.status != "not_started":
             raise
-        raise Refused("not_started", "load_checkpoint.save_missing", SAVE_MISSING) from None
+        raise Refused("wrong", "load_checkpoint.save_missing", SAVE_MISSING) from None
 
 
 @exercise("distributed_data_parallel.load_checkpoint")

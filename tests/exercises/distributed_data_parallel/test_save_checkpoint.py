@@ -9,24 +9,26 @@ from multigpu.checking import exercise
 from multigpu.checking.verdicts import Refused
 
 from .explain_resumed import examine as examine_resumed
-from .explain_save_checkpoint import examine, examine_killed, in_own_words
+from .explain_save_checkpoint import examine, examine_complete, examine_killed, in_own_words
 from .resuming import CASES, load_all, save_all, save_and_die
 
 OLD = b"an older checkpoint " * 100
 
 
 def save(learner, folder, world):
-    """Save all cases, the last one over an old file, and look at the files."""
-    old = {CASES[-1].file: OLD}
-    for file, content in old.items():
-        (folder / file).write_bytes(content)
+    """Save all cases, the last one over an old file."""
+    (folder / CASES[-1].file).write_bytes(OLD)
     try:
-        answer = learner.run_ranks(save_all, str(folder), CASES, world=world)
+        return learner.run_ranks(save_all, str(folder), CASES, world=world)
     except Refused as refused:
         raise in_own_words(refused) from None
+
+
+def examine_files(folder, answer, look):
+    """Look at the file of each case."""
     for case, *notes in zip(CASES, *answer.results, strict=True):
-        examine(case, folder, notes, old.get(case.file), answer.wheres)
-    return answer
+        old = OLD if case is CASES[-1] else None
+        look(case, folder, notes, old, answer.wheres)
 
 
 def load(learner, folder, world):
@@ -36,7 +38,7 @@ def load(learner, folder, world):
     except Refused as refused:
         if refused.status != "not_started":
             raise
-        raise Refused("not_started", "save_checkpoint.load_missing", LOAD_MISSING) from None
+        raise Refused("wrong", "save_checkpoint.load_missing", LOAD_MISSING) from None
 
 
 LOAD_MISSING = """\
@@ -45,9 +47,8 @@ usually: the two are judged as a pair, because the format of the file is yours. 
 
 
 @exercise("distributed_data_parallel.save_checkpoint")
-@pytest.mark.parametrize("world", [3, 2, 4, 1])
-def test_the_file_is_complete_on_every_rank(learner, tmp_path, world):
-    save(learner, tmp_path, world)
+def test_the_file_is_complete_on_every_rank(learner, tmp_path):
+    examine_files(tmp_path, save(learner, tmp_path, 3), examine_complete)
 
 
 @exercise("distributed_data_parallel.save_checkpoint")
@@ -70,6 +71,12 @@ def was_killed(refused):
     if refused.finding is None or refused.finding.kind != "exit":
         return False
     return refused.finding.details["exit"]["status"] == -signal.SIGXFSZ
+
+
+@exercise("distributed_data_parallel.save_checkpoint")
+@pytest.mark.parametrize("world", [2, 4, 1])
+def test_at_every_moment_there_is_a_whole_file(learner, tmp_path, world):
+    examine_files(tmp_path, save(learner, tmp_path, world), examine)
 
 
 @exercise("distributed_data_parallel.save_checkpoint")
