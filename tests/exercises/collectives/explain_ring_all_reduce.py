@@ -50,8 +50,7 @@ def too_many_steps(found, wrong):
     return wrong(
         "too_many_steps",
         found,
-        "a half has a step too many. After n - 1 steps of the first half a chunk has met all ranks;"
-        " one more adds a rank twice.",
+        "a half has a step too many. Each of the two halves has n - 1 steps: range(n - 1).",
     )
 
 

@@ -22,14 +22,15 @@ def examine(training):
             examine_road(training, worker)
 
 
-def check_momentum(learner, world):
+def check_training(learner, world):
     """Tied, frozen and scalar parameters, and buffers."""
-    examine(run(learner, specimen, momentum, rows_for(world), world))
+    optimizer = momentum if world > 2 else adam
+    examine(run(learner, specimen, optimizer, rows_for(world), world))
 
 
 def check_missing_gradients(learner, world):
     """With one worker, momentum would go on moving what a step does not use, zeros or not."""
-    optimizer = adam if world > 2 else sgd
+    optimizer = momentum if world > 2 else sgd
     examine(run(learner, branches, optimizer, rows_of_two_widths(world), world))
 
 

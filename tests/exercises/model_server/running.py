@@ -9,8 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from multigpu.checking.verdicts import Refused
 from multigpu.ranks import rank_device
 
+from .stuck import in_own_words
 from .training import loss_fn, train, weights_of
 
 
@@ -96,7 +98,10 @@ class Training:
 
 
 def run(learner, model_of, optimizer_of, batches, world):
-    answer = learner.run_ranks(drive, model_of, optimizer_of, batches, world=world)
+    try:
+        answer = learner.run_ranks(drive, model_of, optimizer_of, batches, world=world)
+    except Refused as refused:
+        raise in_own_words(refused, learner.exercise.function) from None
     sides = [[side(answer, rank, step) for rank in range(world)] for step in range(len(batches))]
     return Training(model_of, optimizer_of, batches, world, sides)
 

@@ -4,13 +4,13 @@ import pytest
 
 from multigpu.checking import exercise
 
-from .pair import check_bytes, check_missing_gradients, check_momentum
+from .pair import check_bytes, check_missing_gradients, check_training
 
 
 @exercise("model_server.worker_step")
 @pytest.mark.parametrize("world", [3, 2, 4])
 def test_training_equals_one_process(learner, world):
-    check_momentum(learner, world)
+    check_training(learner, world)
 
 
 @exercise("model_server.worker_step")

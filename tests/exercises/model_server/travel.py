@@ -1,5 +1,6 @@
 """How many bytes went up to the server and down to a worker, from the trace."""
 
+from multigpu.checking.handles import spoken
 from multigpu.checking.wording import count
 
 from .models import bytes_of
@@ -23,7 +24,7 @@ def examine_road(training, side):
         if call.is_message and call.peer != 0:
             raise wrong(
                 "between_workers",
-                f"{side.name}'s {call.via} goes between two workers (rank {call.peer})",
+                f"{spoken(call)}: both are workers",
                 "the gradients of a worker go straight to the server, and the weights come straight"
                 " from it. That is what makes its link hot.",
                 where=call.place,

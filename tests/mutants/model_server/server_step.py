@@ -195,7 +195,7 @@ def sends_copies_from_before_the_step(model, optimizer):
     send_weights(before)
 
 
-@wrong("deadlock", status="hang")
+@wrong("server_step.both_receive", status="hang")
 def sends_to_the_first_worker_only(model, optimizer):
     if not workers():
         return
@@ -205,7 +205,7 @@ def sends_to_the_first_worker_only(model, optimizer):
         dist.send(p.data, 1)
 
 
-@wrong("deadlock", status="hang")
+@wrong("server_step.both_send", status="hang")
 def asks_the_first_worker_only(model, optimizer):
     if not workers():
         return
@@ -216,7 +216,7 @@ def asks_the_first_worker_only(model, optimizer):
     send_weights(model)
 
 
-@wrong("deadlock", status="hang")
+@wrong("server_step.both_receive", status="hang")
 def sends_nothing(model, optimizer):
     if not workers():
         return
@@ -465,6 +465,49 @@ def sends_and_receives_doubles(model, optimizer):
     for worker in workers():
         for p in trained(model):
             dist.send(p.data.double(), worker)
+
+
+def worker_that_gets_every_name(model, loss):
+    model.zero_grad()
+    loss.backward()
+    for p in trained(model):
+        dist.send(torch.zeros_like(p) if p.grad is None else p.grad, 0)
+    for _, p in model.named_parameters(remove_duplicate=False):
+        dist.recv(p.data, 0)
+
+
+@wrong("server_step.tied_twice")
+@beside(worker_step=worker_that_gets_every_name)
+def sends_every_name(model, optimizer):
+    if not workers():
+        return
+    mean(model)
+    optimizer.step()
+    for worker in workers():
+        for _, p in model.named_parameters(remove_duplicate=False):
+            dist.send(p.data, worker)
+
+
+def worker_that_gets_all_copies(model, loss):
+    model.zero_grad()
+    loss.backward()
+    for p in trained(model):
+        dist.send(torch.zeros_like(p) if p.grad is None else p.grad, 0)
+    for _ in workers():
+        for p in trained(model):
+            dist.broadcast(p.data, 0)
+
+
+@wrong("server_step.travels_twice")
+@beside(worker_step=worker_that_gets_all_copies)
+def broadcasts_once_per_worker(model, optimizer):
+    if not workers():
+        return
+    mean(model)
+    optimizer.step()
+    for _ in workers():
+        for p in trained(model):
+            dist.broadcast(p.data, 0)
 
 
 def worker_in_half(model, loss):

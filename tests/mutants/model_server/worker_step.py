@@ -123,14 +123,14 @@ def adds_the_new_weights(model, loss):
         p.data += arrived
 
 
-@wrong("deadlock", status="hang")
+@wrong("worker_step.both_receive", status="hang")
 def waits_for_weights_only(model, loss):
     model.zero_grad()
     loss.backward()
     receive_weights(model)
 
 
-@wrong("deadlock", status="hang")
+@wrong("worker_step.both_send", status="hang")
 def never_fetches_the_weights(model, loss):
     model.zero_grad()
     loss.backward()
