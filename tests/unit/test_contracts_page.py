@@ -8,27 +8,37 @@ from pathlib import Path
 
 import pytest
 
+from multigpu.checking.catalog import Catalog, Exercise, signature_of
+from multigpu.checking.places import Course
 from multigpu.checking.verdicts import Verdict
 from multigpu.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-FUNCTIONS = [
-    node
-    for node in ast.parse((ROOT / "solutions" / "data_parallel.py").read_text()).body
-    if isinstance(node, ast.FunctionDef)
-]
+EXERCISES = Catalog(Course(ROOT)).exercises
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
-def test_the_parameters_of_an_exercise_are_those_of_its_contract(function: ast.FunctionDef) -> None:
+def chapter_of(module: str) -> str:
+    """The section of the contracts that bears the module's name."""
     page = (REFERENCE / "contracts_exercises.inc").read_text()
-    chapter = page.partition("\ndata_parallel\n")[2].partition("\ncollectives\n")[0]
-    written = re.search(rf"^``{function.name}\((.*)\) -> ", chapter, re.MULTILINE)
-    assert written, f"no contract for {function.name}"
+    return re.split(r"\n\w+\n~+\n", page.partition(f"\n{module}\n~~~")[2])[0]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+def test_the_parameters_of_an_exercise_are_those_of_its_contract(exercise: Exercise) -> None:
+    written = re.search(
+        rf"^``{exercise.function}\((.*?)\)(?:``| -> )", chapter_of(exercise.chapter.module), re.M
+    )
+    assert written, f"no contract for {exercise.name}"
     promised = ast.parse(f"def f({written[1]}): ...").body[0]
     assert isinstance(promised, ast.FunctionDef)
-    assert [a.arg for a in promised.args.args] == [a.arg for a in function.args.args]
+    assert signature_of(promised).positional == exercise.signature.positional
+    assert signature_of(promised).keyword_only == exercise.signature.keyword_only
+
+
+def test_a_module_with_exercises_exists_for_the_contracts() -> None:
+    for module in {exercise.chapter.module for exercise in EXERCISES}:
+        assert "**Exists.**" in chapter_of(module)
 
 
 def test_the_page_names_every_room_and_nothing_else_as_existing() -> None:

@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from multigpu.checking.catalog import Catalog
 from multigpu.checking.endings import HANG_MESSAGES
+from multigpu.checking.places import Course
+from multigpu.checking.rank_endings import OF_A_FINDING
 
 ROOT = Path(__file__).parents[2]
+MODULES: dict[str, list[str]] = {}
+for exercise in Catalog(Course(ROOT)).exercises:
+    MODULES.setdefault(exercise.chapter.module, []).append(exercise.function)
 CHECKS = sorted((ROOT / "tests" / "exercises" / "data_parallel").glob("explain_*.py"))
 CHECKER = sorted((ROOT / "src" / "multigpu" / "checking").glob("*.py"))
-MUTANTS = sorted((ROOT / "tests" / "mutants" / "data_parallel").glob("*.py"))
-GENERAL = ROOT / "docs" / "messages" / "general.inc"
-BY_EXERCISE = ROOT / "docs" / "messages" / "data_parallel.inc"
+MESSAGES = ROOT / "docs" / "messages"
+GENERAL = MESSAGES / "general.inc"
+BY_EXERCISE = MESSAGES / "data_parallel.inc"
 MISTAKE = re.compile(r"[a-z]+(_[a-z0-9]+)*")
 
 
@@ -71,7 +77,7 @@ def given_by_the_checker() -> set[str]:
         for name in constants(call.args[1:2])
     }
     signals = set(re.findall(r'message_id = "(\w+)" if .* else "(\w+)"', everything(CHECKER))[0])
-    hangs = {f"hang_{kind}" for kind in HANG_MESSAGES}
+    hangs = {f"hang_{kind}" for kind in HANG_MESSAGES} | set(OF_A_FINDING)
     return hangs | signals | {name for name in first | second if MISTAKE.fullmatch(name)}
 
 
@@ -85,25 +91,48 @@ def test_every_mistake_of_an_exercise_is_explained(path: Path) -> None:
     assert given_by_checks(path) - entries(BY_EXERCISE) == set()
 
 
-def test_every_mistake_that_a_mutant_must_get_is_explained() -> None:
-    wanted = {n for p in MUTANTS for call in calls_of("wrong", p) for n in constants(call.args[:1])}
-    assert {name for name in wanted if "." in name} - entries(BY_EXERCISE) == set()
+def sources(module: str) -> list[Path]:
+    """The checks of a module, and the answers that learners could write."""
+    folders = (ROOT / "tests" / "exercises" / module, ROOT / "tests" / "mutants" / module)
+    return [path for folder in folders for path in sorted(folder.glob("*.py"))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_id_that_is_written_out_is_explained(module: str) -> None:
+    """In a check, or as what an answer must get."""
+    known = re.compile(rf"({'|'.join(MODULES[module])})\.[a-z]\w*")
+    nodes = [n for path in sources(module) for n in ast.walk(ast.parse(path.read_text()))]
+    words = constants([node for node in nodes if isinstance(node, ast.Constant)])
+    wanted = {word for word in words if known.fullmatch(word)}
+    assert wanted - entries(MESSAGES / f"{module}.inc") == set()
 
 
 def test_every_general_message_is_explained() -> None:
     given = given_by_the_checker()
     assert given >= {"signature", "syntax_error"}, "the reader of the sources is broken"
     assert given - entries(GENERAL) == set()
+    assert entries(GENERAL) - given == set()
 
 
-def test_nothing_is_explained_that_no_check_says() -> None:
-    words = set(re.findall(r"\w+", everything(CHECKS + MUTANTS)))
-    stale = {name for name in entries(BY_EXERCISE) if name.partition(".")[2] not in words}
-    assert stale | (entries(GENERAL) - given_by_the_checker()) == set()
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_explained_that_no_check_says(module: str) -> None:
+    words = set(re.findall(r"\w+", everything(sources(module))))
+    for name in entries(MESSAGES / f"{module}.inc"):
+        assert name.partition(".")[0] in MODULES[module]
+        assert name.partition(".")[2] in words
 
 
-def test_every_entry_can_be_linked_to() -> None:
-    for path in (GENERAL, BY_EXERCISE):
-        words = path.read_text()
-        for name in entries(path):
-            assert f".. _msg-{name.replace('.', '-')}:" in words
+def test_every_entry_is_there_once_and_can_be_linked_to() -> None:
+    text = "".join(path.read_text() for path in MESSAGES.glob("*.inc"))
+    labels = re.findall(r"^\.\. _msg-(.+):$", text, re.MULTILINE)
+    assert len(labels) == len(set(labels))
+    explained = {
+        name.replace(".", "-") for path in MESSAGES.glob("*.inc") for name in entries(path)
+    }
+    assert set(labels) == explained
+
+
+def test_the_page_shows_all_messages() -> None:
+    page = (ROOT / "docs" / "troubleshooting.rst").read_text()
+    shown = re.findall(r"^\.\. include:: messages/(\w+)\.inc$", page, re.MULTILINE)
+    assert shown == ["general", *MODULES]

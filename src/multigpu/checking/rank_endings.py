@@ -10,7 +10,7 @@ from multigpu.checking.verdicts import Refused, Status
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.trace import Trace
 
-OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "no_progress": "hang", "mismatch": "wrong"}
+OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "mismatch": "wrong"}
 
 
 def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace: Trace) -> None:
