@@ -12,6 +12,7 @@ from sphinx.util.docutils import SphinxDirective
 from course.element import html, text
 from course.starters import find, module_of, path_of
 
+NO_CODE = ".. code-block:: none\n\n"
 LESSON = re.compile(r"\b(?:docs)?/?lessons/(\w+)(?:\.rst)?")
 
 
@@ -23,7 +24,7 @@ def as_page_text(docstring):
 def with_literal_blocks(docstring):
     """In a module's docstring, blocks that are indented are commands and diagrams, not quotes."""
     blocks = docstring.split("\n\n")
-    marked = [f"::\n\n{block}" if block.startswith("    ") else block for block in blocks]
+    marked = [f"{NO_CODE}{block}" if block.startswith("    ") else block for block in blocks]
     return "\n\n".join(marked)
 
 
