@@ -167,8 +167,8 @@ if __name__ == "__main__":
         return rank_zero_metric(torch.arange(1.0, dist.get_rank() + 3))
 
     def uneven():
-        """Rank 0 has 4 batches, rank 1 has 2, rank 2 has none."""
-        model, batches, optimizer = training(count=4 - 2 * dist.get_rank())
+        """Rank 0 has 4 batches, rank 1 has 3, rank 2 has 2."""
+        model, batches, optimizer = training(count=4 - dist.get_rank())
         uneven_batches(model, batches, optimizer)
         return model.weight.tolist()
 
