@@ -114,12 +114,13 @@ def test_every_general_message_is_explained() -> None:
     assert entries(GENERAL) - given == set()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_is_explained_that_no_check_says(module: str) -> None:
-    words = set(re.findall(r"\w+", everything(sources(module))))
-    for name in entries(MESSAGES / f"{module}.inc"):
-        assert name.partition(".")[0] in MODULES[module]
-        assert name.partition(".")[2] in words
+def test_nothing_is_explained_that_no_check_says() -> None:
+    """One check may say the same of two modules, so the words of all of them count."""
+    words = {w for module in MODULES for w in re.findall(r"\w+", everything(sources(module)))}
+    for module, functions in MODULES.items():
+        for name in entries(MESSAGES / f"{module}.inc"):
+            assert name.partition(".")[0] in functions
+            assert name.partition(".")[2] in words
 
 
 def test_every_entry_is_there_once_and_can_be_linked_to() -> None:
