@@ -5,17 +5,17 @@ thread waits for can end: a collective that not all members have begun, a messag
 has not been called.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from multigpu.ranks.calls import Call
+from multigpu.ranks.describing import what_each_does
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.matching import Key, Matching
-from multigpu.ranks.mismatch import amount, minority
+from multigpu.ranks.mismatch import minority
 from multigpu.ranks.patterns import usually_deadlock
 from multigpu.ranks.states import RankState, open_calls
 from multigpu.ranks.threads import Threads
-from multigpu.ranks.wording import counted, listed, ordinal, ranks_in_words
+from multigpu.ranks.wording import ranks_in_words
 
 Targets = dict[Key, set[int]]  # the ranks that a call waits for
 
@@ -53,13 +53,13 @@ def deadlock_found(states: Sequence[RankState], matching: Matching) -> Finding:
         edges[rank] |= others
     ends = _ends_of_waiting(edges)
     core = [c for c in waits if c.rank in ends or over & ends & targets[c.rank, c.id]]
-    blamed = _blamed(core, targets, matching, ends=ends, over=over)
+    blamed = _blamed(core, waits, matching, targets, ends=ends, over=over)
     absent = {r for c in core if c.nth is not None for r in targets[c.rank, c.id]}
     missing = [state for state in states if state.rank in absent & ends]
     return Finding(
         "deadlock",
         tuple(sorted(blamed)),
-        "\n".join([_headline(core, targets, over & ends), *_lines(states, core, matching)]),
+        "\n".join([_headline(core, targets, over & ends), *what_each_does(states, core)]),
         usually_deadlock(core, waits, missing=missing, states=states),
         {
             "ranks": [state.to_dict() for state in states],
@@ -92,13 +92,14 @@ def _reachable(rank: int, edges: dict[int, set[int]]) -> set[int]:
 
 def _blamed(
     core: Iterable[Call],
-    targets: Targets,
+    waits: Sequence[Call],
     matching: Matching,
+    targets: Targets,
     *,
     ends: set[int],
     over: set[int],
 ) -> set[int]:
-    """Of a collective the minority, there or not there; of a message both sides.
+    """Of a collective the minority, there (or still before it) or not; of a message both sides.
 
     A message that is missing looks the same whether one side left it out or the other made one
     too many.
@@ -107,8 +108,10 @@ def _blamed(
     for call in core:
         others = targets[call.rank, call.id]
         if call.nth is not None:
-            there = matching.meeting(call).keys
-            blamed |= set(minority([list(there), sorted(others & ends)]))
+            absent = others & ends
+            there = {c.rank for c in waits if c.nth is not None and c.group == call.group} - absent
+            there |= matching.meeting(call).keys.keys()
+            blamed |= set(minority([sorted(there), sorted(absent)]))
         elif call.peer is None:  # any other may be the one that did not send
             blamed |= {call.rank} | (set(call.members) & (ends | over))
         else:
@@ -118,54 +121,11 @@ def _blamed(
 
 def _headline(core: Sequence[Call], targets: Targets, over: set[int]) -> str:
     if not over:
-        return f"{ranks_in_words(call.rank for call in core)} wait for each other for ever:"
+        ring = {call.rank for call in core}
+        wait = "wait for each other" if len(ring) > 1 else "waits for itself"
+        return f"{ranks_in_words(ring)} {wait} for ever:"
     waiting = {call.rank for call in core if over & targets[call.rank, call.id]}
     has, them = ("has", "it") if len(over) == 1 else ("have", "them")
     waits = "waits" if len(waiting) == 1 else "wait"
     who = f"{ranks_in_words(over)} {has} returned"
     return f"{who}, {ranks_in_words(waiting)} {waits} for {them} for ever:"
-
-
-def _lines(states: Sequence[RankState], core: Sequence[Call], matching: Matching) -> list[str]:
-    """What every rank does, ranks that do the same in one line."""
-    said: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for state in states:
-        for call in state.waiting_in():
-            said[_waiting(call, state, len(states))].append(state.rank)
-        if state.over:
-            said["returned", _after(state, core)].append(state.rank)
-    lines = []
-    for (verb, rest), ranks in said.items():
-        one = len(set(ranks)) == 1
-        verb += "s" if one and verb == "wait" else ""
-        rest = rest.replace("ITS", "its" if one else "their")
-        lines.append(f"  {ranks_in_words(ranks)} {verb} {rest}")
-    return lines
-
-
-def _waiting(call: Call, state: RankState, world: int) -> tuple[str, str]:
-    """`wait`, and the rest of the sentence."""
-    by = f" ({call.via})" if call.via not in ("", call.op) else ""
-    if call.op == "send":
-        rest = f"for rank {call.peer} to receive {amount(call)} with tag {call.tag}{by}"
-    elif call.op == "recv":
-        source = "any rank" if call.peer is None else f"rank {call.peer}"
-        rest = f"for a message from {source} with tag {call.tag}{by}"
-    else:
-        made = [c for c in state.calls.values() if (c.op, c.group) == (call.op, call.group)]
-        number = ordinal(1 + [c.id for c in made].index(call.id))
-        group = call.in_group(world)
-        rest = f"in ITS {number} {call.op}{by}{group}"
-    return "wait", f"{rest}, {call.place}"
-
-
-def _after(state: RankState, core: Sequence[Call]) -> str:
-    """What a rank that is over had done of what the others wait for."""
-    kinds = list(dict.fromkeys((call.op, call.group) for call in core if call.nth is not None))
-    made = [(state.own_calls(op, group), op) for op, group in kinds]
-    if not made:
-        last = state.last_call()
-        return f"after its {last.via} at {last.place}" if last else "without any call"
-    if not any(number for number, _ in made):
-        return f"without {listed(f'any {op}' for _, op in made)}"
-    return f"after {listed(counted(number, op) for number, op in made)}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from multigpu.ranks import patterns
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call
+from multigpu.ranks.describing import amount, described
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.wording import listed, ordinal, ranks_in_words
 
@@ -64,11 +65,12 @@ def collectives_differ(calls: Sequence[Call], world_size: int) -> Finding:
     assert name is not None, "the calls fit"
     first = calls[0]
     assert first.nth is not None
-    group = first.in_group(world_size)
+    group = "" if name == "members" else first.in_group(world_size)
     lines = [f"the {ordinal(first.nth + 1)} collective{group} is not the same on all ranks:"]
     for same in (same for side in sides for same in _by_place(side)):
         who = ranks_in_words(call.rank for call in same)
-        lines.append(f"  {who}: {described(same[0])}, {same[0].place}")
+        group = f" in a group of {ranks_in_words(same[0].members)}" if name == "members" else ""
+        lines.append(f"  {who}: {described(same[0])}{group}, {same[0].place}")
     return Finding(
         "mismatch",
         minority([call.rank for call in side] for side in sides),
@@ -88,29 +90,6 @@ def message_differs(send: Call, receive: Call) -> Finding:
         "the two ranks computed different sizes, or the messages are in another order on one side.",
         {"difference": "bytes", "group": send.group, "nth": None},
     )
-
-
-def described(call: Call) -> str:
-    """A collective in words: `all_reduce (sum) of 3 float32`."""
-    words = call.op
-    if call.via not in ("", call.op):
-        words += f" by {call.via}"
-    if call.op in REDUCTIONS and call.reduce:
-        words += f" ({call.reduce})"
-    if call.op not in ("barrier", "new_group"):
-        words += f" of {amount(call)}"
-    if call.op in ROOTED and call.root is not None:
-        words += f" {'from' if call.op in ('broadcast', 'scatter') else 'to'} rank {call.root}"
-    return words
-
-
-def amount(call: Call) -> str:
-    """`3 float32`, or `2 × 3 float32` with the shape where it says more."""
-    shapes = set(call.shapes)
-    if len(call.shapes) == 1 and len(call.shapes[0]) > 1:
-        return f"{call.numel:,} {call.dtype} {list(call.shapes[0])}"
-    many = f" in {len(call.shapes)} tensors" if len(call.shapes) > 1 and shapes else ""
-    return f"{call.numel:,} {call.dtype}{many}"
 
 
 def _by_place(calls: Sequence[Call]) -> list[list[Call]]:

@@ -47,6 +47,8 @@ def usually_fewer(call: Call, ranks: Sequence[int]) -> str:
             f"{ranks_in_words(ranks)} never waited for it, or it would have hung: the others do "
             "not take part."
         )
+    if call.op == "new_group":
+        return "every rank must call new_group, also those that will not be in the group."
     return "one rank left a collective out, or made one more; nobody noticed because nobody waited."
 
 

@@ -32,10 +32,10 @@ from multigpu.ranks.mismatch import (
     message_differs,
     never_received,
 )
+from multigpu.ranks.silence import no_progress_found
 from multigpu.ranks.states import RankState
 from multigpu.ranks.threads import Threads
 from multigpu.ranks.trace import Trace, TraceBuilder
-from multigpu.ranks.wording import ranks_in_words
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
 VOTE = 0.25  # seconds for the other members to show whom they agree with
@@ -166,19 +166,10 @@ class Watch:
         return replace(found, details={**found.details, "ranks": ranks})
 
     def _no_progress(self, quiet: float) -> Finding | None:
+        """Nobody has said anything for long, and why is not known."""
         if self._timeout is None or quiet < self._timeout or all(s.over for s in self._states):
             return None
-        unfinished = [state for state in self._states if not state.over]
-        busy = [state for state in unfinished if not state.waiting_in()] or unfinished
-        ranks = tuple(state.rank for state in busy)
-        return Finding(
-            "no_progress",
-            ranks,
-            f"{ranks_in_words(ranks)} said nothing for {quiet:.0f} s.",
-            "an endless loop, a lock that nobody opens, or work that needs more time than "
-            "`timeout` seconds without a collective.",
-            {"ranks": [state.to_dict() for state in self._states]},
-        )
+        return no_progress_found(self._states, quiet)
 
 
 def _inside(state: RankState) -> bool:

@@ -91,6 +91,7 @@ def test_a_message_to_itself(play):
     run.returned(1)
     found = run.look()
     assert found.ranks == (0,)
+    assert found.message.startswith("rank 0 waits for itself for ever:")
     assert "itself" in found.usually
 
 
@@ -123,6 +124,18 @@ def test_a_group_of_some_ranks_is_named_by_its_members(play):
     found = run.look()
     assert found.ranks == (1, 3)
     assert "rank 1 waits in its 1st all_reduce of the group of ranks 1 and 3" in found.message
+
+
+def test_a_rank_that_is_still_before_the_collective_is_on_the_side_of_those_who_wait(play):
+    """As in DistributedDataParallel, where one rank is done with the broadcast of the buffers."""
+    run = play(3)
+    run.all("broadcast", root=0, ranks=(0, 2), members=(0, 1, 2))
+    run.nth[1, "0"] = 1
+    run.call(0, "broadcast", root=0)
+    run.done(2, run.call(2, "broadcast", root=0))
+    run.call(2, "all_reduce")
+    run.returned(1)
+    assert run.look().ranks == (1,)
 
 
 def test_those_who_wait_for_stuck_ranks_are_not_blamed(play):

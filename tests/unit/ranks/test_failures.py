@@ -140,9 +140,23 @@ def test_silence_ends_at_the_timeout_and_blames_the_busy(play):
     found = run.look(10.0)
     assert (found.kind, found.ranks) == ("no_progress", (1,))
     assert 5.0 <= run.now - began <= 5.5
-    assert "rank 1 said nothing for 5 s" in found.message
+    assert found.message.splitlines() == [
+        "rank 1 said nothing for 5 s.",
+        "  rank 0 waits in its 1st barrier, train.py:10",
+        "  rank 2 returned without any call",
+    ]
     shown = found.with_stacks({1: 'File "train.py", line 3 in f'}).message
     assert 'rank 1 stands here:\n  File "train.py", line 3 in f' in shown
+
+
+def test_silence_of_ranks_that_all_wait(play):
+    run = play(2, timeout=5.0)
+    for rank in run.world:
+        run.call(rank, "all_reduce")
+    found = run.look(10.0)
+    assert found.ranks == (0, 1)
+    assert "ranks 0 and 1 wait in their 1st all_reduce" in found.message
+    assert "the backend cannot end" in found.usually
 
 
 def test_output_and_frames_are_progress(play):

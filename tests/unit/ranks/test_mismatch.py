@@ -54,11 +54,23 @@ def test_what_is_usually_wrong_depends_on_what_differs(play):
 
 def test_members_that_disagree_about_their_group(play):
     run = play(3)
-    run.call(0, "barrier", group="1", members=(0, 1))
-    run.call(2, "barrier", group="1", members=(0, 2))
+    run.call(0, "all_reduce", group="1", members=(0, 1))
+    run.call(2, "all_reduce", group="1", members=(0, 2))
     found = run.look()
     assert (found.kind, found.ranks) == ("mismatch", (0, 2))
+    assert "the 1st collective is not the same on all ranks" in found.message
+    assert "rank 2: all_reduce (sum) of 3 float32 in a group of ranks 0 and 2" in found.message
     assert "new_group with different lists" in found.usually
+
+
+def test_a_group_that_only_its_members_make(play):
+    run = play(3)
+    for rank in (0, 2):
+        run.done(rank, run.call(rank, "new_group"))
+    run.returned(*run.world)
+    found = run.watch.final()
+    assert found.ranks == (1,)
+    assert "every rank must call new_group" in found.usually
 
 
 def test_two_against_two_blames_both(play):
