@@ -17,12 +17,16 @@ BITS = {torch.int64: 60, torch.float64: 50}  # as far as the large numbers reach
 
 @dataclass(frozen=True)
 class Case:
-    """One call.  ``large`` numbers need all bits of their type; ``src`` is for a broadcast."""
+    """One call.  ``large`` numbers need all bits of their type; ``src`` is for a broadcast.
+
+    Another ``turn`` gives other numbers, so that a message of the call before is seen.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.int64
     large: bool = False
     src: int = 0
+    turn: int = 0
 
     @property
     def size(self):
@@ -41,7 +45,7 @@ def numbers(case, rank, world):
 
 def weights(case):
     """One for each element; neighbours have different ones."""
-    return 5 + 2 * torch.arange(case.size) % 5
+    return 5 + (2 * torch.arange(case.size) + case.turn) % 5
 
 
 def scale(case, world):
@@ -75,7 +79,8 @@ def _shares(value, unit, world):
 
 def plain(world):
     """A size that divides by the number of ranks, in each dtype; the numbers are easy to read."""
-    return [Case((2 * world,), dtype) for dtype in (torch.int64, torch.float32, torch.float64)]
+    dtypes = (torch.int64, torch.float32, torch.float64, torch.float64)
+    return [Case((2 * world,), dtype, turn=turn) for turn, dtype in enumerate(dtypes)]
 
 
 def odd(world):
