@@ -6,6 +6,7 @@ from multigpu.checking.wording import count, listed, numbered
 
 from . import team
 from .explain_early_stop_loss import RULES, close, wrong_loss
+from .stuck import in_own_words
 
 TOLD_LATE = {
     "expected": "in every step all ranks make the same calls",
@@ -17,6 +18,20 @@ STUCK = {
     "usually": "a rank that wants to stop returns at once, and the others wait for its part of the"
     " next step. In every step all ranks must learn whether any rank wants to stop.",
 }
+
+
+def explain_stuck(refused, situation):
+    """What it means here that ranks wait for ever, or do not call the same."""
+    stuck = in_own_words(
+        refused, "early_stop.stops_alone", kind="deadlock", situation=situation, **STUCK
+    )
+    return in_own_words(
+        stuck,
+        "early_stop.told_only_when_stopping",
+        kind="mismatch",
+        situation=situation,
+        **TOLD_LATE,
+    )
 
 
 class Report:

@@ -5,6 +5,7 @@ from multigpu.checking.comparing import largest_difference, same
 from multigpu.checking.wording import count, listed, numbered
 
 from . import team
+from .stuck import in_own_words
 
 STUCK = {
     "expected": "every rank takes part in every step, also when it has no batch left",
@@ -65,6 +66,16 @@ KNOWN = {
         "rank 0's gradient was sent to all ranks. Average those of all ranks.",
     ),
 }
+
+
+def explain_stuck(refused, situation):
+    """What it means here that ranks wait for ever, or do not call the same."""
+    stuck = in_own_words(
+        refused, "uneven_batches.out_of_batches", kind="deadlock", situation=situation, **STUCK
+    )
+    return in_own_words(
+        stuck, "uneven_batches.other_calls", kind="mismatch", situation=situation, **OTHER_CALLS
+    )
 
 
 def examine(batches, came, wheres):

@@ -9,8 +9,7 @@ from multigpu.checking import exercise
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks import rank_device
 
-from .explain_early_stop import STUCK, TOLD_LATE, Report
-from .stuck import in_own_words
+from .explain_early_stop import Report, explain_stuck
 from .team import LEARNING_RATE, MOMENTUM, batches_of, model
 
 LIMIT = 0.1  # a rank wants to stop when its loss is below
@@ -63,10 +62,8 @@ def check(learner, world, cases):
     try:
         answer = learner.run_ranks(drive, cases, world=world)
     except Refused as refused:
-        stuck = in_own_words(refused, "early_stop.stops_alone", kind="deadlock", **STUCK)
-        raise in_own_words(
-            stuck, "early_stop.told_only_when_stopping", kind="mismatch", **TOLD_LATE
-        ) from None
+        when = "rank 1 wants to stop in step 3" if len(cases) == 1 else ""
+        raise explain_stuck(refused, when) from None
     for batches, *results in zip(cases, *answer.results, strict=True):
         Report(batches, LIMIT, results, answer.wheres).examine()
 

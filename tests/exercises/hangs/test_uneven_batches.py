@@ -7,10 +7,10 @@ from torch.nn.utils import parameters_to_vector
 
 from multigpu.checking import exercise
 from multigpu.checking.verdicts import Refused
+from multigpu.checking.wording import listed
 from multigpu.ranks import rank_device
 
-from .explain_uneven_batches import OTHER_CALLS, STUCK, examine
-from .stuck import in_own_words
+from .explain_uneven_batches import examine, explain_stuck
 from .team import LEARNING_RATE, MOMENTUM, batches_of, model
 
 COUNTS = {
@@ -38,10 +38,8 @@ def check(learner, world, all_counts):
     try:
         answer = learner.run_ranks(drive, cases, world=world)
     except Refused as refused:
-        stuck = in_own_words(refused, "uneven_batches.out_of_batches", kind="deadlock", **STUCK)
-        raise in_own_words(
-            stuck, "uneven_batches.other_calls", kind="mismatch", **OTHER_CALLS
-        ) from None
+        held = f"the ranks hold {listed(all_counts[0])} batches" if len(all_counts) == 1 else ""
+        raise explain_stuck(refused, held) from None
     for batches, *results in zip(cases, *answer.results, strict=True):
         examine(batches, [result.value for result in results], answer.wheres)
 
