@@ -52,11 +52,12 @@ def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> li
 
 def _waiting(call: Call, state: RankState, world: int, its: str) -> str:
     by = f" ({call.via})" if call.via not in ("", call.op) else ""
+    tag = f" with tag {call.tag}" if call.tag else ""  # nearly all messages have tag 0
     if call.op == "send":
-        what = f"for rank {call.peer} to receive {amount(call)} with tag {call.tag}{by}"
+        what = f"for rank {call.peer} to receive {amount(call)}{tag}{by}"
     elif call.op == "recv":
         source = "any rank" if call.peer is None else f"rank {call.peer}"
-        what = f"for a message from {source} with tag {call.tag}{by}"
+        what = f"for a message from {source}{tag}{by}"
     else:
         made = [c.id for c in state.calls.values() if (c.op, c.group) == (call.op, call.group)]
         number = ordinal(1 + made.index(call.id))
