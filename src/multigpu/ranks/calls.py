@@ -48,6 +48,7 @@ class Call:
     line: int
     function: str
     time: float  # said just before the call
+    wanted: tuple[int, ...] = ()  # the members that a new group shall have
     waited: float | None = None  # the (first) wait began
     end: float | None = None  # a wait returned, or the call failed
     changed: bool = False  # the caller's buffer was written between start and wait
@@ -59,6 +60,7 @@ class Call:
         """The call that a `call` frame of `rank` announces."""
         known = {name: frame[name] for name in _SAID if name in frame}
         known["members"] = tuple(frame["members"])
+        known["wanted"] = tuple(frame.get("wanted", ()))
         known["shapes"] = tuple(tuple(shape) for shape in frame.get("shapes", ()))
         return cls(rank=rank, **{**_UNSAID, **known})
 
@@ -105,7 +107,7 @@ class Call:
         return "" if self.group == WORLD else f" of group {self.group!r}"
 
 
-_SAID = [field.name for field in fields(Call)][1:21]  # id ... time
+_SAID = [field.name for field in fields(Call)][1:22]  # id ... wanted
 _UNSAID: dict[str, Any] = {
     "nth": None,
     "dtype": None,

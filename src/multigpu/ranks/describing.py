@@ -15,6 +15,8 @@ def described(call: Call) -> str:
         words += f" by {call.via}"
     if call.op in REDUCTIONS and call.reduce:
         words += f" ({call.reduce})"
+    if call.wanted:
+        words += f" of {ranks_in_words(call.wanted)}"
     if call.op not in ("barrier", "new_group"):
         words += f" of {amount(call)}"
     if call.op in ROOTED and call.root is not None:
@@ -71,7 +73,7 @@ def _after(state: RankState, core: Sequence[Call]) -> str:
     made = [(state.own_calls(op, group), op) for op, group in kinds]
     if not made:
         last = state.last_call()
-        return f"after its {last.via} at {last.place}" if last else "without any call"
+        return f"after {last.via} at {last.place}" if last else "without any call"
     if not any(number for number, _ in made):
         return f"without {listed(f'any {op}' for _, op in made)}"
     return f"after {listed(counted(number, op) for number, op in made)}"

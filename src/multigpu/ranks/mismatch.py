@@ -30,6 +30,7 @@ class Difference:
 DIFFERENCES = (
     Difference("members", lambda call: call.members),
     Difference("op", lambda call: call.op),
+    Difference("wanted", lambda call: call.wanted),
     Difference("root", lambda call: call.root, lambda call: call.op in ROOTED),
     Difference("reduce", lambda call: call.reduce, lambda call: call.op in REDUCTIONS),
     Difference(
@@ -87,7 +88,7 @@ def message_differs(send: Call, receive: Call) -> Finding:
         tuple(sorted({send.rank, receive.rank})),
         f"rank {send.rank} sends {amount(send)} to rank {receive.rank}, {send.place}, "
         f"but rank {receive.rank} receives {amount(receive)}, {receive.place}.",
-        "the two ranks computed different sizes, or the messages are in another order on one side.",
+        patterns.usually_message(send, receive),
         {"difference": "bytes", "group": send.group, "nth": None},
     )
 

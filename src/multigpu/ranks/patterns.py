@@ -16,7 +16,7 @@ def usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
     """Why calls that meet may differ in `name`; `sides` are those that agree with each other."""
     calls = [call for side in sides for call in side]
     places = {(call.file, call.line) for call in calls}
-    if name == "members":
+    if name in ("members", "wanted"):
         return (
             "the ranks called new_group with different lists of ranks. Every rank must make every "
             "group, with the same list, in the same order, also those it is not in."
@@ -37,6 +37,18 @@ def usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
     return (
         "the ranks hold pieces of different sizes (uneven batches, a shorter last one). A "
         "collective needs the same size on every rank: pad, or exchange the sizes first."
+    )
+
+
+def usually_message(send: Call, receive: Call) -> str:
+    """Why a message does not fit into its receiver's buffer."""
+    if send.dtype != receive.dtype:
+        return (
+            "one side uses another dtype: torch.zeros(shape) is float32, whatever is sent. "
+            "torch.empty_like(tensor) has the tensor's dtype."
+        )
+    return (
+        "the two ranks computed different sizes, or the messages are in another order on one side."
     )
 
 

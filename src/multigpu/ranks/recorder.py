@@ -51,10 +51,12 @@ class Recorder:
         root: int | None = None,
         peer: int | None = None,
         tag: int = 0,
+        wanted: Sequence[int] = (),
     ) -> int:
         """Say that a call begins; return its number.  ``tensors`` are what this rank brings.
 
-        ``root`` and ``peer`` are global ranks.  A call that is not async blocks from here on.
+        ``root`` and ``peer`` are global ranks, ``wanted`` those that a new group shall have.
+        A call that is not async blocks from here on.
         """
         size = [tensor.numel() for tensor in tensors]
         frame = {
@@ -72,6 +74,7 @@ class Recorder:
             "root": root,
             "peer": peer,
             "tag": tag,
+            "wanted": list(wanted),
             "is_async": is_async,
             "thread": threading.get_native_id(),
             "file": origin.file,

@@ -85,7 +85,15 @@ def record_new_groups(recorder: Recorder) -> None:
         world = dist.group.WORLD
         if not isinstance(world, TracedGroup) or named.get("use_local_synchronization"):
             return make(*args, **named)
-        number = recorder.begin("new_group", world.group, [], origin=origin(), is_async=False)
+        ranks = args[0] if args else named.get("ranks")
+        number = recorder.begin(
+            "new_group",
+            world.group,
+            [],
+            origin=origin(),
+            is_async=False,
+            wanted=world.group.members if ranks is None else sorted(ranks),
+        )
         with recorder.waiting(number):
             group = make(*args, **named)
         recorder.done(number)

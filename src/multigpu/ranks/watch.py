@@ -36,6 +36,7 @@ from multigpu.ranks.silence import no_progress_found
 from multigpu.ranks.states import RankState
 from multigpu.ranks.threads import Threads
 from multigpu.ranks.trace import Trace, TraceBuilder
+from multigpu.ranks.wording import ranks_in_words
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
 VOTE = 0.25  # seconds for the other members to show whom they agree with
@@ -118,7 +119,22 @@ class Watch:
         dead = exit_found(states)
         if found and dead:
             return min(found, dead, key=lambda one: self._failures.index(one.ranks[0]))
-        return found or dead or exception_found(states, follow_ups=True)
+        return found or dead or self._failure_without_cause()
+
+    def _failure_without_cause(self) -> Finding | None:
+        """A call that failed although no rank is dead: the time limit of its group, most often."""
+        found = exception_found(self._states, follow_ups=True)
+        if found is None:
+            return None
+        rank = found.ranks[0]
+        failed = [call for call in self._states[rank].calls.values() if call.failed]
+        if not failed or self._matching.may_complete(failed[-1]):
+            return found
+        absent = ranks_in_words(self._matching.waits_for(failed[-1], over=()))
+        what = f"{failed[-1].op} at {failed[-1].place}"
+        return replace(
+            found, usually=f"{absent} had not come to the {what} of rank {rank} by then."
+        )
 
     def _compare(self, call: Call) -> None:
         """Look whether a call that has just begun fits those that it belongs to."""

@@ -79,7 +79,9 @@ def test_follow_ups_without_a_cause_are_shown_in_the_end(play):
     run = play(2)
     run.fails(0, run.call(0, "recv", peer=1), FOLLOW_UPS[4])
     began = run.now
-    assert run.look(5.0).ranks == (0,)
+    found = run.look(5.0)
+    assert found.ranks == (0,)
+    assert found.usually == "rank 1 had not come to the recv at train.py:10 of rank 0 by then."
     assert run.now - began > 0.9
 
 

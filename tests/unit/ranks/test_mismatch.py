@@ -63,6 +63,16 @@ def test_members_that_disagree_about_their_group(play):
     assert "new_group with different lists" in found.usually
 
 
+def test_groups_of_other_ranks(play):
+    run = play(3)
+    for rank, wanted in enumerate([(0, 1), (0, 1), (0, 2)]):
+        run.call(rank, "new_group", wanted=wanted, numel=0)
+    found = run.look()
+    assert found.ranks == (2,)
+    assert "rank 2: new_group of ranks 0 and 2, train.py:10" in found.message
+    assert "new_group with different lists" in found.usually
+
+
 def test_a_group_that_only_its_members_make(play):
     run = play(3)
     for rank in (0, 2):
