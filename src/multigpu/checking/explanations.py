@@ -41,6 +41,19 @@ EXPLANATIONS = (
         "the process group was destroyed before. Leave it alone: the checker takes it down.",
     ),
     (
+        r"there is no rank -?\d+ in a group",
+        "rank numbers end at world_size - 1. In a ring the next rank is (rank + 1) % world_size.",
+    ),
+    (
+        r"Invalid (destination|source) rank|Pair is not connected",
+        "a rank cannot send a message to itself, or receive one from itself.",
+    ),
+    (
+        r"offset < this->size",
+        "gloo cannot receive a message without any element from a rank that is not named. Give "
+        "recv its src.",
+    ),
+    (
         r"second time",
         "backward ran twice through one graph. Compute the outputs again, or add up the losses.",
     ),

@@ -103,14 +103,14 @@ class TracedGroup(dist.ProcessGroup):
             outputs=_tensors(arguments[filled]) if filled is not None else [],
             inputs=_tensors(arguments[brought]) if brought is not None else [],
             reduce=_reduction(options) if op in REDUCING else None,
-            root=self.group.members[root] if root is not None else None,
+            root=self._member(root) if root is not None else None,
         )
 
     def message(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """One send or receive."""
         op, from_where = MESSAGES[method], origin()
         tensors, *numbers = (*arguments, *named.values())
-        peer = None if method == "recv_anysource" else self.group.members[numbers.pop(0)]
+        peer = None if method == "recv_anysource" else self._member(numbers.pop(0))
         return self._call(
             method,
             (tensors, *arguments[1:]),
@@ -173,6 +173,13 @@ class TracedGroup(dist.ProcessGroup):
         if origin.called_by_cpp:
             _wait_when_backward_ends(traced)
         return traced
+
+    def _member(self, number: int) -> int:
+        """The global rank of a member.  Raises ValueError: a backend would wait for nobody."""
+        size = len(self.group.members)
+        if not 0 <= number < size:
+            raise ValueError(f"there is no rank {number} in a group of {size}: 0 to {size - 1}")
+        return self.group.members[number]
 
     def _can_copy(self, tensors: Sequence[torch.Tensor]) -> bool:
         """With NCCL a wait belongs to a stream, and the copy would come too early."""
