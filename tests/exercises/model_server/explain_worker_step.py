@@ -71,6 +71,12 @@ def examine_worker(training, side, examine_sending):
     expected = f"after the step {side.name} has the server's new weights"
     wrong = teller(training, side, expected)
     server = training.sides[side.step][0]
+    if side.weights.keys() != server.weights.keys():
+        raise wrong(
+            "parameters_lost",
+            f"{side.name} has no {listed(server.weights.keys() - side.weights.keys())} any more",
+            "a parameter was deleted or registered under another name. Write new numbers into it.",
+        )
     if not all_same(side.weights, server.weights):
         before = weights_before(training, side)
         stale = [n for n, w in server.weights.items() if not same(side.weights[n], w)]

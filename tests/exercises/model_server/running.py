@@ -16,7 +16,7 @@ from .stuck import in_own_words
 from .training import loss_fn, train, weights_of
 
 
-def drive(submission, model_of, optimizer_of, batches):
+def drive(submission, exercise, model_of, optimizer_of, batches):
     """Train: rank 0 is the server.  Tell after each step what this rank holds."""
     rank, world = dist.get_rank(), dist.get_world_size()
     place = rank_device() if dist.get_backend() == "nccl" else "cpu"  # gloo sends from the CPU
@@ -38,6 +38,8 @@ def drive(submission, model_of, optimizer_of, batches):
                 submission.server_step(model, optimizer)
         except Exception as error:
             error.add_note(f"in step {number} with {world - 1} worker(s)")
+            if isinstance(error, NotImplementedError) and (exercise == "worker_step") != bool(rank):
+                time.sleep(0.2)  # if the exercise itself is not written either, it says so first
             raise
         steps.append(
             {
@@ -56,7 +58,11 @@ def copies(named):
 
 
 def changed(before, now):
-    return [name for name, old in before.items() if not torch.equal(now.get(name, old), old)]
+    return [name for name, old in before.items() if not identical(now.get(name), old)]
+
+
+def identical(tensor, old):
+    return tensor is not None and tensor.dtype == old.dtype and torch.equal(tensor, old)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,9 @@ class Training:
 
 def run(learner, model_of, optimizer_of, batches, world):
     try:
-        answer = learner.run_ranks(drive, model_of, optimizer_of, batches, world=world)
+        answer = learner.run_ranks(
+            drive, learner.exercise.function, model_of, optimizer_of, batches, world=world
+        )
     except Refused as refused:
         raise in_own_words(refused, learner.exercise.function) from None
     sides = [[side(answer, rank, step) for rank in range(world)] for step in range(len(batches))]
