@@ -46,10 +46,12 @@ class Lookout:
             name = os.path.basename(target)
             raise PermissionError(f"{NOT_RANK_ZERO} {self.rank}, which writes {name}")
 
-    def before_save(self, save, what, file, *others, **options):
+    def before_save(self, save, *arguments, **options):
         """torch.save opens a file by its name without Python's noticing."""
-        self.see("open", (file, "w", 0))
-        return save(what, file, *others, **options)
+        files = [options["f"]] if "f" in options else arguments[1:2]
+        for file in files:
+            self.see("open", (file, "w", 0))
+        return save(*arguments, **options)
 
 
 def written_by(event, arguments):

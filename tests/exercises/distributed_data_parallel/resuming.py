@@ -38,11 +38,11 @@ CASES = [
 ]
 
 
-def training(kind, seed):
+def training(kind, seed, device="cpu"):
     """A model and an optimizer; all that a checkpoint holds depends on ``seed``."""
     model = Specimen(seed=seed)
     model.position.copy_(Specimen(seed=1).position)  # not in state_dict(): made, never saved
-    model = model.to(rank_device())
+    model = model.to(device)
     if kind == "SGD":
         return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     biases = [p for p in model.parameters() if p.ndim < 2]
@@ -53,20 +53,20 @@ def training(kind, seed):
 
 def train(model, optimizer, steps):
     """Do these steps of the training: all ranks use the same rows, so nothing has to be sent."""
+    device = next(model.parameters()).device
     for step in steps:
         generator = torch.Generator().manual_seed(step)
         inputs, targets = (
-            torch.randn(5, WIDTH, generator=generator, dtype=torch.float64).to(rank_device())
-            for _ in "xy"
+            torch.randn(5, WIDTH, generator=generator, dtype=torch.float64).to(device) for _ in "xy"
         )
         optimizer.zero_grad()
         mse_loss(model(inputs), targets).backward()
         optimizer.step()
 
 
-def trained_before(kind):
+def trained_before(kind, device="cpu"):
     """A training at the moment of its checkpoint; by then the learning rate has been lowered."""
-    model, optimizer = training(kind, seed=1)
+    model, optimizer = training(kind, 1, device)
     train(model, optimizer, range(BEFORE))
     for group in optimizer.param_groups:
         group["lr"] *= 0.5
@@ -87,7 +87,7 @@ def save_all(submission, folder, cases):
     rank, notes = dist.get_rank(), []
     lookout = Lookout(rank)
     for case in cases:
-        model, optimizer = trained_before(case.optimizer)
+        model, optimizer = trained_before(case.optimizer, rank_device())
         path = case.path_in(folder)
         old = open(path, "rb") if os.path.exists(path) else None  # noqa: SIM115
         with lookout.watching(path):
@@ -111,7 +111,7 @@ def save_all(submission, folder, cases):
 
 def save_and_die(submission, folder, case, bytes_written):
     """Save once more, and die while the file is written."""
-    model, optimizer = trained_before(case.optimizer)
+    model, optimizer = trained_before(case.optimizer, rank_device())
     die_after(bytes_written)
     submission.save_checkpoint(case.path_in(folder), model, optimizer, case.epoch)
 
@@ -120,7 +120,7 @@ def load_all(submission, folder, cases):
     """Load each case into a new training, go on with it, and tell what it came to."""
     notes = []
     for case in cases:
-        model, optimizer = training(case.optimizer, seed=10 + dist.get_rank())
+        model, optimizer = training(case.optimizer, 10 + dist.get_rank(), rank_device())
         objects = list(model.parameters())
         returned = submission.load_checkpoint(case.path_in(folder), model, optimizer)
         note = {
