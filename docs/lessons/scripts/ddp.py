@@ -10,7 +10,7 @@ import torch
 from torch import distributed as dist  # NEW: processes that talk to each other
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel  # NEW: averages the gradients
-from torch.utils.data import DataLoader, DistributedSampler  # NEW: gives each rank its rows
+from torch.utils.data import DataLoader, DistributedSampler  # NEW: shares rows
 
 from multigpu.data import digits
 from multigpu.training.models import SmallCNN
@@ -26,11 +26,11 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
     model.to(device)
     model = DistributedDataParallel(model)  # NEW: now all ranks have rank 0's weights
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    sampler = DistributedSampler(data.train)  # NEW: shuffles, then rank r takes every n-th row
+    sampler = DistributedSampler(data.train)  # NEW: rank r of n gets every n-th row
     rows = batch_size // dist.get_world_size()  # NEW: batch_size is the global batch
     for epoch in range(epochs):  # NEW: the next line wants the number
         sampler.set_epoch(epoch)  # NEW: without it each epoch has the same order
-        for images, labels in DataLoader(data.train, batch_size=rows, sampler=sampler):  # NEW: both
+        for images, labels in DataLoader(data.train, rows, sampler=sampler):  # NEW: both
             images = images.to(device)
             loss = F.cross_entropy(model(images), labels.to(device))
             optimizer.zero_grad()
@@ -44,7 +44,7 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
 
 
 if __name__ == "__main__":
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: meet the others
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: meet
     share = train()  # NEW: every rank must train, so this line stands outside the if
     if dist.get_rank() == 0:  # NEW: one line of output is enough
         print(f"{share:.1%} of the test images are read right")  # NEW: only on rank 0

@@ -90,11 +90,11 @@ class Trace:
         """The sends and receives of one rank, or of all."""
         return tuple(call for call in self.calls if call.is_message and rank in (None, call.rank))
 
-    def since(self, moment: float) -> "Trace":
-        """The part that began at `moment` or later, such as the last of several steps."""
+    def since(self, moment: float, *, until: float = float("inf")) -> "Trace":
+        """The part that began at `moment` or later and before `until`: one step of several."""
         return Trace(
-            (call for call in self.calls if call.time >= moment),
-            (span for span in self.spans if span.start >= moment),
+            (call for call in self.calls if moment <= call.time < until),
+            (span for span in self.spans if moment <= span.start < until),
             world_size=self.world_size,
         )
 
