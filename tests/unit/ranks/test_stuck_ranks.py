@@ -1,0 +1,189 @@
+"""Real ranks that are stuck or only slow, in the ways in which real programs are."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from multigpu.ranks import RankError, run_ranks
+
+LONG = 0.9  # seconds: longer than it takes to call a deadlock
+
+
+def one():
+    return torch.ones(1)
+
+
+def first():
+    return dist.get_rank() == 0
+
+
+def in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+# Valid programs that are silent for a while.
+
+
+def uneven_work():
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    for _ in range(2):
+        model(torch.rand(3, 4)).sum().backward()
+        time.sleep(LONG / 2 * dist.get_rank())
+
+
+def joined_inputs():
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    with model.join():
+        for _ in range(2 + dist.get_rank()):
+            model(torch.rand(3, 4)).sum().backward()
+
+
+def pool_of_threads():
+    with ThreadPoolExecutor(2) as pool:
+        started = pool.submit(dist.all_reduce, one())
+        if first():
+            time.sleep(LONG)
+        started.result()
+        dist.barrier()
+
+
+def thread_that_sends_later():
+    """The main threads wait for each other's messages, but a new thread will bring one."""
+
+    def later():
+        time.sleep(LONG)
+        dist.send(one(), 1, tag=1)
+
+    if first():
+        sender = in_a_thread(later)
+        dist.recv(one(), 1, tag=2)
+        sender.join()
+    else:
+        dist.recv(one(), 0, tag=1)
+        dist.send(one(), 0, tag=2)
+
+
+class SlowRows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, row):
+        time.sleep(LONG / 2)
+        return one()
+
+
+def data_loader():
+    for row in DataLoader(SlowRows(), num_workers=1 if first() else 0):
+        dist.all_reduce(row)
+
+
+def returned_with_work_under_way():
+    work = dist.all_reduce(one(), async_op=True)
+    if first():
+        time.sleep(LONG)
+        work.wait()
+
+
+def waiting_at_the_store():
+    store = dist.distributed_c10d._get_default_store()
+    if first():
+        time.sleep(LONG)
+        store.set("key", "value")
+    else:
+        store.get("key")
+
+
+def early_ranks_of_a_broadcast():
+    time.sleep(LONG / 2 * dist.get_rank())
+    dist.broadcast(one(), 0)
+
+
+def after_a_future():
+    future = dist.all_reduce(one(), async_op=True).get_future().then(lambda f: f.value()[0])
+    time.sleep(LONG * dist.get_rank())
+    future.wait()
+
+
+SLOW = [
+    *(uneven_work, joined_inputs, pool_of_threads, thread_that_sends_later, data_loader),
+    *(returned_with_work_under_way, waiting_at_the_store, early_ranks_of_a_broadcast),
+    after_a_future,
+]
+
+# Programs that are stuck.
+
+
+def fewer_batches():
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    for _ in range(3 - dist.get_rank()):
+        model(torch.rand(3, 4)).sum().backward()
+
+
+def stuck_in_a_pool():
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(lambda: first() and dist.all_reduce(one())).result()
+
+
+def stuck_behind_idle_threads():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(dist.barrier).result()
+        dist.recv(one(), 1 - dist.get_rank())
+
+
+def stuck_in_a_joined_thread():
+    in_a_thread(lambda: dist.recv(one(), 1 - dist.get_rank())).join()
+
+
+def objects_against_a_message():
+    if first():
+        dist.recv(one(), 1)
+    else:
+        dist.all_gather_object([None, None], "x")
+
+
+def send_first():
+    dist.send(one(), 1 - dist.get_rank())
+    dist.recv(one(), 1 - dist.get_rank())
+
+
+STUCK = [
+    *(fewer_batches, stuck_in_a_pool, stuck_behind_idle_threads, stuck_in_a_joined_thread),
+    *(objects_against_a_message, send_first),
+]
+
+
+@pytest.fixture(scope="module")
+def endings():
+    """What each program ended with; they run some at a time, for they mostly wait."""
+
+    def ending(program):
+        try:
+            run_ranks(program, 2, timeout=20.0, show=False)
+        except RankError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(SLOW + STUCK, pool.map(ending, SLOW + STUCK), strict=True))
+
+
+@pytest.mark.parametrize("program", SLOW)
+def test_a_slow_program_is_not_called_stuck(endings, program):
+    assert endings[program] is None
+
+
+@pytest.mark.parametrize("program", STUCK)
+def test_a_stuck_program_is_proven_to_be(endings, program):
+    error = endings[program]
+    assert error.kind == "deadlock"
+    assert error.ranks == (0, 1)
+    assert "test_stuck_ranks.py:" in str(error)

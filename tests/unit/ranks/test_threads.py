@@ -1,0 +1,82 @@
+"""Which threads may go on by themselves, as the system tells it."""
+
+import os
+import platform
+import queue
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from multigpu.ranks.threads import SystemThreads
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="needs Linux's /proc and its numbers of system calls",
+)
+
+
+def settled(function):
+    """The native id of a new thread that has been in ``function`` for a moment."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    return thread.native_id
+
+
+@pytest.fixture
+def threads():
+    return SystemThreads([os.getpid()])
+
+
+def test_a_thread_that_waits_on_a_lock_cannot_act(threads):
+    lock = threading.Lock()
+    lock.acquire()
+    for wait in (lock.acquire, threading.Event().wait, queue.Queue().get):
+        assert not threads.may_act(0, settled(wait))
+    lock.release()
+
+
+def test_an_idle_thread_of_a_pool_cannot_act(threads):
+    with ThreadPoolExecutor(1) as pool:
+        idle = pool.submit(threading.get_native_id).result()
+        time.sleep(0.05)
+        assert not threads.may_act(0, idle)
+
+
+def test_a_thread_that_sleeps_or_has_a_time_limit_may_act(threads):
+    for wait in (lambda: time.sleep(5), lambda: threading.Event().wait(5)):
+        assert threads.may_act(0, settled(wait))
+
+
+def test_a_thread_that_is_gone_cannot_act(threads):
+    assert not threads.may_act(0, settled(lambda: None))
+
+
+def test_a_thread_that_works_is_noticed_unless_it_is_known(threads):
+    everyone = {thread.native_id for thread in threading.enumerate()}
+    assert not threads.others_work(0, everyone)
+    end = threading.Event()
+
+    def work():
+        while not end.is_set():
+            pass
+
+    working = settled(work)
+    assert any(threads.others_work(0, everyone) for _ in range(200))
+    assert threads.may_act(0, working)
+    end.set()
+    sleeping = settled(lambda: time.sleep(5))
+    assert threads.others_work(0, everyone)
+    assert not threads.others_work(0, everyone | {working, sleeping})
+
+
+def test_of_a_process_that_is_gone_nothing_works():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not SystemThreads([child]).others_work(0, set())
+    assert not SystemThreads([child]).may_act(0, child)
