@@ -68,6 +68,7 @@ class Rank:
             answer = to_bytes(result)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             said = {**describe_exception(error), "traceback": traceback_text(error)}
+            print(end="", flush=True)  # the run may be ended as soon as this is known
             say({"phase": "raised", **said, "inside": listening.inside(error), **now()})
             return
         say({"phase": "answer"}, answer)

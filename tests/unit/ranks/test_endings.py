@@ -1,0 +1,125 @@
+"""Runs that end badly: each with its kind, the ranks to blame, and words that name the place."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from multigpu import RankError, run_ranks
+
+
+def failed(function, world_size=3, *arguments, **options):
+    with pytest.raises(RankError) as caught:
+        run_ranks(function, world_size, *arguments, show=False, **options)
+    return caught.value
+
+
+def line_of(text):
+    """The number of the line of this file that ends in a comment with this text."""
+    with open(__file__) as file:
+        return next(n for n, line in enumerate(file, 1) if line.rstrip().endswith(f"# {text}"))
+
+
+def raise_on_one():
+    dist.barrier()
+    if dist.get_rank() == 1:
+        raise ValueError("no such thing")  # raised here
+    dist.barrier()
+
+
+def test_an_exception_names_its_rank_and_its_line():
+    error = failed(raise_on_one)
+    assert (error.kind, error.ranks) == ("exception", (1,))
+    first, second = str(error).splitlines()[:2]
+    assert first == "rank 1: ValueError: no such thing"
+    assert second.startswith(f"where: test_endings.py:{line_of('raised here')} in raise_on_one: ")
+    assert "/multigpu/ranks/" not in str(error)
+    assert error.trace.collectives(rank=1)
+
+
+def test_an_exception_in_a_library_names_the_readers_line_first():
+    def add():
+        torch.nn.functional.linear(torch.ones(2, 3), torch.ones(3, 2))  # misfit
+
+    error = failed(add, 2)
+    assert (error.kind, error.ranks) == ("exception", (0, 1))
+    assert f"where: test_endings.py:{line_of('misfit')} in add" in str(error)
+
+
+def leave(how):
+    if dist.get_rank() == 2:
+        how()
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda: sys.exit(3), "rank 2 called sys.exit(3)"),
+        (lambda: os._exit(0), "rank 2 called os._exit(0)"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 2 was killed by SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "rank 2 was killed by SIGSEGV"),
+    ],
+)
+def test_a_rank_that_leaves_is_blamed(how, said):
+    error = failed(leave, 3, how)
+    assert (error.kind, error.ranks) == ("exit", (2,))
+    assert said in str(error)
+
+
+def test_a_deadlock_is_found_long_before_the_timeout():
+    def alone():
+        if dist.get_rank() != 2:
+            dist.barrier()
+
+    error = failed(alone)
+    assert (error.kind, error.ranks) == ("deadlock", (2,))
+
+
+def test_no_progress_shows_where_the_busy_rank_stands():
+    def busy():
+        if dist.get_rank() == 0:
+            while True:
+                time.sleep(0.1)  # it stands here
+        dist.barrier()
+
+    error = failed(busy, 2, timeout=1.5)
+    assert (error.kind, error.ranks) == ("no_progress", (0,))
+    assert f"test_endings.py:{line_of('it stands here')} in busy" in str(error)
+
+
+def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
+    def swapped():
+        other = 1 - dist.get_rank()
+        dist.recv(torch.zeros(1), other)  # both receive
+
+    error = failed(swapped, 2, trace=False, timeout=1.5)
+    assert (error.kind, error.ranks) == ("no_progress", (0, 1))
+    assert str(error).count(f"test_endings.py:{line_of('both receive')} in swapped") == 2
+
+
+def test_a_result_that_cannot_travel():
+    error = failed(threading.Lock, 1)
+    assert error.kind == "exception"
+    assert "this rank's result cannot be sent between processes" in str(error)
+
+
+def test_an_exception_whose_text_cannot_be_read():
+    class Odd(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def fail():
+        raise Odd
+
+    assert "Odd" in str(failed(fail, 1))
+
+
+def test_a_run_after_a_failed_one():
+    failed(raise_on_one)
+    assert run_ranks(dist.get_rank, 3, show=False) == [0, 1, 2]

@@ -1,0 +1,70 @@
+"""What ranks print: shown as it comes, with the rank in front, and kept."""
+
+import io
+import sys
+import time
+
+import pytest
+import torch.distributed as dist
+
+from multigpu import RankError, run_ranks
+
+
+def chatter():
+    print("first line of", dist.get_rank())
+    print("to the other stream", file=sys.stderr)
+    print("no newline", end="")
+
+
+def test_every_line_has_its_rank_in_front(capsys):
+    run_ranks(chatter, 2)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "2 ranks: gloo on the CPU" or "GPU" in shown[0]
+    for rank in range(2):
+        mine = [line for line in shown if line.startswith(f"rank {rank} | ")]
+        assert mine == [
+            f"rank {rank} | first line of {rank}",
+            f"rank {rank} | to the other stream",
+            f"rank {rank} | no newline",
+        ]
+
+
+def test_nothing_is_shown_if_so_asked_and_all_is_kept(capsys):
+    results = run_ranks(chatter, 2, show=False)
+    assert capsys.readouterr().out == ""
+    assert results.outputs[1] == "first line of 1\nto the other stream\nno newline"
+
+
+def test_output_is_shown_while_the_ranks_run(tmp_path, monkeypatch):
+    class Screen(io.StringIO):
+        def write(self, text):
+            if "here I am" in text:
+                (tmp_path / "seen").touch()
+            return len(text)
+
+    def wait_until_it_is_seen(path):
+        print("here I am")
+        while not path.exists():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(sys, "stdout", Screen())
+    run_ranks(wait_until_it_is_seen, 1, tmp_path / "seen", timeout=20)
+
+
+def test_what_was_printed_before_an_error_is_kept():
+    def fail():
+        chatter()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            raise ValueError
+        dist.barrier()
+
+    with pytest.raises(RankError) as caught:
+        run_ranks(fail, 2, show=False)
+    assert "first line of 0" in caught.value.outputs[0]
+    assert caught.value.outputs[1].endswith("no newline")
+
+
+def test_output_in_other_alphabets_survives_being_cut_in_pieces(capsys):
+    run_ranks(lambda: print("ü€" * 50_000), 1)
+    assert capsys.readouterr().out.splitlines()[1] == "rank 0 | " + "ü€" * 50_000

@@ -1,0 +1,164 @@
+"""What comes back from ranks that do their work, and what goes to them."""
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from multigpu import run_ranks
+
+
+class Point:
+    """A class that no rank can import by name: this file is no module of a package."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+def rank_and_world():
+    return dist.get_rank(), dist.get_world_size()
+
+
+def summed(tensor):
+    tensor = tensor * (dist.get_rank() + 1)
+    dist.all_reduce(tensor)
+    return tensor
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_results_come_in_rank_order(world_size):
+    results = run_ranks(rank_and_world, world_size, show=False)
+    assert results == [(rank, world_size) for rank in range(world_size)]
+    assert len(results) == world_size
+    assert results[-1] == (world_size - 1, world_size)
+    assert list(results[:1]) == [(0, world_size)]
+
+
+def test_the_ranks_talk_to_each_other():
+    for result in run_ranks(summed, 3, torch.ones(2), show=False):
+        assert result.tolist() == [6, 6]
+
+
+def test_a_function_that_never_communicates():
+    assert run_ranks(lambda: 5, 2, show=False) == [5, 5]
+
+
+def test_objects_of_the_callers_own_classes_go_there_and_come_back():
+    (point,) = run_ranks(lambda p: Point(p.x + 1), 1, Point(1), show=False)
+    assert type(point) is Point
+    assert point.x == 2
+
+
+def test_a_parameter_comes_back_as_one():
+    (weight,) = run_ranks(lambda: torch.nn.Linear(2, 2).weight, 1, show=False)
+    assert isinstance(weight, torch.nn.Parameter)
+    assert weight.requires_grad
+
+
+def test_a_large_result():
+    results = run_ranks(lambda: torch.full((4_000_000,), float(dist.get_rank())), 2, show=False)
+    assert [result.sum().item() for result in results] == [0, 4e6]
+
+
+def test_ranks_stand_where_the_caller_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("A_NAME_OF_THIS_TEST", "there")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "module_of_this_test.py").write_text("NUMBER = 7\n")
+
+    def look():
+        import module_of_this_test
+
+        return os.getcwd(), os.environ["A_NAME_OF_THIS_TEST"], module_of_this_test.NUMBER
+
+    assert run_ranks(look, 1, show=False) == [(str(tmp_path), "there", 7)]
+
+
+def test_ranks_know_what_torchrun_tells_them_too():
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    results = run_ranks(lambda: [os.environ[name] for name in names], 2, show=False)
+    assert results == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_of_an_operator(threads):
+    assert run_ranks(torch.get_num_threads, 2, threads=threads, show=False) == [threads] * 2
+
+
+def test_ranks_draw_different_random_numbers():
+    assert len(set(run_ranks(lambda: random.random(), 3, show=False))) == 3
+
+
+def test_runs_side_by_side_do_not_disturb_each_other():
+    def run(number):
+        return [r[0].item() for r in run_ranks(summed, 2, torch.tensor([number]), show=False)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(8))) == [[3 * number] * 2 for number in range(8)]
+
+
+def test_the_trace_has_the_calls_of_every_rank_and_is_empty_where_none_was_asked_for():
+    traced = run_ranks(summed, 2, torch.ones(3), show=False).trace
+    for rank in range(2):
+        (call,) = traced.collectives(rank)
+        assert (call.op, call.bytes) == ("all_reduce", 12)
+    plain = run_ranks(summed, 2, torch.ones(3), trace=False, show=False)
+    assert plain[1].tolist() == [3, 3, 3]
+    assert len(plain.trace) == 0
+
+
+def test_the_caller_may_have_forked():
+    run_ranks(rank_and_world, 1, show=False)
+    code = """
+        import os
+        from multigpu import run_ranks
+        assert run_ranks(lambda: 1, 1, show=False) == [1]
+        pid = os.fork()
+        assert run_ranks(lambda: 2, 1, show=False) == [2]
+        if pid == 0:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert run_ranks(lambda: 3, 1, show=False) == [3]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import multigpu, sys; multigpu.run_ranks; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((rank_and_world, 0), "world_size=0: give how many ranks"),
+        ((rank_and_world, "4"), "world_size='4': give how many ranks"),
+        ((rank_and_world, True), "world_size=True: give how many ranks"),
+        ((7, 4), "fn=7: give the function itself, without calling it"),
+        ((rank_and_world, 2, threading.Lock()), "cannot be sent between processes: .*lock"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_value_and_what_to_do(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        run_ranks(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": 0}, "timeout=0: give seconds"),
+        ({"threads": 0}, "threads=0: give how many threads"),
+        ({"memory": "1 XB"}, "memory='1 XB': write it like"),
+        ({"backend": "mpi"}, 'backend=\'mpi\': "gloo" and "nccl" are possible'),
+    ],
+)
+def test_wrong_options_are_refused_with_the_value_and_what_to_do(options, said):
+    with pytest.raises(ValueError, match=said):
+        run_ranks(rank_and_world, 2, **options)
