@@ -85,6 +85,6 @@ def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
     elif failed[0].status == "checker_fault":
         out.print("This is a fault of the checker and not yours. Please report it.")
     elif failed[0].status == "not_started":
-        out.print("read the task: multigpu next", style="dim")
+        out.print(f"read the task: multigpu next {failed[0].exercise}", style="dim")
     else:
         out.print(f"stuck? multigpu hint {failed[0].exercise}", style="dim")

@@ -55,12 +55,11 @@ def indented(text: str) -> Text:
 def show_verdicts(verdicts: Iterable[Verdict], out: Console) -> None:
     """Each verdict on a line, with its explanation below it."""
     for verdict in verdicts:
-        checks = f"{verdict.passed} of {verdict.total} checks passed  {verdict.seconds:.1f} s"
-        status = (verdict.status, LOOKS[verdict.status][2])
-        exercise = (verdict.exercise, "bold")
-        out.print(
-            Text.assemble(mark(verdict.status), " ", exercise, "  ", status, (f"  {checks}", "dim"))
-        )
+        name = Text.assemble(mark(verdict.status), " ", (verdict.exercise, "bold"))
+        line = name + Text.assemble("  ", (verdict.status, LOOKS[verdict.status][2]))
+        count = f"{verdict.passed} of {verdict.total} checks passed  {verdict.seconds:.1f} s"
+        too_long = out.is_terminal and line.cell_len + 2 + len(count) > out.width
+        out.print(line + Text(f"\n  {count}" if too_long else f"  {count}", "dim"))
         if verdict.message:
             out.print()
             show_message(verdict, out)
@@ -92,7 +91,9 @@ def show_row(label: str, text: str, out: Console, *, style: str = "") -> None:
 def show_beside(start: Text, text: Text, out: Console) -> None:
     """``text`` after ``start``; in a terminal its further lines begin below its first."""
     width = min(out.width, WIDTH) - start.cell_len
-    lines = text.wrap(out, width) if out.is_terminal else [text]
+    inner = len(text.plain) - len(text.plain.lstrip())
+    deeper = inner + 2 if inner else 0  # the rest of an item in a list stands below its words
+    lines = text.wrap(out, width - deeper) if out.is_terminal else [text]
     for number, line in enumerate(lines):
         line.rstrip()
-        out.print((Text(" " * start.cell_len) if number else start) + line)
+        out.print((Text(" " * (start.cell_len + deeper)) if number else start) + line)
