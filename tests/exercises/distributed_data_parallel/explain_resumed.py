@@ -8,6 +8,7 @@ import torch
 
 from multigpu.checking import Wrong, describe
 from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.wording import count
 
 from .resuming import AFTER, BEFORE, train, trained_before, training
 
@@ -24,8 +25,8 @@ def examine(function, case, saved, loaded, wheres):
         def wrong(mistake, came, usually, where=wheres[rank]):
             return Wrong(
                 f"{function}.{mistake}",
-                expected=f"training goes on on every rank from epoch {case.epoch}"
-                f" ({case.optimizer}, {len(loaded)} ranks), as if never stopped",
+                expected=f"every rank goes on from epoch {case.epoch} as if training had never"
+                f" stopped ({case.optimizer}, {count(len(loaded), 'rank')})",
                 came=came,
                 usually=usually,
                 where=where,
@@ -52,12 +53,11 @@ def examine_model(rank, note, right, loaded, wrong):
         )
     parameters = [n for n, _ in training("SGD", seed=1)[0].named_parameters()]
     saved_value = right["tensors"][name].value
-    if came.shape == saved_value.shape and torch.allclose(
-        came.double(), saved_value.double(), 1e-3
-    ):
+    away = apart(came, saved_value)
+    if away < 1e-3 * saved_value.abs().max():
         raise wrong(
             "rounded",
-            f"{found}, only nearly",
+            f"on rank {rank}, {name} is up to {away:.1g} away from what was saved",
             "the numbers were saved with fewer digits, or as float32. Keep their dtype.",
         )
     if all(n in lost for n in parameters):
@@ -89,6 +89,13 @@ def lost_in(note, right):
         for name, saved in right["tensors"].items()
         if name != "position" and not torch.equal(tensors[name].value, saved.value)
     ]
+
+
+def apart(came, saved):
+    """The largest difference of two tensors."""
+    if came.shape != saved.shape:
+        return float("inf")
+    return (came.double() - saved.double()).abs().max().item()
 
 
 def examine_epoch(rank, came, epoch, wrong):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 PAUSE = 0.1  # seconds: long enough for another rank to return, if nothing makes it wait
-NOT_RANK_ZERO = "only rank 0 may write, and this is rank"
+NOT_RANK_ZERO = "only rank 0 may"
 
 
 class Lookout:
@@ -44,7 +44,7 @@ class Lookout:
         if target is not None and os.path.dirname(target) == os.path.dirname(self.path):
             self.path = None
             name = os.path.basename(target)
-            raise PermissionError(f"{NOT_RANK_ZERO} {self.rank}, which writes {name}")
+            raise PermissionError(f"rank {self.rank} writes {name}; {NOT_RANK_ZERO}")
 
     def before_save(self, save, *arguments, **options):
         """torch.save opens a file by its name without Python's noticing."""
