@@ -1,0 +1,27 @@
+"""Mistakes with messages that a backend answers badly, or not at all."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from multigpu.ranks import RankError, run_ranks
+
+
+def drop_the_handle():
+    own, received = torch.ones(3), torch.empty(3)
+    dist.isend(own, 1 - dist.get_rank())
+    dist.recv(received, 1 - dist.get_rank())
+    return received.tolist()
+
+
+def test_a_send_whose_handle_is_dropped_arrives_and_stays_open():
+    results = run_ranks(drop_the_handle, 2, show=False)
+    assert results == [[1.0, 1.0, 1.0]] * 2
+    assert [call.is_open for call in results.trace.messages(0)] == [True, False]
+
+
+@pytest.mark.parametrize("peer", [2, -1])
+def test_a_rank_that_the_group_does_not_have_is_an_error(peer):
+    with pytest.raises(RankError, match=f"there is no rank {peer} in a group of 2") as caught:
+        run_ranks(lambda: dist.recv(torch.empty(1), peer), 2, show=False)
+    assert caught.value.kind == "exception"
