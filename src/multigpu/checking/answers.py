@@ -35,7 +35,8 @@ class RankAnswer:
 
     ``results[r]`` is what the drive returned on rank r, ``wheres[r]`` the line from which the
     exercise's function returned last there, ``outputs[r]`` what rank r printed.  ``trace`` has
-    every call of ``torch.distributed`` that any rank made.
+    every call of ``torch.distributed`` that any rank made.  ``memory[r]`` is the most that rank r's
+    tensors held at once, in bytes, if the run had a limit.
     """
 
     results: list[Any]
@@ -43,6 +44,7 @@ class RankAnswer:
     wheres: list[str]
     outputs: list[str]
     seconds: float
+    memory: list[int] | None = None
 
     @property
     def where(self) -> str:

@@ -71,7 +71,10 @@ class Learner:
         of it is traced.  Otherwise as ``run``: an answer and a clean end of every rank, or Refused.
         Where ranks got stuck or disagree the exception has a ``finding``, so that a check which
         knows more can catch it and say so.
+
+        ``memory="1 MiB"`` limits the tensors of each rank and measures them.
         """
+        limits = {"cpu": self.limits.cpu * max(1.0, world / 2)} | limits
         request = self._request(limits, ranks=world, memory=memory)
         report, blob = self._ask(request, by_value(drive, arguments))
         endings = self._endings(report, request)
@@ -87,6 +90,7 @@ class Learner:
             wheres=[ending.where for ending in endings],
             outputs=[ending.output for ending in endings],
             seconds=report["seconds"],
+            memory=[e.phases["memory"]["peak"] for e in endings] if memory is not None else None,
         )
         self.answers.append(answer)
         return answer

@@ -18,6 +18,7 @@ from multigpu.checking.raised import describe_exception
 from multigpu.checking.request import Request
 from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
+from multigpu.gpus.memory import parse_bytes
 from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.member import Say, limit
 from multigpu.ranks.rank import Listening, now
@@ -82,6 +83,8 @@ def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
         result = drive(submission, *place.given, *arguments)
     except BaseException as error:  # sys.exit and KeyboardInterrupt too
         tracer.stop()
+        with contextlib.suppress(Exception):  # the learner's code may have closed it
+            print(end="", flush=True)  # the run may be ended as soon as this is known
         said = {**describe_exception(error), **notes(tracer), **now()}
         say({"phase": "raised", **said, "inside": say.inside(error)})
         return
@@ -118,7 +121,15 @@ def group(request: Request, rank: int, store: str, say: Say) -> Iterator[Place]:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
     join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, say=say)
-    yield Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
+    place = Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
+    if request.memory is None:
+        yield place
+        return
+    from multigpu.ranks.memory import limited_memory
+
+    with limited_memory(parse_bytes(request.memory), rank=rank) as peak:
+        yield place
+        say({"phase": "memory", "peak": peak()})
 
 
 def notes(tracer: Tracer) -> dict[str, Any]:

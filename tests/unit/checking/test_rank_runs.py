@@ -162,3 +162,24 @@ def test_ranks_draw_different_random_numbers_each_time_the_same(run_ranks):
     first, second = (run_ranks(RIGHT, drive).results for _ in range(2))
     assert first == second
     assert len({numbers[0] for numbers in first}) == len({numbers[1] for numbers in first}) == 3
+
+
+MIB = 2**20
+HOLDS_MEMORY = """
+def average(tensor):
+    held = [torch.zeros(2**18) for _ in range(dist.get_rank() + 1)]  # 1 MiB each
+"""
+
+
+def test_the_memory_of_each_rank_can_be_measured(run_ranks):
+    answer = run_ranks(HOLDS_MEMORY, memory="8 MiB")
+    assert [peak // MIB for peak in answer.memory] == [1, 2, 3]
+    assert run_ranks(HOLDS_MEMORY).memory is None
+
+
+def test_a_rank_that_passes_its_limit_of_memory_is_named(run_ranks):
+    with pytest.raises(Refused) as refused:
+        run_ranks(HOLDS_MEMORY, memory="2.5 MiB")
+    assert refused.value.status == "crash"
+    assert "rank 2: OutOfMemoryError" in refused.value.message
+    assert "distributed_data_parallel.py:5 in average" in refused.value.message
