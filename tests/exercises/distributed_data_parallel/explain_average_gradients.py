@@ -4,49 +4,8 @@ from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
+from .known_means import KNOWN, from_one_rank
 from .one_process import added, mistaken
-
-OUT_OF_STEP = (
-    "a gradient that is None was skipped on one rank, while other ranks wait for it. Its part is"
-    " zeros."
-)
-
-# By mistake: what the gradient is, and which code usually does that.
-KNOWN = {
-    "summed": (
-        "the sum over all ranks",
-        "all_reduce adds up. Divide by dist.get_world_size(), which is {n} here.",
-    ),
-    "divided_twice": (
-        "the mean divided by {n} once more",
-        "it was divided twice, for example before the all-reduce and after it.",
-    ),
-    "divided_by_users": (
-        "the sum divided by the number of ranks that have one",
-        "a rank that has none counts as zero: divide by the number of all ranks.",
-    ),
-    "divided_by_2": (
-        "the sum divided by 2",
-        "there are {n} ranks here: divide by dist.get_world_size(), not by a fixed number and not"
-        " by the number of the other ranks.",
-    ),
-    "not_averaged": (
-        "this rank's own gradient",
-        "the result is in another tensor and was not put into .grad; or an asynchronous call was"
-        " not waited for.",
-    ),
-    "only_divided": (
-        "this rank's own gradient divided by {n}",
-        "it was divided, but the sum over the ranks is not in .grad; or an asynchronous call was"
-        " not waited for.",
-    ),
-    "of_one_rank": (
-        "the gradient of rank {rank} alone",
-        "one rank's gradient was copied to the others. A mean needs those of all.",
-    ),
-    "multiplied": ("{n} times the sum", "it was reduced twice."),
-    "largest": ("the largest one of all ranks", "ReduceOp.MAX is not a sum."),
-}
 
 
 class Report:
@@ -118,14 +77,15 @@ class Report:
         )
 
     def wrong_mean(self, name, rank, expected, came, parts):
-        known = self.from_one_rank(name, parts) | mistaken(parts, rank)
+        everywhere = [own["gradients"].get(name) for own in self.results]
+        known = from_one_rank(everywhere, parts) | mistaken(parts, rank)
         mistake, _, other = (recognise(came, known) or "other_gradient").partition(" ")
         what, usually = KNOWN.get(mistake) or (
             f"another tensor, which {largest_difference(came, added(parts) / self.n)}",
             "gradients of different parameters were mixed: do all ranks go through them in the"
             " same order?",
         )
-        words = {"n": self.n, "rank": other}
+        words = {"n": self.n, "ranks": numbered("rank", range(self.n)), "rank": other}
         wrong = [n for n, came in self.results[rank]["gradients"].items() if self.is_wrong(n, came)]
         more = f", and so {'are' if wrong[2:] else 'is'} {listed(wrong[1:], most=3)}"
         return self.wrong(
@@ -138,13 +98,3 @@ class Report:
     def is_wrong(self, name, came):
         total = added([own[name] for own in self.gradients])
         return total is not None and (came is None or not same(came.value, total / self.n))
-
-    def from_one_rank(self, name, parts):
-        """The gradient of one rank, if all ranks have it."""
-        came = [own["gradients"].get(name) for own in self.results]
-        return {
-            f"of_one_rank {j}": part
-            for j, part in enumerate(parts)
-            if self.n > 1 and part is not None
-            if all(tensor is not None and same(tensor.value, part) for tensor in came)
-        }

@@ -1,9 +1,9 @@
 """What is wrong with an answer to ``distributed_data_parallel.BucketedDDP``."""
 
-from multigpu.checking.comparing import factor_between, recognise, same
 from multigpu.checking.specimens import WIDTH
-from multigpu.checking.wording import count, listed, times
+from multigpu.checking.wording import count, listed
 
+from .buckets import cuts, described
 from .explain_training import Report, agrees
 from .explain_travel import calls_of, examine_overlap
 from .one_process import added
@@ -138,7 +138,7 @@ class Bucketed(Report):
                 "first_layers_first",
                 "the gradients of the last layers travel first",
                 f"with bucket_bytes={limit} rank {rank} sent {listed(sent)} bytes, in the order of"
-                f" the layers. From the last to the first layer they are {listed(sizes[::-1])}",
+                f" the layers. From the last to the first layer they are {listed(sizes)}",
                 "backward begins with the last layer. Make the buckets from"
                 " reversed(list(module.parameters())).",
                 step=step,
@@ -148,7 +148,9 @@ class Bucketed(Report):
 
     def wrong_number(self, step, rank, calls, sizes, limit):
         before, after = (len(cut) for cut in cuts(sizes, limit))
-        wanted = f"{before}" if before == after else f"{before} (or {after}, if it closes later)"
+        wanted = count(before, "bucket")
+        if after != before:
+            wanted += f" (or {after}, if they are closed later)"
         sent = sum(call.bytes for call in calls)
         mistake, usually = "wrong_number_of_buckets", (
             "a size is numel() * element_size() bytes, and a bucket is closed where bucket_bytes is"
@@ -171,38 +173,9 @@ class Bucketed(Report):
         return self.wrong(
             mistake,
             f"with bucket_bytes={limit} and gradients of {listed(sizes)} bytes, from the last to"
-            f" the first, there are {wanted} buckets, each in one collective",
+            f" the first: {wanted}, each in one collective",
             f"rank {rank} made {count(len(calls), 'collective')} with"
             f" {listed(call.bytes for call in calls)} bytes",
             usually,
             step=step,
         )
-
-
-def cuts(sizes, limit):
-    """The two ways to cut sizes into buckets: closed before the overflow, and after it."""
-    before, after = [], []
-    for size in sizes:
-        if not before or sum(before[-1]) + size > limit:
-            before.append([])
-        before[-1].append(size)
-        if not after or sum(after[-1]) > limit:
-            after.append([])
-        after[-1].append(size)
-    return [before, after]
-
-
-def described(came, parts):
-    """What came in place of the sum of one rank's own gradients."""
-    if came is None:
-        return "None"
-    total = added(parts)
-    if total is None:
-        return "no zeros, although this rank did not use it"
-    factor = factor_between(came.value, total)
-    if factor is not None:
-        return f"{times(factor)} that"
-    known = {f"that of pass {i + 1} alone": p for i, p in enumerate(parts) if p is not None}
-    if same(came.value, total):
-        return "that"
-    return recognise(came.value, known) or "another tensor"

@@ -10,56 +10,15 @@ from multigpu.checking.wording import count, listed, numbered
 
 from .explain_start import examine_start
 from .explain_travel import examine_waits
+from .known_means import KNOWN, OUT_OF_STEP, from_one_rank
 from .one_process import mistaken, train
-
-# By mistake: what the gradient is, and which code usually does that.
-KNOWN = {
-    "summed": (
-        "{n} times the mean: the sum over {ranks}",
-        "all_reduce adds up. Divide by dist.get_world_size(), which is {n} here. What is divided"
-        " while an all-reduce is on its way is overwritten by its result.",
-    ),
-    "divided_twice": (
-        "the mean divided by {n} once more",
-        "it was divided twice, for example before the all-reduce and after it.",
-    ),
-    "divided_by_2": (
-        "the sum divided by 2",
-        "there are {n} ranks here: divide by dist.get_world_size(), not by a fixed number and not"
-        " by the number of the other ranks.",
-    ),
-    "divided_by_users": (
-        "the sum divided by the number of ranks that used it",
-        "a rank that did not use it counts as zero: divide by the number of all ranks.",
-    ),
-    "not_averaged": (
-        "this rank's own gradient",
-        "it was never sent, or the result was not put into .grad.",
-    ),
-    "only_divided": (
-        "this rank's own gradient divided by {n}",
-        "it was divided, but the sum over the ranks is not in .grad.",
-    ),
-    "of_one_rank": (
-        "the gradient of rank {rank} alone",
-        "one rank's gradient was copied to the others. A mean needs those of all.",
-    ),
-    "multiplied": (
-        "{n} times the sum over {ranks}",
-        "it was reduced twice. A tied parameter has two names, parameters() gives it once.",
-    ),
-    "largest": ("the largest one of all ranks", "ReduceOp.MAX is not a sum."),
-}
 
 
 class Report:
     """What training with one wrapper came to on every rank, and what is wrong with it."""
 
     function: str  # the wrapper's name
-    OUT_OF_STEP = (
-        "a gradient that is None was skipped on one rank, while other ranks wait for it. Its part"
-        " is zeros."
-    )
+    OUT_OF_STEP = OUT_OF_STEP
 
     def __init__(self, world, case, results, answer):
         self.n, self.case, self.results = world, case, results
@@ -117,7 +76,8 @@ class Report:
             )
         if came.get(name) is None:
             raise self.missing(step, rank, name, expected, parts)
-        known = self.from_one_rank(step, name, parts) | mistaken(parts, rank)
+        everywhere = [self.note(step, other)["gradients"].get(name) for other in range(self.n)]
+        known = from_one_rank(everywhere, parts) | mistaken(parts, rank)
         known |= self.known_besides(step, rank, name)
         mistake, _, other = (recognise(came[name].value, known) or "other_gradient").partition(" ")
         if mistake in ("not_averaged", "only_divided") and self.n > 1:
@@ -131,16 +91,6 @@ class Report:
             usually.format(**words),
             step=step,
         )
-
-    def from_one_rank(self, step, name, parts):
-        """The gradient of one rank, if all ranks have it."""
-        came = [self.note(step, rank)["gradients"].get(name) for rank in range(self.n)]
-        return {
-            f"of_one_rank {j}": part
-            for j, part in enumerate(parts)
-            if self.n > 1 and part is not None
-            if all(tensor is not None and same(tensor.value, part) for tensor in came)
-        }
 
     def words_for(self, mistake, right, came):
         return KNOWN.get(mistake) or (
@@ -173,20 +123,18 @@ class Report:
     def explain_own(self, step, rank, wrong):
         """A gradient is still this rank's own: why?"""
         trained = list(self.right[step].gradients)
-        moved = [
-            f"step {s + 1}: {listed(self.note(s, rank)['moved'], most=3)}"
-            for s in range(len(self.right))
-            if self.note(s, rank)["moved"]
-        ]
-        if moved:
-            raise self.wrong(
-                "weights_averaged",
-                "the ranks average their gradients, and no weight changes before the step",
-                f"the gradients of rank {rank} are still its own, and weights changed during"
-                f" backward or sync_gradients ({listed(moved, most=2)})",
-                "a hook on a parameter is called with the parameter, not with its gradient. Send"
-                " parameter.grad.",
-            )
+        for later in range(len(self.right)):
+            moved = self.note(later, rank)["moved"]
+            if moved:
+                raise self.wrong(
+                    "weights_averaged",
+                    "the ranks average their gradients, and no weight changes before the step",
+                    f"the gradients of rank {rank} are still its own, and {listed(moved, most=3)}"
+                    " changed during backward or sync_gradients",
+                    "a hook on a parameter is called with the parameter, not with its gradient."
+                    " Send parameter.grad.",
+                    step=later,
+                )
         if len(wrong) < len(trained):
             raise self.some_own(step, rank, wrong)
 

@@ -66,7 +66,7 @@ def examine_overlap(report, step, rank):
             " one in a hook: parameter.register_post_accumulate_grad_hook.",
             step=step,
         )
-    blocking = [call for call in calls if blocks(call, backward_ends, report.results[rank])]
+    blocking = [call for call in calls if blocks(call, last_ready, report.results[rank])]
     if blocking:
         raise report.wrong(
             "blocks_backward",
@@ -79,8 +79,8 @@ def examine_overlap(report, step, rank):
         )
 
 
-def blocks(call, backward_ends, result):
+def blocks(call, last_ready, result):
     """Whether the thread that runs backward was held up by this call."""
     held_up = call.waited if call.is_async else call.time
-    in_backward = held_up is not None and held_up < backward_ends
+    in_backward = held_up is not None and held_up < last_ready
     return in_backward and call.thread == result["thread"]

@@ -9,7 +9,8 @@ from multigpu.checking.specimens import Specimen
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks import rank_device
 
-from .explain_average_gradients import OUT_OF_STEP, Report
+from .explain_average_gradients import Report
+from .known_means import OUT_OF_STEP
 from .training import OUT_OF_STEP_KINDS
 
 DTYPES = (torch.float64, torch.float32)

@@ -421,3 +421,35 @@ class a_thread_that_sends(Wrapper):
         while self.count:
             self.done.get()
             self.count -= 1
+
+
+@right
+class waits_when_backward_is_over(nn.Module):
+    """As PyTorch's own: a callback at the end of backward waits."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.handles = []
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor, src=0)
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self.hook)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def hook(self, p):
+        if not self.handles:
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)
+        p.grad.div_(dist.get_world_size())
+        self.handles.append(dist.all_reduce(p.grad, async_op=True))
+
+    def finish(self):
+        for handle in self.handles:
+            handle.wait()
+        self.handles = []
+
+    def sync_gradients(self):
+        pass
