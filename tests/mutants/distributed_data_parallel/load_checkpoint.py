@@ -95,12 +95,31 @@ def forgets_the_optimizer(path, model, optimizer):
     return state["epoch"]
 
 
+@wrong("load_checkpoint.rounded")
+def through_half_the_digits(path, model, optimizer):
+    state = torch.load(path)
+    weights = state["model"].items()
+    model.load_state_dict({n: t.float() if t.is_floating_point() else t for n, t in weights})
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]
+
+
+@wrong("load_checkpoint.other_numbers")
+def the_tied_weights_mixed_up(path, model, optimizer):
+    state = torch.load(path)
+    model.load_state_dict(state["model"])
+    with torch.no_grad():
+        model.encode.bias.copy_(state["model"]["decode.bias"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]
+
+
 @wrong("load_checkpoint.optimizer_lost")
 def loads_into_a_new_optimizer(path, model, optimizer):
     state = torch.load(path)
     model.load_state_dict(state["model"])
-    optimizer = type(optimizer)(model.parameters(), lr=0.1)
-    optimizer.load_state_dict(torch.load(path)["optimizer"]) if False else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.state.update(state["optimizer"]["state"])
     return state["epoch"]
 
 

@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import shutil
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -123,6 +124,14 @@ def renames_after_the_barrier(path, model, optimizer, epoch):
     dist.barrier()
     if dist.get_rank() == 0:
         os.replace(f"{path}.new", path)
+
+
+@wrong("save_checkpoint.returned_too_early")
+def waits_until_there_is_a_file(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        write(everything(model, optimizer, epoch), path)
+    while not os.path.exists(path):
+        time.sleep(0.01)
 
 
 @wrong("deadlock", status="hang")
@@ -301,6 +310,14 @@ def whole_objects(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         write((model, optimizer, epoch), path)
     dist.barrier()
+
+
+@right
+def a_barrier_that_names_who_is_missing(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(obj=everything(model, optimizer, epoch), f=os.fsencode(path).decode() + ".tmp")
+        pathlib.Path(f"{path}.tmp").rename(path)
+    dist.monitored_barrier()
 
 
 @right

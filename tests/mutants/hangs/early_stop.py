@@ -246,6 +246,37 @@ def takes_the_collective_away(model, batches, optimizer, should_stop):
     return len(batches)
 
 
+def train_and_divide_by(divisor, model, batches, optimizer, should_stop, clear=True):
+    for step, (inputs, targets) in enumerate(batches, 1):
+        if clear:
+            optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= divisor
+        optimizer.step()
+        if reduced(should_stop(loss.item())):
+            return step
+    return len(batches)
+
+
+@wrong("early_stop.only_added")
+def never_divides(model, batches, optimizer, should_stop):
+    return train_and_divide_by(1, model, batches, optimizer, should_stop)
+
+
+@wrong("early_stop.asked_about_another_loss")
+def a_fixed_divisor(model, batches, optimizer, should_stop):
+    return train_and_divide_by(2, model, batches, optimizer, should_stop)
+
+
+@wrong("early_stop.gradients_never_cleared")
+def never_clears(model, batches, optimizer, should_stop):
+    world = dist.get_world_size()
+    return train_and_divide_by(world, model, batches, optimizer, should_stop, clear=False)
+
+
 @wrong("early_stop.returned_nothing")
 def breaks_and_forgets(model, batches, optimizer, should_stop):
     for batch in batches:

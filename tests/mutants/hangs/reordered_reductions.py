@@ -104,6 +104,22 @@ def rank_zeros_order(tensors):
 
 
 @right
+def one_coalesced_call(tensors):
+    if tensors:
+        with dist._coalescing_manager():
+            for name in sorted(tensors):
+                dist.all_reduce(tensors[name])
+
+
+@right
+def functional_collectives(tensors):
+    from torch.distributed import _functional_collectives as functional
+
+    for name in sorted(tensors):
+        tensors[name].copy_(functional.all_reduce(tensors[name], "sum", dist.group.WORLD))
+
+
+@right
 def one_flat_tensor(tensors):
     if not tensors:
         return

@@ -201,6 +201,16 @@ def a_fixed_divisor(model, batches, optimizer):
         optimizer.step()
 
 
+@wrong("refused_name")
+def joins_as_ddp_does(model, batches, optimizer):
+    ddp = nn.parallel.DistributedDataParallel(model)
+    with ddp.join():
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(ddp(inputs), targets).backward()
+            optimizer.step()
+
+
 @right
 def asks_in_every_step_who_has_a_batch(model, batches, optimizer):
     step = 0
