@@ -393,3 +393,26 @@ def over_rank_zero(tensor):
     dist.send(tensor, 0)
     dist.recv(received, 0)
     return received
+
+
+@right
+def asks_the_group_itself(tensor):
+    group = dist.group.WORLD
+    if group.size() == 1:
+        return tensor.clone()
+    received = torch.empty_like(tensor)
+    sending = group.send([tensor], right_of(), 0)
+    group.recv([received], left_of(), 0).wait()
+    sending.wait()
+    return received
+
+
+@right
+def without_autograd(tensor):
+    with torch.inference_mode():
+        if size() == 1:
+            return tensor.clone()
+        received = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        handles = [dist.irecv(received, src=left_of(), tag=7)]
+        handles.append(dist.isend(tensor, dst=right_of(), tag=7))
+        return received if [handle.wait() for handle in handles] else None

@@ -564,3 +564,64 @@ def with_flags(model, loss):
         if p.grad is not None:
             dist.send(p.grad, 0)
     receive_weights(model)
+
+
+def server_of_lists(model, optimizer):
+    """Objects from each worker, and objects to all of them."""
+    size = dist.get_world_size()
+    if size == 1:
+        return
+    sums = [torch.zeros_like(p) for p in model.parameters()]
+    for worker in range(1, size):
+        arrived = [None]
+        dist.recv_object_list(arrived, src=worker)
+        for total, gradient in zip(sums, arrived[0]):
+            if gradient is not None:
+                total += gradient
+    for p, total in zip(model.parameters(), sums):
+        p.grad = total / (size - 1) if p.requires_grad else None
+    optimizer.step()
+    weights = [p.detach() for p in model.parameters()]
+    dist.scatter_object_list([None], [weights] * size, src=0)
+
+
+@right
+@beside(server_step=server_of_lists)
+def with_lists_of_objects(model, loss):
+    model.zero_grad()
+    loss.backward()
+    dist.send_object_list([[p.grad for p in model.parameters()]], dst=0)
+    weights = [None]
+    dist.scatter_object_list(weights, None, src=0)
+    for p, w in zip(model.parameters(), weights[0]):
+        p.data[...] = w
+
+
+def server_with_groups(model, optimizer):
+    workers = range(1, dist.get_world_size())
+    if not workers:
+        return
+    groups = [dist.new_group([0, worker]) for worker in workers]
+    for p in trained(model):
+        p.grad = torch.zeros_like(p)
+        for worker, group in zip(workers, groups):
+            arrived = torch.empty_like(p)
+            dist.broadcast(arrived, src=worker, group=group)
+            p.grad += arrived / len(workers)
+    optimizer.step()
+    for p in trained(model):
+        for group in groups:
+            dist.broadcast(p.data, src=0, group=group)
+
+
+@right
+@beside(server_step=server_with_groups)
+def in_a_group_of_two(model, loss):
+    workers = range(1, dist.get_world_size())
+    group = [dist.new_group([0, worker]) for worker in workers][dist.get_rank() - 1]
+    loss.backward()
+    for p in trained(model):
+        dist.broadcast(gradient(p), src=dist.get_rank(), group=group)
+        p.grad = None
+    for p in trained(model):
+        dist.broadcast(p.data, src=0, group=group)
