@@ -51,10 +51,11 @@ class Progress:
             written = exercise.function in written_in(source, module, self.course)
         except (SyntaxError, ValueError):
             return "written"
-        if not written and noted.get("status") != "hang":  # broken starters do, when first checked
-            return "starter"
-        if noted.get("fingerprint") != fingerprint(source, exercise.function):
-            return "written" if written else "starter"
+        checked = noted.get("fingerprint") == fingerprint(source, exercise.function)
+        if not written:  # a starter that is broken code may have been checked as it is
+            return "failed" if checked and noted["status"] in ("hang", "wrong") else "starter"
+        if not checked:
+            return "written"
         return "pass" if noted["status"] == "pass" else "failed"
 
     def note(self, verdicts: Iterable[Verdict]) -> None:

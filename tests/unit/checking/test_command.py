@@ -390,3 +390,20 @@ def test_a_file_in_the_place_of_a_folder(command, course):
     code, printed = command("check", "split", "--submission", str(file))
     assert code == 1
     assert f"{file} is a file. Name the folder that it is in: {file.parent}\n" in printed
+
+
+def test_broken_code_to_mend_is_checked_and_shown_as_it_is(command, course):
+    (course.solutions / "broken").mkdir()
+    for folder in (course.solutions, course.solutions / "broken"):
+        shutil.copy(COURSE.solutions / folder.relative_to(course.solutions) / "hangs.py", folder)
+    assert command("reset", "hangs", "--yes")[0] == 0
+    assert "    rank_zero_metric     Return" in command("list")[1]
+    code, out = command("check", "rank_zero_metric")
+    assert (code, "rank_zero_metric  hang" in out) == (1, True)
+    assert "✗ rank_zero_metric     does not pass yet: " in command("list")[1]
+    shutil.copy(course.solutions / "hangs.py", course.exercises)
+    assert "rank_zero_metric     not checked as it is now: " in command("list")[1]
+    assert command("check", "rank_zero_metric")[0] == 0
+    assert "✓ rank_zero_metric     done: " in command("list")[1]
+    assert command("reset", "rank_zero_metric", "--yes")[0] == 0
+    assert "    rank_zero_metric     Return" in command("list")[1]

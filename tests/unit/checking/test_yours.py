@@ -6,6 +6,7 @@ import pytest
 
 from multigpu.checking import yours
 from multigpu.checking.places import Course
+from multigpu.checking.starters import starter_for
 from multigpu.checking.yours import yours_or_reference
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -141,3 +142,19 @@ def test_a_check_that_cannot_run_is_an_error(course, monkeypatch):
     monkeypatch.chdir(course.root)
     with pytest.raises(RuntimeError, match="exit code 2"):
         yours.check("data_parallel.splitt")
+
+
+@pytest.mark.usefixtures("no_check")
+def test_broken_code_as_it_was_handed_out_is_not_yours(course):
+    broken = course.broken("hangs").read_text(encoding="utf-8")
+    (course.exercises / "hangs.py").write_text(broken, encoding="utf-8")
+    answer = yours_or_reference("hangs.early_stop", course=course)
+    assert (answer.whose, answer.reason) == ("the reference", "yours is not written yet")
+
+
+@pytest.mark.usefixtures("no_check")
+def test_a_class_of_which_no_method_is_written_is_not_yours(course):
+    starter = starter_for("distributed_data_parallel", course)
+    (course.exercises / "distributed_data_parallel.py").write_text(starter, encoding="utf-8")
+    answer = yours_or_reference("distributed_data_parallel.BucketedDDP", course=course)
+    assert (answer.whose, answer.reason) == ("the reference", "yours is not written yet")
