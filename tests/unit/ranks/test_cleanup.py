@@ -1,0 +1,165 @@
+"""Whatever ends a run, no process and no file of it is left."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+PROGRAM = """
+    import os, subprocess, sys, time
+    import torch
+    import torch.distributed as dist
+    from multigpu import RankError, run_ranks
+
+    def returns():
+        dist.barrier()
+
+    def fails():
+        if dist.get_rank() == 1:
+            raise ValueError
+        dist.barrier()
+
+    def hangs():
+        if dist.get_rank() == 1:
+            dist.barrier()
+
+    def waits():
+        print("waiting", flush=True)
+        time.sleep(1000)
+
+    def leaves_a_process():
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        dist.barrier()
+
+    def works():
+        leaves_a_process()
+        for _ in range(3):
+            dist.all_reduce(torch.ones(10))
+            time.sleep(0.02)
+
+    def attempt(fn):
+        try:
+            run_ranks(fn, 2)
+        except (RankError, KeyboardInterrupt) as error:
+            print(type(error).__name__)
+        print("over", flush=True)
+
+"""
+
+
+class Caller:
+    """A program that calls ``run_ranks``, and the processes that come from it."""
+
+    def __init__(self, code, folder):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM) + code],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TMPDIR": str(folder)},
+        )
+
+    def says(self, text):
+        """Read its output up to a line with this text."""
+        return any(text in line for line in self.process.stdout)
+
+    def family(self, of):
+        """The living processes that were started in its name and are ``of`` forkserver or not."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                mine = process.environ().get("TMPDIR") == str(self.folder)
+                if mine and process.status() != psutil.STATUS_ZOMBIE and of(process):
+                    found.append(process)
+        return found
+
+    def ranks(self):
+        """Its ranks, their leader, and what ranks have started."""
+        servers = psutil.Process(self.process.pid).children()
+        known = {self.process.pid, *(server.pid for server in servers)}
+        return self.family(lambda process: process.pid not in known)
+
+    def leftovers(self):
+        """What is there some time after its end: processes and files."""
+        deadline = time.monotonic() + 30
+        while (left := self.family(lambda _: True)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return left, list(self.folder.iterdir())
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    callers = []
+
+    def start(code):
+        callers.append(Caller(code, tmp_path / str(len(callers))))
+        return callers[-1]
+
+    yield start
+    for caller in callers:
+        caller.close()
+
+
+@pytest.mark.parametrize("ending", ["returns", "fails", "hangs", "leaves_a_process"])
+def test_nothing_is_left_when_the_call_returns(start, ending):
+    caller = start(f"attempt({ending}); time.sleep(1000)")
+    assert caller.says("over")
+    assert caller.ranks() == []
+    assert list(caller.folder.iterdir()) == []
+
+
+def test_the_server_ends_with_the_program(start):
+    caller = start("attempt(returns)")
+    assert caller.says("over")
+    assert caller.leftovers() == ([], [])
+
+
+def test_ctrl_c_ends_the_ranks(start):
+    caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
+    assert caller.says("waiting")
+    assert caller.ranks()
+    caller.process.send_signal(signal.SIGINT)
+    assert caller.says("KeyboardInterrupt")
+    assert caller.says("over")
+    assert caller.ranks() == []
+    assert caller.says("over")  # and the next run works
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, number):
+    callers = [start("while True: attempt(works)") for _ in range(4)]
+    for caller in callers:
+        time.sleep(random.uniform(0, 1.5))
+        caller.process.kill()
+    for caller in callers:
+        assert caller.leftovers() == ([], [])
+
+
+@pytest.mark.parametrize("generation", ["server", "leader", "rank"])
+def test_nothing_is_left_when_another_process_is_killed(start, generation):
+    caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
+    assert caller.says("waiting")
+    parents = [psutil.Process(caller.process.pid)]
+    for _ in range(("server", "leader", "rank").index(generation) + 1):
+        parents = [child for parent in parents for child in parent.children()]
+    parents[0].kill()
+    if generation == "server":  # the run can do without it
+        assert caller.ranks()
+        caller.process.send_signal(signal.SIGINT)
+    assert caller.says("over")
+    assert caller.says("over")  # the next run works
+    caller.close()
+    assert caller.leftovers() == ([], [])

@@ -1,0 +1,90 @@
+"""A limit for the memory of each rank, and the peak that was reached."""
+
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from multigpu import RankError, run_ranks
+
+KIB = 1024
+
+# With a GPU PyTorch's own allocator counts, which rounds up.
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="counts storages on the CPU")
+
+
+def peak_of(function, *arguments):
+    (peak,) = run_ranks(function, 1, *arguments, memory="1 MiB", show=False).memory
+    return peak
+
+
+def test_no_peak_is_measured_unless_there_is_a_limit():
+    assert run_ranks(lambda: torch.ones(8), 2, show=False).memory is None
+
+
+def test_every_rank_has_its_own_peak():
+    def allocate():
+        torch.ones(KIB * (dist.get_rank() + 1), dtype=torch.uint8)
+
+    assert run_ranks(allocate, 3, memory=8 * KIB, show=False).memory == [KIB, 2 * KIB, 3 * KIB]
+
+
+def test_views_cost_nothing_and_keep_all_of_their_storage():
+    def views():
+        small = torch.ones(KIB, dtype=torch.uint8).view(32, 32)[0, :1]
+        other = torch.ones(KIB, dtype=torch.uint8)
+        return small.item() + other[0].item()
+
+    assert peak_of(views) == 2 * KIB
+
+
+def test_what_is_dropped_counts_no_more():
+    def one_after_the_other():
+        for _ in range(5):
+            torch.ones(KIB, dtype=torch.uint8)
+
+    assert peak_of(one_after_the_other) == KIB
+
+
+def test_arguments_count_and_so_do_the_tensors_of_other_threads():
+    def in_a_thread(tensor):
+        kept = []
+        thread = threading.Thread(target=lambda: kept.append(tensor.clone()))
+        thread.start()
+        thread.join()
+
+    assert peak_of(in_a_thread, torch.ones(KIB, dtype=torch.uint8)) == 2 * KIB
+
+
+def test_gradients_count():
+    def backward():
+        weight = torch.ones(KIB, requires_grad=True)
+        (weight * 2).sum().backward()
+        return weight.grad is not None
+
+    assert peak_of(backward) >= 2 * 4 * KIB
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_the_rank_that_passes_its_limit_gets_an_out_of_memory_error(trace):
+    def pile_up():
+        pile = []
+        dist.barrier()
+        for _ in range(8 * dist.get_rank()):
+            pile.append(torch.ones(256 * KIB, dtype=torch.uint8))
+        dist.barrier()
+
+    with pytest.raises(RankError, match=r"OutOfMemoryError: .*Tried to allocate 256") as caught:
+        run_ranks(pile_up, 2, memory="1 MiB", trace=trace, timeout=10, show=False)
+    assert (caught.value.kind, caught.value.ranks) == ("exception", (1,))
+
+
+def test_an_out_of_memory_error_can_be_caught_and_the_memory_is_there_again():
+    def try_twice():
+        try:
+            torch.ones(2 * KIB, dtype=torch.uint8)
+        except torch.OutOfMemoryError:
+            return len(torch.ones(KIB, dtype=torch.uint8))
+
+    assert run_ranks(try_twice, 1, memory=KIB, show=False) == [KIB]
