@@ -56,11 +56,19 @@ def wrong_loss(report, rank, step, loss):
     for mistake, (rule, like, usually) in RULES.items():
         if close(team.train(batches, rule).losses[step][rank], loss):
             return report.wrong(mistake, rank, f"{found} {own:.6g}: as after {like}", usually)
+    if step:
+        return report.wrong(
+            "other_weights",
+            rank,
+            f"{found} {own:.6g}, with the weights that it should have by then",
+            "an earlier step went wrong. A step is: backward, average over all ranks,"
+            " optimizer.step(), once per batch.",
+        )
     return report.wrong(
         "asked_about_another_loss",
         rank,
         f"{found} {own:.6g}",
-        "it was computed in another way, or the weights had gone wrong before.",
+        "it was computed in another way than mse_loss(model(inputs), targets).",
     )
 
 

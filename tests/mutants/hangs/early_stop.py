@@ -266,7 +266,7 @@ def never_divides(model, batches, optimizer, should_stop):
     return train_and_divide_by(1, model, batches, optimizer, should_stop)
 
 
-@wrong("early_stop.asked_about_another_loss")
+@wrong("early_stop.other_weights")
 def a_fixed_divisor(model, batches, optimizer, should_stop):
     return train_and_divide_by(2, model, batches, optimizer, should_stop)
 
