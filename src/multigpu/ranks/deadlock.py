@@ -109,7 +109,7 @@ def _blamed(
         others = targets[call.rank, call.id]
         if call.nth is not None:
             absent = others & ends
-            there = {c.rank for c in waits if c.nth is not None and c.group == call.group} - absent
+            there = {c.rank for c in waits if c.nth is not None and c.group == call.group}
             there |= matching.meeting(call).keys.keys()
             blamed |= set(minority([sorted(there), sorted(absent)]))
         elif call.peer is None:  # any other may be the one that did not send

@@ -30,7 +30,8 @@ def test_it_is_found_between_half_a_second_and_one_and_a_half_after_the_last_wor
         run.returned(1)
         began = run.now
         assert run.look().kind == "deadlock"
-        assert 0.5 <= run.now - began <= 1.5
+        first = 0.5 if root is None else 1.0  # the data may still be on its way to some
+        assert first <= run.now - began <= 1.5
 
 
 def test_a_collective_that_only_one_rank_calls(play):
@@ -290,6 +291,25 @@ def test_receives_from_any_rank_that_are_all_used_up(play):
     assert "rank 0 waits for a message from any rank" in found.message
 
 
+def test_one_send_too_many_for_the_receives_from_any_rank(play):
+    run = play(2)
+    number = run.call(0, "recv", peer=None)
+    run.done(1, run.call(1, "send", peer=0))
+    run.done(0, number, source=1)
+    run.call(1, "send", peer=0)
+    run.returned(0)
+    assert run.look().kind == "deadlock"
+
+
+def test_who_receives_from_any_rank_waits_for_those_that_can_still_send(play):
+    run = play(4)
+    run.call(1, "recv", peer=None)
+    run.call(2, "recv", peer=3)
+    run.call(3, "recv", peer=2)
+    run.returned(0)
+    assert run.look().ranks == (2, 3)
+
+
 def test_a_send_after_receives_from_any_rank(play):
     run = play(3)
     number = run.call(0, "recv", peer=None)
@@ -349,4 +369,26 @@ def test_a_wait_that_ends_after_the_first_thread_saw_the_end(play):
         run.wait(rank, numbers[rank], thread=HELPER)
         run.done(rank, numbers[rank])
         run.wait(rank, numbers[rank])
+    assert run.look(50.0) is None
+
+
+def test_a_thread_goes_on_after_such_a_wait_while_another_is_blocked(play):
+    run = play(2)
+    number = run.start(0, "recv", peer=1, tag=1)
+    run.start(1, "send", peer=0, tag=1)
+    run.wait(0, number, thread=HELPER)
+    run.done(0, number)
+    run.wait(0, number, thread=HELPER)
+    run.call(0, "recv", peer=1)
+    run.returned(1)
+    assert run.look(50.0) is None
+
+
+def test_a_rank_that_is_slow_to_notice_that_its_part_is_over(play):
+    run = play(3)
+    number = run.start(0, "broadcast", root=0)
+    run.wait(0, number)
+    run.say(0, phase="completed", id=number)
+    run.call(1, "recv", peer=0)
+    run.call(2, "recv", peer=0)
     assert run.look(50.0) is None
