@@ -1,4 +1,8 @@
-"""What is wrong with an answer to ``distributed_data_parallel.global_mean``, in its numbers."""
+"""What is wrong with an answer to ``distributed_data_parallel.global_mean``, in its numbers.
+
+``hangs.rank_zero_metric`` has a table like this one, for values that every rank has: each chapter's
+checks stand by themselves, because they travel into the ranks together.
+"""
 
 import math
 
