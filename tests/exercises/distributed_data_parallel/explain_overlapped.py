@@ -12,19 +12,27 @@ class Overlapped(Report):
     def steps_of_examination(self):
         return *super().steps_of_examination(), self.examine_travel
 
+    def examine_writes(self, step, rank):
+        if self.n > 1 and len(calls_of(self, step, rank)) > len(self.right[step].gradients):
+            raise self.wrong_number(step, rank)
+        super().examine_writes(step, rank)
+
     def examine_travel(self, step, rank):
         """One all-reduce per trainable parameter, and started during backward."""
         if self.n == 1:  # there is nobody to send to
             return
-        trained, calls = len(self.right[step].gradients), calls_of(self, step, rank)
-        if len(calls) != trained:
-            raise self.wrong(
-                "wrong_number_of_collectives",
-                f"{count(trained, 'all-reduce')} in a step, one per trainable parameter",
-                f"{len(calls)} on rank {rank}",
-                "a tied parameter has two names and one gradient, and frozen ones have none."
-                " module.parameters() gives each parameter once.",
-                step=step,
-            )
+        if len(calls_of(self, step, rank)) != len(self.right[step].gradients):
+            raise self.wrong_number(step, rank)
         if "one_by_one" in self.case.how:
             examine_overlap(self, step, rank)
+
+    def wrong_number(self, step, rank):
+        trained = len(self.right[step].gradients)
+        return self.wrong(
+            "wrong_number_of_collectives",
+            f"{count(trained, 'all-reduce')} in a step, one per trainable parameter",
+            f"{len(calls_of(self, step, rank))} on rank {rank}",
+            "a tied parameter has two names and one gradient, and frozen ones have none."
+            " module.parameters() gives each parameter once.",
+            step=step,
+        )

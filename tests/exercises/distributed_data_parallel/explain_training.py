@@ -9,7 +9,7 @@ from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .explain_start import examine_start
-from .explain_travel import examine_waits
+from .explain_travel import examine_waits, examine_writes
 from .known_means import KNOWN, OUT_OF_STEP, from_one_rank
 from .one_process import mistaken, train
 
@@ -44,10 +44,14 @@ class Report:
 
     def steps_of_examination(self):
         """What is looked at after each step, one after the other, on all ranks."""
-        return self.examine_waits, self.examine_gradients, self.examine_weights
+        travel = self.examine_waits, self.examine_writes
+        return *travel, self.examine_gradients, self.examine_weights
 
     def examine_waits(self, step, rank):
         examine_waits(self, step, rank)
+
+    def examine_writes(self, step, rank):
+        examine_writes(self, step, rank)
 
     def note(self, step, rank):
         """What the drive wrote down in one step on one rank."""

@@ -46,6 +46,23 @@ def examine_waits(report, step, rank):
     )
 
 
+def examine_writes(report, step, rank):
+    """Nothing was written into a tensor between the start of its all-reduce and the wait for it."""
+    calls = calls_of(report, step, rank)
+    written = [call for call in calls if call.changed]
+    if written:
+        raise report.wrong(
+            "written_on_the_way",
+            "nobody writes into a tensor from the start of its all-reduce until it was waited for",
+            f"on rank {rank} this happened to {len(written)} of {count(len(calls), 'all-reduce')},"
+            f" among them the one of {written[0].place}",
+            "the gradients were divided too early; or handles of the step before are still in the"
+            " list, and go along with a division. The result arrives at any moment until wait(), so"
+            " what is written before may or may not count. Write after wait(), and empty the list.",
+            step=step,
+        )
+
+
 def examine_overlap(report, step, rank):
     """Only what the last gradient belongs to may start after it."""
     note, calls = report.note(step, rank), calls_of(report, step, rank)

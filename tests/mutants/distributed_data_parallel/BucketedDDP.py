@@ -189,6 +189,14 @@ class all_after_backward(Wrapper):
         pass
 
 
+@wrong("BucketedDDP.not_averaged")
+class works_for_one_step_only(Wrapper):
+    def reset(self):
+        self.next = getattr(self, "next", 0)
+        self.ready = set()
+        self.sent = []
+
+
 @wrong("BucketedDDP.starts_late")
 class the_first_bucket_only(Wrapper):
     def hook(self, p):

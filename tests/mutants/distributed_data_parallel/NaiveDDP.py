@@ -399,6 +399,21 @@ class gathers_and_takes_the_mean(nn.Module):
 
 
 @right
+class starts_with_coalesced_broadcasts(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        everything = [t.detach() for t in (*module.parameters(), *module.buffers())]
+        dist._broadcast_coalesced(dist.group.WORLD, everything, 250 * 2**20, 0)
+
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@right
 class through_rank_0(Wrapper):
     def sync_gradients(self):
         n = dist.get_world_size()

@@ -62,7 +62,7 @@ class sums(Wrapper):
         self.handles.append(dist.all_reduce(p.grad, async_op=True))
 
 
-@wrong("OverlappedDDP.summed")
+@wrong("OverlappedDDP.written_on_the_way")
 class divides_before_it_has_arrived(Wrapper):
     def hook(self, p):
         self.handles.append(dist.all_reduce(p.grad, async_op=True))
@@ -83,6 +83,17 @@ class divides_twice(Wrapper):
         for p in self.module.parameters():
             if p.grad is not None:
                 p.grad /= dist.get_world_size()
+
+
+@wrong("OverlappedDDP.written_on_the_way")
+class never_clears_its_list(Wrapper):
+    def hook(self, p):
+        self.handles.append((p, dist.all_reduce(p.grad, async_op=True)))
+
+    def sync_gradients(self):
+        for p, handle in self.handles:
+            handle.wait()
+            p.grad /= dist.get_world_size()
 
 
 @wrong("OverlappedDDP.never_waited")
