@@ -87,7 +87,7 @@ class ForkServer:
             for _ in range(2):  # the old one may have been killed
                 server = cls._running()
                 with contextlib.suppress(OSError):
-                    socket.send_fds(server.connection, [b"run"[:1]], [theirs.fileno()])
+                    socket.send_fds(server.connection, [b"1"], [theirs.fileno()])
                     return ours
             words = server.last_words()
         ours.close()
@@ -105,6 +105,14 @@ class ForkServer:
         if cls._server is None:
             cls._server = Server("multigpu.ranks.forkserver")
         return cls._server
+
+    @classmethod
+    def stop(cls) -> None:
+        """End the server.  The next run starts another one."""
+        with cls._lock:
+            if cls._server is not None and cls._owner == os.getpid():
+                cls._server.close()
+            cls._server = None
 
     @classmethod
     def last_words(cls) -> str:
