@@ -35,8 +35,8 @@ def usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
             ".float(), .half()). Every rank must bring the same dtype."
         )
     return (
-        "the ranks hold pieces of different sizes (uneven batches, a shorter last one). A "
-        "collective needs the same size on every rank: pad, or exchange the sizes first."
+        "the ranks hold pieces of different sizes (uneven batches, a shorter last one): pad, or "
+        "exchange the sizes first. Or they take the same tensors in different orders."
     )
 
 
