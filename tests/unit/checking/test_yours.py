@@ -77,6 +77,18 @@ def test_a_function_that_passes_is_yours_and_one_that_does_not_is_not(course):
     assert broadcast.whose == "the reference"
 
 
+def test_a_helper_named_like_one_of_the_reference_is_not_taken_for_an_exercise(course):
+    source = (ROOT / "solutions" / "distributed_data_parallel.py").read_text("utf-8")
+    helpers = "\n\n\ndef _groups(parameters):\n    return [parameters]\n"
+    shard_indices = source[
+        source.index("def shard_indices") : source.index("def average_gradients")
+    ]
+    path = course.exercises / "distributed_data_parallel.py"
+    path.write_text(f"import torch\n\n\n{shard_indices}{helpers}", encoding="utf-8")
+    answer = yours_or_reference("distributed_data_parallel.shard_indices", course=course)
+    assert (answer.whose, answer.reason) == ("yours", "")
+
+
 def test_verdicts_come_from_one_run_until_the_file_changes(course, monkeypatch):
     runs = []
 
