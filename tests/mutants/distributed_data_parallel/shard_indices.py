@@ -78,7 +78,9 @@ def ranks_with_different_numbers(
 def fills_up_once(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = order_of(num_samples, seed + epoch, shuffle)
     missing = -num_samples % world_size
-    order = order[: num_samples - num_samples % world_size] if drop_last else order + order[:missing]
+    order = (
+        order[: num_samples - num_samples % world_size] if drop_last else order + order[:missing]
+    )
     return order[rank::world_size]
 
 
@@ -189,7 +191,9 @@ def leaves_the_last_row_to_rank_0(
 
 
 @wrong("shard_indices.not_a_list_of_integers")
-def returns_a_tensor(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+def returns_a_tensor(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
     order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
     return torch.tensor(order[rank::world_size])
 
@@ -203,7 +207,9 @@ def returns_numpy_integers(
 
 
 @wrong("shard_indices.returned_nothing")
-def forgets_to_return(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+def forgets_to_return(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
     order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
     order[rank::world_size]
 
