@@ -45,7 +45,7 @@ class TraceBuilder:
             self.spans.append(Span(rank, frame["label"], frame["start"], frame["end"]))
         if phase == "call":
             call = Call.of(rank, frame)
-        elif phase in ("wait", "completed", "done", "failed") and (rank, frame["id"]) in self.calls:
+        elif phase in ABOUT_CALLS and (rank, frame["id"]) in self.calls:
             call = self.calls[rank, frame["id"]].heard(frame)
         else:
             return None
