@@ -44,14 +44,15 @@ def run_ranks(
     A rank is a process of its own.  ``fn`` may be defined in a notebook cell; it and ``args`` are
     copied to every rank.  What it returns comes back in rank order, tensors on the CPU.
 
-    ``timeout``: seconds without progress (no call of torch.distributed begins or ends, and nothing
-    is printed) after which the run is given up; None: never.  A deadlock is found much earlier.
-    ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
-    ``memory``: a limit for each rank's tensors, "1 GiB" for example.
-    ``threads``: how many threads an operator may use in each rank.
-    ``trace=False``: PyTorch's own process group without a record of its calls, for measurements;
-    deadlocks then count as no progress.
-    ``show``: print each rank's output as it comes, and a line that names the backend.
+    * ``timeout``: seconds without progress (no call of torch.distributed begins or ends, and
+      nothing is printed) after which the run is given up; None: never.  A deadlock is found much
+      earlier.
+    * ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
+    * ``memory``: a limit for each rank's tensors, "1 GiB" for example.
+    * ``threads``: how many threads an operator may use in each rank.
+    * ``trace=False``: PyTorch's own process group without a record of its calls, for
+      measurements; deadlocks then count as no progress.
+    * ``show``: print each rank's output as it comes, and a line that names the backend.
 
     Raises RankError when a rank fails or all are stuck, and ValueError for wrong arguments.
     """
