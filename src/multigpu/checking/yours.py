@@ -112,7 +112,8 @@ def _statuses(course: Course, module: str, source: str) -> dict[str, str]:
 
     `source` is the text of the learner's file: part of the key, so that a change is seen.
     """
-    exercises = definitions((course.solutions / f"{module}.py").read_text("utf-8"))
+    reference = definitions((course.solutions / f"{module}.py").read_text("utf-8"))
+    exercises = {name for name in reference if not name.startswith("_")}  # the rest are helpers
     names = [f"{module}.{name}" for name in written_in(source, module, course) if name in exercises]
     print(f"checking what you wrote in {module}.py ...", flush=True)  # takes some seconds
     done = _run(_multigpu("check", *names, "--json"), course)
