@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from multigpu.pictures.units import human_seconds
 
-MOST_TRACKS = 4  # what does not fit into these is drawn over something else
+MOST_TRACKS = 4  # what does not fit into these is drawn together in the last
 
 
 class Span(NamedTuple):
@@ -37,34 +37,84 @@ class Lane:
         return 1 + max((track for _, track in self.spans), default=0)
 
 
+class Unit(NamedTuple):
+    """Spans that stay in one track: waiting, and the communication that it was for."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def start(self) -> float:
+        return self.spans[0].start
+
+    @property
+    def end(self) -> float:
+        return self.spans[-1].end
+
+
 def in_lanes(spans: Iterable[Span], names: Iterable[str] = ()) -> list[Lane]:
     """Lanes: those of `names`, then others as they first appear; work above what overlaps it."""
     by_name: dict[str, list[Span]] = {name: [] for name in names}
     for span in spans:
         by_name.setdefault(span.lane, []).append(span)
-    return [Lane(name, _in_tracks(found)) for name, found in by_name.items()]
+    return [Lane(name, _in_tracks(_units(found))) for name, found in by_name.items()]
 
 
-def _in_tracks(spans: list[Span]) -> list[tuple[Span, int]]:
-    """Give each span the highest track in which it overlaps nothing."""
-    taken: list[list[Span]] = []  # each in the order of time
-    placed: list[tuple[Span, int]] = []
-    for span in sorted(spans, key=lambda span: (span.kind != "compute", span.start, -span.end)):
-        free = (i for i, track in enumerate(taken) if _has_room(track, span))
-        track = min(next(free, len(taken)), MOST_TRACKS - 1)
-        if track == len(taken):
-            taken.append([])
-        insort(taken[track], span, key=lambda other: other.start)
-        placed.append((span, track))
-    return placed
+def _units(spans: list[Span]) -> list[Unit]:
+    units: list[Unit] = []
+    for span in spans:
+        before = units[-1].spans[-1] if units else None
+        if before and before.kind == "waiting" and before.end == span.start:
+            units[-1] = Unit((before, span))
+        else:
+            units.append(Unit((span,)))
+    return units
 
 
-def _has_room(track: list[Span], span: Span) -> bool:
-    place = bisect(track, span.start, key=lambda other: other.start)
-    return not any(_overlap(span, other) for other in track[max(place - 1, 0) : place + 1])
+def _in_tracks(units: list[Unit]) -> list[tuple[Span, int]]:
+    """Give each unit the highest track in which it overlaps nothing."""
+    taken: list[list[Unit]] = []  # each in the order of time
+    crowd: list[Unit] = []  # those for which no track is left
+    for unit in sorted(units, key=lambda unit: (unit.spans[0].kind != "compute", unit.start)):
+        track = next((track for track in taken if _has_room(track, unit)), None)
+        if track is None and len(taken) < MOST_TRACKS:
+            track = []
+            taken.append(track)
+        if track is None:
+            crowd.append(unit)
+        else:
+            insort(track, unit, key=lambda other: other.start)
+    if crowd:
+        taken[-1] = _merged([*taken[-1], *crowd])
+    return [(span, i) for i, track in enumerate(taken) for unit in track for span in unit.spans]
 
 
-def _overlap(one: Span, other: Span) -> bool:
-    """Whether two spans share more than a moment at their ends."""
+def _merged(units: list[Unit]) -> list[Unit]:
+    """Units that overlap each other as one bar, with their number on it."""
+    groups: list[list[Unit]] = []
+    for unit in sorted(units, key=lambda unit: unit.start):
+        if groups and unit.start < max(other.end for other in groups[-1]):
+            groups[-1].append(unit)
+        else:
+            groups.append([unit])
+    return [_as_one(group) for group in groups]
+
+
+def _as_one(units: list[Unit]) -> Unit:
+    if len(units) == 1:
+        return units[0]
+    last = units[0].spans[-1]
+    start = min(unit.spans[-1].start for unit in units)
+    end = max(unit.end for unit in units)
+    label = f"{len(units)} × {last.label}"
+    return Unit((last._replace(label=label, start=start, end=end),))
+
+
+def _has_room(track: list[Unit], unit: Unit) -> bool:
+    place = bisect(track, unit.start, key=lambda other: other.start)
+    return not any(_overlap(unit, other) for other in track[max(place - 1, 0) : place + 1])
+
+
+def _overlap(one: Unit, other: Unit) -> bool:
+    """Whether two units share more than a moment at their ends."""
     common = min(one.end, other.end) - max(one.start, other.start)
     return common > 0.02 * min(one.end - one.start, other.end - other.start)

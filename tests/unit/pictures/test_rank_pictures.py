@@ -59,6 +59,23 @@ def test_neighbours_in_time_share_a_track():
     assert timeline(WAITS).height == timeline(WAITS[1:3]).height
 
 
+def test_waiting_and_what_it_was_for_share_a_track():
+    compute = ("rank 0", "backward", 0.0, 0.5, "compute")
+    waiting = ("rank 0", "all_reduce waits", 0.4, 0.6, "waiting")
+    talking = ("rank 0", "all_reduce", 0.6, 1.0, "communication")
+    first, second = timeline([compute, waiting, talking]).text().splitlines()[2:4]
+    assert "▒" not in first
+    assert "─▒" in second
+
+
+def test_more_than_fits_is_drawn_as_one_bar_with_its_number():
+    crowd = [("rank 0", "all_reduce", 0.1 * i, 2.0, "communication") for i in range(10)]
+    picture = timeline(crowd)
+    assert "7 × all_reduce" in texts(picture)
+    assert texts(picture).count("all_reduce") == 3
+    assert len(picture.text().splitlines()) == 2 + 4 + 1
+
+
 def test_lanes_can_be_named_so_that_an_idle_one_is_seen():
     rows = timeline(WAITS[2:], ["rank 0", "rank 1", "rank 2"]).text().splitlines()[2:5]
     assert [row.split()[0] + row.split()[1] for row in rows] == ["rank0", "rank1", "rank2"]
