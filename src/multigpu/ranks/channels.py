@@ -1,8 +1,11 @@
 """The pipes between a leader and each of the processes that it started."""
 
+import contextlib
+import fcntl
 import os
 from dataclasses import dataclass
 
+ROOM = 2**20  # bytes that fit into a mouth: a large result then takes fewer turns
 READ = ("mouth", "output", "stack")  # what the leader reads; the rest it holds open
 
 
@@ -51,4 +54,7 @@ def open_channels() -> tuple[Ends, Channels]:
     for name in ("mouth", "output", "stack", "lifeline", "release"):
         read, write = os.pipe()
         ours[name], theirs[name] = (read, write) if name in READ else (write, read)
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # the user has too many large pipes
+            fcntl.fcntl(theirs["mouth"], fcntl.F_SETPIPE_SZ, ROOM)
     return Ends(**ours), Channels(**theirs)
