@@ -1,7 +1,5 @@
 """An exception of the learner's code: plain data in the worker, a message in the judge."""
 
-import traceback
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,46 +7,13 @@ from multigpu.checking.ending import Ending
 from multigpu.checking.explanations import explanation
 from multigpu.checking.loading import MissingFunction, SignatureMismatch
 from multigpu.checking.verdicts import CheckerFault, Refused, Wrong
-from multigpu.checking.wire import type_name
-
-SHOWN_FRAMES = 20
-SHOWN_TEXT = 2000
+from multigpu.ranks.errors import describe_exception
 
 
-def describe_exception(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data, for the way to the judge."""
-    frames = [
-        [frame.f_code.co_filename, line, spoken_name(frame.f_code)]
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    details: dict[str, Any] = {}
-    if isinstance(error, SyntaxError):
-        details = {"line": error.lineno, "column": error.offset, "file": error.filename}
-    if isinstance(error, SystemExit):
-        details = {"status": repr(error.code)}
-    if isinstance(error, ImportError):
-        details = {"module": error.name}
-    return {
-        "type": type_name(type(error)),
-        "refused_by_us": isinstance(error, MissingFunction | SignatureMismatch),
-        "types": [type_name(kind) for kind in type(error).__mro__],
-        "text": _text(error),
-        "notes": [str(note)[:SHOWN_TEXT] for note in getattr(error, "__notes__", [])][:5],
-        "frames": frames[:SHOWN_FRAMES] + frames[SHOWN_FRAMES:][-SHOWN_FRAMES:],
-        **details,
-    }
-
-
-def spoken_name(code: types.CodeType) -> str:
-    """``forward`` of a class with the class's name, a function in a function without that one's."""
-    return code.co_qualname.rpartition("<locals>.")[2]
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:SHOWN_TEXT]
-    except BaseException:  # the learner's own __str__
-        return "(its text cannot be shown)"
+    refused_by_us = isinstance(error, MissingFunction | SignatureMismatch)
+    return describe_exception(error) | {"refused_by_us": refused_by_us}
 
 
 def explain_exception(ending: Ending) -> Refused | None:

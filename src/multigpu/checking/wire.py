@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from multigpu.ranks.errors import type_name
+
 if TYPE_CHECKING:
     import torch
 
@@ -54,10 +56,6 @@ class Foreign:
 
 class Unreadable(Exception):
     """The bytes are no answer of an Encoder."""
-
-
-# The name in the type itself: a metaclass can make `kind.__name__` anything, or let it fail.
-type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 class TooMuch(Exception):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from multigpu.checking.loading import find, first_line, load
-from multigpu.checking.raised import describe_exception
+from multigpu.checking.raised import describe
 from multigpu.checking.request import Request
 from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
@@ -85,7 +85,7 @@ def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
             print(end="", flush=True)  # the run may be ended as soon as this is known
-        said = {**describe_exception(error), **notes(tracer), **now()}
+        said = {**describe(error), **notes(tracer), **now()}
         say({"phase": "raised", **said, "inside": say.inside(error)})
         return
     tracer.stop()
