@@ -70,29 +70,6 @@ class Mouth:
                 data = data[self._write(self._descriptor, data) :]
 
 
-def split_frames(data: bytes, token: bytes) -> tuple[list[tuple[dict[str, Any], bytes]], int]:
-    """The whole frames in ``data``, and how many bytes of something else lie between them.
-
-    A last frame that breaks off is neither: its writer was ended.
-    """
-    frames: list[tuple[dict[str, Any], bytes]] = []
-    foreign, start = 0, 0
-    head = len(token) + LENGTHS.size
-    while start < len(data):
-        found = data.find(token, start)
-        if found < 0:
-            return frames, foreign + len(data) - start
-        foreign += found - start
-        if len(data) < found + head:
-            break
-        text, blob = LENGTHS.unpack_from(data, found + len(token))
-        body, start = found + head, found + head + text + blob
-        if len(data) < start:
-            break
-        frames.append((loads(data[body : body + text]), data[body + text : start]))
-    return frames, foreign
-
-
 class FrameReader:
     """Takes a mouth's frames out of the parts of a pipe, as they come.
 

@@ -58,7 +58,7 @@ class Server:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """End it, and whatever it runs."""
         self.connection.close()
         try:
@@ -66,6 +66,10 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def close(self) -> None:
+        """End it; its last words are gone then, too."""
+        self.stop()
         self._errors.close()
 
 
