@@ -51,7 +51,7 @@ class Progress:
             written = exercise.function in written_in(source, module, self.course)
         except (SyntaxError, ValueError):
             return "written"
-        checked = noted.get("fingerprint") == fingerprint(source, exercise.function)
+        checked = bool(noted) and noted["fingerprint"] == fingerprint(source, exercise.function)
         if not written:  # a starter that is broken code may have been checked as it is
             return "failed" if checked and noted["status"] in ("hang", "wrong") else "starter"
         if not checked:
