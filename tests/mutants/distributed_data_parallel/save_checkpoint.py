@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import shutil
 import tempfile
+import threading
 import time
 
 import torch
@@ -127,6 +128,19 @@ def renames_after_the_barrier(path, model, optimizer, epoch):
 
 
 @wrong("save_checkpoint.returned_too_early")
+def in_a_thread_that_nobody_joins(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        state = everything(model, optimizer, epoch)
+
+        def later():
+            time.sleep(0.2)
+            write(state, path)
+
+        threading.Thread(target=later).start()
+    dist.barrier()
+
+
+@wrong("save_checkpoint.returned_too_early")
 def waits_until_there_is_a_file(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         write(everything(model, optimizer, epoch), path)
@@ -145,6 +159,17 @@ def the_barrier_is_under_the_if(path, model, optimizer, epoch):
 def straight_into_the_file(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         torch.save(everything(model, optimizer, epoch), path)
+    dist.barrier()
+
+
+@wrong("save_checkpoint.old_file_destroyed")
+@with_loader(load_pickle)
+def renames_before_the_file_is_closed(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        file = open(f"{path}.new", "wb")
+        pickle.dump(everything(model, optimizer, epoch), file)
+        os.replace(f"{path}.new", path)
+        file.close()
     dist.barrier()
 
 
@@ -224,7 +249,9 @@ def without_frozen_parameters(path, model, optimizer, epoch):
 def in_half_the_space(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         state = everything(model, optimizer, epoch)
-        state["model"] = {n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()}
+        state["model"] = {
+            n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()
+        }
         write(state, path)
     dist.barrier()
 
@@ -252,6 +279,27 @@ def only_this_half(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         write(everything(model, optimizer, epoch), path)
     dist.barrier()
+
+
+@right
+def in_a_thread(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        state = everything(model, optimizer, epoch)
+        thread = threading.Thread(target=write, args=(state, path))
+        thread.start()
+        thread.join()
+    dist.barrier(async_op=True).wait()
+
+
+@right
+def tells_each_rank_by_a_message(path, model, optimizer, epoch):
+    word = torch.zeros(1)
+    if dist.get_rank() == 0:
+        write(everything(model, optimizer, epoch), path)
+        for rank in range(1, dist.get_world_size()):
+            dist.send(word, rank)
+    else:
+        dist.recv(word, 0)
 
 
 @right
