@@ -98,7 +98,7 @@ class Call:
     @property
     def place(self) -> str:
         """Where the call stands, as `train.py:41`."""
-        return place(self.file, self.line)
+        return place(self.file, self.line, self.function)
 
     def in_group(self, world_size: int) -> str:
         """` of the group of ranks 0 and 2`; nothing for the group that all ranks begin with."""

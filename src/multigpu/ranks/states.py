@@ -6,7 +6,6 @@ from typing import Any
 
 from multigpu.ranks.calls import Call
 from multigpu.ranks.threads import Threads
-from multigpu.ranks.wording import place
 
 
 @dataclass
@@ -137,7 +136,7 @@ def _plain(call: Call) -> dict[str, Any]:
         "tag": call.tag,
         "file": call.file,
         "line": call.line,
-        "place": place(call.file, call.line),
+        "place": call.place,
     }
 
 

@@ -37,8 +37,9 @@ def a(thing: str) -> str:
     return f"{'an' if thing[:1] in 'aeiou' else 'a'} {thing}"
 
 
-def place(file: str, line: int) -> str:
-    """`train.py:41`; a notebook's cells have no file name that tells a reader anything."""
-    if _CELL.search(file):
-        return f"notebook cell, line {line}"
-    return f"{os.path.basename(file)}:{line}"
+def place(file: str, line: int, function: str = "") -> str:
+    """`train.py:41`; `notebook cell of train, line 3`, for the files of cells have no names."""
+    if not _CELL.search(file):
+        return f"{os.path.basename(file)}:{line}"
+    name = function.rpartition(".")[2]
+    return f"notebook cell{f' of {name}' if name.isidentifier() else ''}, line {line}"
