@@ -15,6 +15,9 @@ came: after your code had run, its result could not be read. {error}
 usually: the code changed something that belongs to Python or torch itself."""
 
 
+SHOWN_LINES = 12  # of what the learner's code printed
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came back from one run that ended cleanly.
@@ -58,12 +61,15 @@ class RankAnswer:
 
 
 def by_rank(outputs: Sequence[str]) -> str:
-    """The lines of rank 0, of rank 1, …, each with its rank before it."""
-    return "\n".join(
-        f"rank {rank} | {line}"
-        for rank, output in enumerate(outputs)
-        for line in output.splitlines()
-    )
+    """The first lines of rank 0, of rank 1, …, each with its rank before it."""
+    most = max(2, SHOWN_LINES // max(1, len(outputs)))
+    shown = []
+    for rank, output in enumerate(outputs):
+        lines = output.splitlines()
+        if len(lines) > most:
+            lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} lines more"]
+        shown += [f"rank {rank} | {line}" for line in lines]
+    return "\n".join(shown)
 
 
 def read(blob: bytes, ending: Ending) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from multigpu.checking.answers import SHOWN_LINES
 from multigpu.checking.verdicts import Verdict
 
 LOOKS = {  # status: mark, the same in ASCII, colour
@@ -21,7 +22,6 @@ LOOKS = {  # status: mark, the same in ASCII, colour
 }
 LABELS = ("expected", "came", "usually", "where")
 LABEL_WIDTH = 10
-SHOWN_LINES = 12  # of what the learner's code printed
 WIDTH = 100
 
 

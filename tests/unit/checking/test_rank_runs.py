@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from multigpu.checking.answers import by_rank
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.checking.wire import Foreign
 
@@ -41,6 +42,18 @@ def test_outputs_and_lines_are_kept_apart(run_ranks):
     assert answer.output == "rank 0 | rank 0\nrank 1 | rank 1\nrank 2 | rank 2"
     assert answer.wheres == [f"distributed_data_parallel.py:{line}" for line in (9, 8, 9)]
     assert answer.where == answer.wheres[0]
+
+
+def test_no_rank_that_prints_much_hides_the_others():
+    output = by_rank(["\n".join("abcdefgh"), "x\ny\n", ""])
+    assert output.splitlines() == [
+        "rank 0 | a",
+        "rank 0 | b",
+        "rank 0 | c",
+        "rank 0 | ... and 5 lines more",
+        "rank 1 | x",
+        "rank 1 | y",
+    ]
 
 
 def about_the_group(submission, tensor):
@@ -183,3 +196,34 @@ def test_a_rank_that_passes_its_limit_of_memory_is_named(run_ranks):
     assert refused.value.status == "crash"
     assert "rank 2: OutOfMemoryError" in refused.value.message
     assert "distributed_data_parallel.py:5 in average" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "dist.all_reduce = lambda *arguments, **named: None",
+        "type(dist.group.WORLD).allreduce = lambda *arguments, **named: torch.futures.Future()",
+        "dist.distributed_c10d.all_reduce = dist.all_reduce = lambda tensor: tensor.fill_(6)",
+    ],
+)
+def test_a_patched_collective_leaves_no_call_in_the_trace(run_ranks, patch):
+    try:
+        answer = run_ranks(f"{patch}\n{RIGHT}")
+    except Refused as refused:
+        assert refused.status in ("crash", "hang")  # what was put in its place does not work
+    else:
+        assert len(answer.trace) == 0
+
+
+def test_a_rank_may_communicate_in_a_thread(run_ranks):
+    source = """
+    import threading
+    def average(tensor):
+        thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
+        thread.start()
+        thread.join()
+        tensor /= dist.get_world_size()
+    """
+    answer = run_ranks(source)
+    assert_right(answer)
+    assert len(answer.trace.collectives(rank=0)) == 1
