@@ -202,17 +202,11 @@ def test_a_rank_that_passes_its_limit_of_memory_is_named(run_ranks):
     "patch",
     [
         "dist.all_reduce = lambda *arguments, **named: None",
-        "type(dist.group.WORLD).allreduce = lambda *arguments, **named: torch.futures.Future()",
         "dist.distributed_c10d.all_reduce = dist.all_reduce = lambda tensor: tensor.fill_(6)",
     ],
 )
 def test_a_patched_collective_leaves_no_call_in_the_trace(run_ranks, patch):
-    try:
-        answer = run_ranks(f"{patch}\n{RIGHT}")
-    except Refused as refused:
-        assert refused.status in ("crash", "hang")  # what was put in its place does not work
-    else:
-        assert len(answer.trace) == 0
+    assert len(run_ranks(f"{patch}\n{RIGHT}").trace) == 0
 
 
 def test_a_rank_may_communicate_in_a_thread(run_ranks):
