@@ -1,5 +1,6 @@
 """Real ranks that are stuck or only slow, in the ways in which real programs are."""
 
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -113,10 +114,32 @@ def after_a_future():
     future.wait()
 
 
+def threads_that_pass_on():
+    """One thread receives, the main one works, one sends: a pipeline of two."""
+    came = queue.Queue()
+
+    def receive():
+        for _ in range(2):
+            tensor = one()
+            dist.recv(tensor, 1 - dist.get_rank())
+            came.put(tensor)
+
+    receiver = in_a_thread(receive)
+    for _ in range(2):
+        if first():
+            time.sleep(LONG / 2)
+            dist.send(one(), 1)
+            came.get()
+        else:
+            tensor = came.get()
+            in_a_thread(lambda tensor=tensor: dist.send(tensor, 0)).join()
+    receiver.join()
+
+
 SLOW = [
     *(uneven_work, joined_inputs, pool_of_threads, thread_that_sends_later, data_loader),
     *(returned_with_work_under_way, waiting_at_the_store, early_ranks_of_a_broadcast),
-    after_a_future,
+    *(after_a_future, threads_that_pass_on),
 ]
 
 # Programs that are stuck.
@@ -143,6 +166,12 @@ def stuck_in_a_joined_thread():
     in_a_thread(lambda: dist.recv(one(), 1 - dist.get_rank())).join()
 
 
+def waiting_for_a_thread_that_waits():
+    came = queue.Queue()
+    in_a_thread(lambda: came.put(dist.recv(one(), 1 - dist.get_rank())))
+    came.get()
+
+
 def objects_against_a_message():
     if first():
         dist.recv(one(), 1)
@@ -157,7 +186,7 @@ def send_first():
 
 STUCK = [
     *(fewer_batches, stuck_in_a_pool, stuck_behind_idle_threads, stuck_in_a_joined_thread),
-    *(objects_against_a_message, send_first),
+    *(waiting_for_a_thread_that_waits, objects_against_a_message, send_first),
 ]
 
 
