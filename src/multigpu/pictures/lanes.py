@@ -10,7 +10,7 @@ from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import colour_of, ink_on
 from multigpu.pictures.picture import Picture
 from multigpu.pictures.svg import line, rectangle, striped_bar, text, tooltip, width_of
-from multigpu.pictures.tracks import Lane, Span, in_lanes
+from multigpu.pictures.tracks import Lane, Span, coarse, in_lanes
 from multigpu.pictures.units import human_seconds
 
 KINDS = ("compute", "communication", "waiting")
@@ -18,6 +18,7 @@ LANES = 340.0  # width of the time axis
 LANE = 34.0  # height of a lane with one track
 BLOCK = 20.0
 TRACK = 24.0  # height of a further track
+MANY = 400  # spans; with more, neighbours that cannot be told apart are drawn as one
 TEXT_LANE = 56  # characters
 LETTERS = {"compute": "█", "communication": "▒", "waiting": "─"}
 
@@ -43,6 +44,8 @@ def timeline(
     first = min((span.start for span in given), default=0.0)
     moved = [span._replace(start=span.start - first, end=span.end - first) for span in given]
     total = max((span.end for span in moved), default=0.0)
+    if len(moved) > MANY:
+        moved = coarse(moved, total / LANES)
     drawn = in_lanes(moved, lanes)
     left = max((width_of(lane.name) for lane in drawn), default=0.0) + 10
     scale = LANES / total if total else 0.0

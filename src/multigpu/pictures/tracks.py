@@ -37,6 +37,32 @@ class Lane:
         return 1 + max((track for _, track in self.spans), default=0)
 
 
+def coarse(spans: Iterable[Span], grain: float) -> list[Span]:
+    """Spans of one lane with one label that lie closer than `grain` to each other, as one.
+
+    For pictures of more than can be seen. What waits for less than `grain` is left out.
+    """
+    merged: list[Span] = []
+    counts: list[int] = []
+    latest: dict[tuple[str, str, str], int] = {}  # where the last one of a kind is
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.kind == "waiting" and span.end - span.start < grain:
+            continue
+        kind = span.lane, span.label, span.kind
+        place = latest.get(kind)
+        if place is not None and span.start - merged[place].end < grain:
+            merged[place] = merged[place]._replace(end=max(merged[place].end, span.end))
+            counts[place] += 1
+        else:
+            latest[kind] = len(merged)
+            merged.append(span)
+            counts.append(1)
+    return [
+        span if count == 1 else span._replace(label=f"{count} × {span.label}")
+        for span, count in zip(merged, counts, strict=True)
+    ]
+
+
 class Unit(NamedTuple):
     """Spans that stay in one track: waiting, and the communication that it was for."""
 

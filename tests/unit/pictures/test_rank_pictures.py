@@ -76,6 +76,18 @@ def test_more_than_fits_is_drawn_as_one_bar_with_its_number():
     assert len(picture.text().splitlines()) == 2 + 4 + 1
 
 
+def test_a_picture_of_very_many_spans_stays_small():
+    many = [
+        ("rank 0", "all_reduce", i * 0.001, i * 0.001 + 0.0009, "communication")
+        for i in range(5000)
+    ]
+    many += [("rank 0", "backward", 10.0, 12.0, "compute")]
+    picture = timeline(many)
+    assert len(picture.svg()) < 20_000
+    assert "5000 × all_reduce" in texts(picture)
+    assert "backward" in texts(picture)
+
+
 def test_lanes_can_be_named_so_that_an_idle_one_is_seen():
     rows = timeline(WAITS[2:], ["rank 0", "rank 1", "rank 2"]).text().splitlines()[2:5]
     assert [row.split()[0] + row.split()[1] for row in rows] == ["rank0", "rank1", "rank2"]
