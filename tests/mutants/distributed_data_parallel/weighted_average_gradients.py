@@ -192,7 +192,9 @@ def sum_first_divide_last(model, num_samples):
 def one_flat_tensor_with_the_rows_in_it(model, num_samples):
     parameters = [p for p in model.parameters() if p.requires_grad]
     flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = torch.cat([*(g.flatten() * num_samples for g in flat), parameters[0].new_tensor([num_samples])])
+    flat = torch.cat(
+        [*(g.flatten() * num_samples for g in flat), parameters[0].new_tensor([num_samples])]
+    )
     dist.all_reduce(flat)
     pieces = (flat[:-1] / flat[-1]).split([p.numel() for p in parameters])
     for p, piece in zip(parameters, pieces):
