@@ -1,6 +1,7 @@
 """From how a worker ended to what the learner is told."""
 
 import signal
+from dataclasses import replace
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.ending import Ending
@@ -125,7 +126,7 @@ def unclean(ending: Ending) -> Refused | None:
         )
     if ending.report["left"]:
         names = ", ".join(ending.report["left"])
-        return ending.refused(
+        return replace(ending, rank=None).refused(  # nobody knows which rank started it
             "wrong",
             "processes_left",
             f"expected: {ending.exercise.function} leaves no process behind\n"

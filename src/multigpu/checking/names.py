@@ -20,7 +20,8 @@ def first_refused_name(
     imported = dict(_aliases(tree))
     found = [
         (name, int(getattr(node, "lineno", 0)))
-        for definition in reached(tree, function)
+        for statement in reached(tree, function)
+        for definition in _scopes(statement)
         for aliases in [_without(_own_names(definition), imported)]
         for node in _doing(definition)
         for full in _full_names(node, aliases)
@@ -28,6 +29,13 @@ def first_refused_name(
         if full == name or full.startswith(f"{name}.")
     ]
     return min(found, key=lambda pair: pair[1], default=None)
+
+
+def _scopes(statement: ast.stmt) -> list[ast.AST]:
+    """The statement itself; of a class its methods and the rest, for each has names of its own."""
+    if not isinstance(statement, ast.ClassDef):
+        return [statement]
+    return [*statement.decorator_list, *statement.bases, *statement.keywords, *statement.body]
 
 
 def _doing(definition: ast.AST) -> Iterator[ast.AST]:

@@ -24,6 +24,8 @@ USES = {
     "import torch\nscatter = torch.nn.parallel.scatter\ndef split(b, d):\n"
     "    return scatter(b, d)": 2,
     "from torch import nn\ndef split(b, d):\n    return isinstance(nn.DataParallel(b), list)": 3,
+    "from torch.nn import parallel\nclass split:\n    def f(self, parallel): ...\n"
+    "    def g(self):\n        return parallel.scatter(self)": 5,
     "import torch\nclass My(torch.nn.DataParallel): pass\ndef split(b, d):\n    return My(b)": 2,
 }
 
@@ -42,6 +44,8 @@ HARMLESS = [
     "from torch import nn\ndef split(b, d):\n    assert not isinstance(b, nn.DataParallel)\n"
     "    return b",
     "from torch.nn import Parameter\ndef split(b, d):\n    return Parameter(b)",
+    "from torch.nn import parallel\nclass split:\n    def f(self, parallel):\n"
+    "        return parallel.x",
 ]
 
 
