@@ -133,7 +133,6 @@ def work(connection: socket.socket, folder: str) -> None:
         return send(connection, {"phase": "refused", "text": str(error)})
     send(connection, {"phase": "begins", "backend": str(backend), "folder": folder})
     report, answers = run(job, payload, backend, folder, connection)
-    shutil.rmtree(folder, ignore_errors=True)
     send(connection, {"phase": "report", **report}, b"".join(answers))
 
 
