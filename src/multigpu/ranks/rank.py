@@ -122,7 +122,8 @@ def settle(job: Job) -> None:
     sys.path[:] = job.path
     linecache.cache.update({name: tuple(entry) for name, entry in job.cells.items()})
     torch.set_num_threads(job.threads)
-    random.seed()  # the ranks were copied from one process
+    random.seed()  # the ranks were copied from one process; torchrun's have other numbers each
+    torch.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 

@@ -162,3 +162,7 @@ def test_wrong_arguments_are_refused_with_the_value_and_what_to_do(arguments, sa
 def test_wrong_options_are_refused_with_the_value_and_what_to_do(options, said):
     with pytest.raises(ValueError, match=said):
         run_ranks(rank_and_world, 2, **options)
+
+
+def test_ranks_without_a_seed_draw_other_numbers_as_under_torchrun():
+    assert len(set(run_ranks(lambda: torch.rand(1).item(), 3, show=False))) == 3
