@@ -155,3 +155,15 @@ def test_on_a_phone_the_picture_is_no_wider_than_the_screen(open_page: Callable)
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
+
+
+def test_the_notebooks_film_goes_by_arrow_keys_without_any_script(open_page: Callable) -> None:
+    page = open_page("_notebooks/ranks.html", java_script_enabled=False)
+    film = page.locator("fieldset:has(input[type=radio])").first
+    steps = film.locator("input")
+    assert film.locator("label").all_text_contents() == steps_of(4)
+    film.locator("label").nth(2).click()
+    page.keyboard.press("ArrowRight")
+    assert steps.nth(3).is_checked()
+    shown = [picture.is_visible() for picture in film.locator("svg").all()]
+    assert shown == [number == 3 for number in range(7)]

@@ -25,6 +25,7 @@ STYLE = """
 #ID > div p { margin: .4em 0; }
 @media print { #ID > div > div { display: block !important; } }
 """
+KEYS = 'data-lm-suppress-shortcuts="true"'  # else JupyterLab takes the arrow keys for itself
 # While no step is chosen by these rules nothing shows, so there is one rule per step.
 SHOW = "#ID > input:nth-of-type({n}):checked ~ div > div:nth-child({n}) {{ display: block; }}"
 
@@ -56,7 +57,7 @@ class Slides:
         rules = [SHOW.format(n=number + 1) for number in range(len(self.slides))]
         style = "\n".join((STYLE, *rules)).replace("ID", name)
         buttons = "".join(
-            f'<input type="radio" name="{name}" id="{name}-{number}"'
+            f'<input type="radio" name="{name}" id="{name}-{number}" {KEYS}'
             f"{' checked' if number == 0 else ''}>"
             f'<label for="{name}-{number}">{escape(slide.label)}</label>'
             for number, slide in enumerate(self.slides)

@@ -19,6 +19,8 @@ def test_each_step_has_a_button_and_a_rule_that_shows_it():
     assert [label["for"] for label in group.select("label")] == [b["id"] for b in buttons]
     assert len({button["name"] for button in buttons}) == 1
     assert [button.has_attr("checked") for button in buttons] == [True, False]
+    # JupyterLab looks for it on the element that has the focus.
+    assert all(button["data-lm-suppress-shortcuts"] == "true" for button in buttons)
     style = page.select_one("style").text
     assert re.findall(r"nth-of-type\((\d)\):checked", style) == ["1", "2"]
     assert f"#{group['id']} " in style
