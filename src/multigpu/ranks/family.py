@@ -76,6 +76,16 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
+def left_behind(farewell: float) -> list[str]:
+    """The names of processes that were started and are there ``farewell`` seconds later."""
+    deadline = time.monotonic() + farewell
+    while True:
+        left = survivors()
+        if not left or time.monotonic() > deadline:
+            return [process.name() for process in left]
+        time.sleep(0.01)
+
+
 def end_all(*leaders: int) -> None:
     """Kill the process groups of ``leaders`` and every descendant; wait until they are gone."""
     deadline = time.monotonic() + 5

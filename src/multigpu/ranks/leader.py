@@ -110,7 +110,7 @@ class Leader:
         if excess in ("busy", "blocked", "slow") or (finding and finding.kind == "no_progress"):
             self._ask_where_they_stand()
         if not excess and not finding:
-            left = left_behind(self._limits.farewell)
+            left = family.left_behind(self._limits.farewell)
         family.end_all(*(each.pid for each in self._heard))
         self._take_in(0)
         return {
@@ -196,13 +196,3 @@ class Leader:
                 return
             before = now
             self._take_in(LOOK)
-
-
-def left_behind(farewell: float) -> list[str]:
-    """The names of processes that were started and are there ``farewell`` seconds later."""
-    deadline = time.monotonic() + farewell
-    while True:
-        left = family.survivors()
-        if not left or time.monotonic() > deadline:
-            return [process.name() for process in left]
-        time.sleep(0.01)
