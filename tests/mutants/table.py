@@ -29,7 +29,7 @@ def show(reporter: pytest.TerminalReporter, *, every_answer: bool) -> None:
         return
     reporter.section("answers that learners could write")
     reporter.line(f"{'exercise':<34}{'wrong, refused by name':>24}{'right, passed':>16}")
-    for exercise, records in table.items():
+    for exercise, records in sorted(table.items()):
         cells = [share(records, kind) for kind in ("wrong", "right")]
         reporter.line(f"{exercise:<34}{cells[0]:>24}{cells[1]:>16}")
         for record in records if every_answer else []:

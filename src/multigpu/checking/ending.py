@@ -19,7 +19,7 @@ class Ending:
     exercise: Exercise
     path: Path
     limits: dict[str, Any]
-    rank: int | None = None  # where several workers ran
+    who: str | None = None  # "rank 2", where several workers ran
 
     @cached_property
     def phases(self) -> dict[str, dict[str, Any]]:
@@ -67,6 +67,6 @@ class Ending:
 
     def refused(self, status: Status, message_id: str, message: str) -> Refused:
         """The exception that ends the check."""
-        if self.rank is not None:
-            message = message.replace("came: ", f"came: rank {self.rank}: ", 1)
+        if self.who is not None:
+            message = message.replace("came: ", f"came: {self.who}: ", 1)
         return Refused(status, message_id, message, output=self.output)

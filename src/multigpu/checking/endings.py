@@ -126,7 +126,7 @@ def unclean(ending: Ending) -> Refused | None:
         )
     if ending.report["left"]:
         names = ", ".join(ending.report["left"])
-        return replace(ending, rank=None).refused(  # nobody knows which rank started it
+        return replace(ending, who=None).refused(  # nobody knows which rank started it
             "wrong",
             "processes_left",
             f"expected: {ending.exercise.function} leaves no process behind\n"

@@ -112,11 +112,14 @@ class Learner:
 
     def _endings(self, report: dict[str, Any], request: Request) -> list[Ending]:
         """How each worker ended."""
-        path, limits = self.submission.path(self.exercise), asdict(request.limits)
+        path, ranks = self.submission.path(self.exercise), request.ranks
+        limits = asdict(request.limits)
         common = {"excess": report["excess"], "left": report["left"]}
         return [
-            Ending(member | common, self.exercise, path, limits, number if request.ranks else None)
-            for number, member in enumerate(report["members"])
+            Ending(
+                member | common, self.exercise, path, limits, who=f"rank {rank}" if ranks else None
+            )
+            for rank, member in enumerate(report["members"])
         ]
 
     def _ask(self, request: Request, payload: bytes) -> tuple[dict[str, Any], bytes]:

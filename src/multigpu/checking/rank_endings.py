@@ -1,6 +1,7 @@
 """From how the ranks of a run ended to what the learner is told."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from multigpu.checking.answers import by_rank
 from multigpu.checking.ending import Ending
@@ -9,6 +10,7 @@ from multigpu.checking.raised import explain_exception
 from multigpu.checking.verdicts import Refused, Status
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.trace import Trace
+from multigpu.ranks.wording import ranks_in_words
 
 OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "mismatch": "wrong"}
 
@@ -77,7 +79,9 @@ def of_finding(endings: Sequence[Ending], finding: Finding | None) -> Refused | 
     if finding is None:
         return None
     if finding.kind in ("exception", "exit"):
-        blamed = [endings[rank] for rank in finding.ranks]
+        all_of_them = len(finding.ranks) == len(endings) > 1
+        who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
+        blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
         # Not of the others: a rank cannot join a group that another one has left already.
         return (
             first_of(blamed, explain_exception) or first_of(blamed, fault) or first_of(blamed, died)

@@ -14,7 +14,11 @@ BAD = {
         *("crash", "exception"),
         "rank 1: ZeroDivisionError: division by zero\nwhere: distributed_data_parallel.py:4",
     ),
-    "raise ValueError('all of us')": ("crash", "exception", "ValueError: all of us"),
+    "raise ValueError('all of us')": ("crash", "exception", "every rank: ValueError: all of us"),
+    "if dist.get_rank() != 1: 1 / 0\nelse: dist.all_reduce(tensor)": (
+        *("crash", "exception"),
+        "ranks 0 and 2: ZeroDivisionError",
+    ),
     "raise NotImplementedError": ("not_started", "not_started", "average is not written yet"),
     "sys.exit()": ("crash", "exit", "sys.exit(None)"),
     "if dist.get_rank() == 1: sys.exit(0)\ndist.all_reduce(tensor)": (
