@@ -51,6 +51,8 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(kind not in PLAIN for kind in types):
             return NotImplemented  # a DTensor, say: its parts come here by themselves
         result = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d":  # it has filled what it was given
+            return result
         for tensor in tensors_in(result):
             self._count(tensor)
         return result

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from multigpu.ranks.recorder import Recorder
 
@@ -29,8 +30,9 @@ class Copies:
     @torch.no_grad()
     def __init__(self, tensors: Tensors, outputs: Tensors) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
-        self._before = [tensor.clone() for tensor in self._tensors]
-        self._stand_ins = {id(t): c.clone() for t, c in zip(tensors, self._before, strict=True)}
+        with _disable_current_modes():  # copies of ours do not count as the rank's memory
+            self._before = [tensor.clone() for tensor in self._tensors]
+            self._stand_ins = {id(t): c.clone() for t, c in zip(tensors, self._before, strict=True)}
         self._outputs = [(tensor.detach(), self._stand_ins[id(tensor)]) for tensor in outputs]
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -41,7 +43,8 @@ class Copies:
     def publish(self) -> bool:
         """Bring the results into the caller's tensors; say whether these had been changed."""
         pairs = zip(self._tensors, self._before, strict=True)
-        changed = any(not same_bits(now, before) for now, before in pairs)
+        with _disable_current_modes():
+            changed = any(not same_bits(now, before) for now, before in pairs)
         for tensor, result in self._outputs:
             tensor.copy_(result)
         return changed

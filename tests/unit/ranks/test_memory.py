@@ -57,6 +57,13 @@ def test_arguments_count_and_so_do_the_tensors_of_other_threads():
     assert peak_of(in_a_thread, torch.ones(KIB, dtype=torch.uint8)) == 2 * KIB
 
 
+def test_what_the_trace_keeps_of_an_async_call_does_not_count():
+    def add():
+        dist.all_reduce(torch.ones(KIB), async_op=True).wait()
+
+    assert run_ranks(add, 2, memory="1 MiB", show=False).memory == [4 * KIB, 4 * KIB]
+
+
 def test_gradients_count():
     def backward():
         weight = torch.ones(KIB, requires_grad=True)
