@@ -20,7 +20,8 @@ from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
 from multigpu.gpus.memory import parse_bytes
 from multigpu.ranks.backend import choose_backend, join_group
-from multigpu.ranks.member import Say, limit
+from multigpu.ranks.frames import Say
+from multigpu.ranks.member import limit
 from multigpu.ranks.rank import Listening, now
 
 

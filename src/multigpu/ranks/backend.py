@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from multigpu.ranks.member import Say
+from multigpu.ranks.frames import Say
 
 if TYPE_CHECKING:
     import torch

@@ -19,12 +19,11 @@ from typing import Any, NoReturn
 
 from multigpu.ranks import family
 from multigpu.ranks.channels import Channels
-from multigpu.ranks.frames import Mouth
+from multigpu.ranks.frames import Mouth, Say
 from multigpu.ranks.limits import Limits
 
 BROKEN = 70  # exit code of a process that could not report
 SHOWN_FAULT = 2000  # characters of a traceback of ours
-Say = Callable[..., None]  # Mouth.say: a header, and some bytes
 Body = Callable[[int, Say], None]  # gets the number of the process, from 0, and its mouth
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from multigpu.ranks.backend import join_group
 from multigpu.ranks.errors import describe_exception, traceback_text
-from multigpu.ranks.member import Say
+from multigpu.ranks.frames import Say
 
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

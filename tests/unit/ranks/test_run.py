@@ -135,6 +135,22 @@ def test_importing_the_package_does_not_import_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_windows_is_told_about_wsl2():
+    code = """
+        import multigpu.gpus.memory, psutil, subprocess, sys, tempfile
+        sys.platform = "win32"
+        sys.modules["resource"] = sys.modules["fcntl"] = None  # Windows has neither
+        from multigpu import run_ranks
+        try:
+            run_ranks(print, 2)
+        except RuntimeError as error:
+            assert "WSL2" in str(error)
+        else:
+            raise AssertionError
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
