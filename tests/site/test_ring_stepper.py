@@ -40,7 +40,8 @@ def test_its_messages_are_those_that_a_traced_run_of_the_ring_makes(
     collectives = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(collectives)
     numbers = torch.zeros(NUMBERS, dtype=torch.int64)
-    trace = run_ranks(collectives.ring_all_reduce, ranks, numbers, show=False).trace
+    ran = run_ranks(collectives.ring_all_reduce, ranks, numbers, backend="gloo", show=False)
+    trace = ran.trace
     sends = [call for call in trace.messages() if call.op == "send"]
     traced = sorted((f"rank {c.rank}", f"rank {c.peer}", c.bytes) for c in sends)
     frames = record["runs"][str(ranks)]["ring"]

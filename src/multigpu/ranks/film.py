@@ -63,7 +63,7 @@ def frames_of(all_reduce: Callable[[Any], None], world_size: int) -> list[Frame]
 
     if not 2 <= world_size <= LARGEST_WORLD:
         raise ValueError(f"a film has 2 to {LARGEST_WORLD} ranks, not {world_size}")
-    ran = run_ranks(_play, world_size, all_reduce, show=False)
+    ran = run_ranks(_play, world_size, all_reduce, backend="gloo", show=False)
     everyone = frozenset(range(world_size))
     for rank, (_, result) in enumerate(ran):
         wrong = [i for i, value in enumerate(result) if _decoded(i, value) != everyone]
