@@ -94,7 +94,9 @@ def converse(connection: socket.socket, job: Job, payload: bytes, printer: Print
         printer.end()
         if folder:  # nobody else may be left to do it
             shutil.rmtree(folder, ignore_errors=True)
-        raise RankError("exit", range(job.world_size), GONE + ForkServer.last_words()) from None
+        raise RankError(
+            "exit", range(job.world_size), (GONE + ForkServer.last_words()).strip()
+        ) from None
 
 
 GONE = "the process that watches over the ranks was killed, and the ranks with it. "
