@@ -9,7 +9,7 @@ from multigpu.checking.wording import count, listed
 
 from .explain_worker_step import no_fault_of_the_workers
 from .telling import teller
-from .training import mistakes
+from .training import mistakes, weights_of
 
 # By mistake: what the weights are exactly equal to, and which code usually does that.
 KNOWN = {
@@ -68,6 +68,7 @@ def examine_server(training, side):
         )
         mistake = next(found, "").partition(",")[0]
         no_fault_of_the_workers(training, side.step, mistake)
+        examine_frozen(training, side, wrong)
         difference = different(side.weights, right)
         if mistake:
             like, usually = KNOWN[mistake]
@@ -88,12 +89,12 @@ def examine_server(training, side):
 
 def examine_steps(training, side, wrong):
     """The weights are wrong: did the optimizer step once?"""
-    before = training.right[side.step - 1] if side.step else None
-    moved = before is None or not all_same(side.weights, before)
+    before = training.right[side.step - 1] if side.step else weights_of(training.model_of())
+    moved = not all_same(side.weights, before)
     difference = different(side.weights, training.right[side.step])
     if not side.stepped:
         raise wrong(
-            "optimizer_not_used" if side.step and moved else "no_step",
+            "optimizer_not_used" if moved else "no_step",
             f"optimizer.step() was not called; {difference}",
             "the server has the optimizer, and one step of it changes the weights. By hand there"
             " is no momentum.",
@@ -105,6 +106,20 @@ def examine_steps(training, side, wrong):
             "the server steps once, when the gradients of all workers are there. One step per"
             " worker is another method.",
         )
+
+
+def examine_frozen(training, side, wrong):
+    """The weights are wrong: is it the frozen ones?"""
+    named = training.model_of().named_parameters(remove_duplicate=False)
+    for name, frozen in named:
+        came = side.weights.get(name)
+        if not frozen.requires_grad and came is not None and not same(came, frozen):
+            raise wrong(
+                "frozen_moved",
+                f"{name} is frozen, and it {largest_difference(came, frozen)}",
+                "it was given a gradient of zeros, so the optimizer moved it by weight decay. Leave"
+                " .grad of a frozen parameter None.",
+            )
 
 
 def different(came, right):
@@ -162,5 +177,5 @@ def examine_alone(training, side):
         raise wrong(
             "moves_when_alone",
             different(side.weights, {name: p.detach() for name, p in start.items()}),
-            "a mean over no workers is 0 / 0. Return before.",
+            "the optimizer stepped with gradients from before, or with 0 / 0. Return before.",
         )

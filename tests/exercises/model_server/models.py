@@ -55,6 +55,14 @@ def specimen():
     return Specimen(seed=7)
 
 
+def specimen_with_gradients():
+    model = specimen()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.ones_like(parameter)
+    return model
+
+
 def branches():
     torch.manual_seed(7)
     return Branches()

@@ -4,9 +4,9 @@ import torch
 
 from .explain_server_step import examine_alone, examine_sending, examine_server
 from .explain_worker_step import examine_worker, examine_worker_handles
-from .models import branches, heavy, rows_for, rows_of_two_widths, specimen
+from .models import branches, heavy, rows_for, rows_of_two_widths, specimen, specimen_with_gradients
 from .running import run
-from .training import adam, momentum, sgd
+from .training import adam, decay, momentum, sgd
 from .travel import examine_bytes, examine_road
 
 
@@ -24,7 +24,7 @@ def examine(training):
 
 def check_training(learner, world):
     """Tied, frozen and scalar parameters, and buffers."""
-    optimizer = momentum if world > 2 else adam
+    optimizer = decay if world > 2 else adam
     examine(run(learner, specimen, optimizer, rows_for(world), world))
 
 
@@ -45,7 +45,7 @@ def check_bytes(learner, world):
 
 
 def check_alone(learner):
-    """A server without workers."""
-    training = run(learner, specimen, momentum, [[], []], 1)
+    """A server without workers, whose model still has gradients from before."""
+    training = run(learner, specimen_with_gradients, momentum, [[], []], 1)
     for (server,) in training.sides:
         examine_alone(training, server)

@@ -15,7 +15,13 @@ def sgd(parameters):
 
 
 def momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    """An optimizer may hold the parameters in another order than the model."""
+    return torch.optim.SGD(list(parameters)[::-1], lr=0.1, momentum=0.9)
+
+
+def decay(parameters):
+    """Moves every parameter that has a gradient, be it zeros: frozen ones must have none."""
+    return torch.optim.SGD(list(parameters)[::-1], lr=0.1, momentum=0.9, weight_decay=0.1)
 
 
 def adam(parameters):
@@ -71,7 +77,8 @@ RULES = {
     "old_gradients": lambda steps, p: sum(mean(step, p) for step in steps),
     "old_gradients, divided again": divided_again,
     "old_where_missing": latest,
-    "no_gradients": lambda steps, p: torch.zeros_like(p),
+    "no_gradients, none": lambda steps, p: None,
+    "no_gradients, zeros": lambda steps, p: torch.zeros_like(p),
     "weights_as_gradients": lambda steps, p: p.detach().clone(),
 }
 

@@ -645,3 +645,38 @@ def with_gather_and_scatter(model, optimizer):
     optimizer.step()
     for p in trained(model):
         dist.scatter(torch.empty_like(p), [p.detach().clone() for _ in range(size)], src=0)
+
+
+@wrong("server_step.frozen_moved")
+def gives_frozen_ones_a_gradient_of_zeros(model, optimizer):
+    if not workers():
+        return
+    mean(model)
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    optimizer.step()
+    send_weights(model)
+
+
+@wrong("server_step.other_weights")
+def goes_by_the_order_of_the_optimizer(model, optimizer):
+    if not workers():
+        return
+    held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    arrived = received(model)
+    for i, p in enumerate(held):
+        gradients = [arrived[worker][i] for worker in workers()]
+        p.grad = (sum(gradients) / len(gradients)).reshape(-1)[: p.numel()].expand(p.numel()).view_as(p) + 0
+    optimizer.step()
+    send_weights(model)
+
+
+@wrong("server_step.moves_when_alone")
+def steps_with_what_is_there(model, optimizer):
+    if not workers():
+        optimizer.step()
+        return
+    mean(model)
+    optimizer.step()
+    send_weights(model)
