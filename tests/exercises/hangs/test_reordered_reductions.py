@@ -11,7 +11,7 @@ from multigpu.ranks import rank_device
 from .explain_reordered_reductions import STUCK, examine
 from .stuck import in_own_words
 
-SHAPES = {"rows": (), "confusion": (3, 3), "a.weight": (2, 4), "loss": (1,), "B.bias": (4,)}
+SHAPES = {"Loss": (4,), "rows": (), "confusion": (3, 3), "a.weight": (2, 4), "loss": (1,)}
 ALIKE = dict.fromkeys(("recall", "loss", "accuracy", "f1"), (3,))
 BY_SIZE = {"layer10": (2, 3), "layer9": (3, 2), "layer1": (6,)}  # one size, three shapes
 

@@ -363,3 +363,12 @@ def the_flag_travels_with_the_gradients(model, batches, optimizer, should_stop):
         if flat[0] > 0:
             return step
     return len(batches)
+
+
+@wrong("early_stop.never_stopped")
+def stops_when_exactly_one_wants_to(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches, 1):
+        loss = train_on(model, batch, optimizer)
+        if reduced(should_stop(loss), dist.ReduceOp.SUM) == 1:
+            return step
+    return len(batches)

@@ -152,3 +152,9 @@ def gathers_the_dicts(tensors):
 def by_length_and_name(tensors):
     for name in sorted(tensors, key=lambda name: (-len(name), name)):
         dist.all_reduce(tensors[name], op=dist.ReduceOp.SUM)
+
+
+@wrong("reordered_reductions.other_order")
+def sorted_whatever_the_case(tensors):
+    for name in sorted(tensors, key=str.lower):
+        dist.all_reduce(tensors[name])
