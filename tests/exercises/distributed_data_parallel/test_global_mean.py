@@ -77,5 +77,6 @@ def test_any_shape_and_type(learner):
         values_of([(2, 3), (), (1, 2, 2)]),
         values_of([(3,), (0,), (2, 2)], torch.float32),
         values_of([(0,), (2,), (3, 2)], torch.int32),
+        [values.abs().to(torch.uint8) for values in values_of([(20,), (3,), (30,)])],
     ]
     check(learner, 3, cases)

@@ -178,3 +178,12 @@ def in_float32_where_the_values_are(values):
     total = torch.stack([values.sum().float(), count])
     dist.all_reduce(total)
     return float(total[0]) / float(total[1]) if total[1] else math.nan
+
+
+@wrong("global_mean.other_value")
+def in_the_type_of_the_values(values):
+    total = values.sum(dtype=values.dtype)
+    count = torch.tensor(values.numel(), dtype=values.dtype)
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return (total / count).item()
