@@ -8,6 +8,7 @@ torch/testing/_internal/distributed/multi_threaded_pg.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -57,11 +58,14 @@ PASSED_ON = (
 
 
 class TracedGroup(dist.ProcessGroup):
-    """Says each call to the recorder, and passes it on to ``inner``."""
+    """Says each call to the recorder, and passes it on to the real group.
+
+    That one has a name with two underscores, for whoever gets hold of it calls it unseen.
+    """
 
     def __init__(self, inner: dist.ProcessGroup, group: Group, recorder: Recorder) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]
-        self.inner, self.group, self.recorder = inner, group, recorder
+        self.group, self.recorder, self.__inner = group, recorder, inner
 
     # The names under which Python and C++ ask a group who it is.
 
@@ -83,7 +87,16 @@ class TracedGroup(dist.ProcessGroup):
         return self.group.name
 
     def _get_backend(self, device: torch.device) -> Any:
-        return self.inner._get_backend(device)
+        """The real one for torch's own code, which asks it what it can; this group for others."""
+        asks = str(sys._getframe(1).f_globals.get("__name__"))
+        return self.__inner._get_backend(device) if asks.startswith("torch.") else self
+
+    @staticmethod
+    def _passed_on(method: str) -> Callable[..., Any]:
+        def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
+            return getattr(self.__inner, method)(*arguments, **named)
+
+        return call
 
     # What every call comes down to.
 
@@ -149,10 +162,10 @@ class TracedGroup(dist.ProcessGroup):
             named = {name: _replaced(value, copies) for name, value in named.items()}
         if method == "monitored_barrier":  # the one that blocks inside the call
             with self.recorder.waiting(number):
-                getattr(self.inner, method)(*arguments, **named)
+                getattr(self.__inner, method)(*arguments, **named)
             return self.recorder.done(number)
         try:
-            work = getattr(self.inner, method)(*arguments, **named)
+            work = getattr(self.__inner, method)(*arguments, **named)
         except Exception as error:
             self.recorder.tell("failed", id=number, text=str(error)[:500])
             raise
@@ -183,7 +196,7 @@ class TracedGroup(dist.ProcessGroup):
 
     def _can_copy(self, tensors: Sequence[torch.Tensor]) -> bool:
         """With NCCL a wait belongs to a stream, and the copy would come too early."""
-        return "nccl" not in str(self.inner.name()).lower() and all(
+        return "nccl" not in str(self.__inner.name()).lower() and all(
             tensor.is_contiguous() and not tensor.is_sparse for tensor in tensors
         )
 
@@ -239,17 +252,10 @@ def _message(method: str) -> Callable[..., Any]:
     return call
 
 
-def _passed_on(method: str) -> Callable[..., Any]:
-    def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.inner, method)(*arguments, **named)
-
-    return call
-
-
 for _makers, _methods in (
     (_collective, COLLECTIVES),
     (_message, MESSAGES),
-    (_passed_on, PASSED_ON),
+    (TracedGroup._passed_on, PASSED_ON),
 ):
     for _method in _methods:
         if hasattr(dist.ProcessGroup, _method):  # torch 2.11 and 2.13 differ
