@@ -10,13 +10,18 @@ from torch.nn.functional import mse_loss
 from multigpu.checking.specimens import snapshot
 from multigpu.ranks import rank_device
 
+from .forwarding import forwarded
 from .one_process import LEARNING_RATE, MOMENTUM
 
 
 def drive(submission, name, cases):
-    """Every case in one run: (make model, options of the wrapper, steps, how)."""
+    """Every case in one run: (make model, options of the wrapper, steps, how).
+
+    Calls of forward come first, so that the learner's last line is one of training.
+    """
     wrapper = getattr(submission, name)
-    return [train(wrapper, *case) for case in cases]
+    calls = forwarded(wrapper)
+    return {"forward": calls, "cases": [train(wrapper, *case) for case in cases]}
 
 
 def train(wrapper, model_of, options, steps, how):

@@ -5,7 +5,7 @@ from multigpu.checking.wording import count, listed
 
 from .buckets import cuts, described
 from .explain_training import Report, agrees
-from .explain_travel import calls_of, examine_overlap
+from .explain_travel import STARTS, calls_of, examine_overlap, started_late
 from .one_process import added
 
 DEFAULT = 25 * 2**20
@@ -144,7 +144,22 @@ class Bucketed(Report):
                 step=step,
             )
         if "one_by_one" in self.case.how:
+            self.examine_overlap_after_no_sync(step, rank)
             examine_overlap(self, step, rank)
+
+    def examine_overlap_after_no_sync(self, step, rank):
+        """The hooks ran inside no_sync too, and that does not count."""
+        late = started_late(self, step, rank)
+        if late and self.note(step, rank)["quiet"] is not None:
+            raise self.wrong(
+                "late_after_no_sync",
+                STARTS + ", also in the first backward after no_sync",
+                f"on rank {rank} {len(late)} of {count(len(calls_of(self, step, rank)), 'bucket')}"
+                " were started when the last gradient was ready already",
+                "hooks run inside no_sync too, and what they counted there was still in the"
+                " counters of the next backward. Inside no_sync nothing is counted.",
+                step=step,
+            )
 
     def wrong_number(self, step, rank, calls, sizes, limit):
         before, after = (len(cut) for cut in cuts(sizes, limit))

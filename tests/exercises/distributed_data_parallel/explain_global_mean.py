@@ -138,7 +138,22 @@ class Report:
                 "the sum of all values divided by the number of this rank's own values.",
             ),
             "means_added": (sum(means), "the sum of the ranks' means."),
+            "summed_in_own_dtype": (
+                self.in_own_dtype(),
+                f"what comes of sum and count in {str(self.values[0].dtype)[6:]}, which cannot hold"
+                " them: they are rounded, or too large for it. Take float64 for both.",
+            ),
         }
+
+
+    def in_own_dtype(self):
+        """The mean when sums and counts are added up in the dtype of the values."""
+        dtype = self.values[0].dtype
+        total, number = torch.zeros((), dtype=dtype), torch.zeros((), dtype=dtype)
+        for values in self.values:
+            total += values.sum(dtype=dtype)
+            number += torch.tensor(values.numel(), dtype=dtype)
+        return (total / number).item()
 
 
 def close(came, right):

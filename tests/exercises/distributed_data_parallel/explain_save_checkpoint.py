@@ -66,7 +66,8 @@ def examine_complete(case, folder, notes, old, wheres):
                 f"rank {rank} returned, and "
                 + ("there was no file yet" if note["seen"] is None else "another file was there"),
                 "nothing makes the other ranks wait for rank 0, or they wait before it writes."
-                " dist.barrier() after the file has its name.",
+                " dist.barrier() after the file has its name. time.sleep is no help, however long:"
+                " rank 0 may need longer, so here it is cut short.",
                 rank,
             )
 

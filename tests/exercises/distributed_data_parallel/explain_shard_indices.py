@@ -13,7 +13,7 @@ class Report:
         self.calls = [(places, OPTIONS | named) for places, named in calls]
         self.written = [shown(*call) for call in calls]
         self.right = [right(*places, **named) for places, named in self.calls]
-        self.results = answer.result
+        self.results, self.drew = answer.result["rows"], answer.result["drew"]
         self.where = answer.where
 
     def wrong(self, mistake, i, expected, came, usually):
@@ -31,6 +31,16 @@ class Report:
         for i, (came, wanted) in enumerate(zip(self.results, self.right, strict=True)):
             if came != wanted:
                 raise self.explained(i, came, wanted)
+        if self.drew:
+            raise self.wrong(
+                "global_generator",
+                self.drew[0],
+                "these rows, and leaves torch's global random generator as it was",
+                "the right rows, but the global generator is another one afterwards",
+                "torch.manual_seed and torch.randperm without generator= use the generator of all"
+                " the program: dropout and weights get the same numbers in every epoch then. Make"
+                " a new torch.Generator and hand it to randperm.",
+            )
 
     def examine_type(self, i, came):
         if came is None:
@@ -51,7 +61,8 @@ class Report:
         for mistake, (rule, usually) in KNOWN.items():
             known = [rule(*places, **named) for places, named in self.calls]
             if known == self.results:
-                return self.wrong(mistake, i, rows(wanted), rows(came), usually)
+                name = mistake.partition(" ")[0]
+                return self.wrong(name, i, rows(wanted), rows(came), usually)
         if len(came) != len(wanted):
             return self.wrong(
                 "wrong_number",

@@ -4,6 +4,8 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 ``distributed_data_parallel.OverlappedDDP`` and ``distributed_data_parallel.BucketedDDP``.
 """
 
+import torch
+
 from multigpu.checking.comparing import largest_difference, same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import listed
@@ -36,11 +38,11 @@ def examine_start(report):
 def explained(report, rank, wrong, before, came):
     """Which tensors are wrong, and what do they have in common?"""
     name = wrong[0]
-    if all(same(came[n], before[rank][n]) for n in wrong):
+    if all(identical(came[n], before[rank][n]) for n in wrong):
         return left_out(report, rank, wrong, before)
     found = f"on rank {rank}, {name}"
     mean = sum(old[name] for old in before) / report.n
-    if same(came[name], mean.to(came[name].dtype)):
+    if mean.isfinite().all() and same(came[name], mean.to(came[name].dtype)):
         return report.wrong(
             "start_averaged",
             EXPECTED,
@@ -48,13 +50,21 @@ def explained(report, rank, wrong, before, came):
             "the weights were averaged. Rank 0's are taken over as they are: dist.broadcast.",
         )
     for other, old in enumerate(before[1:], 1):
-        if same(came[name], old[name]):
+        if identical(came[name], old[name]):
             return report.wrong(
                 "start_of_another_rank",
                 EXPECTED,
                 f"{found} has the numbers of rank {other}",
                 "the broadcast has another source. dist.broadcast(tensor, src=0).",
             )
+    if not came[name].isfinite().all():
+        return report.wrong(
+            "start_not_finite",
+            EXPECTED + ", whatever the others had",
+            f"{found} {largest_difference(came[name], before[0][name])}",
+            "another rank had nan or inf there, and its numbers were added, perhaps times 0. But 0"
+            " times nan is nan. dist.broadcast overwrites them.",
+        )
     return report.wrong(
         "start_changed",
         EXPECTED,
@@ -99,6 +109,12 @@ def left_out(report, rank, wrong, before):
         if set(wrong) == members & differing:
             return report.wrong(mistake, EXPECTED, came, usually)
     return report.wrong("some_not_sent", EXPECTED, came, "not every tensor was sent.")
+
+
+def identical(came, before):
+    """The same numbers, of which some can be nan: nothing was computed."""
+    alike = came.shape == before.shape and came.dtype == before.dtype
+    return alike and torch.allclose(came, before, rtol=0, atol=0, equal_nan=True)
 
 
 def tensors_of(snap):

@@ -63,15 +63,26 @@ def examine_writes(report, step, rank):
         )
 
 
-def examine_overlap(report, step, rank):
-    """Only what the last gradient belongs to may start after it."""
-    note, calls = report.note(step, rank), calls_of(report, step, rank)
-    _, backward_ends, _ = note["times"]
-    last_ready = max(note["ready"].values(), default=backward_ends)
+def last_ready_in(report, step, rank):
+    """The moment at which the last gradient of a step was ready."""
+    note = report.note(step, rank)
+    return max(note["ready"].values(), default=note["times"][1])
+
+
+def started_late(report, step, rank):
+    """The collectives that started after the last gradient, if they are too many."""
+    calls, last_ready = calls_of(report, step, rank), last_ready_in(report, step, rank)
     late = [call for call in calls if call.time > last_ready]
     # A thread of the learner's may be held up by other ranks: of it only the first one is asked.
     own = [call for call in late if call.thread == report.results[rank]["thread"]]
-    if len(late) == len(calls) > 1 or len(own) > 1:
+    return late if len(late) == len(calls) > 1 or len(own) > 1 else []
+
+
+def examine_overlap(report, step, rank):
+    """Only what the last gradient belongs to may start after it."""
+    calls, last_ready = calls_of(report, step, rank), last_ready_in(report, step, rank)
+    late = started_late(report, step, rank)
+    if late:
         early = len(calls) - len(late)
         raise report.wrong(
             "starts_late" if early else "starts_after_backward",

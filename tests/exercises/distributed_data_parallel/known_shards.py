@@ -50,6 +50,8 @@ def shuffled_later(n, world, rank, *, epoch, seed, shuffle, drop_last):
 
 def looked_up_twice(n, world, rank, **options):
     whole = shards(n, world, rank, take="all", **options)
+    if len(whole) < n:  # rows are left out: such code may look for one that is not there
+        return None
     mine = shards(n, world, rank, **options)
     return [whole[i] for i in mine] if options["shuffle"] else mine
 
@@ -59,7 +61,8 @@ def with_options(**changed):
     return lambda n, world, rank, **options: shards(n, world, rank, **(options | changed))
 
 
-# By mistake: what it would give, and which code usually does that.  The first that fits is named.
+# By mistake, whose first word goes into the message's id: what it would give, and which code usually
+# does that.  The first that fits is named.
 KNOWN = {
     "whole_order": (
         with_options(take="all"),
@@ -101,6 +104,13 @@ KNOWN = {
     "drop_last_ignored": (
         with_options(drop_last=False),
         "drop_last has no effect: the order was filled up where rows should be left out.",
+    ),
+    "drop_last_ignored where it shuffles": (
+        lambda n, world, rank, *, shuffle, drop_last, **options: shards(
+            n, world, rank, shuffle=shuffle, drop_last=drop_last and not shuffle, **options
+        ),
+        "drop_last has no effect on shuffled rows: it belongs behind the shuffling, not into the"
+        " branch without it.",
     ),
     "always_dropped": (
         with_options(drop_last=True),

@@ -67,8 +67,16 @@ def seeded(make, seed):
 
 
 def specimen(rank):
-    """Tied, frozen and without dimension, with three kinds of buffers; other numbers per rank."""
-    return Specimen(seed=7 + rank)
+    """Tied, frozen and without dimension, with three kinds of buffers; other numbers per rank.
+
+    Ranks other than 0 begin with a nan and an inf: rank 0's numbers take their place.
+    """
+    model = Specimen(seed=7 + rank)
+    if rank:
+        with torch.no_grad():
+            model.decode.bias[0] = torch.nan
+            model.running_mean[1] = torch.inf
+    return model
 
 
 WIDTHS = (3, 8, 5, 7, 4, 6, 2)

@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 from multigpu.checking.specimens import WIDTH, Specimen
 from multigpu.ranks import rank_device
 
-from .interrupting import Lookout, die_after, fingerprint, slow
+from .interrupting import Lookout, die_after, fingerprint, short_sleeps, slow
 
 BEFORE, AFTER = 3, 3  # steps
 
@@ -93,6 +93,9 @@ def save_all(submission, folder, cases):
         with lookout.watching(path):
             if case.is_slow and rank == 0:
                 with slow():
+                    submission.save_checkpoint(path, model, optimizer, case.epoch)
+            elif rank > 0:
+                with short_sleeps(submission):
                     submission.save_checkpoint(path, model, optimizer, case.epoch)
             else:
                 submission.save_checkpoint(path, model, optimizer, case.epoch)

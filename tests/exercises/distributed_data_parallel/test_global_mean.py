@@ -43,6 +43,15 @@ def values_of(shapes, dtype=torch.float64):
     ]
 
 
+def spread(*groups, dtype):
+    """``count`` values of this mean for each rank, all close to it; sums are exact in ``dtype``."""
+    return [
+        torch.cat([mean + step, mean - step, torch.full((count % 2,), mean)]).to(dtype)
+        for count, mean in groups
+        for step in [torch.arange(count // 2) % 4 / 4]
+    ]
+
+
 def check(learner, world, cases):
     try:
         answer = learner.run_ranks(drive, cases, world=world)
@@ -78,5 +87,8 @@ def test_any_shape_and_type(learner):
         values_of([(3,), (0,), (2, 2)], torch.float32),
         values_of([(0,), (2,), (3, 2)], torch.int32),
         [values.abs().to(torch.uint8) for values in values_of([(20,), (3,), (30,)])],
+        # All sums together are too large for float16, and bfloat16 has no number 301.
+        spread((200, 200.0), (3, 100.0), (200, 150.0), dtype=torch.float16),
+        spread((150, 2.0), (1, 5.0), (150, 4.0), dtype=torch.bfloat16),
     ]
     check(learner, 3, cases)

@@ -2,16 +2,27 @@
 
 from itertools import product
 
+import torch
+
 from multigpu.checking import exercise
 
 from .explain_shard_indices import Report
 
-SAMPLES = (1, 2, 3, 5, 7, 8, 12, 21)
+SIZES = [*product((1, 2, 3, 5, 7, 8, 12, 21), range(1, 9)), (1000, 12)]  # rows, ranks
 
 
 def drive(submission, devices, calls):
-    """The result of every call: (positional arguments, keyword arguments)."""
-    return [submission.shard_indices(*places, **named) for places, named in calls]
+    """The result of every call: (positional arguments, keyword arguments).
+
+    ``drew`` are the numbers of the calls after which torch's global generator was another.
+    """
+    results, drew = [], []
+    for i, (places, named) in enumerate(calls):
+        before = torch.get_rng_state()
+        results.append(submission.shard_indices(*places, **named))
+        if not torch.equal(torch.get_rng_state(), before):
+            drew.append(i)
+    return {"rows": results, "drew": drew}
 
 
 def every_rank(num_samples, world_size, **named):
@@ -54,11 +65,11 @@ def test_shuffled_rows(learner):
 
 @exercise("distributed_data_parallel.shard_indices")
 def test_all_combinations(learner):
-    """Worlds of 1 to 8 ranks, with all options."""
+    """Worlds of 1 to 8 ranks and a larger one, with all options."""
     calls = [
         call
-        for n, w, drop, (shuffle, epoch, seed) in product(
-            SAMPLES, range(1, 9), (False, True), [(False, 2, 5), (True, 0, 0), (True, 3, 11)]
+        for (n, w), drop, (shuffle, epoch, seed) in product(
+            SIZES, (False, True), [(False, 2, 5), (True, 0, 0), (True, 3, 11)]
         )
         for call in every_rank(n, w, epoch=epoch, seed=seed, shuffle=shuffle, drop_last=drop)
     ]

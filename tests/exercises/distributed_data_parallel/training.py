@@ -8,6 +8,7 @@ from multigpu.checking import Wrong
 from multigpu.checking.verdicts import Refused
 
 from .driving import drive
+from .forwarding import examine_forward
 
 OUT_OF_STEP_KINDS = ("mismatch", "deadlock")
 
@@ -27,11 +28,12 @@ class Case:
 
 
 def check(learner, report, world, cases):
-    """Train all cases in one run of ``world`` ranks, and look at each."""
+    """Train all cases in one run of ``world`` ranks, and look at each; then at forward."""
     sent = [(case.model_of, case.options, case.steps, case.how) for case in cases]
     answer = learner.run_ranks(drive, report.function, sent, world=world)
     for i, case in enumerate(cases):
-        report(world, case, [own[i] for own in answer.results], answer).examine()
+        report(world, case, [own["cases"][i] for own in answer.results], answer).examine()
+    examine_forward(report.function, world, [own["forward"] for own in answer.results])
 
 
 def check_unused(learner, report, world, cases):

@@ -367,6 +367,44 @@ class divides_inside_no_sync(Wrapper):
         self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
 
 
+@wrong("BucketedDDP.late_after_no_sync")
+class counts_inside_no_sync(Wrapper):
+    def reset(self):
+        super().reset()
+        self.missing = [len(bucket) for bucket in self.buckets]
+
+    def hook(self, p):
+        (number,) = [i for i, b in enumerate(self.buckets) if any(p is q for q in b)]
+        self.missing[number] -= 1
+        if self.quiet:
+            return
+        while self.next < len(self.buckets) and self.missing[self.next] == 0:
+            self.start(self.buckets[self.next])
+            self.next += 1
+
+
+@wrong("BucketedDDP.input_lost")
+class takes_one_input(Wrapper):
+    def forward(self, x):
+        return self.module(x)
+
+
+@wrong("BucketedDDP.output_changed")
+class returns_the_first_output(Wrapper):
+    def forward(self, *inputs, **named):
+        outputs = self.module(*inputs, **named)
+        return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+@wrong("BucketedDDP.start_not_finite")
+class multiplies_the_others_by_0(Wrapper):
+    def __init__(self, module, bucket_bytes=25 * 2**20):
+        for tensor in [*module.parameters(), *module.buffers()]:
+            tensor.data.mul_(dist.get_rank() == 0)
+            dist.all_reduce(tensor.data)
+        super().__init__(module, bucket_bytes)
+
+
 @wrong("BucketedDDP.only_last_pass")
 class only_the_last_pass_counts(Wrapper):
     def hooked(self):
@@ -421,8 +459,8 @@ class sends_parameters_only(nn.Module):
         for p in module.parameters():
             dist.broadcast(p.data, 0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         pass
@@ -535,8 +573,8 @@ class gradients_live_in_the_bucket(nn.Module):
             self.take(p)
             self.launch()
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         if self.silent:

@@ -31,8 +31,8 @@ class Wrapper(nn.Module):
         self.module = module
         start_equal(module)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
 
 @wrong("NaiveDDP.start_not_shared")
@@ -41,8 +41,8 @@ class forgets_the_start(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -56,8 +56,8 @@ class receives_into_copies(nn.Module):
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.detach().clone(), 0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -71,8 +71,8 @@ class sends_parameters_only(nn.Module):
         for p in module.parameters():
             dist.broadcast(p.data, src=0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -86,8 +86,8 @@ class sends_the_state_dict(nn.Module):
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, src=0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -104,8 +104,8 @@ class sends_what_is_trained(nn.Module):
         for b in module.buffers():
             dist.broadcast(b, src=0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -120,8 +120,8 @@ class sends_floating_point_only(nn.Module):
             if tensor.is_floating_point():
                 dist.broadcast(tensor.data, src=0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -138,8 +138,8 @@ class averages_the_start(nn.Module):
         for b in module.buffers():
             dist.broadcast(b, 0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -153,8 +153,24 @@ class starts_from_the_last_rank(nn.Module):
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, src=dist.get_world_size() - 1)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.start_not_finite")
+class multiplies_the_others_by_0(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in [*module.parameters(), *module.buffers()]:
+            tensor.data.mul_(int(dist.get_rank() == 0))
+            dist.all_reduce(tensor.data)
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -168,8 +184,8 @@ class every_rank_is_the_source(nn.Module):
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, src=dist.get_rank())
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -184,8 +200,8 @@ class rank_0_alone_broadcasts(nn.Module):
             for tensor in [*module.parameters(), *module.buffers()]:
                 dist.broadcast(tensor.data, src=0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -311,6 +327,34 @@ class divides_by_those_that_used_it(Wrapper):
                 p.grad /= max(users.item(), 1)
 
 
+@wrong("NaiveDDP.input_lost")
+class takes_one_input(Wrapper):
+    def forward(self, x):
+        return self.module(x)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.input_lost")
+class drops_names(Wrapper):
+    def forward(self, *inputs, **named):
+        return self.module(*inputs)
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
+@wrong("NaiveDDP.output_changed")
+class returns_the_first_output(Wrapper):
+    def forward(self, *inputs, **named):
+        outputs = self.module(*inputs, **named)
+        return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+
+    def sync_gradients(self):
+        average_gradients(self.module)
+
+
 @wrong("mismatch")
 class another_order_on_every_rank(Wrapper):
     def sync_gradients(self):
@@ -336,8 +380,8 @@ class asks_pytorch(nn.Module):
         super().__init__()
         self.module = nn.parallel.DistributedDataParallel(module)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         pass
@@ -386,8 +430,8 @@ class gathers_and_takes_the_mean(nn.Module):
             for mine, first in zip([*module.parameters(), *module.buffers()], everything[0]):
                 mine.copy_(first)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         for p in self.module.parameters():
@@ -406,8 +450,8 @@ class starts_with_coalesced_broadcasts(nn.Module):
         everything = [t.detach() for t in (*module.parameters(), *module.buffers())]
         dist._broadcast_coalesced(dist.group.WORLD, everything, 250 * 2**20, 0)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         average_gradients(self.module)

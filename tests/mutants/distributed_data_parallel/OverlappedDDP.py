@@ -69,6 +69,28 @@ class divides_before_it_has_arrived(Wrapper):
         p.grad /= dist.get_world_size()
 
 
+@wrong("OverlappedDDP.input_lost")
+class inputs_without_names(Wrapper):
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+
+@wrong("OverlappedDDP.output_changed")
+class outputs_in_a_list(Wrapper):
+    def forward(self, *inputs, **named):
+        outputs = self.module(*inputs, **named)
+        return outputs if isinstance(outputs, torch.Tensor) else [outputs]
+
+
+@wrong("OverlappedDDP.start_not_finite")
+class adds_zeros_to_rank_0(Wrapper):
+    def __init__(self, module):
+        for tensor in [*module.parameters(), *module.buffers()]:
+            tensor.data.mul_(dist.get_rank() == 0)
+            dist.all_reduce(tensor.data)
+        super().__init__(module)
+
+
 @wrong("OverlappedDDP.divided_by_2")
 class divides_by_2(Wrapper):
     def hook(self, p):
@@ -213,8 +235,8 @@ class hooks_each_name(nn.Module):
             if p.requires_grad:
                 p.register_post_accumulate_grad_hook(self.hook)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def hook(self, p):
         self.handles.append((dist.all_reduce(p.grad, async_op=True), p))
@@ -238,8 +260,8 @@ class hooks_on_the_gradient_that_nobody_keeps(nn.Module):
             if p.requires_grad:
                 p.register_hook(self.hook)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def hook(self, grad):
         grad = grad / dist.get_world_size()
@@ -261,8 +283,8 @@ class forgets_the_start(nn.Module):
             if p.requires_grad:
                 p.register_post_accumulate_grad_hook(self.hook)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def hook(self, p):
         p.grad /= dist.get_world_size()
@@ -285,8 +307,8 @@ class sends_parameters_only(nn.Module):
             if p.requires_grad:
                 p.register_post_accumulate_grad_hook(self.hook)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def hook(self, p):
         p.grad /= dist.get_world_size()
@@ -307,8 +329,8 @@ class hooks_frozen_parameters(nn.Module):
             dist.broadcast(p.data, 0)
             p.register_post_accumulate_grad_hook(lambda p: None)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def sync_gradients(self):
         pass
@@ -340,8 +362,8 @@ class hooks_on_gradients(nn.Module):
             if p.requires_grad:
                 p.register_hook(lambda grad, p=p: self.start(p, grad))
 
-    def forward(self, *args):
-        return self.module(*args)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def start(self, p, grad):
         mine = grad.clone()
@@ -392,8 +414,8 @@ class hooks_on_the_graph(nn.Module):
                 node.register_hook(self.hook_for(p))
                 self.nodes.append(node)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def hook_for(self, p):
         def hook(*unused):
@@ -448,8 +470,8 @@ class waits_when_backward_is_over(nn.Module):
             if p.requires_grad:
                 p.register_post_accumulate_grad_hook(self.hook)
 
-    def forward(self, x):
-        return self.module(x)
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
 
     def hook(self, p):
         if not self.handles:

@@ -180,7 +180,25 @@ def in_float32_where_the_values_are(values):
     return float(total[0]) / float(total[1]) if total[1] else math.nan
 
 
-@wrong("global_mean.other_value")
+@wrong("global_mean.summed_in_own_dtype")
+def whole_numbers_in_float64_and_others_as_they_are(values):
+    dtype = values.dtype if values.is_floating_point() else torch.float64
+    total = values.sum(dtype=dtype)
+    count = torch.tensor(values.numel(), dtype=dtype)
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return (total / count).item()
+
+
+@wrong("global_mean.summed_in_own_dtype")
+def in_bfloat16_and_float32(values):
+    dtype = torch.bfloat16 if values.dtype == torch.bfloat16 else torch.float32
+    total = torch.stack([values.sum().to(dtype), torch.tensor(values.numel()).to(dtype)])
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+@wrong("global_mean.summed_in_own_dtype")
 def in_the_type_of_the_values(values):
     total = values.sum(dtype=values.dtype)
     count = torch.tensor(values.numel(), dtype=values.dtype)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
+from time import sleep
 
 import torch
 import torch.distributed as dist
@@ -125,6 +126,22 @@ def renames_after_the_barrier(path, model, optimizer, epoch):
     dist.barrier()
     if dist.get_rank() == 0:
         os.replace(f"{path}.new", path)
+
+
+@wrong("save_checkpoint.returned_too_early")
+def sleeps_a_second(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        write(everything(model, optimizer, epoch), path)
+    else:
+        time.sleep(1.0)
+
+
+@wrong("save_checkpoint.returned_too_early")
+def sleeps_by_another_name(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        write(everything(model, optimizer, epoch), path)
+    else:
+        sleep(1.0)
 
 
 @wrong("save_checkpoint.returned_too_early")
@@ -289,6 +306,17 @@ def in_a_thread(path, model, optimizer, epoch):
         thread.start()
         thread.join()
     dist.barrier(async_op=True).wait()
+
+
+@right
+def asks_now_and_then(path, model, optimizer, epoch):
+    work = None
+    if dist.get_rank() == 0:
+        write(everything(model, optimizer, epoch), path)
+    work = dist.barrier(async_op=True)
+    while not work.is_completed():
+        time.sleep(0.05)
+    work.wait()
 
 
 @right

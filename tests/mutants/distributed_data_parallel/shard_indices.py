@@ -115,6 +115,43 @@ def never_drops(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, d
     return order[rank::world_size]
 
 
+@wrong("shard_indices.drop_last_ignored")
+def drops_only_what_is_in_order(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
+    order = order_of(num_samples, seed + epoch, shuffle)
+    return fit(order, world_size, drop_last and not shuffle)[rank::world_size]
+
+
+@wrong("shard_indices.wrong_rows")
+def drops_the_first_rows_when_it_shuffles(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
+    order = order_of(num_samples, seed + epoch, shuffle)
+    if drop_last and shuffle:
+        return order[num_samples % world_size :][rank::world_size]
+    return fit(order, world_size, drop_last)[rank::world_size]
+
+
+@wrong("shard_indices.global_generator")
+def seeds_the_global_generator(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
+    order = list(range(num_samples))
+    if shuffle:
+        torch.manual_seed(seed + epoch)
+        order = torch.randperm(num_samples).tolist()
+    return fit(order, world_size, drop_last)[rank::world_size]
+
+
+@wrong("shard_indices.wrong_rows")
+def mixes_up_its_rows_in_a_large_world(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
+    order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
+    return order[min(rank, 7) :: world_size]
+
+
 @wrong("shard_indices.always_dropped")
 def always_drops(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, True)
@@ -239,6 +276,16 @@ def as_columns_of_a_table(
     rounds = num_samples // world_size if drop_last else -(-num_samples // world_size)
     table = order.repeat(world_size)[: rounds * world_size].view(rounds, world_size)
     return table[:, rank].tolist()
+
+
+@right
+def gives_the_global_generator_back(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed + epoch)
+        order = torch.randperm(num_samples).tolist() if shuffle else list(range(num_samples))
+    return fit(order, world_size, drop_last)[rank::world_size]
 
 
 @right
