@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 BETWEEN = ("contextlib.py", "functools.py", "typing_extensions.py", "warnings.py")  # of decorators
+STARTED_AT = "_multigpu_started_at"  # of a thread: the Origin of its start
 WRAPPERS = ("wrapper", "decorate_context", "inner", "func_wrapper", "__torch_function__")
 
 
@@ -37,7 +39,8 @@ def origin() -> Origin:
     """Look up the stack for the first line that is neither torch's nor ours.
 
     A call that C++ makes, as DistributedDataParallel does during backward, comes from the line
-    that called ``backward()``.
+    that called ``backward()``. One that is itself the target of a thread comes from the line that
+    started the thread.
     """
     frame: types.FrameType | None = sys._getframe(1)
     within: list[types.FrameType] = []  # torch's own frames, from the inside out
@@ -45,11 +48,21 @@ def origin() -> Origin:
         file = frame.f_code.co_filename
         if file.startswith(_torch()):
             within.append(frame)
-        elif not file.startswith((HERE, "<frozen")) and os.path.basename(file) not in BETWEEN:
+        elif not _between(file):
             name = frame.f_code.co_name
             return Origin(file, frame.f_lineno, name, *_public_name(within))
         frame = frame.f_back
-    return Origin("", 0, "", *_public_name(within))
+    started = getattr(threading.current_thread(), STARTED_AT, Origin("", 0, "", ""))
+    return Origin(started.file, started.line, started.function, *_public_name(within))
+
+
+def _between(file: str) -> bool:
+    """Whether this is no code of the user's, nor torch's."""
+    return (
+        file.startswith((HERE, "<frozen"))
+        or file == threading.__file__
+        or os.path.basename(file) in BETWEEN
+    )
 
 
 def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:

@@ -17,7 +17,7 @@ class RankState:
     main: int | None = None  # native id of its main thread
     waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
-    threads: set[int] = field(default_factory=set)  # those that have communicated
+    threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame
     left: Mapping[str, Any] | None = None  # its `left` frame: os._exit was called
     returned: bool = False
@@ -37,6 +37,10 @@ class RankState:
             self.waits[frame["thread"]] = frame["id"]
         elif phase in ("done", "failed"):
             self.waits = {t: number for t, number in self.waits.items() if number != frame["id"]}
+        elif phase == "thread_started":
+            self.threads.add(frame["thread"])
+        elif phase == "thread_ended":
+            self.threads.discard(frame["thread"])
         elif phase == "joining":
             self.joins[frame["thread"]] = frame["on"]
         elif phase == "joined":
@@ -69,8 +73,9 @@ class RankState:
     def can_act(self, threads: Threads) -> bool:
         """Whether any thread may go on without another rank's help.
 
-        A thread counts if it is the main one or has communicated, or if it works. It cannot go on
-        while it waits for a call, joins a thread that cannot go on or sleeps on a lock.
+        A thread counts if it is the main one, was started by the program or has communicated, or
+        if it works. It cannot go on while it waits for a call, joins a thread that cannot go on or
+        sleeps on a lock.
         """
         if self.gone:
             return False

@@ -1,9 +1,10 @@
 """What the threads of a rank are doing, seen from outside.
 
 A thread that waits on a lock without a time limit cannot go on unless another thread opens it. One
-that sleeps for a set time or computes goes on by itself. The difference decides whether silence is
-a deadlock. Linux tells it in ``/proc/PID/task/TID/syscall`` (to a parent process); where that
-cannot be read, every thread may go on, and a deadlock that hides behind one is left to the timeout.
+that waits for a set time, for another process or for a file, or computes, may go on without this
+process. The difference decides whether silence is a deadlock. Linux tells it in
+``/proc/PID/task/TID/syscall`` (to a parent process); where that cannot be read, every thread may
+go on, and a deadlock that hides behind one is left to the timeout.
 """
 
 import os
@@ -17,6 +18,7 @@ _CALLS = {  # numbers of system calls: (futex, those that sleep for a set time)
     "aarch64": ("98", ("101", "115")),
 }
 FUTEX, SLEEPS = _CALLS.get(platform.machine(), ("", ()))
+PRIVATE = 128  # flag of a futex that no other process can open; multiprocessing's have it not
 
 
 class Threads(Protocol):
@@ -41,7 +43,10 @@ class SystemThreads:
         if doing is None:
             return False
         number, *arguments = doing
-        return not (number == FUTEX and len(arguments) > 3 and int(arguments[3], 16) == 0)
+        if number != FUTEX or len(arguments) < 4:
+            return True
+        _, operation, _, limit = (int(argument, 16) for argument in arguments[:4])
+        return limit != 0 or not operation & PRIVATE
 
     def others_work(self, rank: int, known: set[int]) -> bool:
         """Whether a thread other than `known` computes, or sleeps for a set time."""

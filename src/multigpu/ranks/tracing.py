@@ -12,6 +12,7 @@ from torch.distributed import distributed_c10d as c10d
 from multigpu.ranks.joins import record_joins
 from multigpu.ranks.origin import origin
 from multigpu.ranks.recorder import Current, Group, Recorder, Say
+from multigpu.ranks.starts import record_starts
 from multigpu.ranks.traced_group import TracedGroup
 
 BACKEND = "traced"
@@ -54,6 +55,7 @@ def start_recording(say: Say) -> Recorder:
     c10d._new_process_group_helper = make_traced  # type: ignore[assignment]
     record_new_groups(recorder)
     record_joins(recorder)
+    record_starts(recorder)
     return recorder
 
 

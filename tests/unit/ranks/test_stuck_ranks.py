@@ -1,6 +1,8 @@
 """Real ranks that are stuck or only slow, in the ways in which real programs are."""
 
+import multiprocessing
 import queue
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +75,57 @@ def thread_that_sends_later():
         dist.send(one(), 0, tag=2)
 
 
+def while_others_wait(send_later):
+    """Rank 0 has a thread that sends in the end, what nobody can know before."""
+    if first():
+        send_later(lambda: dist.send(one(), 1))
+    else:
+        dist.recv(one(), 0)
+    dist.barrier()
+
+
+LATER = 1.6  # seconds: longer than the most that a deadlock takes to be called
+
+
+def send_after(wait):
+    def later(send):
+        in_a_thread(lambda: (wait(), send()))
+
+    while_others_wait(later)
+
+
+def thread_that_waits_for_an_event():
+    send_after(lambda: threading.Event().wait(LATER))
+
+
+def timer_that_sends():
+    while_others_wait(lambda send: threading.Timer(LATER, send).start())
+
+
+def thread_that_waits_for_a_program():
+    send_after(lambda: subprocess.run(["sleep", str(LATER)], check=True))
+
+
+def thread_that_waits_for_a_child_process():
+    forking = multiprocessing.get_context("fork")
+    came, opened = forking.SimpleQueue(), forking.Semaphore(0)
+
+    def child():
+        time.sleep(LATER / 2)
+        came.put(1)
+        time.sleep(LATER)
+        opened.release()
+
+    def wait():
+        process = forking.Process(target=child)
+        process.start()
+        came.get()
+        opened.acquire()
+        process.join()
+
+    send_after(wait)
+
+
 class SlowRows(torch.utils.data.Dataset):
     def __len__(self):
         return 2
@@ -139,7 +192,8 @@ def threads_that_pass_on():
 SLOW = [
     *(uneven_work, joined_inputs, pool_of_threads, thread_that_sends_later, data_loader),
     *(returned_with_work_under_way, waiting_at_the_store, early_ranks_of_a_broadcast),
-    *(after_a_future, threads_that_pass_on),
+    *(after_a_future, threads_that_pass_on, thread_that_waits_for_an_event, timer_that_sends),
+    *(thread_that_waits_for_a_program, thread_that_waits_for_a_child_process),
 ]
 
 # Programs that are stuck.
@@ -166,6 +220,14 @@ def stuck_in_a_joined_thread():
     in_a_thread(lambda: dist.recv(one(), 1 - dist.get_rank())).join()
 
 
+def stuck_beside_a_library_s_thread():
+    """The thread that feeds a queue sleeps as long as there is nothing to send."""
+    fed = multiprocessing.Queue()
+    fed.put(1)
+    fed.get()
+    dist.recv(one(), 1 - dist.get_rank())
+
+
 def waiting_for_a_thread_that_waits():
     came = queue.Queue()
     in_a_thread(lambda: came.put(dist.recv(one(), 1 - dist.get_rank())))
@@ -186,7 +248,12 @@ def send_first():
 
 STUCK = [
     *(fewer_batches, stuck_in_a_pool, stuck_behind_idle_threads, stuck_in_a_joined_thread),
-    *(waiting_for_a_thread_that_waits, objects_against_a_message, send_first),
+    *(
+        stuck_beside_a_library_s_thread,
+        waiting_for_a_thread_that_waits,
+        objects_against_a_message,
+        send_first,
+    ),
 ]
 
 

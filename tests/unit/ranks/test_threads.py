@@ -1,5 +1,6 @@
 """Which threads may go on by themselves, as the system tells it."""
 
+import multiprocessing
 import os
 import platform
 import queue
@@ -48,6 +49,11 @@ def test_an_idle_thread_of_a_pool_cannot_act(threads):
 
 def test_a_thread_that_sleeps_or_has_a_time_limit_may_act(threads):
     for wait in (lambda: time.sleep(5), lambda: threading.Event().wait(5)):
+        assert threads.may_act(0, settled(wait))
+
+
+def test_a_thread_that_waits_for_another_process_may_act(threads):
+    for wait in (multiprocessing.Semaphore(0).acquire, multiprocessing.SimpleQueue().get):
         assert threads.may_act(0, settled(wait))
 
 
