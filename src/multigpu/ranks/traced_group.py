@@ -77,14 +77,14 @@ class TracedGroup(dist.ProcessGroup):
         """For C++."""
         return self.group.name
 
-    def getGroupDesc(self) -> str:
-        """For C++."""
-        return "traced"
-
     @property
     def group_name(self) -> str:  # type: ignore[override]
         """For Python."""
         return self.group.name
+
+    @property
+    def _device_types(self) -> Any:
+        return self.__inner._device_types
 
     def _get_backend(self, device: torch.device) -> Any:
         """The real one for torch's own code, which asks it what it can; this group for others."""
