@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.machinery
+import inspect
 import linecache
 import os
 import sys
@@ -37,6 +38,7 @@ def checked_job(
         raise ValueError(
             f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
         )
+    refuse_what_only_begins(fn)
     require_whole("world_size", world_size, "how many ranks to start")
     require_whole("threads", threads, "how many threads each rank may use")
     if timeout is not None and not (is_number(timeout) and timeout > 0):
@@ -50,11 +52,42 @@ def checked_job(
         memory=None if memory is None else parse_bytes(memory),
         threads=threads,
         trace=bool(trace),
-        folder=os.getcwd(),
+        folder=working_folder(),
         path=[os.path.abspath(folder) for folder in sys.path],
         environment=dict(os.environ),
         cells=code_without_a_file(),
     )
+
+
+def refuse_what_only_begins(fn: Callable[..., Any]) -> None:
+    """Raises ValueError for generators and async functions: a call of them runs nothing."""
+    for function in (fn, type(fn).__call__):
+        for kind, is_kind in ONLY_BEGIN.items():
+            if is_kind(function):
+                raise ValueError(
+                    f"fn={getattr(fn, '__qualname__', fn)!r} is {kind}: calling it only makes an "
+                    "object and runs none of its lines. Give a function that does the work and "
+                    "returns its result: run_ranks(lambda: list(steps()), 4), for example, or "
+                    "run_ranks(lambda: asyncio.run(main()), 4)"
+                )
+
+
+ONLY_BEGIN: dict[str, Callable[[Any], bool]] = {
+    "a generator function (it has a yield)": inspect.isgeneratorfunction,
+    "an async generator function": inspect.isasyncgenfunction,
+    "an async function": inspect.iscoroutinefunction,
+}
+
+
+def working_folder() -> str:
+    """Where the caller is.  Raises ValueError where that folder is gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ValueError(
+            "the working folder of this program was deleted, and the ranks cannot start there. "
+            'Go to a folder that exists first: os.chdir("..."), or cd in the shell'
+        ) from None
 
 
 def require_whole(name: str, value: object, meaning: str) -> None:

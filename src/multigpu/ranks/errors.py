@@ -1,5 +1,6 @@
 """What a caller gets when a run of ranks goes wrong, and how a rank describes an exception."""
 
+import copyreg
 import linecache
 import re
 import traceback
@@ -42,6 +43,10 @@ class RankError(Exception):
         super().__init__(message)
         self.kind, self.ranks = kind, tuple(ranks)
         self.trace, self.outputs, self.finding = trace, list(outputs), finding
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickling: a process pool hands on errors, and would call RankError(message)."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def describe_exception(error: BaseException) -> dict[str, Any]:

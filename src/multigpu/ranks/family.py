@@ -16,7 +16,9 @@ from pathlib import Path
 
 import psutil
 
-MARK = "MULTIGPU_RUN"  # in the environment of the server, inherited by whatever it starts
+# In the environment of the server, inherited by whatever it starts.  A server that one of its ranks
+# starts has "mark.its own".
+MARK = "MULTIGPU_RUN"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 
 
@@ -64,9 +66,19 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # other people's processes hide theirs
-            if mark and process.environ().get(MARK) == mark:
+            if mark and f"{process.environ().get(MARK, '')}.".startswith(f"{mark}."):
                 found.append(process)
     return found
+
+
+def end_marked(mark: str) -> None:
+    """Kill every process that comes from the server with this mark; wait until all are gone."""
+    deadline = time.monotonic() + 5
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.01)
 
 
 def _alive(process: psutil.Process) -> bool:

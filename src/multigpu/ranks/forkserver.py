@@ -14,7 +14,6 @@ import select
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -27,6 +26,7 @@ from multigpu.ranks.leader import CallerGone, lead
 from multigpu.ranks.lean import spare_the_compiler
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.rank import Job, Rank
+from multigpu.ranks.run_folder import enter_run_folder, make_run_folder
 from multigpu.ranks.watch import Watch
 
 GLANCE = 0.2  # seconds between two looks for leaders that have ended
@@ -80,7 +80,7 @@ def serve(caller: socket.socket, leaders: dict[int, str]) -> bool:
     if not message:
         return False
     with socket.socket(fileno=descriptors[0]) as connection:
-        folder = tempfile.mkdtemp(prefix="multigpu-ranks-")
+        folder = make_run_folder(os.environ[family.MARK])
         pid = os.fork()
         if pid == 0:
             live(caller, connection, folder)
@@ -96,9 +96,10 @@ def clear_up(leaders: dict[int, str]) -> None:
             if not pid:
                 return
             if pid in leaders:
-                shutil.rmtree(leaders.pop(pid), ignore_errors=True)
+                folder = leaders.pop(pid)
                 if status:
                     end_orphans(leaders)
+                shutil.rmtree(folder, ignore_errors=True)  # last: the caller looks at it
 
 
 def end_orphans(leaders: dict[int, str]) -> None:
@@ -116,6 +117,7 @@ def live(caller: socket.socket, connection: socket.socket, folder: str) -> None:
         os.setsid()
         caller.close()
         family.adopt_orphans()
+        enter_run_folder(folder)
         with contextlib.suppress(Closed, CallerGone):
             work(connection, folder)
     finally:

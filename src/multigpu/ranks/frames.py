@@ -27,6 +27,8 @@ def send(connection: socket.socket, header: dict[str, Any], blob: bytes = b"") -
     try:
         connection.sendall(pack(header, blob))
     except OSError as error:
+        if from_a_handler(error):
+            raise
         raise Closed(str(error)) from error
 
 
@@ -43,11 +45,22 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
         try:
             part = connection.recv(min(length - len(data), 1 << 20))
         except OSError as error:
+            if from_a_handler(error):
+                raise
             raise Closed(str(error)) from error
         if not part:
             raise Closed("the other side is gone")
         data += part
     return bytes(data)
+
+
+def from_a_handler(error: OSError) -> bool:
+    """Whether a signal handler raised this, and not the system call of the function that caught it.
+
+    Handlers run inside such a call, and what they raise (a TimeoutError, say) comes out of it.  It
+    has a frame more: the handler's.
+    """
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 class Mouth:

@@ -15,6 +15,7 @@ from multigpu.ranks.backend import join_group
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Say
 
+SPARE = 2**10  # bytes that a result may have too many: cheaper than a copy
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -143,7 +144,7 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, torch.Tensor) and obj.is_cuda:
+            if isinstance(obj, torch.Tensor) and (obj.is_cuda or is_small_view(obj)):
                 return on_the_cpu(obj).__reduce_ex__(pickle_protocol)
             return super().reducer_override(obj)
 
@@ -157,11 +158,24 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
     return file.getvalue()
 
 
-def on_the_cpu(tensor: Any) -> Any:
-    """The same tensor or parameter with its data in the machine's own memory."""
+def is_small_view(tensor: Any) -> bool:
+    """Whether pickle, which writes a tensor's whole storage, would send much more than the tensor.
+
+    Nothing is lost by sending the tensor alone: pickle writes a storage once per tensor, so that
+    tensors that shared one do not share it afterwards.
+    """
     import torch
 
-    data = tensor.detach().cpu()
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    return bool(tensor.is_cpu and tensor.untyped_storage().nbytes() > 2 * tensor.nbytes + SPARE)
+
+
+def on_the_cpu(tensor: Any) -> Any:
+    """A copy of a tensor or parameter in the machine's own memory, with a storage of its own."""
+    import torch
+
+    data = tensor.detach().to("cpu", copy=True)
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(data, requires_grad=tensor.requires_grad)
     return data.requires_grad_(tensor.requires_grad)

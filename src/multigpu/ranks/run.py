@@ -10,7 +10,6 @@ each of them does), watch.py (what can go wrong with them).
 """
 
 import pickle
-import shutil
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +17,11 @@ from typing import Any
 from multigpu.ranks.asking import checked_job, pack
 from multigpu.ranks.errors import RankError, stack_text
 from multigpu.ranks.findings import Finding
-from multigpu.ranks.frames import Closed, receive, send
+from multigpu.ranks.frames import Closed, from_a_handler, receive, send
 from multigpu.ranks.printing import Printer
 from multigpu.ranks.rank import Job
 from multigpu.ranks.results import Results
-from multigpu.ranks.starting import ForkServer
+from multigpu.ranks.starting import ForkServer, Server
 from multigpu.ranks.trace import Trace
 
 GOODBYE = 10.0  # seconds for a leader to end its ranks
@@ -66,14 +65,19 @@ def run_ranks(
         trace=trace,
     )
     payload = pack(fn, args)
-    connection = ForkServer.connect()
+    server, connection = ForkServer.connect()
     try:
-        return converse(connection, job, payload, Printer(world_size, show=show))
+        return converse(connection, job, payload, Printer(world_size, show=show), server=server)
     finally:
-        say_goodbye(connection)
+        try:
+            say_goodbye(connection)
+        finally:
+            ForkServer.leave(server)
 
 
-def converse(connection: socket.socket, job: Job, payload: bytes, printer: Printer) -> Results:
+def converse(
+    connection: socket.socket, job: Job, payload: bytes, printer: Printer, *, server: Server
+) -> Results:
     """Hand over the job, print what the ranks print, and return what they return."""
     backend, folder = "", ""
     try:
@@ -92,11 +96,9 @@ def converse(connection: socket.socket, job: Job, payload: bytes, printer: Print
                 return read_report(header, blob, job, backend)
     except Closed:
         printer.end()
-        if folder:  # nobody else may be left to do it
-            shutil.rmtree(folder, ignore_errors=True)
-        raise RankError(
-            "exit", range(job.world_size), (GONE + ForkServer.last_words()).strip()
-        ) from None
+        server.clear_up(folder)
+        text = (GONE + server.last_words()).strip()
+        raise RankError("exit", range(job.world_size), text) from None
 
 
 GONE = "the process that watches over the ranks was killed, and the ranks with it. "
@@ -148,5 +150,6 @@ def say_goodbye(connection: socket.socket) -> None:
             connection.settimeout(GOODBYE)
             while connection.recv(1 << 20):
                 pass
-        except OSError:
-            pass
+        except OSError as error:
+            if from_a_handler(error):
+                raise

@@ -3,16 +3,19 @@
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import IO
 
-import psutil
+from multigpu.ranks.family import MARK, end_marked
+from multigpu.ranks.run_folder import remove_run_folders, server_environment
 
-from multigpu.ranks.family import MARK, marked
+CLEARING = 10.0  # seconds for a server to clear up after a leader that was killed
 
 
 class Server:
@@ -24,9 +27,11 @@ class Server:
     def __init__(self, module: str) -> None:
         self.connection, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
-        self.mark = secrets.token_hex(8)
+        self.mark = f"{os.environ.get(MARK, '')}.{secrets.token_hex(8)}".lstrip(".")
+        self.runs = 0  # that are going on
         environment = os.environ | {
             MARK: self.mark,
+            **server_environment(),
             "OMP_NUM_THREADS": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # counting GPUs must not start CUDA
             "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS: forking is what it does
@@ -54,9 +59,15 @@ class Server:
 
     def kill_family(self) -> None:
         """Kill it and everything that it has started; needed only where it died too early."""
-        for process in marked(self.mark):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        end_marked(self.mark)
+        remove_run_folders(self.mark)
+
+    def clear_up(self, folder: str) -> None:
+        """Wait until it has ended what a killed leader left, or died; remove that run's folder."""
+        deadline = time.monotonic() + CLEARING
+        while os.path.exists(folder) and self.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def stop(self) -> None:
         """End it, and whatever it runs."""
@@ -81,18 +92,19 @@ class ForkServer:
     _owner = 0
 
     @classmethod
-    def connect(cls) -> socket.socket:
-        """A way to a new leader, which waits for its job there.
+    def connect(cls) -> tuple[Server, socket.socket]:
+        """The server and a way to a new leader, which waits for its job there.
 
-        Raises RuntimeError if no server can be started.
+        Call ``leave`` when the run is over.  Raises RuntimeError if no server can be started.
         """
         ours, theirs = socket.socketpair()
         with cls._lock, theirs:
             for _ in range(2):  # the old one may have been killed
                 server = cls._running()
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(ConnectionError):
                     socket.send_fds(server.connection, [b"1"], [theirs.fileno()])
-                    return ours
+                    server.runs += 1
+                    return server, ours
             words = server.last_words()
         ours.close()
         raise RuntimeError(f"the process that starts ranks has ended: {words}")
@@ -104,7 +116,7 @@ class ForkServer:
                 cls._server.connection.close()
             cls._server, cls._owner = None, os.getpid()
         if cls._server is not None and not cls._server.alive:
-            cls._server.close()
+            cls._bury(cls._server)
             cls._server = None
         if cls._server is None:
             cls._server = Server("multigpu.ranks.forkserver")
@@ -119,7 +131,15 @@ class ForkServer:
             cls._server = None
 
     @classmethod
-    def last_words(cls) -> str:
-        """What the server said about its own end."""
+    def leave(cls, server: Server) -> None:
+        """One run of this server is over."""
         with cls._lock:
-            return cls._server.last_words() if cls._server else ""
+            server.runs -= 1
+            cls._bury(server)
+
+    @classmethod
+    def _bury(cls, server: Server) -> None:
+        """End what a dead server has left, once the runs that go on without it are over."""
+        if not server.alive and not server.runs:
+            server.kill_family()
+            server.close()

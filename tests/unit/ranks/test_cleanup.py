@@ -44,6 +44,29 @@ PROGRAM = """
             dist.all_reduce(torch.ones(10))
             time.sleep(0.02)
 
+    def starts_a_daemon():
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", "1000"])
+            os._exit(0)
+        waits()
+
+    def starts_a_daemon_in_a_run_of_its_own():
+        run_ranks(starts_a_daemon, 1)
+
+    def fails_while_a_run_goes_on_in_it():
+        if dist.get_rank() == 1:
+            dist.recv(torch.ones(1), 0)
+            raise ValueError
+        import threading
+        threading.Thread(target=run_ranks, args=(waits, 1), daemon=True).start()
+        while not any(os.scandir(os.environ["MULTIGPU_RUN_FOLDER"])):
+            time.sleep(0.02)
+        time.sleep(2)
+        dist.send(torch.ones(1), 1)
+        time.sleep(1000)
+
     def attempt(fn):
         try:
             run_ranks(fn, 2)
@@ -163,3 +186,26 @@ def test_nothing_is_left_when_another_process_is_killed(start, generation):
     assert caller.says("over")  # the next run works
     caller.close()
     assert caller.leftovers() == ([], [])
+
+
+@pytest.mark.parametrize("fn", ["starts_a_daemon", "starts_a_daemon_in_a_run_of_its_own"])
+@pytest.mark.parametrize("server_first", [True, False])
+def test_nothing_is_left_when_server_and_leader_are_killed(start, fn, server_first):
+    caller = start(f"attempt({fn}); time.sleep(1000)")
+    assert caller.says("waiting")
+    (server,) = psutil.Process(caller.process.pid).children()
+    (leader,) = server.children()
+    for process in (server, leader) if server_first else (leader, server):
+        process.kill()
+    assert caller.says("RankError")
+    assert caller.says("over")
+    assert caller.ranks() == []
+    assert list(caller.folder.iterdir()) == []
+
+
+def test_a_run_inside_a_rank_leaves_no_folder_when_the_outer_run_fails(start):
+    caller = start("attempt(fails_while_a_run_goes_on_in_it); time.sleep(1000)")
+    assert caller.says("RankError")
+    assert caller.says("over")
+    assert caller.ranks() == []
+    assert list(caller.folder.iterdir()) == []

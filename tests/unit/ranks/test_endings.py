@@ -1,6 +1,7 @@
 """Runs that end badly: each with its kind, the ranks to blame, and words that name the place."""
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -118,6 +119,31 @@ def test_an_exception_whose_text_cannot_be_read():
         raise Odd
 
     assert "Odd" in str(failed(fail, 1))
+
+
+def test_an_error_comes_whole_through_a_process_pool():
+    error = failed(raise_on_one)
+    error.add_note("seen in a pool")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is RankError
+    assert str(copy) == str(error)
+    for name in ("kind", "ranks", "outputs", "finding", "__notes__"):
+        assert getattr(copy, name) == getattr(error, name)
+    assert copy.trace.calls == error.trace.calls
+
+
+def test_what_the_callers_own_alarm_raises_comes_out_as_it_is():
+    def alarm(*_):
+        raise TimeoutError("my own alarm")
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(TimeoutError, match="my own alarm"):
+            run_ranks(lambda: time.sleep(1000), 2, show=False)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_run_after_a_failed_one():

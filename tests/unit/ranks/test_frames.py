@@ -1,10 +1,13 @@
 """Frames out of a pipe that gives them in pieces, with other bytes between them."""
 
 import os
+import signal
+import socket
+import threading
 
 import pytest
 
-from multigpu.ranks.frames import FrameReader, pack
+from multigpu.ranks.frames import Closed, FrameReader, pack, receive, send
 
 TOKEN = b"0123456789abcdef"
 FRAMES = [({"phase": "one"}, b""), ({"phase": "two"}, b"blob" * 50), ({"phase": "three"}, TOKEN)]
@@ -49,3 +52,43 @@ def test_each_frame_comes_as_soon_as_it_is_whole():
 
 def test_random_bytes_are_no_frames():
     assert read([os.urandom(5000)]) == ([], 5000)
+
+
+@pytest.fixture
+def sockets():
+    pair = socket.socketpair()
+    yield pair
+    for end in pair:
+        end.close()
+
+
+@pytest.mark.parametrize("error", [TimeoutError("mine"), FileNotFoundError(2, "mine")])
+@pytest.mark.parametrize(
+    "act", [receive, lambda connection: send(connection, {}, bytes(10_000_000))]
+)
+def test_what_a_signal_handler_raises_comes_out_as_it_is(sockets, error, act):
+    def alarm(*_):
+        raise error
+
+    before = signal.signal(signal.SIGUSR2, alarm)
+    main = threading.get_ident()
+    timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR2))
+    timer.start()
+    try:
+        with pytest.raises(type(error)) as caught:
+            act(sockets[0])
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR2, before)
+    assert caught.value is error
+
+
+def test_a_closed_socket_is_closed_for_both_directions(sockets):
+    sockets[1].close()
+    with pytest.raises(Closed):
+        receive(sockets[0])
+    with pytest.raises(Closed):
+        send(sockets[0], {}, b"more")
+    sockets[0].close()
+    with pytest.raises(Closed):
+        receive(sockets[0])

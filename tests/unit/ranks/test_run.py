@@ -1,5 +1,6 @@
 """What comes back from ranks that do their work, and what goes to them."""
 
+import functools
 import os
 import random
 import subprocess
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu import run_ranks
+from multigpu.ranks.rank import to_bytes
 
 
 class Point:
@@ -65,6 +67,24 @@ def test_a_parameter_comes_back_as_one():
 def test_a_large_result():
     results = run_ranks(lambda: torch.full((4_000_000,), float(dist.get_rank())), 2, show=False)
     assert [result.sum().item() for result in results] == [0, 4e6]
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        torch.arange(1_000_000.0)[5:7],
+        torch.arange(1_000_000.0).view(1000, 1000)[:2, ::500],
+        torch.nn.Parameter(torch.arange(1_000_000.0)[5:7]),
+        {"weights": list(torch.arange(1_000_000.0).split(10)[:3])},
+    ],
+    ids=["slice", "strided", "parameter", "in a list"],
+)
+def test_of_a_large_storage_only_the_part_that_a_result_shows_is_sent(small):
+    assert len(to_bytes(small)) < 5000
+    (back,) = run_ranks(lambda: small, 1, show=False)
+    torch.testing.assert_close(back, small)
+    assert type(back) is type(small)
+    assert getattr(back, "requires_grad", None) == getattr(small, "requires_grad", None)
 
 
 def test_ranks_stand_where_the_caller_stands(tmp_path, monkeypatch):
@@ -164,6 +184,47 @@ def test_windows_is_told_about_wsl2():
 def test_wrong_arguments_are_refused_with_the_value_and_what_to_do(arguments, said):
     with pytest.raises(ValueError, match=said):
         run_ranks(*arguments)
+
+
+def generator():
+    yield 1
+
+
+async def coroutine():
+    return 1
+
+
+async def async_generator():
+    yield 1
+
+
+class AsyncCall:
+    async def __call__(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (generator, "fn='generator' is a generator function .* runs none of its lines"),
+        (functools.partial(generator), "is a generator function"),
+        (coroutine, "fn='coroutine' is an async function: .* asyncio.run"),
+        (async_generator, "fn='async_generator' is an async generator function"),
+        (AsyncCall(), "is an async function"),
+    ],
+)
+def test_a_function_whose_call_runs_nothing_is_refused(fn, said):
+    with pytest.raises(ValueError, match=said):
+        run_ranks(fn, 2)
+
+
+def test_a_deleted_working_folder_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ValueError, match=r"working folder .* was deleted.*os.chdir"):
+        run_ranks(rank_and_world, 2)
 
 
 @pytest.mark.parametrize(
