@@ -19,6 +19,7 @@ class RankState:
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
     threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame
+    uncaught: list[Mapping[str, Any]] = field(default_factory=list)  # `thread_raised` frames
     left: Mapping[str, Any] | None = None  # its `left` frame: os._exit was called
     returned: bool = False
     status: int | None = None  # of the process, once it is gone
@@ -41,6 +42,8 @@ class RankState:
             self.threads.add(frame["thread"])
         elif phase == "thread_ended":
             self.threads.discard(frame["thread"])
+        elif phase == "thread_raised":
+            self.uncaught.append(frame)
         elif phase == "joining":
             self.joins[frame["thread"]] = frame["on"]
         elif phase == "joined":

@@ -36,6 +36,7 @@ from multigpu.ranks.silence import no_progress_found
 from multigpu.ranks.states import RankState
 from multigpu.ranks.threads import Threads
 from multigpu.ranks.trace import Trace, TraceBuilder
+from multigpu.ranks.uncaught import with_uncaught
 from multigpu.ranks.wording import ranks_in_words
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
@@ -88,11 +89,12 @@ class Watch:
         found = self._failure(now) or self._mismatch(now)
         if found is None and deadlocked(self._states, self._matching, threads, quiet=quiet):
             found = deadlock_found(self._states, self._matching)
-        return found or self._no_progress(quiet)
+        return with_uncaught(found or self._no_progress(quiet), self._states)
 
     def final(self) -> Finding | None:
         """What is wrong with a run whose ranks are all over."""
-        return self._any_failure() or self._difference() or self._left_over()
+        found = self._any_failure() or self._difference() or self._left_over()
+        return with_uncaught(found, self._states)
 
     @property
     def trace(self) -> Trace:

@@ -149,3 +149,21 @@ def test_what_the_callers_own_alarm_raises_comes_out_as_it_is():
 def test_a_run_after_a_failed_one():
     failed(raise_on_one)
     assert run_ranks(dist.get_rank, 3, show=False) == [0, 1, 2]
+
+
+def thread_that_raises():
+    if dist.get_rank() == 1:
+        thread = threading.Thread(target=lambda: 1 / 0)  # divided here
+        thread.start()
+        thread.join()
+    else:
+        dist.barrier()
+
+
+def test_an_exception_that_ended_a_thread_is_named_with_its_line():
+    error = failed(thread_that_raises)
+    assert (error.kind, error.ranks) == ("deadlock", (1,))
+    line = line_of("divided here")
+    first = f"in a thread of rank 1: ZeroDivisionError: division by zero, test_endings.py:{line}"
+    assert str(error).splitlines()[0] == first
+    assert "Traceback" in error.outputs[1]

@@ -192,3 +192,44 @@ def test_a_death_that_came_before_an_exception_is_the_cause(play):
     run.watch.ended(1, -signal.SIGKILL)
     run.raised(0, "ValueError", "there are only three answers")
     assert run.look().ranks == (1,)
+
+
+def raised_in_a_thread(run, rank, kind, text, *, line=50):
+    frames = [["/course/train.py", line, "load"]]
+    run.say(rank, phase="thread_raised", type=kind, types=[kind], text=text, frames=frames)
+
+
+def test_an_exception_in_a_thread_is_named_when_others_wait_for_ever(play):
+    run = play(2)
+    run.call(0, "barrier")
+    raised_in_a_thread(run, 1, "ZeroDivisionError", "division by zero")
+    assert run.look(0.4) is None  # it ends its thread, not the run
+    run.returned(1)
+    found = run.look()
+    assert found.kind == "deadlock"
+    assert found.message.startswith(
+        "in a thread of rank 1: ZeroDivisionError: division by zero, train.py:50\nrank 1 has retur"
+    )
+    assert "an exception ends its thread only" in found.usually
+
+
+def test_of_exceptions_in_a_thread_and_in_the_rank_the_earlier_one_comes_first(play):
+    run = play(2)
+    raised_in_a_thread(run, 1, "ZeroDivisionError", "division by zero")
+    run.raised(0, "KeyError", "'x'")
+    lines = run.look().message.splitlines()
+    assert lines[0].startswith("in a thread of rank 1: ZeroDivisionError")
+    assert lines[1] == "rank 0: KeyError: 'x'"
+    run = play(2)
+    run.raised(0, "KeyError", "'x'")
+    raised_in_a_thread(run, 1, "ZeroDivisionError", "division by zero")
+    assert "ZeroDivisionError" not in run.look().message
+
+
+def test_a_thread_whose_call_failed_with_its_neighbour_is_no_cause(play):
+    run = play(2)
+    number = run.call(0, "all_reduce", thread=7)
+    run.say(0, phase="failed", id=number, text=FOLLOW_UPS[0])
+    raised_in_a_thread(run, 0, "RuntimeError", FOLLOW_UPS[0])
+    run.watch.ended(1, -signal.SIGKILL)
+    assert run.look().message.startswith("rank 1 was killed by SIGKILL")
