@@ -153,6 +153,16 @@ def test_every_kind_of_call_is_recorded_once(all_calls):
     assert next(all_calls, None) is None
 
 
+def test_a_group_shows_no_other_group_that_would_do_the_work_unseen():
+    def program():
+        world = dist.group.WORLD
+        shown = [value for name, value in vars(world).items() if not name.startswith("_")]
+        shown.append(world._get_backend(torch.device("cpu")))
+        return [hasattr(value, "allreduce") and value is not world for value in shown]
+
+    assert not any(run_ranks(program, 2, show=False)[0])
+
+
 def test_differentiable_collectives_are_recorded():
     trace = run_ranks(differentiable, 2, show=False).trace
     assert [call.op for call in trace.of(0)] == ["all_reduce", "all_reduce"]
