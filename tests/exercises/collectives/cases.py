@@ -84,7 +84,7 @@ def plain(world):
 
 
 def odd(world):
-    """Sizes that do not divide, fewer elements than ranks, any shape, nothing at all, all bits."""
+    """Sizes that do not divide, few or many elements, any shape, nothing at all, all bits."""
     return [
         Case((2 * world + 1,)),
         Case((3, 5), torch.float32),
@@ -95,5 +95,6 @@ def odd(world):
         Case((2, 0, 3)),
         Case((7,), large=True),
         Case((2, 4), torch.float64, large=True),
+        Case((4099,)),  # more than anybody's buffer of a fixed size
         Case((2 * world,)),
     ]

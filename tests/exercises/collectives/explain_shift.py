@@ -18,6 +18,7 @@ def examine(ranks):
     for came, wrong in tellers:
         examine_input(came, wrong)
         examine_road(came, wrong, ("send", "recv"))
+        examine_kept(came, wrong)
 
 
 def task(came):
@@ -118,4 +119,15 @@ def examine_input(came, wrong):
             f"rank {came.rank} returned the tensor that it was given, or a view of it",
             "who writes into the result then changes the input. Return a new tensor"
             " (tensor.clone() makes one).",
+        )
+
+
+def examine_kept(came, wrong):
+    """What was returned is the caller's own: no later call writes into it."""
+    if not came.kept.value.equal(came.returned.value):
+        raise wrong(
+            "result_overwritten",
+            f"rank {came.rank}'s result was right, but a later call of shift has changed it",
+            "one buffer is kept for all calls, so every result lies in the same memory. Make a new"
+            " one in every call: torch.empty_like(tensor).",
         )

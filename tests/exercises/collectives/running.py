@@ -20,13 +20,15 @@ class Came:
     """What one call came to on one rank.
 
     ``tensor`` is the caller's tensor afterwards, ``memory`` what lies where its numbers were
-    before the call.  ``calls`` are the messages of this call in the trace.
+    before the call; ``kept`` is what was returned, as it is after all other calls.  ``calls`` are
+    the messages of this call in the trace.
     """
 
     case: Case
     rank: int
     world: int
     returned: Any
+    kept: Any
     shares_memory: bool
     tensor: Returned
     memory: torch.Tensor
@@ -43,7 +45,7 @@ def drive(submission, function, cases):
     """Call the function once per case, and tell what this rank holds then."""
     rank, world = dist.get_rank(), dist.get_world_size()
     place = rank_device() if dist.get_backend() == "nccl" else "cpu"  # gloo sends from the CPU
-    results = []
+    results, kept = [], []
     for case in cases:
         tensor = numbers(case, rank, world).to(place)
         memory = tensor.view(-1)
@@ -54,6 +56,7 @@ def drive(submission, function, cases):
         except Exception as error:
             error.add_note(f"called on {world} ranks with {case}")
             raise
+        kept.append(returned)
         results.append(
             {
                 "times": (began, time.monotonic()),
@@ -63,7 +66,7 @@ def drive(submission, function, cases):
                 "memory": copy_of(memory),
             }
         )
-    return results
+    return [result | {"kept": copy_of(own)} for result, own in zip(results, kept, strict=True)]
 
 
 def same_memory(returned, memory):

@@ -116,7 +116,7 @@ def examine_frozen(training, side, wrong):
         if not frozen.requires_grad and came is not None and not same(came, frozen):
             raise wrong(
                 "frozen_moved",
-                f"{name} is frozen, and it {largest_difference(came, frozen)}",
+                f"{name} is frozen, but {largest_difference(came, frozen)}",
                 "it was given a gradient of zeros, so the optimizer moved it by weight decay. Leave"
                 " .grad of a frozen parameter None.",
             )

@@ -55,6 +55,10 @@ def specimen():
     return Specimen(seed=7)
 
 
+def other_specimen():
+    return Specimen(seed=8)
+
+
 def specimen_with_gradients():
     model = specimen()
     for parameter in model.parameters():
@@ -71,6 +75,12 @@ def branches():
 def heavy():
     torch.manual_seed(7)
     return Heavy()
+
+
+def small():
+    """Rows of 10 numbers in, rows of 100 out, in float32, as with Heavy."""
+    torch.manual_seed(7)
+    return nn.Linear(10, 100)
 
 
 def bytes_of(model):

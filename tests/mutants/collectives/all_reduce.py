@@ -228,6 +228,41 @@ def in_two_collectives(tensor):
     dist.broadcast(tensor, 0)
 
 
+@wrong("mismatch")
+def receives_into_a_buffer_of_a_fixed_size(tensor):
+    if dist.get_rank() == 0:
+        spare = torch.empty(64, dtype=tensor.dtype)
+        for rank in others():
+            arrived = spare[: tensor.numel()]
+            dist.recv(arrived, rank)
+            tensor += arrived.view(tensor.shape)
+    else:
+        dist.send(tensor, 0)
+    broadcast(tensor, 0)
+
+
+def one_message_around(tensor):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size > 1:
+        handle = dist.isend(tensor.clone(), (rank + 1) % size)
+        dist.recv(torch.empty_like(tensor), (rank - 1) % size)
+        handle.wait()
+
+
+@wrong("refused_name")
+def looks_for_a_group_behind_the_group(tensor):
+    group = getattr(dist.group.WORLD, "inner", dist.group.WORLD)
+    one_message_around(tensor)
+    group.allreduce([tensor]).wait()
+
+
+@wrong("refused_name")
+def asks_for_the_backend_of_the_group(tensor):
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    one_message_around(tensor)
+    backend.allreduce([tensor]).wait()
+
+
 @wrong("refused_name")
 def a_functional_one(tensor):
     from torch.distributed._functional_collectives import all_reduce as functional

@@ -203,6 +203,41 @@ def no_modulo(tensor):
     return received
 
 
+@wrong("shift.result_overwritten")
+def keeps_a_buffer_for_each_shape(tensor, buffers={}):
+    key = (tensor.shape, tensor.dtype)
+    received = buffers.setdefault(key, torch.empty_like(tensor))
+    if size() == 1:
+        return received.copy_(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received
+
+
+@wrong("shift.result_overwritten")
+def keeps_a_buffer_when_alone(tensor, buffers={}):
+    if size() == 1:
+        return buffers.setdefault((tensor.shape, tensor.dtype), tensor.clone()).copy_(tensor)
+    received = torch.empty_like(tensor)
+    sending = dist.isend(tensor, right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received
+
+
+@wrong("mismatch")
+def receives_into_a_buffer_of_a_fixed_size(tensor):
+    spare = torch.empty(1024, dtype=tensor.dtype)
+    if size() == 1:
+        return tensor.clone()
+    received = spare[: tensor.numel()]
+    sending = dist.isend(tensor.view(-1), right_of())
+    dist.recv(received, left_of())
+    sending.wait()
+    return received.reshape(tensor.shape)
+
+
 @wrong("shift.dtype_changed")
 def makes_floats(tensor):
     if size() == 1:

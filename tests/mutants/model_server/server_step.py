@@ -51,6 +51,39 @@ def sums(model, optimizer):
     send_weights(model)
 
 
+@wrong("server_step.earlier_model")
+def keeps_the_parameters_of_its_first_model(model, optimizer, kept=[]):
+    if not workers():
+        return
+    if not kept:
+        kept += trained(model)
+    for p in kept:
+        p.grad = torch.zeros_like(p)
+    for worker in workers():
+        for p in kept:
+            arrived = torch.empty_like(p)
+            dist.recv(arrived, worker)
+            p.grad += arrived / len(workers())
+    optimizer.step()
+    for worker in workers():
+        for p in kept:
+            dist.send(p.data, worker)
+
+
+@wrong("mismatch")
+def keeps_the_buffers_of_its_first_model(model, optimizer, buffers={}):
+    if not workers():
+        return
+    optimizer.zero_grad()
+    for worker in workers():
+        for i, p in enumerate(trained(model)):
+            arrived = buffers.setdefault(i, torch.empty_like(p))
+            dist.recv(arrived, worker)
+            p.grad = arrived / len(workers()) + (0 if p.grad is None else p.grad)
+    optimizer.step()
+    send_weights(model)
+
+
 @wrong("server_step.divided_by_world")
 def counts_itself(model, optimizer):
     if not workers():

@@ -50,6 +50,18 @@ def does_not_know_none(model, loss):
     receive_weights(model)
 
 
+@wrong("worker_step.earlier_model")
+def keeps_the_parameters_of_its_first_model(model, loss, kept=[]):
+    if not kept:
+        kept += trained(model)
+    model.zero_grad()
+    loss.backward()
+    for p in kept:
+        dist.send(gradient(p), 0)
+    for p in kept:
+        dist.recv(p.data, src=0)
+
+
 @wrong("worker_step.no_backward")
 def forgets_backward(model, loss):
     model.zero_grad()
