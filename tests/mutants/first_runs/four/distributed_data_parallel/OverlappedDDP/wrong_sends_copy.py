@@ -1,0 +1,29 @@
+# Mistake: sends a clone of the gradient and forgets to copy the result back.
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class OverlappedDDP(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.works = []
+        with torch.no_grad():
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor, src=0)
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self._start)
+
+    def _start(self, p):
+        grad = p.grad.clone() / dist.get_world_size()
+        self.works.append((grad, dist.all_reduce(grad, async_op=True)))
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+    def sync_gradients(self) -> None:
+        for _, work in self.works:
+            work.wait()
+        self.works.clear()

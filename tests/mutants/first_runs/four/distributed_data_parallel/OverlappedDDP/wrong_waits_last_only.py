@@ -1,0 +1,29 @@
+# Mistake: waits only for the last one, thinking all before it are done then.
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class OverlappedDDP(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.works = []
+        with torch.no_grad():
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor, src=0)
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self._start)
+
+    def _start(self, p):
+        self.works.append((p, dist.all_reduce(p.grad, async_op=True)))
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+    def sync_gradients(self) -> None:
+        self.works[-1][1].wait()
+        for p, _ in self.works:
+            p.grad /= dist.get_world_size()
+        self.works.clear()
