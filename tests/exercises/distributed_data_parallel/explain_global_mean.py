@@ -145,7 +145,6 @@ class Report:
             ),
         }
 
-
     def in_own_dtype(self):
         """The mean when sums and counts are added up in the dtype of the values."""
         dtype = self.values[0].dtype

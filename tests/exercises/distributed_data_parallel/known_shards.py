@@ -61,7 +61,7 @@ def with_options(**changed):
     return lambda n, world, rank, **options: shards(n, world, rank, **(options | changed))
 
 
-# By mistake, whose first word goes into the message's id: what it would give, and which code usually
+# By mistake (its first word goes into the message's id): what it would give, and which code usually
 # does that.  The first that fits is named.
 KNOWN = {
     "whole_order": (

@@ -144,6 +144,13 @@ class Report:
                 return mistake, usually
         if steps == self.right + 1:
             return "stopped_too_late", "the ranks learn of it one step later, or count one more."
+        wanting = sum(map(self.low, self.training.losses[self.right - 1]))
+        if steps == last and wanting > 1:
+            return (
+                "never_stopped",
+                f"{wanting} ranks wanted to stop in the same step: the sum of their answers is"
+                " neither 0 nor 1. Stop where it is more than 0, or reduce with MAX.",
+            )
         if steps == last:
             return "never_stopped", "the answer of should_stop on a rank did not reach the others."
         return "other_count", "count a step when it is done, on every rank."

@@ -78,11 +78,13 @@ def explain_stuck(refused, situation):
     )
 
 
-def examine(batches, came, wheres):
-    """Raise Wrong unless all ranks have been trained on all ``batches``, a list per rank."""
+def examine(batches, results, wheres):
+    """Raise Wrong unless all ranks have been trained on all ``batches``, a list per rank.
+
+    ``results`` are the weights at the end and the number of calls of optimizer.step, per rank.
+    """
+    came = [result["weights"].value for result in results]
     allowed = [team.train(batches, rule).ends for rule in (team.over_all, team.over_present)]
-    if any(all_equal(came, ends) for ends in allowed):
-        return
     counts = [len(own) for own in batches]
 
     def wrong(mistake, found, usually, rank=0):
@@ -95,6 +97,9 @@ def examine(batches, came, wheres):
             where=wheres[rank],
         )
 
+    if any(all_equal(came, ends) for ends in allowed):
+        examine_steps([result["steps"] for result in results], max(counts), wrong)
+        return
     for name, (rule, like, usually) in KNOWN.items():
         if (rule is not team.of_rank_zero or counts[0] == max(counts)) and all_equal(
             came, team.train(batches, rule).ends
@@ -107,7 +112,28 @@ def examine(batches, came, wheres):
                 "exactly the weights after training in which short lists begin again",
                 "ranks with fewer batches use some twice. Without a batch they count as zero.",
             )
+    for steps in range(max(counts)):
+        some = [own[:steps] for own in batches]
+        if steps and all_equal(came, team.train(some, team.over_all).ends):
+            raise wrong(
+                "batches_left_out",
+                f"exactly the weights after the first {count(steps, 'step')} alone",
+                "the number of steps is fixed, or another rank's. The longest list sets it.",
+            )
     raise unknown(came, allowed, wrong)
+
+
+def examine_steps(steps, most, wrong):
+    """The weights are right: has every rank made them itself?"""
+    for rank, came in enumerate(steps):
+        if came != most:
+            raise wrong(
+                "not_every_rank_steps",
+                f"the right weights, but rank {rank} called optimizer.step() {count(came, 'time')}",
+                "weights were sent from rank to rank. With the mean gradient in .grad every rank"
+                " makes the same step, and its optimizer keeps the momentum.",
+                rank,
+            )
 
 
 def unknown(came, allowed, wrong):

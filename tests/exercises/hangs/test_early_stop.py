@@ -47,7 +47,7 @@ def batches_with(world, steps, low):
 
 
 def cases_for(world):
-    """Stop in the middle, never, at once, at the end, and when all ranks want to."""
+    """Stop in the middle, never, at once, at the end, and when several or all ranks want to."""
     last = world - 1
     everyone = [(7, rank) for rank in range(world)]
     return [
@@ -55,6 +55,7 @@ def cases_for(world):
         batches_with(world, 3, []),
         batches_with(world, 3, [(1, last)]),
         batches_with(world, 3, [(3, last)]),
+        *(batches_with(world, 4, [(2, r) for r in range(n)]) for n in range(2, world)),
         batches_with(world, 4, [(2, rank) for rank in range(world)]),
     ]
 

@@ -14,7 +14,7 @@ from .explain_uneven_batches import examine, explain_stuck
 from .team import LEARNING_RATE, MOMENTUM, batches_of, model
 
 COUNTS = {
-    3: [[2, 3, 1], [2, 2, 2], [0, 2, 4], [1, 0, 0]],
+    3: [[2, 3, 1], [2, 2, 2], [0, 2, 4], [1, 0, 0], [1, 6, 3]],
     2: [[1, 3], [2, 0], [2, 2]],
     4: [[2, 3, 0, 1], [0, 0, 2, 0]],
     1: [[3]],
@@ -22,14 +22,17 @@ COUNTS = {
 
 
 def drive(submission, cases):
-    """Train a new model on each case, and tell which weights this rank ends with."""
+    """Train a new model on each case; tell this rank's weights at the end, and its steps."""
     device, results = rank_device(), []
     for batches in cases:
         own = [(x.to(device), y.to(device)) for x, y in batches[dist.get_rank()]]
         net = model().to(device)
         optimizer = torch.optim.SGD(net.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+        steps = []
+        optimizer.register_step_post_hook(lambda *_, steps=steps: steps.append(1))
         submission.uneven_batches(net, own, optimizer)
-        results.append(parameters_to_vector(net.parameters()).detach().clone())
+        weights = parameters_to_vector(net.parameters()).detach().clone()
+        results.append({"weights": weights, "steps": len(steps)})
     return results
 
 
@@ -41,7 +44,7 @@ def check(learner, world, all_counts):
         held = f"the ranks hold {listed(all_counts[0])} batches" if len(all_counts) == 1 else ""
         raise explain_stuck(refused, held) from None
     for batches, *results in zip(cases, *answer.results, strict=True):
-        examine(batches, [result.value for result in results], answer.wheres)
+        examine(batches, results, answer.wheres)
 
 
 @exercise("hangs.uneven_batches")

@@ -372,3 +372,22 @@ def stops_when_exactly_one_wants_to(model, batches, optimizer, should_stop):
         if reduced(should_stop(loss), dist.ReduceOp.SUM) == 1:
             return step
     return len(batches)
+
+
+@wrong("early_stop.never_stopped")
+def stops_when_one_or_all_want_to(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches, 1):
+        loss = train_on(model, batch, optimizer)
+        stop = reduced(should_stop(loss), dist.ReduceOp.SUM)
+        if stop == 1 or stop >= dist.get_world_size():
+            return step
+    return len(batches)
+
+
+@wrong("early_stop.never_stopped")
+def stops_when_one_or_two_or_all_want_to(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches, 1):
+        loss = train_on(model, batch, optimizer)
+        if reduced(should_stop(loss), dist.ReduceOp.SUM) in (1, 2, dist.get_world_size()):
+            return step
+    return len(batches)

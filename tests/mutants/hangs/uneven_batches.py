@@ -201,6 +201,32 @@ def a_fixed_divisor(model, batches, optimizer):
         optimizer.step()
 
 
+@wrong("uneven_batches.batches_left_out")
+def four_steps_always(model, batches, optimizer):
+    for step in range(4):
+        busy = torch.tensor(float(step < len(batches)))
+        dist.all_reduce(busy)
+        if busy:
+            optimizer.zero_grad()
+            if step < len(batches):
+                backward(model, batches[step])
+            average(model)
+            optimizer.step()
+
+
+@wrong("uneven_batches.not_every_rank_steps")
+def rank_zero_steps_for_all(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        average(model)
+        if dist.get_rank() == 0:
+            optimizer.step()
+        for p in model.parameters():
+            dist.broadcast(p.data, src=0)
+
+
 @wrong("refused_name")
 def joins_as_ddp_does(model, batches, optimizer):
     ddp = nn.parallel.DistributedDataParallel(model)
