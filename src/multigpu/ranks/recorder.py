@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from multigpu.ranks.origin import Origin
 
@@ -35,6 +36,10 @@ class Recorder:
 
     say: Say
     dropped: list[Any] = field(default_factory=list)  # handles that nobody waited for
+    # Futures of async calls: the number of the call, and whether it is over.
+    futures: WeakKeyDictionary[Any, tuple[int, Callable[[], bool]]] = field(
+        default_factory=WeakKeyDictionary
+    )
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: int = 0
     _collectives: dict[str, int] = field(default_factory=dict)  # so many so far, by group

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from multigpu.ranks.futures import record_futures
 from multigpu.ranks.joins import record_joins
 from multigpu.ranks.origin import origin
 from multigpu.ranks.recorder import Current, Group, Recorder, Say
@@ -56,6 +57,7 @@ def start_recording(say: Say) -> Recorder:
     record_new_groups(recorder)
     record_joins(recorder)
     record_starts(recorder)
+    record_futures(recorder)
     return recorder
 
 

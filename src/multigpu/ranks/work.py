@@ -113,6 +113,7 @@ class TracedWork(dist.Work):
             return self._tensors
 
         future: torch.futures.Future[Any] = self._inner.get_future().then(publish)
+        self._recorder.futures[future] = (self._number, lambda: self._over)
         return future
 
     def result(self) -> list[torch.Tensor]:

@@ -189,11 +189,26 @@ def threads_that_pass_on():
     receiver.join()
 
 
+def hook_of_ddp():
+    """C++ waits for the future that a hook returns, and takes it as torch made it."""
+
+    def halved(_, bucket):
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda f: f.value()[0] / 2)
+
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    model.register_comm_hook(None, halved)
+    time.sleep(LONG * dist.get_rank())
+    model(torch.full((3, 4), float(dist.get_rank()))).sum().backward()
+    assert torch.equal(model.module.weight.grad, torch.full((4, 4), 1.5))
+
+
 SLOW = [
     *(uneven_work, joined_inputs, pool_of_threads, thread_that_sends_later, data_loader),
     *(returned_with_work_under_way, waiting_at_the_store, early_ranks_of_a_broadcast),
     *(after_a_future, threads_that_pass_on, thread_that_waits_for_an_event, timer_that_sends),
     *(thread_that_waits_for_a_program, thread_that_waits_for_a_child_process),
+    hook_of_ddp,
 ]
 
 # Programs that are stuck.
@@ -241,6 +256,17 @@ def objects_against_a_message():
         dist.all_gather_object([None, None], "x")
 
 
+def future_of_a_collective():
+    if first():
+        dist.all_reduce(one(), async_op=True).get_future().wait()
+
+
+def futures_that_follow():
+    if first():
+        future = dist.all_reduce(one(), async_op=True).get_future().then(lambda f: f.value())
+        torch.futures.wait_all([future.then(lambda f: f.value()[0])])
+
+
 def send_first():
     dist.send(one(), 1 - dist.get_rank())
     dist.recv(one(), 1 - dist.get_rank())
@@ -248,12 +274,8 @@ def send_first():
 
 STUCK = [
     *(fewer_batches, stuck_in_a_pool, stuck_behind_idle_threads, stuck_in_a_joined_thread),
-    *(
-        stuck_beside_a_library_s_thread,
-        waiting_for_a_thread_that_waits,
-        objects_against_a_message,
-        send_first,
-    ),
+    *(stuck_beside_a_library_s_thread, waiting_for_a_thread_that_waits, send_first),
+    *(objects_against_a_message, future_of_a_collective, futures_that_follow),
 ]
 
 
