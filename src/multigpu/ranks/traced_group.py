@@ -86,6 +86,11 @@ class TracedGroup(dist.ProcessGroup):
     def _device_types(self) -> Any:
         return self.__inner._device_types
 
+    @property  # type: ignore[misc]
+    def use_pg_for_symm_mem_rendezvous(self) -> Any:
+        """C++ would look for a backend that this group has not."""
+        return self.__inner.use_pg_for_symm_mem_rendezvous
+
     def _get_backend(self, device: torch.device) -> Any:
         """The real one for torch's own code, which asks it what it can; this group for others."""
         asks = str(sys._getframe(1).f_globals.get("__name__"))

@@ -323,3 +323,39 @@ def test_threads_are_told_apart():
 
     calls = [c for c in run_ranks(program, 2, show=False).trace.of(0) if c.op == "all_reduce"]
     assert len({call.thread for call in calls}) == 2
+
+
+def test_a_call_that_is_the_target_of_a_thread_stands_where_the_thread_was_started():
+    def program():
+        thread = threading.Thread(target=dist.all_reduce, args=(ones(),))
+        thread.start()
+        thread.join()
+
+    (call,) = run_ranks(program, 2, show=False).trace.of(0)
+    first = inspect.getsourcelines(program)[1]
+    assert (call.file, call.line, call.function) == (__file__, first + 2, "program")
+    assert call.via == "all_reduce"
+
+
+def about_the_groups():
+    made = [dist.group.WORLD, dist.new_group([0]), dist.new_group([0, 1], group_desc="mine")]
+    mine = [group for group in made if isinstance(group, dist.ProcessGroup)]
+    return [(group.group_desc, sorted(map(str, group._device_types))) for group in mine]
+
+
+def test_groups_name_themselves_and_their_devices_as_untraced_ones_do():
+    traced, plain = (run_ranks(about_the_groups, 2, show=False, trace=t) for t in (True, False))
+    assert list(traced) == list(plain)
+    assert traced[0][0][0] == "default_pg"
+
+
+def test_a_checkpoint_is_saved_beside_the_training(tmp_path):
+    from torch.distributed import checkpoint
+
+    def program():
+        checkpoint.async_save({"weight": ones()}, checkpoint_id=str(tmp_path)).result()
+
+    run_ranks(program, 2, show=False)
+    weight = torch.zeros(4)
+    checkpoint.load({"weight": weight}, checkpoint_id=str(tmp_path), no_dist=True)
+    assert weight.tolist() in ([1] * 4, [2] * 4)
