@@ -86,6 +86,7 @@ class Caller:
         folder.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(PROGRAM) + code],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"TMPDIR": str(folder)},
@@ -121,6 +122,7 @@ class Caller:
     def close(self):
         self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
         self.process.stdout.close()
 
 
@@ -152,13 +154,15 @@ def test_the_server_ends_with_the_program(start):
 
 
 def test_ctrl_c_ends_the_ranks(start):
-    caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
+    caller = start("attempt(waits); input(); attempt(returns); time.sleep(1000)")
     assert caller.says("waiting")
     assert caller.ranks()
     caller.process.send_signal(signal.SIGINT)
     assert caller.says("KeyboardInterrupt")
     assert caller.says("over")
     assert caller.ranks() == []
+    caller.process.stdin.write("\n")
+    caller.process.stdin.flush()
     assert caller.says("over")  # and the next run works
 
 
