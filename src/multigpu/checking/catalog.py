@@ -7,7 +7,7 @@ import ast
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from multigpu.checking.places import Course
 from multigpu.checking.refused import COLLECTIVES, READY_MADE_TRAINING
@@ -85,8 +85,8 @@ class Exercise:
 
     @property
     def summary(self) -> str:
-        """The first line of its docstring."""
-        return self.task.partition("\n")[0]
+        """The first line of its docstring, with one space where the source has two."""
+        return " ".join(self.task.partition("\n")[0].split())
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,16 @@ class Catalog:
 def exercises_of(chapter: Chapter, course: Course) -> list[Exercise]:
     """The exercises of one chapter; none while its solution is not there yet."""
     path = course.solutions / f"{chapter.module}.py"
-    if not path.is_file():
-        return []
-    return [
+    return list(_exercises_in(chapter, path.read_text("utf-8"))) if path.is_file() else []
+
+
+@lru_cache(maxsize=64)  # one process asks for the same few files again and again
+def _exercises_in(chapter: Chapter, source: str) -> tuple[Exercise, ...]:
+    return tuple(
         Exercise(chapter, node.name, signature_of(node), ast.get_docstring(node) or "")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    ]
+    )
 
 
 def signature_of(node: ast.FunctionDef | ast.ClassDef) -> Signature:
