@@ -1,5 +1,6 @@
 """A worker's report, read as sentences."""
 
+import ast
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,8 @@ from typing import Any
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import Refused, Status, printable
+
+UNREADABLE = (OSError, UnicodeDecodeError, SyntaxError)  # a file that is gone, or no Python
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,19 @@ class Ending:
         """``data_parallel.py:41 in split: return chunks``."""
         try:
             code = decode_source(Path(file).read_bytes()).splitlines()[line - 1].strip()
-        except (OSError, IndexError, UnicodeDecodeError, SyntaxError):
+        except (*UNREADABLE, IndexError):
             code = ""
         return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
+
+    def code(self, file: str, line: int) -> str:
+        """The source of the function that holds a line."""
+        try:
+            source = decode_source(Path(file).read_bytes())
+            functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+        except (*UNREADABLE, ValueError, RecursionError):
+            return ""
+        around = [n for n in functions if n.lineno <= line <= (n.end_lineno or n.lineno)]
+        return ast.unparse(max(around, key=lambda n: n.lineno)) if around else ""
 
     @property
     def stood(self) -> str:

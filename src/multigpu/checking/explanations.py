@@ -32,6 +32,16 @@ EXPLANATIONS = (
         "a tensor that backward still needs was changed in place.",
     ),
     (
+        r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class 'NoneType'>",
+        "None was given to torch.distributed. A gradient (.grad) is None where the loss does not "
+        "use a parameter, and where it is frozen: send zeros for it, or leave it out on all ranks.",
+    ),
+    (
+        r"cannot register a hook on a tensor that doesn't require gradient",
+        "it is a frozen parameter (requires_grad is False). It never gets a gradient: leave it "
+        "out.",
+    ),
+    (
         r"closed by peer|Connection reset",
         "another rank has ended, or has destroyed its process group, while this one still needed "
         "it.",
@@ -65,7 +75,17 @@ EXPLANATIONS = (
     (r"partially initialized module", "a file beside yours has the name of a library."),
 )
 
+FEWER_CHUNKS = (
+    "chunk(n) makes fewer than n chunks when there are not enough elements. tensor_split(n) always "
+    "makes n."
+)
 
-def explanation(text: str) -> str | None:
-    """The explanation of the first message that ``text`` contains."""
+
+def explanation(text: str, code: str = "") -> str | None:
+    """The explanation of the first message that ``text`` contains.
+
+    ``code`` is the source of the functions in which the error was raised.
+    """
+    if re.search(r"(list|tuple) index out of range", text) and re.search(r"\bchunk\(", code):
+        return FEWER_CHUNKS
     return next((why for pattern, why in EXPLANATIONS if re.search(pattern, text)), None)

@@ -88,7 +88,8 @@ def _crash(
     ending: Ending, message_id: str, what: str, raised: dict[str, Any], frames: list[list[Any]]
 ) -> Refused:
     lines = [f"came: {what}", *(f"  {note}" for note in raised["notes"])]
-    if found := explanation(raised["text"]):
+    code = "\n".join(ending.code(file, line) for file, line, _ in frames)
+    if found := explanation(raised["text"], code):
         lines.append(f"usually: {found}")
     lines += [
         f"{'where:' if number == 0 else '      '} {place}"

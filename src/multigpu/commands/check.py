@@ -78,8 +78,7 @@ def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
     show_verdicts(verdicts, out)
     failed = [verdict for verdict in verdicts if verdict.status != "pass"]
     if not failed and own:
-        to_do = desk.to_do()
-        out.print("next: multigpu next" if to_do else ALL_DONE, style="dim")
+        out.print(what_next(verdicts[-1], desk), style="dim")
     elif not failed:
         return
     elif failed[0].status == "checker_fault":
@@ -87,4 +86,27 @@ def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
     elif failed[0].status == "not_started":
         out.print(f"read the task: multigpu next {failed[0].exercise}", style="dim")
     else:
-        out.print(f"stuck? multigpu hint {failed[0].exercise}", style="dim")
+        out.print(f"stuck? multigpu hint {at_fault(failed[0], desk)}", style="dim")
+
+
+def what_next(verdict: Verdict, desk: Desk) -> str:
+    """What to do after a pass: first what is still open in the same file."""
+    to_do = desk.to_do()
+    if not to_do:
+        return ALL_DONE
+    module = verdict.exercise.partition(".")[0]
+    same_file = [exercise for exercise in to_do if exercise.chapter.module == module]
+    if not same_file or same_file[0] == to_do[0]:
+        return "next: multigpu next"
+    return f"next: multigpu next {same_file[0].name}"
+
+
+def at_fault(verdict: Verdict, desk: Desk) -> str:
+    """The exercise whose hint helps.
+
+    Two that work together are checked together, and the message id names the one at fault.
+    """
+    module = verdict.exercise.partition(".")[0]
+    named = f"{module}.{(verdict.message_id or '').partition('.')[0]}"
+    exercises = [exercise.name for exercise in desk.catalog.exercises]
+    return named if named in exercises else verdict.exercise

@@ -28,10 +28,14 @@ class Desk:
         return [e for e in self.catalog.exercises if self.progress.state(e) != "pass"]
 
     def chosen(self, name: str | None) -> Exercise | None:
-        """The exercise of this name, else the next one; None when all are done."""
-        if name is not None:
-            return self.catalog.one(name)
-        return next(iter(self.to_do()), None)
+        """The exercise of this name, else the next one; None when all are done.
+
+        The name of a file means the first exercise in it that is not done.
+        """
+        named = self.catalog.exercises if name is None else self.catalog.find(name)
+        if name is not None and len(named) == 1:
+            return named[0]
+        return next((exercise for exercise in self.to_do() if exercise in named), None)
 
     def file(self, exercise: Exercise) -> Path:
         """The learner's file."""
@@ -47,5 +51,9 @@ class Desk:
 def add_name(parser: argparse.ArgumentParser) -> None:
     """The argument of the sub-commands that are about one exercise."""
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="for example split (default: the next exercise)"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="for example split; of a file (collectives) the first exercise that is not done; "
+        "default: the next exercise",
     )

@@ -20,7 +20,8 @@ def run(options: argparse.Namespace) -> int:
     desk, out = Desk.here(), console()
     exercise = desk.chosen(options.name)
     if exercise is None:
-        out.print("All exercises are done.")
+        of = f" of {options.name}" if options.name not in (None, "all") else ""
+        out.print(f"All exercises{of} are done.")
         return 0
     hints = hints_for(exercise, desk.course)
     if not hints:

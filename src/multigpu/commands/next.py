@@ -18,7 +18,8 @@ def run(options: argparse.Namespace) -> int:
     desk, out = Desk.here(), console()
     exercise = desk.chosen(options.name)
     if exercise is None:
-        out.print("All exercises are done. Congratulations!")
+        of = f" of {options.name}" if options.name not in (None, "all") else ""
+        out.print(f"All exercises{of} are done. Congratulations!")
         return 0
     out.print(heading(exercise.name, exercise.chapter.title))
     out.print()

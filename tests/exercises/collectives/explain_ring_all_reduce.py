@@ -81,8 +81,10 @@ def by_chunk(came, parts, wrong):
         return wrong(
             "never_added",
             found,
-            "in the first half what arrives must be added, not replace the chunk. Or the second"
-            " half begins with another chunk than the finished one.",
+            "look at chunk (r + 1) % n of rank r between the halves (if it first sent chunk r)."
+            " Is it the sum there? Then the second half begins with another chunk than this"
+            " finished one. If not, what arrives in the first half replaces the chunk and is not"
+            " added.",
         )
     return wrong(
         "wrong_chunk",

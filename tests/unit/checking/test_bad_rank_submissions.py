@@ -103,6 +103,15 @@ BAD = {
         *("wrong", "refused_name"),
         "torch.utils.data.distributed is used",
     ),
+    "dist.all_reduce(torch.nn.Linear(1, 1).weight.grad)": (
+        *("crash", "exception"),
+        "usually: None was given to torch.distributed. A gradient (.grad) is None",
+    ),
+    "tensor.register_hook(print)": (
+        *("crash", "exception"),
+        "usually: it is a frozen parameter (requires_grad is False)",
+    ),
+    "list(tensor.chunk(5))[4]": ("crash", "exception", "usually: chunk(n) makes fewer than n"),
     "print('hello'); 1 / 0": ("crash", "exception", "ZeroDivisionError"),
 }
 
@@ -183,3 +192,9 @@ def test_no_file_is_left(run_ranks, server, world, tmp_path):
 
     assert not any(Path(folder).exists() for folder in answer.results)
     assert psutil.pid_exists(server.pid)
+
+
+def test_an_index_error_is_not_blamed_on_chunk_where_nothing_was_cut_by_it(run_ranks):
+    with pytest.raises(Refused, match="IndexError") as caught:
+        run_ranks("def average(tensor):\n    return [1][2]\ndef other(t):\n    return t.chunk(2)\n")
+    assert "usually" not in caught.value.message

@@ -9,7 +9,7 @@ SOURCE = '''
 import torch
 CONSTANT = 1
 def split(batch: torch.Tensor, devices) -> list:
-    """Cut.
+    """Cut.  Then stop.
 
     More.
     """
@@ -48,7 +48,7 @@ def test_exercises_are_the_public_functions_and_classes_in_order(course):
 def test_an_exercise_knows_its_call_and_its_task(course):
     split, shard, ddp, bare = Catalog(course).exercises[:4]
     assert split.signature.text == "split(batch, devices)"
-    assert split.summary == "Cut."
+    assert split.summary == "Cut. Then stop."
     assert shard.signature.positional == ("n",)
     assert shard.signature.keyword_only == ("epoch", "seed")
     assert shard.signature.text == "shard(n, *, epoch, seed=0)"

@@ -14,9 +14,11 @@ from rich.console import Console
 
 from multigpu.checking.places import Course
 from multigpu.checking.starters import definitions, is_written, starter_of
+from multigpu.checking.verdicts import Verdict
 from multigpu.cli import main
 from multigpu.commands import check, watch
 from multigpu.commands import list as list_command
+from multigpu.commands.desk import Desk
 from multigpu.commands.solution import code_of
 
 from .conftest import COURSE
@@ -165,6 +167,35 @@ def test_next_shows_the_task_and_the_commands(command, course):
     write(course, SPLIT)
     command("check", "split")
     assert command("next")[1].startswith("data_parallel.replicate")
+
+
+def test_the_name_of_a_file_means_what_is_open_in_it(command, course):
+    assert command("next", "data_parallel")[1].startswith("data_parallel.split")
+    write(course, SPLIT)
+    command("check", "split")
+    assert command("next", "data_parallel")[1].startswith("data_parallel.replicate")
+    shutil.copy(course.solutions / FILE, course.exercises / FILE)
+    command("check", "data_parallel")
+    assert "All exercises of data_parallel are done." in command("next", "data_parallel")[1]
+
+
+def test_after_a_pass_the_same_file_goes_on(course):
+    for module in ("collectives", "model_server"):
+        shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
+    passed = Verdict("collectives.shift", "pass", None, "", 5, 5, 1.0)
+    assert check.what_next(passed, Desk.here()) == "next: multigpu next collectives.shift"
+    first = Verdict("data_parallel.split", "pass", None, "", 5, 5, 1.0)
+    assert check.what_next(first, Desk.here()) == "next: multigpu next"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "hint"),
+    [("server_step.no_step", "server_step"), ("exception", "worker_step"), (None, "worker_step")],
+)
+def test_the_hint_is_that_of_the_function_at_fault(course, message_id, hint):
+    shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
+    verdict = Verdict("model_server.worker_step", "wrong", message_id, "", 0, 5, 1.0)
+    assert check.at_fault(verdict, Desk.here()) == f"model_server.{hint}"
 
 
 def test_hints_come_one_by_one_and_are_remembered(command):
