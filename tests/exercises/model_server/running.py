@@ -51,7 +51,8 @@ def drive_one(submission, exercise, models, model_of, optimizer_of, batches):
         except Exception as error:
             error.add_note(
                 ("" if own == exercise else f"in {own}, which {exercise} works with, ")
-                + f"in step {number} with {world - 1} worker(s)" + after_another(len(earlier))
+                + f"in step {number} with {world - 1} worker(s)"
+                + after_another(len(earlier))
             )
             if isinstance(error, NotImplementedError) and own != exercise:
                 time.sleep(0.2)  # if the exercise itself is not written either, it says so first

@@ -5,7 +5,6 @@ from multigpu.checking.wording import count
 
 from .running import after_another
 
-
 # What one side holds is wrong, and both sides could have done that.
 EITHER = (
     "server_step.divided_twice",
