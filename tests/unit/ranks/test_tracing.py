@@ -126,6 +126,9 @@ CALLS = {
     ),
 }
 
+if torch.__version__.startswith("2.11."):
+    del CALLS["all_to_all"]  # its gloo has none
+
 
 @pytest.fixture(scope="module")
 def all_calls():
