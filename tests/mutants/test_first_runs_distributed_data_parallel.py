@@ -1,5 +1,6 @@
-"""First answers to the exercises of distributed_data_parallel get the verdicts that they must get."""
+"""First answers to the exercises of distributed_data_parallel get their verdicts."""
 
 from .judging import first_runs_of
 
-test_an_answer_written_from_the_starter_gets_its_verdict = first_runs_of("distributed_data_parallel")
+MODULE = "distributed_data_parallel"
+test_an_answer_written_from_the_starter_gets_its_verdict = first_runs_of(MODULE)

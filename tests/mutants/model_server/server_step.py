@@ -700,7 +700,9 @@ def goes_by_the_order_of_the_optimizer(model, optimizer):
     arrived = received(model)
     for i, p in enumerate(held):
         gradients = [arrived[worker][i] for worker in workers()]
-        p.grad = (sum(gradients) / len(gradients)).reshape(-1)[: p.numel()].expand(p.numel()).view_as(p) + 0
+        p.grad = (sum(gradients) / len(gradients)).reshape(-1)[: p.numel()].expand(
+            p.numel()
+        ).view_as(p) + 0
     optimizer.step()
     send_weights(model)
 
