@@ -16,6 +16,7 @@ from typing import Any
 
 from multigpu.gpus.memory import parse_bytes
 from multigpu.ranks.backend import NAMES
+from multigpu.ranks.family import MARK
 from multigpu.ranks.rank import Job, pickled
 
 
@@ -39,6 +40,7 @@ def checked_job(
             f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
         )
     refuse_what_only_begins(fn)
+    refuse_ranks_without_end()
     require_whole("world_size", world_size, "how many ranks to start")
     require_whole("threads", threads, "how many threads each rank may use")
     if timeout is not None and not (is_number(timeout) and timeout > 0):
@@ -57,6 +59,20 @@ def checked_job(
         environment=dict(os.environ),
         cells=code_without_a_file(),
     )
+
+
+DEEPEST = 3  # runs inside each other
+
+
+def refuse_ranks_without_end() -> None:
+    """Raises ValueError where each rank starts ranks of its own, and so on."""
+    depth = len(os.environ.get(MARK, "").split(".")) if MARK in os.environ else 0
+    if depth >= DEEPEST:
+        raise ValueError(
+            f"this is a run_ranks inside {depth} others: a module that calls run_ranks outside of "
+            "every function is imported by each rank, which then calls it again. Put the call "
+            'under `if __name__ == "__main__":`'
+        )
 
 
 def refuse_what_only_begins(fn: Callable[..., Any]) -> None:

@@ -243,3 +243,20 @@ def test_wrong_options_are_refused_with_the_value_and_what_to_do(options, said):
 
 def test_ranks_without_a_seed_draw_other_numbers_as_under_torchrun():
     assert len(set(run_ranks(lambda: torch.rand(1).item(), 3, show=False))) == 3
+
+
+def test_a_module_that_starts_ranks_when_it_is_imported_comes_to_an_end(tmp_path):
+    (tmp_path / "job.py").write_text("""
+from multigpu import run_ranks
+
+def work():
+    return 1
+
+run_ranks(work, 1, show=False)
+""")
+    command = [sys.executable, "-c", "import job"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr
