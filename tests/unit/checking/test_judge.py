@@ -46,9 +46,11 @@ def test_modules_of_another_course_are_set_aside_and_come_back(verdict, monkeypa
     others = {name: types.ModuleType(name) for name in names}
     for name, module in others.items():
         monkeypatch.setitem(sys.modules, name, module)
+    checks = "tests.exercises.data_parallel.test_split"
+    monkeypatch.delitem(sys.modules, checks, raising=False)  # pytest itself may run them here, too
     assert verdict().status == "pass"
     assert {name: sys.modules[name] for name in names} == others
-    assert "tests.exercises.data_parallel.test_split" not in sys.modules
+    assert checks not in sys.modules
 
 
 def test_modules_with_other_names_stay(monkeypatch):
