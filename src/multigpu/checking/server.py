@@ -7,7 +7,6 @@ runs no operator on tensors and never touches a GPU: threads and CUDA do not sur
 """
 
 import contextlib
-import gc
 import os
 import shutil
 import socket
@@ -21,7 +20,7 @@ from multigpu.checking.worker import Worker
 from multigpu.ranks import family
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.leader import CallerGone, lead
-from multigpu.ranks.lean import spare_the_compiler
+from multigpu.ranks.warming import warming_up
 from multigpu.ranks.watch import Watch
 
 
@@ -41,20 +40,14 @@ def main(descriptor: int) -> None:
 
 def warm_up() -> None:
     """Import what workers need, so that none has to."""
-    gc.disable()  # importing leaves no garbage, and looking for it takes a tenth of the time
-    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
-    import numpy.ctypeslib  # noqa: F401
-    import safetensors.torch  # noqa: F401
-    import torch.utils.serialization.config
+    with warming_up():
+        import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+        import numpy.ctypeslib  # noqa: F401
+        import safetensors.torch  # noqa: F401
+        import torch.utils.serialization.config  # noqa: F401
 
-    import multigpu.gpus.machine
-    import multigpu.ranks.tracing  # noqa: F401
-
-    torch.set_num_threads(1)
-    spare_the_compiler()
-    gc.collect()
-    gc.freeze()  # a worker's garbage collection then copies none of these pages
-    gc.enable()
+        import multigpu.gpus.machine
+        import multigpu.ranks.tracing  # noqa: F401
 
 
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:

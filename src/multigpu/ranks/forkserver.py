@@ -8,7 +8,6 @@ end of ``FD`` is open.  It touches no GPU and has one thread: threads and CUDA s
 """
 
 import contextlib
-import gc
 import os
 import select
 import shutil
@@ -23,10 +22,10 @@ from multigpu.ranks import family
 from multigpu.ranks.backend import Backend, choose_backend
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.leader import CallerGone, lead
-from multigpu.ranks.lean import spare_the_compiler
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.rank import Job, Rank
 from multigpu.ranks.run_folder import enter_run_folder, make_run_folder
+from multigpu.ranks.warming import warming_up
 from multigpu.ranks.watch import Watch
 
 GLANCE = 0.2  # seconds between two looks for leaders that have ended
@@ -57,18 +56,11 @@ def main(descriptor: int) -> None:
 
 def warm_up() -> None:
     """Import what ranks need, so that none has to."""
-    gc.disable()  # importing leaves no garbage, and looking for it takes a tenth of the time
-    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
-    import torch
-    import torch.nn.parallel
+    with warming_up():
+        import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+        import torch.nn.parallel  # noqa: F401
 
-    import multigpu.ranks.tracing  # noqa: F401
-
-    torch.set_num_threads(1)
-    spare_the_compiler()
-    gc.collect()
-    gc.freeze()  # a rank's garbage collection then copies none of these pages
-    gc.enable()
+        import multigpu.ranks.tracing  # noqa: F401
 
 
 def serve(caller: socket.socket, leaders: dict[int, str]) -> bool:
