@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from multigpu.ranks.call_arguments import options_in, reduction_of, replaced, tensors_in
 from multigpu.ranks.origin import Origin, origin
 from multigpu.ranks.recorder import Group, Recorder
 from multigpu.ranks.work import Copies, TracedWork
@@ -108,7 +109,7 @@ class TracedGroup(dist.ProcessGroup):
     def collective(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """One collective of any kind."""
         op, filled, brought = COLLECTIVES[method]
-        options = _options((*arguments, *named.values()))
+        options = options_in((*arguments, *named.values()))
         from_where = origin()
         root = getattr(options, "rootRank", None) if op in ROOTED else None
         return self._call(
@@ -118,9 +119,9 @@ class TracedGroup(dist.ProcessGroup):
             op=op,
             origin=from_where,
             is_async=bool(getattr(options, "asyncOp", True)) and op != "barrier",
-            outputs=_tensors(arguments[filled]) if filled is not None else [],
-            inputs=_tensors(arguments[brought]) if brought is not None else [],
-            reduce=_reduction(options) if op in REDUCING else None,
+            outputs=tensors_in(arguments[filled]) if filled is not None else [],
+            inputs=tensors_in(arguments[brought]) if brought is not None else [],
+            reduce=reduction_of(options) if op in REDUCING else None,
             root=self._member(root) if root is not None else None,
         )
 
@@ -136,8 +137,8 @@ class TracedGroup(dist.ProcessGroup):
             op=op,
             origin=from_where,
             is_async=from_where.via not in SYNCHRONOUS,
-            outputs=_tensors(tensors) if op == "recv" else [],
-            inputs=_tensors(tensors),
+            outputs=tensors_in(tensors) if op == "recv" else [],
+            inputs=tensors_in(tensors),
             peer=peer,
             tag=int(numbers.pop(0)) if numbers else 0,
         )
@@ -163,8 +164,8 @@ class TracedGroup(dist.ProcessGroup):
         may_copy = is_async and not for_join and self._can_copy(touched)
         copies = Copies(touched, outputs) if may_copy else None
         if copies is not None:
-            arguments = _replaced(arguments, copies)
-            named = {name: _replaced(value, copies) for name, value in named.items()}
+            arguments = replaced(arguments, copies)
+            named = {name: replaced(value, copies) for name, value in named.items()}
         if method == "monitored_barrier":  # the one that blocks inside the call
             with self.recorder.waiting(number):
                 getattr(self.__inner, method)(*arguments, **named)
@@ -210,37 +211,6 @@ def _wait_when_backward_ends(work: TracedWork) -> None:
     """Where DistributedDataParallel's reducer waits in C++, wait before it, so that it is seen."""
     if torch._C._current_graph_task_id() != -1:
         torch.autograd.Variable._execution_engine.queue_callback(work.synchronize)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors in nested lists."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
-
-
-def _replaced(value: Any, copies: Copies) -> Any:
-    """Nested lists with copies in the place of tensors."""
-    if isinstance(value, torch.Tensor):
-        return copies.of(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_replaced(item, copies) for item in value)
-    return value
-
-
-def _options(values: Sequence[Any]) -> Any:
-    """The options among the arguments of a call: "AllreduceOptions" and the like."""
-    return next((v for v in values if type(v).__name__.endswith("Options")), None)
-
-
-def _reduction(options: Any) -> str:
-    """ "sum", "max", …; without options it is a sum, as in torch."""
-    if options is None:
-        return "sum"
-    kind = getattr(options.reduceOp, "op", options.reduceOp)  # ReduceOp itself has no readable text
-    return str(kind).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
 
 
 def _collective(method: str) -> Callable[..., Any]:
