@@ -35,7 +35,8 @@ lint: tools
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: tools
+bench:
+	$(INSTALL) course test bench
 	@$(BIN)/python -m pytest tests/benchmarks -s $(ARGS)
 
 clean:

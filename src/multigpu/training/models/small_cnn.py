@@ -1,4 +1,4 @@
-"""The models of the course. They know nothing of GPUs: you decide where they live."""
+"""A small convolutional network for the handwritten digits."""
 
 from torch import Tensor, nn
 
