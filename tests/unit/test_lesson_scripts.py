@@ -13,7 +13,7 @@ import pytest
 
 from multigpu import virtual_gpus
 
-SCRIPTS = Path(__file__).parents[2] / "docs" / "lessons" / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "docs" / "scripts"
 
 
 def load(name: str) -> ModuleType:

@@ -35,7 +35,7 @@
 
     .. exercise:: data_parallel.split           card: task, check command, hint command
     .. exercise-module:: data_parallel          all exercises of a module in full
-    .. script-diff:: scripts/one_gpu.py scripts/ddp.py   a script, and what is new in it
+    .. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py   a script, and what is new in it
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks

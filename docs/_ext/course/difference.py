@@ -1,4 +1,4 @@
-"""``.. script-diff:: scripts/one_gpu.py scripts/ddp.py``: a script, and what is new in it.
+"""``.. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py``: a script, and what is new in it.
 
 Sphinx's own ``literalinclude`` with ``:diff:`` heads the block with paths of the building machine,
 and shows docstrings too. Here the code is compared, and all of the new script is shown.

@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits, on one GPU or on the CPU.
 
-Run it:     python docs/lessons/scripts/one_gpu.py
+Run it:     python docs/scripts/one_gpu.py
 Read next:  dp.py beside it, the same on every GPU of this machine. The lines that differ say NEW.
 """
 

@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits, with one process for each GPU.
 
-Run it:     torchrun --standalone --nproc_per_node 2 docs/lessons/scripts/ddp.py
+Run it:     torchrun --standalone --nproc_per_node 2 docs/scripts/ddp.py
 Read first: one_gpu.py beside it, the same on one GPU. The lines that differ say NEW.
 """
 

@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits, on every GPU of this machine.
 
-Run it:     python docs/lessons/scripts/dp.py
+Run it:     python docs/scripts/dp.py
 Read first: one_gpu.py beside it, the same on one GPU. The lines that differ say NEW.
 """
 
