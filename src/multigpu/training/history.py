@@ -1,0 +1,86 @@
+"""What each epoch of a training run came to: a table that can be shown, written and restored."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
+
+SHOWN_ROWS = 12
+DIGITS = 5  # of a number as it is shown; the frame and the file have all of them
+
+
+class History:
+    """One row per epoch, a dict of figures. `history.frame()` is the same as a pandas frame."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the figures of one epoch. Rows may have different columns."""
+        self.rows.append(dict(row))
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The figures of the latest epoch; none before the first."""
+        return self.rows[-1] if self.rows else {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def frame(self) -> pandas.DataFrame:
+        """All rows as a pandas frame. A figure that an epoch does not have is NaN there."""
+        import pandas
+
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        return pandas.DataFrame(self.rows, columns=columns)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write all rows to `path`. Whoever reads it meanwhile sees the old file or the new one."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8", newline="") as file:
+                os.fchmod(file.fileno(), 0o644)  # mkstemp's files are for their owner alone
+                self.frame().to_csv(file, index=False)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        except BaseException:
+            Path(unfinished).unlink(missing_ok=True)
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.rows = [dict(row) for row in state["rows"]]
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "History: no epoch yet"
+        table: str = self.frame().to_string(
+            index=False, max_rows=SHOWN_ROWS, float_format=short, na_rep="", line_width=100
+        )
+        return table
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return "<p>History: no epoch yet</p>"
+        table: str = self.frame().to_html(
+            index=False, max_rows=SHOWN_ROWS, float_format=short, na_rep="", border=0
+        )
+        return table
+
+
+def short(number: float) -> str:
+    """`number` with a few digits: 0.012346, 123.46."""
+    return f"{number:.{DIGITS}g}"
