@@ -1,1 +1,23 @@
-"""Models to train, one GPU or many."""
+"""One Trainer for one GPU and for many, and the models of the course.
+
+from multigpu.training import TrainConfig, Trainer
+history = Trainer(model, TrainConfig(batch_size=128), train_data, eval_data).fit()
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multigpu.training.config import TrainConfig
+    from multigpu.training.history import History
+    from multigpu.training.trainer import Trainer
+
+HOMES = {"History": "history", "TrainConfig": "config", "Trainer": "trainer"}
+__all__ = ["History", "TrainConfig", "Trainer"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: whoever wants a model needs no pandas."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)

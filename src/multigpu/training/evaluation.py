@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from multigpu.training import rng
+from multigpu.training.placing import call, to_device
 
 if TYPE_CHECKING:
     from multigpu.data.feeds import Feed
@@ -66,26 +67,6 @@ def evaluate(
     with quiet_without_rows():
         figures = {"loss": loss.compute(), **collection.compute()}
     return {name: float(figures[name]) for name in ("loss", *metrics)}
-
-
-def call(model: nn.Module, inputs: Any) -> Any:
-    """`model(inputs)`; a tuple is passed as separate arguments, a dict as keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    return model(inputs)
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """`value` with each of its tensors on `device`; tuples, lists and dicts are kept."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {name: to_device(each, device) for name, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(to_device(each, device) for each in value)
-    return value
 
 
 @contextlib.contextmanager

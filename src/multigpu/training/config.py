@@ -1,0 +1,123 @@
+"""What a training run is told: one frozen dataclass, the same for every mode."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHOICES = {
+    "optimizer": ("adamw", "adam", "sgd"),
+    "lr_scaling": ("none", "linear", "sqrt"),
+    "schedule": ("constant", "linear", "cosine"),
+    "precision": ("float32", "bfloat16"),
+    "backend": ("gloo", "nccl", None),
+}
+AT_LEAST = {
+    "gpus": 1,
+    "batch_size": 1,
+    "accumulation_steps": 1,
+    "epochs": 0,
+    "max_steps": 0,
+    "base_batch_size": 1,
+    "warmup_steps": 0,
+    "patience": 0,
+    "save_every": 1,
+    "workers": 0,
+}
+ABOVE_ZERO = ("learning_rate", "clip_norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The settings of a training run. Raises ValueError for a value that cannot be meant.
+
+    The line below a field says what it does; `multigpu train --help` shows the same lines.
+    """
+
+    mode: str = "auto"
+    """single, dp or ddp; auto: ddp under torchrun, dp where one process sees several GPUs, else
+    single"""
+    gpus: int | None = None
+    """how many GPUs dp uses; default: all"""
+    batch_size: int = 128
+    """rows of one optimizer step, on all GPUs together, in every mode"""
+    accumulation_steps: int = 1
+    """parts in which each GPU computes its share of a batch, one after the other, to need less
+    memory"""
+    epochs: int = 10
+    """how often to go through the data"""
+    max_steps: int | None = None
+    """end after this many optimizer steps, if the epochs have not ended before"""
+    optimizer: str = "adamw"
+    """adamw, adam or sgd (with momentum 0.9)"""
+    learning_rate: float = 1e-3
+    """the learning rate, before lr_scaling"""
+    weight_decay: float = 0.0
+    """weight decay of the optimizer"""
+    lr_scaling: str = "none"
+    """none, linear or sqrt: multiply the learning rate by batch_size / base_batch_size, or by its
+    square root"""
+    base_batch_size: int = 128
+    """the batch size that learning_rate was found with; matters for lr_scaling"""
+    schedule: str = "constant"
+    """constant, linear or cosine: how the learning rate falls to 0 after the warm-up"""
+    warmup_steps: int = 0
+    """steps in which the learning rate rises from near 0"""
+    clip_norm: float | None = None
+    """scale the gradients down when their norm over all parameters is larger than this"""
+    precision: str = "float32"
+    """float32, or bfloat16: autocast, where the device can"""
+    seed: int = 0
+    """of the order of rows, and of dropout (there each rank adds its number)"""
+    deterministic: bool = False
+    """use deterministic algorithms alone, and raise an error where PyTorch has none"""
+    monitor: str = "loss"
+    """the figure of the evaluation that says which model is best, and when to stop early"""
+    patience: int | None = None
+    """stop after this many epochs without a better figure"""
+    backend: str | None = None
+    """gloo or nccl; default: nccl where every rank has a GPU, else gloo"""
+    folder: str | Path | None = None
+    """where checkpoints and history go; default: nothing is written"""
+    save_every: int | None = None
+    """steps between two checkpoints; there is always one at the end of an epoch"""
+    resume: bool = True
+    """go on from the latest checkpoint in the folder, if there is one"""
+    workers: int = 0
+    """processes of each rank that load rows ahead"""
+    progress: bool | None = None
+    """show a progress bar on rank 0; default: in a terminal"""
+
+    def __post_init__(self) -> None:
+        from multigpu.training.strategies import MODES
+
+        for name, allowed in {"mode": ("auto", *MODES), **CHOICES}.items():
+            check_choice(name, getattr(self, name), allowed)
+        for name, least in AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
+        for name in ABOVE_ZERO:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value!r}: give a number above 0")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay={self.weight_decay!r}: give 0 or more")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values, for a checkpoint or a CSV."""
+        fields = dataclasses.asdict(self)
+        return fields | {"folder": None if self.folder is None else str(self.folder)}
+
+
+def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Raise ValueError, with the nearest name there is, when `value` is none of `allowed`."""
+    if value in allowed:
+        return
+    near = difflib.get_close_matches(str(value).lower(), [str(word) for word in allowed], n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    words = ", ".join(str(word) for word in allowed)
+    raise ValueError(f"{name}={value!r}: choose one of {words}.{meant}")

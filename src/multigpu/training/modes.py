@@ -1,0 +1,63 @@
+"""Which mode a run gets, and what is refused before it starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from multigpu.training.config import TrainConfig
+from multigpu.training.launch import Launch
+
+
+def resolve_mode(config: TrainConfig, launch: Launch) -> str:
+    """The mode that `config.mode` means in a process that was started like this.
+
+    Raises ValueError where a number of GPUs is given to a mode that does not take one.
+    """
+    mode = config.mode
+    if mode == "auto":
+        several = (config.gpus or torch.cuda.device_count()) > 1
+        mode = "ddp" if launch.is_distributed else "dp" if several else "single"
+    if config.gpus is not None and mode == "ddp":
+        raise ValueError(
+            f"gpus={config.gpus} with mode='ddp': there every rank has one GPU. "
+            f"Leave gpus out and start `torchrun --nproc_per_node {config.gpus} ...`."
+        )
+    if config.gpus is not None and config.gpus > 1 and mode == "single":
+        raise ValueError(f"gpus={config.gpus} with mode='single': use mode='dp', or gpus=1.")
+    return mode
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Raise ValueError where a model, or a part of it, is wrapped for several GPUs already."""
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    wrappers = (nn.DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
+    for name, module in model.named_modules():
+        if isinstance(module, wrappers):
+            what = "the model" if not name else f"the model's part {name!r}"
+            raise ValueError(
+                f"{what} is wrapped in {type(module).__name__} already. The Trainer wraps it "
+                "itself, as mode says: give the model as it is inside (its .module)."
+            )
+
+
+def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
+    """Raise ValueError where a batch cannot be divided among ranks, or a rank would get no row."""
+    if rows < ranks:
+        raise ValueError(
+            f"{rows} rows of data for {ranks} ranks: each needs one at least. "
+            f"Start at most {rows} ranks."
+        )
+    unit = ranks * config.accumulation_steps
+    size = config.batch_size
+    if size % unit:
+        below, above = size // unit * unit, (size // unit + 1) * unit
+        near = f"{below} or {above}" if below else f"{above}"
+        parts = f" × accumulation_steps={config.accumulation_steps}"
+        divisor = f"{ranks} rank{'s'[: ranks > 1]}{parts if config.accumulation_steps > 1 else ''}"
+        raise ValueError(
+            f"batch_size={size} is the rows of all ranks together, and {divisor} "
+            f"do not divide it. The nearest that work: {near}."
+        )

@@ -1,0 +1,38 @@
+"""The learning rate of every step: scaled to the batch size, warmed up, then brought down."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from multigpu.training.config import TrainConfig
+
+
+def scaled_learning_rate(config: TrainConfig) -> float:
+    """The highest learning rate of the run, after `lr_scaling`.
+
+    linear: Goyal et al. 2017, arXiv 1706.02677; sqrt: Krizhevsky 2014, arXiv 1404.5997.
+    """
+    ratio = config.batch_size / config.base_batch_size
+    factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
+    return config.learning_rate * factor
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, total_steps: int
+) -> LambdaLR:
+    """Step it once after every optimizer step; `total_steps` is when the rate has reached 0."""
+
+    def factor(step: int) -> float:
+        if step < config.warmup_steps:
+            return (step + 1) / (config.warmup_steps + 1)
+        if config.schedule == "constant":
+            return 1.0
+        done = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+        if config.schedule == "linear":
+            return max(0.0, 1 - done)
+        return (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,87 @@
+"""Where a run stands, and all of it as plain values, so that it can go on as if never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from multigpu.training import rng
+from multigpu.training.agreement import everyones
+
+if TYPE_CHECKING:
+    from multigpu.training.trainer import Trainer
+
+
+@dataclass
+class Position:
+    """How far a run has come. The same on every rank, but for the sum of losses."""
+
+    epoch: int = 0
+    step: int = 0  # optimizer steps, over all epochs
+    step_in_epoch: int = 0
+    rows: int = 0  # of this epoch so far, on all ranks
+    seconds: float = 0.0  # of training in this epoch so far
+    loss_sum: Tensor | float = 0.0  # of this rank's rows of this epoch so far
+
+    def advance(self, loss_sum: Tensor, rows: int) -> None:
+        """One step more."""
+        self.step += 1
+        self.step_in_epoch += 1
+        self.rows += rows
+        self.loss_sum = self.loss_sum + loss_sum.double()
+
+    def next_epoch(self) -> None:
+        """Begin the next epoch."""
+        self.epoch += 1
+        self.step_in_epoch, self.rows, self.seconds, self.loss_sum = 0, 0, 0.0, 0.0
+
+
+def capture(trainer: Trainer) -> dict[str, Any]:
+    """Everything that the rest of the run depends on. Every rank calls it."""
+    position = trainer.position
+    trainer.strategy.before_evaluation()
+    mine = {"rng": rng.collect(), "loss_sum": float(position.loss_sum)}
+    return {
+        "model": trainer.strategy.model_state(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "schedule": trainer.schedule.state_dict(),
+        "epoch": position.epoch,
+        "step": position.step,
+        "step_in_epoch": position.step_in_epoch,
+        "rows": position.rows,
+        "seconds": position.seconds,
+        "ranks": everyones(mine),
+        "history": trainer.history.state_dict(),
+        "early_stopping": trainer.early_stopping.state_dict(),
+        "world_size": trainer.launch.world_size,
+        "config": trainer.config.as_dict(),
+    }
+
+
+def restore(trainer: Trainer, state: dict[str, Any]) -> None:
+    """Put `trainer` where it stood when `capture` was called. Every rank calls it."""
+    trainer.strategy.load_model_state(state["model"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.schedule.load_state_dict(state["schedule"])
+    trainer.history.load_state_dict(state["history"])
+    trainer.early_stopping.load_state_dict(state["early_stopping"])
+    same_ranks = state["world_size"] == trainer.launch.world_size
+    mine = state["ranks"][trainer.launch.rank] if same_ranks else None
+    trainer.position = Position(
+        epoch=state["epoch"],
+        step=state["step"],
+        step_in_epoch=state["step_in_epoch"],
+        rows=state["rows"],
+        seconds=state["seconds"],
+        loss_sum=mine["loss_sum"] if mine else share_of_losses(trainer, state),
+    )
+    if mine:
+        rng.restore(mine["rng"])
+
+
+def share_of_losses(trainer: Trainer, state: dict[str, Any]) -> float:
+    """Another number of ranks: rank 0 takes all that was added up in the epoch so far."""
+    losses = sum(rank["loss_sum"] for rank in state["ranks"])
+    return losses if trainer.launch.is_main else 0.0

@@ -1,0 +1,63 @@
+"""One process and several GPUs: PyTorch's nn.DataParallel."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from multigpu.data.feeds import Batch
+from multigpu.gpus import current_machine, gpus
+from multigpu.training.config import TrainConfig
+from multigpu.training.launch import Launch
+from multigpu.training.placing import to_device
+from multigpu.training.strategies.strategy import Strategy
+
+CPU = torch.device("cpu")
+
+
+class DataParallel(Strategy):
+    """Each forward sends a chunk of the batch and a replica of the model to every GPU."""
+
+    mode = "dp"
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        super().__init__(config, launch)
+        if launch.is_distributed:
+            raise ValueError(
+                f"mode='dp' in a process of {launch.started_by}: DataParallel is one process with "
+                "several GPUs. Start it with python, or use mode='ddp'."
+            )
+        count = config.gpus or torch.cuda.device_count()
+        if not count:
+            raise ValueError(
+                "mode='dp' and there is no GPU. Say how many virtual ones to use, "
+                "for example gpus=2, or use mode='single'."
+            )
+        self.devices = gpus(count)
+        self.device = self.devices[0]
+
+    @property
+    def copies(self) -> int:
+        return len(self.devices)
+
+    def prepare(self, model: nn.Module) -> None:
+        self.plain = model.to(self.device)
+        # The loss is taken of the gathered outputs on GPU 0, so it is the whole batch's mean.
+        self.model = nn.DataParallel(self.plain, device_ids=self.devices)
+
+    def place(self, batch: Batch) -> tuple[Any, Any]:
+        """The inputs stay on the CPU: each chunk goes straight to its GPU from there."""
+        return batch.inputs, to_device(batch.targets, self.device)
+
+    @property
+    def inputs_device(self) -> torch.device:
+        return CPU
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        return self.model
+
+    def where(self) -> str:
+        machine = current_machine()
+        virtual = "virtual " if machine.is_virtual else ""
+        return f"{len(self.devices)} {virtual}GPU{'s'[: len(self.devices) > 1]} of one process"

@@ -1,0 +1,65 @@
+"""One process for each GPU: PyTorch's DistributedDataParallel."""
+
+import contextlib
+from typing import Any
+
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from multigpu.ranks.backend import rank_device
+from multigpu.training.config import TrainConfig
+from multigpu.training.group import join_group
+from multigpu.training.launch import Launch
+from multigpu.training.strategies.strategy import Strategy
+
+
+class Distributed(Strategy):
+    """Each rank computes its share of the batch; gradients are averaged during backward."""
+
+    mode = "ddp"
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        super().__init__(config, launch)
+        if not launch.is_distributed:
+            raise ValueError(
+                "mode='ddp' needs one process for each GPU. Start them with "
+                "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
+            )
+        self.backend = join_group(launch, config.backend)
+        self.device = rank_device()
+
+    @property
+    def world_size(self) -> int:
+        return self.launch.world_size
+
+    def prepare(self, model: nn.Module) -> None:
+        self.plain = model.to(self.device)
+        self.model = self.wrapped = self.wrap(self.plain)
+
+    def wrap(self, model: nn.Module) -> Any:
+        """Start all ranks from rank 0's weights and average gradients from now on."""
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError("no parameter of the model requires a gradient: nothing to train")
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,  # gradients live in the buckets: one copy less
+        )
+
+    def no_sync(self) -> contextlib.AbstractContextManager[Any]:
+        pausing: contextlib.AbstractContextManager[Any] = self.wrapped.no_sync()
+        return pausing
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        dist.all_reduce(value)
+        return value
+
+    def before_evaluation(self) -> None:
+        """Give all ranks rank 0's buffers (BatchNorm's statistics), as every forward does."""
+        for buffer in self.plain.buffers():
+            dist.broadcast(buffer, src=0)
+
+    def where(self) -> str:
+        count = self.world_size
+        return f"{count} rank{'s'[: count > 1]} ({self.backend})"

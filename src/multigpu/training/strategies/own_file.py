@@ -1,0 +1,84 @@
+"""The file that holds the exercises to train with, and what is said where they are not written."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+NEEDED = {
+    "dp": ("split", "replicate", "parallel_apply", "gather", "sum_gradients", "broadcast"),
+    "ddp": ("BucketedDDP",),
+}
+FILES = {"dp": "data_parallel", "ddp": "distributed_data_parallel"}
+
+
+def load_own(folder: Path, mode: str) -> ModuleType:
+    """The module of `folder` that has what `mode` needs, imported from its file.
+
+    Raises ValueError where the mode has no exercise, or the folder no such file. An error in the
+    file itself is raised as it is.
+    """
+    refuse_other_modes(mode, str(folder))
+    path = (folder / f"{FILES[mode]}.py").resolve()
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: mode={mode!r} takes {NEEDED[mode][0]} from it.")
+    spec = spec_from_file_location(FILES[mode], path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[FILES[mode]] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last: a random.py beside it hides nothing
+    spec.loader.exec_module(module)
+    return module
+
+
+def exercise(own: ModuleType, name: str) -> Callable[..., Any]:
+    """A function or class of the exercises.  Raises ValueError where there is none."""
+    found = getattr(own, name, None)
+    if not callable(found):
+        raise ValueError(f"{own.__file__} has no {name}: `multigpu check {name}` says more.")
+    wanted: Callable[..., Any] = found
+    return wanted
+
+
+@contextlib.contextmanager
+def to_be_written(own: ModuleType, name: str) -> Iterator[None]:
+    """Turn the NotImplementedError of a starter into words about what to do next."""
+    try:
+        yield
+    except NotImplementedError as error:
+        place = last_place(error, own)
+        if place is None:  # PyTorch's own, which has no such operation
+            raise
+        raise ValueError(
+            f"{name} is not written yet ({name_of(own)}:{place.lineno}). Write it, then "
+            f"`multigpu check {own.__name__}.{name}`; or train with PyTorch's, without --with."
+        ) from error
+
+
+def last_place(error: BaseException, own: ModuleType) -> traceback.FrameSummary | None:
+    """The innermost line of the exercises that an error came through; None: it did not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame for frame in reversed(frames) if frame.filename == own.__file__), None)
+
+
+def name_of(own: ModuleType) -> str:
+    """``exercises/data_parallel.py``."""
+    path = Path(str(own.__file__))
+    return f"{path.parent.name}/{path.name}"
+
+
+def refuse_other_modes(mode: str, where: str) -> None:
+    """Raise ValueError where no exercise takes the place of what `mode` uses."""
+    if mode not in FILES:
+        raise ValueError(
+            f"mode={mode!r} uses nothing of {where}: choose dp (data_parallel.py) or, started "
+            "with torchrun, ddp (distributed_data_parallel.py)."
+        )

@@ -1,0 +1,116 @@
+"""What every mode of training can do: place a model, add up gradients, hand out weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from multigpu.data.feeds import Batch
+from multigpu.training.config import TrainConfig
+from multigpu.training.launch import Launch
+from multigpu.training.placing import call, to_device
+
+LossFn = Callable[[Any, Any], Tensor]  # (outputs, targets) -> the mean over the rows
+
+
+class Strategy:
+    """How one mode spreads a model over GPUs. Call `prepare` before anything else."""
+
+    mode: ClassVar[str]
+    device: torch.device  # where outputs and targets meet
+    model: nn.Module  # what a training step calls
+    plain: nn.Module  # the model itself, not wrapped
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        """Choose devices. Raises ValueError where the mode cannot run as things are."""
+        self.config, self.launch = config, launch
+
+    @property
+    def world_size(self) -> int:
+        """Processes that share a global batch."""
+        return 1
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that compute at the same time, each on a GPU of its own."""
+        return self.world_size
+
+    def prepare(self, model: nn.Module) -> None:
+        """Move `model` and wrap it: afterwards `model` and `plain` are there."""
+        raise NotImplementedError
+
+    def where(self) -> str:
+        """On what it runs, for people: "2 ranks (gloo on the CPU)"."""
+        raise NotImplementedError
+
+    def gradients(self, parts: Sequence[Batch], loss_fn: LossFn) -> Tensor:
+        """Add the gradients of the mean loss over the rows of all ranks to `.grad`.
+
+        `parts` is this rank's batch, in the parts in which it is computed. Returns the sum of
+        the losses of this rank's rows: a scalar, detached. Gradients travel with the last part
+        alone.
+        """
+        total = torch.zeros((), device=self.device)
+        for number, part in enumerate(parts, start=1):
+            with contextlib.nullcontext() if number == len(parts) else self.no_sync():
+                inputs, targets = self.place(part)
+                with self.autocast():
+                    loss = loss_fn(call(self.model, inputs), targets)
+                weight = part.weight(self.world_size)
+                (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach() * part.rows
+        self.finish_backward()
+        return total
+
+    def place(self, batch: Batch) -> tuple[Any, Any]:
+        """The inputs and targets of a batch where the model and the loss want them."""
+        return to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision that forward and loss run in."""
+        if self.config.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def no_sync(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside it gradients only add up on this rank."""
+        return contextlib.nullcontext()
+
+    def finish_backward(self) -> None:
+        """Called after the last backward pass of a step."""
+
+    def after_step(self) -> None:
+        """Called after the optimizer's step."""
+
+    def clip(self, max_norm: float) -> None:
+        """Scale the gradients down to a norm of `max_norm` over all parameters."""
+        nn.utils.clip_grad_norm_(self.plain.parameters(), max_norm)
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """The sum of one number of each rank, on every rank."""
+        return value
+
+    def before_evaluation(self) -> None:
+        """Called before the model is evaluated or saved, on every rank."""
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        """What an evaluation calls; ranks may call it a different number of times."""
+        return self.plain
+
+    @property
+    def inputs_device(self) -> torch.device:
+        """Where `model` wants its inputs."""
+        return self.device
+
+    def model_state(self) -> dict[str, Any]:
+        """The weights of the whole model, for a checkpoint; every rank calls it."""
+        return self.plain.state_dict()
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        """Put the weights of `model_state` back; every rank calls it."""
+        self.plain.load_state_dict(state)
