@@ -80,6 +80,7 @@ def feed_for(
     seed: int = 0,
     shuffle: bool = True,
     workers: int = 0,
+    pin_memory: bool = False,
 ) -> Feed:
     """The feed of one rank from `data`: a `FeedSource`, or a map-style data set of pairs.
 
@@ -105,4 +106,5 @@ def feed_for(
         seed=seed,
         shuffle=shuffle,
         workers=workers,
+        pin_memory=pin_memory,
     )

@@ -36,8 +36,12 @@ class RowFeed:
         seed: int = 0,
         shuffle: bool = True,
         workers: int = 0,
+        pin_memory: bool = False,
     ) -> None:
-        """`batch_size` counts the rows of all ranks; `workers` are DataLoader processes."""
+        """`batch_size` counts the rows of all ranks; `workers` are DataLoader processes.
+
+        `pin_memory` puts batches where a GPU can fetch them while the program goes on.
+        """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
         if not 0 <= rank < world_size:
@@ -46,7 +50,8 @@ class RowFeed:
             raise ValueError("the data set has no rows")
         self.dataset, self.batch_size = dataset, batch_size
         self.rank, self.world_size = rank, world_size
-        self.seed, self.shuffle, self.workers = seed, shuffle, workers
+        self.seed, self.shuffle = seed, shuffle
+        self.workers, self.pin_memory = workers, pin_memory
 
     @property
     def num_rows(self) -> int:
@@ -86,7 +91,8 @@ class RowFeed:
             how = {"batch_sampler": [rows.tolist() for rows in wanted]}
         # With a generator of its own it leaves torch's global random state alone.
         own = torch.Generator().manual_seed(self.seed)
-        return DataLoader(self.dataset, num_workers=self.workers, generator=own, **how)
+        how |= {"num_workers": self.workers, "pin_memory": self.pin_memory, "generator": own}
+        return DataLoader(self.dataset, **how)
 
 
 def share_of(rows: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from multigpu.training.config import TrainConfig
 from multigpu.training.schedule import scaled_learning_rate
 
 if TYPE_CHECKING:
+    from multigpu.training.strategies.strategy import Strategy
     from multigpu.training.trainer import Trainer
 
 
@@ -18,7 +18,7 @@ def describe(trainer: Trainer) -> str:
     return "; ".join(
         [
             f"{strategy.mode} on {strategy.where()}",
-            f"batch {config.batch_size}{shares(config, strategy.copies)}",
+            f"batch {config.batch_size}{shares(strategy)}",
             f"learning rate {scaled_learning_rate(config):g}",
             f"{parameters:,} parameters",
             f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
@@ -26,13 +26,15 @@ def describe(trainer: Trainer) -> str:
     )
 
 
-def shares(config: TrainConfig, copies: int) -> str:
-    """How the batch is divided: on 2 GPUs " = 2 × 64"; on 3 GPUs ", at most 43 on each GPU"."""
-    steps = config.accumulation_steps
-    if copies == steps == 1:
+def shares(strategy: Strategy) -> str:
+    """How a batch is divided: " = 2 ranks × 64 rows", or ", at most 43 rows on each of 3 GPUs"."""
+    size, copies = strategy.config.batch_size, strategy.copies
+    parts = strategy.config.accumulation_steps
+    what = "rank" if strategy.world_size > 1 else "GPU"
+    if copies == parts == 1:
         return ""
-    if config.batch_size % (copies * steps):
-        return f", at most {-(-config.batch_size // copies)} on each GPU"
-    factors = [number for number in (copies, steps) if number > 1]
-    each = config.batch_size // (copies * steps)
-    return " = " + " × ".join(str(number) for number in [*factors, each])
+    if size % (copies * parts):
+        return f", at most {-(-size // copies)} rows on each of {copies} {what}s"
+    counted = [(copies, what), (parts, "part")]
+    factors = [f"{number} {name}s" for number, name in counted if number > 1]
+    return " = " + " × ".join([*factors, f"{size // (copies * parts)} rows"])

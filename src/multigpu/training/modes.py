@@ -61,3 +61,14 @@ def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
             f"batch_size={size} is the rows of all ranks together, and {divisor} "
             f"do not divide it. The nearest that work: {near}."
         )
+
+
+def refuse_precision(config: TrainConfig, device: torch.device) -> None:
+    """Raise ValueError where the GPU cannot compute in the precision that is asked for."""
+    if config.precision == "float32" or device.type != "cuda":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ValueError(
+            f"precision='bfloat16': {torch.cuda.get_device_name(device)} has no bfloat16 "
+            "(NVIDIA GPUs have it from Ampere on). Use precision='float32'."
+        )

@@ -36,3 +36,9 @@ def make_schedule(
         return (1 + math.cos(math.pi * min(1.0, done))) / 2
 
     return LambdaLR(optimizer, factor)
+
+
+def learning_rate_of(schedule: LambdaLR, step: int) -> float:
+    """The learning rate that optimizer step number `step` had; the first one is step 1."""
+    factor = schedule.lr_lambdas[0](step - 1)
+    return float(schedule.base_lrs[0] * factor)

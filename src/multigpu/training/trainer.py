@@ -23,15 +23,16 @@ from multigpu.data.feeds import Batch, Feed, feed_for
 from multigpu.training.checkpoints import Checkpoints
 from multigpu.training.config import TrainConfig, check_choice
 from multigpu.training.describing import describe
+from multigpu.training.devices import has_real_gpu, synchronize
 from multigpu.training.early_stopping import EarlyStopping
 from multigpu.training.evaluation import evaluate
 from multigpu.training.gpu_meters import gpu_figures
 from multigpu.training.history import History
 from multigpu.training.launch import Launch
-from multigpu.training.modes import refuse_batch, refuse_wrapped, resolve_mode
+from multigpu.training.modes import refuse_batch, refuse_precision, refuse_wrapped, resolve_mode
 from multigpu.training.optimizers import make_optimizer
 from multigpu.training.progress import ProgressBar, progress_bar
-from multigpu.training.schedule import make_schedule
+from multigpu.training.schedule import learning_rate_of, make_schedule
 from multigpu.training.seeding import deterministic_algorithms, seed_rank
 from multigpu.training.state import Position, capture, restore
 from multigpu.training.strategies import make_strategy
@@ -64,6 +65,7 @@ class Trainer:
         refuse_wrapped(model)
         mode = resolve_mode(config, self.launch)
         self.strategy = make_strategy(mode, config, self.launch, own=own)
+        refuse_precision(config, self.strategy.device)
         self.train_feed = self._feed(train_data, shuffle=True)
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
@@ -174,7 +176,7 @@ class Trainer:
         return {
             "epoch": position.epoch + 1,
             "step": position.step,
-            "learning_rate": float(self.schedule.get_last_lr()[0]),
+            "learning_rate": learning_rate_of(self.schedule, position.step),
             "loss": total / position.rows,
             "seconds": position.seconds,
             "rows_per_second": position.rows / position.seconds,
@@ -197,15 +199,10 @@ class Trainer:
             seed=self.config.seed,
             shuffle=shuffle,
             workers=self.config.workers,
+            pin_memory=has_real_gpu(self.strategy.device),
         )
 
     def _refuse_monitor(self) -> None:
         """Raise ValueError where the figure to watch is not figured."""
         known = ("loss", *(self.metrics if self.eval_feed is not None else ()))
         check_choice("monitor", self.config.monitor, known)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given: a kernel's start is not its end."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,0 +1,16 @@
+"""What a training loop has to know about a device, and what it has to wait for."""
+
+import torch
+
+from multigpu.gpus import current_machine
+
+
+def has_real_gpu(device: torch.device) -> bool:
+    """Whether `device` is a GPU that fetches rows from the computer's memory by itself."""
+    return device.type == "cuda" and not current_machine().is_virtual
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given: a kernel's start is not its end."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,160 @@
+"""Rows in memory, divided among ranks."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, TensorDataset
+
+from multigpu.data.feeds import Batch, feed_for
+from multigpu.data.rows import RowFeed, share_of
+
+
+def numbered(rows: int) -> TensorDataset:
+    """Row i is (i, i): whatever a feed does, its rows can be told apart."""
+    return TensorDataset(torch.arange(rows), torch.arange(rows))
+
+
+def feeds(rows: int, world_size: int, **how) -> list[RowFeed]:
+    return [
+        RowFeed(numbered(rows), rank=rank, world_size=world_size, **how)
+        for rank in range(world_size)
+    ]
+
+
+def real(batch: Batch) -> list[int]:
+    """The rows of a batch that count."""
+    return batch.targets[: batch.rows].tolist()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.integers(1, 60),
+    world_size=st.integers(1, 8),
+    batch_size=st.integers(1, 40),
+    epoch=st.integers(0, 3),
+)
+def test_ranks_together_see_the_batches_that_one_process_sees(rows, world_size, batch_size, epoch):
+    alone = RowFeed(numbered(rows), batch_size=batch_size, seed=3)
+    together = feeds(rows, world_size, batch_size=batch_size, seed=3)
+    steps = zip(*(feed.batches(epoch) for feed in together), strict=True)
+    for whole, parts in zip(alone.batches(epoch), steps, strict=True):
+        assert [row for part in parts for row in real(part)] == real(whole)
+        assert {part.global_rows for part in parts} == {whole.rows}
+        counts = [part.rows for part in parts]
+        assert max(counts) - min(counts) <= 1
+        assert sum(part.weight(world_size) for part in parts) == pytest.approx(world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_each_row_comes_once_an_epoch(world_size):
+    seen = [
+        row
+        for feed in feeds(23, world_size, batch_size=8)
+        for b in feed.batches(0)
+        for row in real(b)
+    ]
+    assert sorted(seen) == list(range(23))
+
+
+def test_a_rank_without_rows_gets_a_row_that_does_not_count():
+    last = [list(feed.batches(0))[-1] for feed in feeds(9, 3, batch_size=8)]
+    assert [batch.rows for batch in last] == [1, 0, 0]
+    assert [len(batch.inputs) for batch in last] == [1, 1, 1]
+    assert [batch.weight(3) for batch in last] == [3, 0, 0]
+
+
+def test_epochs_and_seeds_give_other_orders_and_the_same_ones_again():
+    def order(seed, epoch):
+        return RowFeed(numbered(40), batch_size=8, seed=seed).order(epoch).tolist()
+
+    orders = [order(seed, epoch) for seed in range(3) for epoch in range(3)]
+    assert len({tuple(one) for one in orders}) == 9
+    assert order(1, 2) == order(1, 2)
+
+
+def test_without_shuffling_the_rows_keep_their_order():
+    feed = RowFeed(numbered(5), batch_size=2, shuffle=False)
+    assert [real(batch) for batch in feed.batches(7)] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 5])
+def test_an_epoch_can_be_taken_up_at_any_step(start):
+    feed = RowFeed(numbered(23), batch_size=5, rank=1, world_size=2)
+    whole = [real(batch) for batch in feed.batches(2)]
+    assert [real(batch) for batch in feed.batches(2, start=start)] == whole[start:]
+
+
+def test_torchs_random_numbers_are_left_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    list(RowFeed(numbered(9), batch_size=2).batches(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Pairs(Dataset):
+    """A data set that knows one row at a time, and gives its inputs by name."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        return {"left": torch.full((2,), index), "right": torch.tensor(index)}, index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_any_map_style_data_set_are_put_together(workers):
+    feed = RowFeed(Pairs(), batch_size=4, shuffle=False, workers=workers)
+    first, second = feed.batches(0)
+    assert first.inputs["left"].tolist() == [[i, i] for i in range(4)]
+    assert second.inputs["right"].tolist() == second.targets.tolist() == [4, 5, 6]
+
+
+def test_several_columns_become_a_tuple_of_inputs():
+    data = TensorDataset(torch.zeros(3, 2), torch.ones(3), torch.arange(3))
+    [batch] = RowFeed(data, batch_size=3, shuffle=False).batches(0)
+    assert isinstance(batch.inputs, tuple)
+    assert [part.shape for part in batch.inputs] == [(3, 2), (3,)]
+    assert batch.targets.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+def test_the_parts_of_a_batch_are_the_batch(count):
+    inputs = {"a": torch.arange(10).view(5, 2), "b": (torch.arange(5),)}
+    whole = Batch(inputs, torch.arange(5), rows=5, global_rows=11)
+    parts = whole.parts(count)
+    assert len(parts) == min(count, 5)
+    assert [row for part in parts for row in part.targets.tolist()] == [0, 1, 2, 3, 4]
+    assert all(torch.equal(part.inputs["b"][0], part.targets) for part in parts)
+    assert sum(part.weight(4) for part in parts) == pytest.approx(whole.weight(4))
+    assert all(part.rows == len(part.targets) > 0 for part in parts)
+
+
+def test_shares_are_contiguous_and_nearly_equal():
+    shares = [share_of(torch.arange(10), rank, 4).tolist() for rank in range(4)]
+    assert shares == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_value(how, says):
+    with pytest.raises(ValueError, match=says):
+        RowFeed(numbered(5), **how)
+
+
+def test_no_rows_are_refused():
+    with pytest.raises(ValueError, match="no rows"):
+        RowFeed(numbered(0), batch_size=2)
+
+
+def test_a_data_loader_is_refused_with_what_to_give_instead():
+    with pytest.raises(TypeError, match="give its dataset"):
+        feed_for(iter([]), batch_size=2)
+    loader = torch.utils.data.DataLoader(numbered(4))
+    with pytest.raises(TypeError, match="give its dataset"):
+        feed_for(loader, batch_size=2)
