@@ -1,0 +1,145 @@
+"""Training with wrappers written by hand: the solutions stand in for a learner's exercises."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from multigpu import RankError, run_ranks, virtual_gpus
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.strategies.own_file import load_own
+
+ROOT = Path(__file__).resolve().parents[3]
+ROWS = 44  # in batches of 12: the last one has 8, and on 3 GPUs 3, 3 and 2
+
+
+def data() -> TensorDataset:
+    torch.manual_seed(3)
+    return TensorDataset(torch.rand(ROWS, 5), torch.randint(0, 3, (ROWS,)))
+
+
+def weights(
+    mode: str, folder: Path | None, *, gpus: int | None = None, parts: int = 1
+) -> dict[str, Tensor]:
+    """The weights after two epochs from a fixed start; `folder`: where the wrapper is from."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    config = TrainConfig(
+        mode=mode,
+        gpus=gpus,
+        batch_size=12,
+        accumulation_steps=parts,
+        epochs=2,
+        optimizer="sgd",
+        learning_rate=0.1,
+        progress=False,
+    )
+    own = None if folder is None else load_own(folder, mode)
+    trainer = Trainer(model, config, data(), data(), own=own)
+    trainer.fit()
+    assert folder is None or f"by {folder.name}/" in trainer.describe()
+    return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    for name, value in one.items():
+        torch.testing.assert_close(value, other[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_seven_functions_train_as_one_gpu_does(parts: int) -> None:
+    alone = weights("single", None, parts=parts)
+    with virtual_gpus(3):
+        assert_same(weights("dp", ROOT / "solutions", gpus=3, parts=parts), alone)
+        assert_same(weights("dp", None, gpus=3, parts=parts), alone)
+
+
+@pytest.mark.parametrize(("world_size", "parts"), [(3, 1), (2, 3)])
+def test_bucketed_ddp_trains_as_pytorchs_does(world_size: int, parts: int) -> None:
+    def both() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        by_hand = weights("ddp", ROOT / "solutions", parts=parts)
+        return by_hand, weights("ddp", None, parts=parts)
+
+    alone = weights("single", None, parts=parts)
+    for by_hand, pytorchs in run_ranks(both, world_size, show=False):
+        assert_same(by_hand, pytorchs)
+        assert_same(by_hand, alone)
+
+
+def test_a_starter_is_refused_with_the_name_of_the_exercise(tmp_path: Path) -> None:
+    write(
+        tmp_path, "data_parallel", "def replicate(module, devices):\n    raise NotImplementedError"
+    )
+    with virtual_gpus(2), pytest.raises(ValueError, match=r"replicate is not written yet") as found:
+        weights("dp", tmp_path, gpus=2)
+    assert "data_parallel.py:2" in str(found.value)
+    assert "multigpu check data_parallel.replicate" in str(found.value)
+
+
+def test_a_half_written_class_is_refused_with_its_name(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "distributed_data_parallel",
+        "from torch import nn\n"
+        "class BucketedDDP(nn.Module):\n"
+        "    def __init__(self, module):\n"
+        "        super().__init__()\n"
+        "    def forward(self, rows):\n"
+        "        raise NotImplementedError('forward')\n",
+    )
+    with pytest.raises(RankError, match="BucketedDDP is not written yet") as found:
+        run_ranks(weights, 1, "ddp", tmp_path, show=False)
+    assert "distributed_data_parallel.py:6" in str(found.value)
+
+
+def test_a_replica_too_few_is_seen_before_training(tmp_path: Path) -> None:
+    write(tmp_path, "data_parallel", "def replicate(module, devices):\n    return [module]")
+    with virtual_gpus(2), pytest.raises(ValueError, match="one module for each of the 2 GPUs"):
+        weights("dp", tmp_path, gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("dp", r"data_parallel\.py does not exist"), ("single", "choose dp")],
+)
+def test_what_is_not_there_is_said(tmp_path: Path, mode: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        load_own(tmp_path, mode)
+
+
+def test_a_missing_function_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "data_parallel", "")
+    with virtual_gpus(2), pytest.raises(ValueError, match="has no replicate"):
+        weights("dp", tmp_path, gpus=2)
+
+
+def test_a_learners_own_error_comes_through_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, "data_parallel", "def replicate(module, devices):\n    return 1 / 0")
+    with virtual_gpus(2), pytest.raises(ZeroDivisionError):
+        weights("dp", tmp_path, gpus=2)
+
+
+def test_pytorchs_own_not_implemented_error_is_not_taken_for_a_starter(tmp_path: Path) -> None:
+    solved = (ROOT / "solutions" / "data_parallel.py").read_text(encoding="utf-8")
+    write(tmp_path, "data_parallel", solved)
+    own: ModuleType = load_own(tmp_path, "dp")
+    model = NotThere()
+    config = TrainConfig(mode="dp", gpus=2, batch_size=12)
+    with virtual_gpus(2), pytest.raises(NotImplementedError, match="no such operation"):
+        Trainer(model, config, data(), own=own).fit()
+
+
+class NotThere(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError("no such operation")
+
+
+def write(folder: Path, module: str, source: str) -> None:
+    (folder / f"{module}.py").write_text(source, encoding="utf-8")
