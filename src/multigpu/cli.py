@@ -20,6 +20,7 @@ COMMANDS = {
     "hint": "show a hint",
     "reset": "put the starter of an exercise back (asks first, keeps a copy)",
     "solution": "show the reference answer, once yours passes",
+    "partition": "cut a Parquet file into as many row groups as the ranks need",
     "doctor": "look whether everything the course needs is there",
 }
 
