@@ -46,23 +46,30 @@ class Launch:
                 local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
                 started_by="a process group",
             )
-        given = [name for name in NEEDED if name in environ]
-        if not given:
-            return cls()
-        if missing := [name for name in NEEDED if name not in environ]:
-            raise ValueError(
-                f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all of them. "
-                "Start with `torchrun --nproc_per_node N ...`; to train in one process, "
-                f"`unset {' '.join(given)}`."
-            )
-        world_size = number(environ, "WORLD_SIZE")
-        return cls(
-            rank=number(environ, "RANK"),
-            local_rank=number(environ, "LOCAL_RANK"),
-            world_size=world_size,
-            local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
-            started_by="torchrun",
+        return from_torchrun(environ) if any(name in environ for name in NEEDED) else cls()
+
+
+def from_torchrun(environ: Mapping[str, str]) -> Launch:
+    """What torchrun's variables say.  Raises ValueError where they cannot be torchrun's."""
+    given = [name for name in NEEDED if name in environ]
+    way_out = f"to train in one process, `unset {' '.join(given)}`"
+    if missing := [name for name in NEEDED if name not in environ]:
+        raise ValueError(
+            f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all of them. "
+            f"Start with `torchrun --nproc_per_node N ...`; {way_out}."
         )
+    rank, world_size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+    local_rank = number(environ, "LOCAL_RANK")
+    local_world_size = (
+        number(environ, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environ else world_size
+    )
+    if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
+        raise ValueError(
+            f"RANK={rank} of WORLD_SIZE={world_size} and LOCAL_RANK={local_rank} of "
+            f"LOCAL_WORLD_SIZE={local_world_size} cannot be: ranks count from 0. Let torchrun set "
+            f"them; {way_out}."
+        )
+    return Launch(rank, local_rank, world_size, local_world_size, "torchrun")
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
