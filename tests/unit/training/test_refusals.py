@@ -1,0 +1,203 @@
+"""What cannot work is refused before anything is computed, in one line that says what to do."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from multigpu import RankError, run_ranks, virtual_gpus
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.launch import Launch
+from multigpu.training.modes import refuse_batch, resolve_mode
+
+ALONE = Launch()
+ONE_OF_TWO = Launch(world_size=2, local_world_size=2, started_by="torchrun")
+
+
+def rows(count: int) -> TensorDataset:
+    return TensorDataset(torch.rand(count, 4), torch.zeros(count, dtype=torch.long))
+
+
+def trainer(
+    model: nn.Module | None = None, *, count: int = 12, eval_data: Any = None, **settings: Any
+) -> Trainer:
+    model = nn.Linear(4, 2) if model is None else model
+    return Trainer(model, TrainConfig(**{"batch_size": 4} | settings), rows(count), eval_data)
+
+
+def refused(work: Callable[[], Any], *, ranks: int) -> str:
+    """The message with which every one of the ranks refuses."""
+    with pytest.raises(RankError) as found:
+        run_ranks(work, ranks, show=False)
+    message = str(found.value)
+    assert "ValueError" in message
+    return message
+
+
+def test_a_model_in_data_parallel_is_refused() -> None:
+    with pytest.raises(ValueError, match="the model is wrapped in DataParallel already") as found:
+        trainer(nn.DataParallel(nn.Linear(4, 2)))
+    assert ".module" in str(found.value)
+
+
+def test_a_wrapped_part_of_a_model_is_refused_by_its_name() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.DataParallel(nn.Linear(4, 2)))
+    with pytest.raises(ValueError, match="part '1' is wrapped in DataParallel"):
+        trainer(model)
+
+
+def test_models_in_ddp_and_fsdp_are_refused() -> None:
+    def wrap(how: str) -> None:
+        from torch.distributed.fsdp import fully_shard
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = nn.Linear(4, 2)
+        trainer(DistributedDataParallel(model) if how == "ddp" else fully_shard(model))
+
+    def both() -> list[str]:
+        said = []
+        for how in ("ddp", "fsdp"):
+            try:
+                wrap(how)
+            except ValueError as error:
+                said.append(str(error))
+        return said
+
+    for ddp, fsdp in run_ranks(both, 2, show=False):
+        assert "wrapped in DistributedDataParallel already" in ddp
+        assert re.search("wrapped in FSDP.* already", fsdp)
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "parts", "near"),
+    [
+        (128, 3, 1, "126 or 129"),
+        (2, 3, 1, "work: 3"),
+        (100, 8, 1, "96 or 104"),
+        (100, 2, 3, "96 or 102"),
+        (10, 1, 4, "8 or 12"),
+    ],
+)
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
+    size: int, ranks: int, parts: int, near: str
+) -> None:
+    config = TrainConfig(batch_size=size, accumulation_steps=parts)
+    with pytest.raises(ValueError, match=f"batch_size={size}.*{near}") as found:
+        refuse_batch(config, ranks=ranks, rows=1000)
+    for number in re.findall(r"\d+", near):  # and these are accepted
+        good = TrainConfig(batch_size=int(number), accumulation_steps=parts)
+        refuse_batch(good, ranks=ranks, rows=1000)
+    assert ("accumulation_steps=3" in str(found.value)) == (parts == 3)
+
+
+def test_more_ranks_than_rows_are_refused() -> None:
+    said = refused(lambda: trainer(count=2, batch_size=3), ranks=3)
+    assert "2 rows of data for 3 ranks" in said
+    assert "at most 2 ranks" in said
+
+
+def test_the_trainer_looks_at_the_batch_before_it_trains() -> None:
+    assert "batch_size=4 is the rows of all ranks" in refused(trainer, ranks=3)
+
+
+def test_nccl_without_a_gpu_for_every_rank_is_refused() -> None:
+    have = torch.cuda.device_count()
+    launch = Launch(world_size=have + 1, local_world_size=have + 1, started_by="torchrun")
+    from multigpu.training.group import join_group
+
+    with pytest.raises(ValueError, match=f"each of the {have + 1} ranks; this machine has {have}"):
+        join_group(launch, "nccl")
+
+
+def test_dp_in_one_of_several_processes_is_refused() -> None:
+    from multigpu.training.strategies import make_strategy
+
+    with pytest.raises(ValueError, match="mode='dp' in a process of torchrun") as found:
+        make_strategy("dp", TrainConfig(mode="dp"), ONE_OF_TWO)
+    assert "mode='ddp'" in str(found.value)
+    assert "mode='dp'" in refused(lambda: trainer(mode="dp", gpus=2), ranks=1)
+
+
+def test_single_in_one_of_several_processes_is_refused() -> None:
+    assert "in one of 2 ranks" in refused(lambda: trainer(mode="single"), ranks=2)
+
+
+def test_ddp_in_one_process_says_how_to_start_several() -> None:
+    with pytest.raises(ValueError, match="torchrun --nproc_per_node 2"):
+        trainer(mode="ddp")
+
+
+def test_dp_without_a_gpu_says_how_to_get_virtual_ones() -> None:
+    if torch.cuda.device_count():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ValueError, match="gpus=2"):
+        trainer(mode="dp")
+
+
+def test_gpus_in_ddp_is_refused_with_the_command_that_gives_as_many() -> None:
+    for mode in ("ddp", "auto"):
+        with pytest.raises(ValueError, match="torchrun --nproc_per_node 4"):
+            resolve_mode(TrainConfig(mode=mode, gpus=4), ONE_OF_TWO)
+
+
+def test_several_gpus_in_single_are_refused() -> None:
+    with pytest.raises(ValueError, match="gpus=2 with mode='single'"):
+        resolve_mode(TrainConfig(mode="single", gpus=2), ALONE)
+
+
+def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
+    auto = TrainConfig()
+    assert resolve_mode(auto, ONE_OF_TWO) == "ddp"
+    assert resolve_mode(TrainConfig(gpus=3), ALONE) == "dp"
+    with virtual_gpus(2):
+        assert resolve_mode(auto, ALONE) == "dp"
+    with virtual_gpus(1):
+        assert resolve_mode(auto, ALONE) == "single"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mode": "dpp"}, "mode='dpp': choose one of auto, single.*Did you mean 'dp'"),
+        ({"mode": "DDP"}, "Did you mean 'ddp'"),
+        ({"optimizer": "adamW"}, "Did you mean 'adamw'"),
+        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
+        ({"precision": "bf16"}, "precision='bf16': choose one of float32, bfloat16"),
+        ({"lr_scaling": "square"}, "lr_scaling='square': choose one of none"),
+        ({"backend": "ncll"}, "Did you mean 'nccl'"),
+        ({"batch_size": 0}, "batch_size=0: give a whole number of at least 1"),
+        ({"batch_size": 12.5}, "batch_size=12.5: give a whole number"),
+        ({"epochs": -1}, "epochs=-1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0: give a number above 0"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TrainConfig(**settings)
+
+
+def test_a_figure_that_is_not_figured_cannot_be_watched() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'accuracy'"):
+        trainer(eval_data=rows(4), monitor="acuracy")
+    with pytest.raises(ValueError, match="monitor='accuracy': choose one of loss"):
+        trainer(monitor="accuracy")
+
+
+def test_a_frozen_model_is_refused() -> None:
+    frozen = nn.Linear(4, 2).requires_grad_(False)
+    for mode in ("single", "auto"):
+        with pytest.raises(ValueError, match="no parameter of the model requires a gradient"):
+            trainer(frozen, mode=mode)
+
+
+def test_a_data_loader_is_refused_as_data() -> None:
+    from torch.utils.data import DataLoader
+
+    with pytest.raises(TypeError, match="give its dataset"):
+        Trainer(nn.Linear(4, 2), TrainConfig(), DataLoader(rows(8)))
