@@ -9,8 +9,9 @@ why one process and four ranks with uneven shares give the same figure to the la
 of the ranks' own figures would weigh a row on a rank with few rows more than one elsewhere.)
 
 torchmetrics has its own RetrievalNormalizedDCG and RetrievalRecall, for queries that may have many
-right answers; they keep every score until the end. With one right class per row, as here, both
-come to the same, which the tests verify, and k numbers are enough.
+right answers; they keep every score until the end, and take a score of 0 or less for "not found".
+With one right class per row, as here, both come to the same on probabilities, which the tests
+verify, and k numbers are enough.
 """
 
 from __future__ import annotations

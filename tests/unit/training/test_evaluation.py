@@ -1,0 +1,220 @@
+"""An evaluation counts each row once, on however many ranks, and leaves no trace in the model."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from multigpu import run_ranks, virtual_gpus
+from multigpu.data.feeds import Batch, feed_for
+from multigpu.training.evaluation import evaluate
+
+CPU = torch.device("cpu")
+NAMES = ("recall@3", "accuracy", "ndcg@3")
+
+
+def data(rows):
+    generator = torch.Generator().manual_seed(rows)
+    inputs = torch.randn(rows, 6, generator=generator)
+    return TensorDataset(inputs, torch.randint(0, 5, (rows,), generator=generator))
+
+
+def model_of(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 5))
+
+
+@dataclass
+class Prescribed:
+    """A feed with a given number of this rank's rows in each step."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    counts: list[int]  # of this rank
+    totals: list[int]  # of all ranks
+    num_rows: int
+
+    def batches(self, epoch, *, start=0):
+        at = 0
+        for count, total in list(zip(self.counts, self.totals, strict=True))[start:]:
+            rows = slice(at, at + count) if count else slice(0, 1)
+            yield Batch(self.inputs[rows], self.targets[rows], rows=count, global_rows=total)
+            at += count
+
+
+def prescribed(dataset, shares, rank):
+    """`shares[step][rank]` rows; the ranks' rows follow each other in the data."""
+    inputs, targets = dataset.tensors
+    counts = [[step[each] for step in shares] for each in range(len(shares[0]))]
+    first = sum(map(sum, counts[:rank]))
+    mine = slice(first, first + sum(counts[rank])) if sum(counts[rank]) else slice(0, 1)
+    totals = [sum(step) for step in shares]
+    return Prescribed(inputs[mine], targets[mine], counts[rank], totals, len(targets))
+
+
+def over_ranks(cases):
+    """Each case on this rank: of rows in equal shares, and in the prescribed ones."""
+    rank, size, model, found = dist.get_rank(), dist.get_world_size(), model_of(), []
+    for rows, batch_size, shares in cases:
+        dataset = data(rows)
+        even = feed_for(dataset, batch_size=batch_size, rank=rank, world_size=size, shuffle=False)
+        feeds = [even, prescribed(dataset, shares, rank)]
+        found += [
+            evaluate(model, feed, loss_fn=F.cross_entropy, metrics=NAMES, device=CPU)
+            for feed in feeds
+        ]
+    return found
+
+
+def alone(rows):
+    """The same in one process, straight from the definition."""
+    inputs, targets = data(rows).tensors
+    with torch.no_grad():
+        scores = model_of().eval()(inputs)
+    place = (scores > scores.gather(1, targets[:, None])).sum(1) + 1
+    return {
+        "loss": float(F.cross_entropy(scores.double(), targets)),
+        "recall@3": float((place <= 3).double().mean()),
+        "accuracy": float((place == 1).double().mean()),
+        "ndcg@3": float(((place <= 3) / torch.log2(place.double() + 1)).mean()),
+    }
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_rank_gets_the_figures_of_one_process(world_size):
+    cases = [
+        (17, 5, [[4] + [1] * (world_size - 1), [13 - (world_size - 1)] + [0] * (world_size - 1)]),
+        (1, 5, [[0] * (world_size - 1) + [1]]),  # fewer rows than ranks: one rank has them all
+        (12, 12, [[0] * (world_size - 1) + [12], [0] * world_size]),
+    ]
+    found = run_ranks(over_ranks, world_size, cases, show=False)
+    assert all(figures == found[0] for figures in found)  # to the last bit
+    expected = [alone(rows) for rows, _, _ in cases for _ in range(2)]
+    for figures, wanted in zip(found[0], expected, strict=True):
+        assert list(figures) == ["loss", *NAMES]
+        assert figures["loss"] == pytest.approx(wanted["loss"], rel=1e-6)
+        for name in NAMES:
+            assert figures[name] == pytest.approx(wanted[name], abs=1e-12)
+
+
+def test_without_a_process_group_the_figures_are_the_same():
+    feed = feed_for(data(17), batch_size=5, shuffle=False)
+    figures = evaluate(model_of(), feed, loss_fn=F.cross_entropy, metrics=NAMES, device=CPU)
+    assert figures == pytest.approx(alone(17), rel=1e-6)
+
+
+def test_modes_gradients_and_random_numbers_are_as_they_were():
+    model = model_of().train()
+    model[1].eval()  # this part was frozen by hand
+    modes = [module.training for module in model.modules()]
+    feed = feed_for(data(9), batch_size=4, shuffle=False)
+
+    def next_numbers():
+        return torch.rand(1).item(), random.random()
+
+    torch.manual_seed(5), random.seed(5)
+    expected = next_numbers()
+    torch.manual_seed(5), random.seed(5)
+    seen = []
+    evaluate(
+        model,
+        feed,
+        loss_fn=lambda scores, targets: seen.append(scores) or F.cross_entropy(scores, targets),
+        metrics=("accuracy",),
+        device=CPU,
+    )
+    assert next_numbers() == expected
+    assert [module.training for module in model.modules()] == modes
+    assert torch.is_grad_enabled()
+    assert not any(scores.requires_grad for scores in seen)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_loss_that_fails_leaves_the_model_in_training_mode():
+    model, feed = model_of().train(), feed_for(data(3), batch_size=3)
+    with pytest.raises(IndexError):
+        evaluate(
+            model,
+            feed,
+            loss_fn=lambda scores, _: F.cross_entropy(scores, torch.full((3,), 99)),
+            metrics=(),
+            device=CPU,
+        )
+    assert model.training
+
+
+def test_a_data_set_without_rows_is_refused():
+    feed = Prescribed(torch.zeros(0, 6), torch.zeros(0), [], [], 0)
+    with pytest.raises(ValueError, match="no row to evaluate"):
+        evaluate(model_of(), feed, loss_fn=F.cross_entropy, metrics=(), device=CPU)
+
+
+def test_a_loss_that_is_nan_is_seen():
+    model = model_of()
+    nn.init.constant_(model[0].weight, float("nan"))
+    feed = feed_for(data(9), batch_size=4, shuffle=False)
+    figures = evaluate(model, feed, loss_fn=F.cross_entropy, metrics=("accuracy",), device=CPU)
+    assert figures["loss"] != figures["loss"]
+    assert figures["accuracy"] == 0
+
+
+class TwoInputs(nn.Module):
+    """Takes its inputs by name or one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 5)
+
+    def forward(self, left, right):
+        return self.layer(torch.cat([left, right], dim=1))
+
+
+def test_inputs_may_be_a_tuple_or_a_dict():
+    inputs, targets = data(8).tensors
+    left, right = inputs[:, :2], inputs[:, 2:]
+    forms = [(left, right), {"right": right, "left": left}]
+    model, found = TwoInputs(), []
+    for form in forms:
+        feed = Prescribed(inputs, targets, [8], [8], 8)
+        feed.batches = lambda _, form=form: iter([Batch(form, targets, rows=8, global_rows=8)])
+        found.append(evaluate(model, feed, loss_fn=F.cross_entropy, metrics=NAMES, device=CPU))
+    assert found[0] == found[1]
+    expected = F.cross_entropy(model(left, right), targets)
+    assert found[0]["loss"] == pytest.approx(expected.item())
+
+
+def test_data_parallel_on_virtual_gpus_evaluates_as_one_process_does():
+    with virtual_gpus(3):
+        first = torch.device("cuda:0")
+        model = nn.DataParallel(model_of().to(first))
+        feed = feed_for(data(17), batch_size=5, shuffle=False)
+        figures = evaluate(
+            model,
+            feed,
+            loss_fn=F.cross_entropy,
+            metrics=NAMES,
+            device=first,
+            inputs_device=CPU,
+        )
+    assert figures == pytest.approx(alone(17), rel=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_gpu_evaluates_as_the_cpu_does(backend):
+    def on_a_gpu():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        feed = feed_for(data(17), batch_size=5, rank=rank, world_size=size, shuffle=False)
+        device = torch.device("cuda:0")
+        model = model_of().to(device)
+        return evaluate(model, feed, loss_fn=F.cross_entropy, metrics=NAMES, device=device)
+
+    found = run_ranks(on_a_gpu, 2 if backend == "gloo" else 1, backend=backend, show=False)
+    assert found[0] == pytest.approx(alone(17), rel=1e-5)
+    assert all(figures == found[0] for figures in found)
