@@ -5,19 +5,12 @@ test part of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kay
 Learning Repository, 1998).
 """
 
-from typing import NamedTuple
-
 import torch
 from torch.utils.data import TensorDataset
 
+from multigpu.data.split import Split
+
 TEST_SIZE = 360  # rows; the other 1,437 are for training
-
-
-class Split(NamedTuple):
-    """Rows to train on, and rows the model has never seen."""
-
-    train: TensorDataset
-    test: TensorDataset
 
 
 def digits(seed: int = 0) -> Split:
