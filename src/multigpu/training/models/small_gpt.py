@@ -11,7 +11,8 @@ class SmallGPT(nn.Module):
     """A decoder-only transformer that predicts the next byte; 220,544 parameters by default.
 
     Like GPT-2 (Radford et al. 2019) it normalises before each part, and the embedding of a byte and
-    its score share one matrix. Such tied weights test anything that splits a model. There is no dropout, so what it computes for a row does not depend on the other rows.
+    its score share one matrix. Such tied weights test anything that splits a model. There is no
+    dropout, so what it computes for a row does not depend on the other rows.
     """
 
     def __init__(self, *, block: int = 64, width: int = 64, depth: int = 4, heads: int = 4) -> None:
