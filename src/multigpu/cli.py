@@ -21,6 +21,7 @@ COMMANDS = {
     "reset": "put the starter of an exercise back (asks first, keeps a copy)",
     "solution": "show the reference answer, once yours passes",
     "partition": "cut a Parquet file into as many row groups as the ranks need",
+    "train": "train one of the course's models, on one GPU or many",
     "doctor": "look whether everything the course needs is there",
 }
 

@@ -10,6 +10,7 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -41,6 +42,18 @@ def given_fields(options: argparse.Namespace, config: type) -> dict[str, Any]:
     """The fields of `config` that the command line sets."""
     names = (field.name for field in dataclasses.fields(config))
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
+
+
+def as_options(message: str, config: type) -> str:
+    """``batch_size=100`` in a message as it is typed: ``--batch-size 100``."""
+    names = "|".join(field.name for field in dataclasses.fields(config))
+
+    def typed(found: re.Match[str]) -> str:
+        option, value = found[1].replace("_", "-"), found[2].strip("'\"")
+        switches = {"True": f"--{option}", "False": f"--no-{option}", "None": f"no --{option}"}
+        return switches.get(value, f"--{option} {value}")
+
+    return re.sub(rf"\b({names})=('[^']*'|\"[^\"]*\"|[-+.\w]*\w)", typed, message)
 
 
 def docs_of_fields(config: type) -> dict[str, str]:

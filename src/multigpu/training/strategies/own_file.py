@@ -18,6 +18,10 @@ NEEDED = {
 FILES = {"dp": "data_parallel", "ddp": "distributed_data_parallel"}
 
 
+class NotWritten(ValueError):
+    """Training came to an exercise that is still to be written."""
+
+
 def load_own(folder: Path, mode: str) -> ModuleType:
     """The module of `folder` that has what `mode` needs, imported from its file.
 
@@ -57,16 +61,20 @@ def to_be_written(own: ModuleType, name: str) -> Iterator[None]:
         place = traceback.extract_tb(error.__traceback__)[-1]
         if place.filename != own.__file__:  # of PyTorch, which has no such operation
             raise
-        raise ValueError(
+        raise NotWritten(
             f"{name} is not written yet ({name_of(own)}:{place.lineno}). Write it, then "
             f"`multigpu check {own.__name__}.{name}`; or train with PyTorch's, without --with."
         ) from error
 
 
-def last_place(error: BaseException, own: ModuleType) -> traceback.FrameSummary | None:
-    """The innermost line of the exercises that an error came through; None: it did not."""
+def blame(error: BaseException, path: Path) -> str | None:
+    """An error with the line of the exercises that it came through last; None: it did not."""
     frames = traceback.extract_tb(error.__traceback__)
-    return next((frame for frame in reversed(frames) if frame.filename == own.__file__), None)
+    for frame in reversed(frames):
+        if frame.filename == str(path):
+            said = traceback.format_exception_only(error)[-1].strip()
+            return f"{path}:{frame.lineno}, in {frame.name}: {frame.line}\n{said}"
+    return None
 
 
 def name_of(own: ModuleType) -> str:
