@@ -15,7 +15,6 @@ Next: resuming.py (whether a checkpoint fits this model and this run), rng.py (r
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import socket
 import uuid
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from multigpu.training.agreement import everyones, from_main_rank, main_rank_does
+from multigpu.training.atomic_file import LEFTOVERS, replace_file
 from multigpu.training.folder_lock import FolderInUse, FolderLock
 from multigpu.training.plain_state import plain
 
@@ -77,6 +77,15 @@ class Checkpoints:
                 return self.save(state, name=name, best=best)
         main_rank_does(lambda: self._write(state, name=name, best=best), error=CheckpointError)
 
+    def clear(self) -> None:
+        """Remove the folder's checkpoints, to begin anew. All ranks call it."""
+
+        def remove() -> None:
+            for name in ("latest", "best"):
+                self.path(name).unlink(missing_ok=True)
+
+        main_rank_does(remove, error=CheckpointError)
+
     def load(self, name: str = "latest") -> dict[str, Any] | None:
         """The saved state, tensors on the CPU, the same on every rank; None where there is none.
 
@@ -117,7 +126,7 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._lock.acquire():
-                for leftover in self.folder.glob(".*.pt.*.partial"):
+                for leftover in self.folder.glob(LEFTOVERS):
                     leftover.unlink(missing_ok=True)
         except FolderInUse as owner:
             raise CheckpointError(
@@ -145,28 +154,6 @@ class Checkpoints:
             f"{problem.strerror or problem}. Make room or give another folder; what was saved "
             "there before is still whole."
         )
-
-
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path` so that at every moment the old file or the new one is there.
-
-    Raises OSError; then the old file is still there, and nothing else is left.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # else the name may reach the disk before the content
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too
-    finally:
-        os.close(folder)
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -85,7 +85,8 @@ class TrainConfig:
     save_every: int | None = None
     """steps between two checkpoints; there is always one at the end of an epoch"""
     resume: bool = True
-    """go on from the latest checkpoint in the folder, if there is one"""
+    """go on from the latest checkpoint in the folder, if there is one; else remove it and begin
+    anew"""
     workers: int = 0
     """processes of each rank that load rows ahead"""
     progress: bool | None = None

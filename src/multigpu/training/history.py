@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from multigpu.training.atomic_file import replace_file
 
 if TYPE_CHECKING:
     import pandas
@@ -44,17 +44,7 @@ class History:
         """Write all rows to `path`. Whoever reads it meanwhile sees the old file or the new one."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8", newline="") as file:
-                os.fchmod(file.fileno(), 0o644)  # mkstemp's files are for their owner alone
-                self.frame().to_csv(file, index=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except BaseException:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        replace_file(path, self.frame().to_csv(index=False).encode())
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

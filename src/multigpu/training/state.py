@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from multigpu.data.rows import RowFeed
 from multigpu.training import rng
 from multigpu.training.agreement import everyones
+from multigpu.training.resuming import notes, refuse_other_model, refuse_other_run
+from multigpu.training.seeding import seed_rank
 
 if TYPE_CHECKING:
     from multigpu.training.trainer import Trainer
+
+NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
 @dataclass
@@ -42,7 +49,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
     """Everything that the rest of the run depends on. Every rank calls it."""
     position = trainer.position
     trainer.strategy.before_evaluation()
-    mine = {"rng": rng.collect(), "loss_sum": float(position.loss_sum)}
+    mine = {"rng": rng.collect(trainer.strategy.devices), "loss_sum": float(position.loss_sum)}
     return {
         "model": trainer.strategy.model_state(),
         "optimizer": trainer.optimizer.state_dict(),
@@ -56,12 +63,19 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "history": trainer.history.state_dict(),
         "early_stopping": trainer.early_stopping.state_dict(),
         "world_size": trainer.launch.world_size,
+        "runs_on": runs_on(trainer),
         "config": trainer.config.as_dict(),
     }
 
 
-def restore(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Put `trainer` where it stood when `capture` was called. Every rank calls it."""
+def restore(trainer: Trainer, state: dict[str, Any], *, path: Path) -> None:
+    """Put `trainer` where it stood when `capture` was called. Every rank calls it.
+
+    Rank 0 says so, and what is not exact. Raises CheckpointError where `state`, read from `path`,
+    is of another model or of a run with other settings.
+    """
+    refuse_other_run(state["config"], trainer.config.as_dict(), path=path)
+    refuse_other_model(state["model"], trainer.strategy.model_state(), path=path)
     trainer.strategy.load_model_state(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.schedule.load_state_dict(state["schedule"])
@@ -78,7 +92,31 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
         loss_sum=mine["loss_sum"] if mine else share_of_losses(trainer, state),
     )
     if mine:
-        rng.restore(mine["rng"])
+        rng.restore(mine["rng"], devices=trainer.strategy.devices)
+    else:  # no two ranks alike, and not the numbers that the run began with
+        seed_rank(trainer.config.seed + NEW_SEEDS * state["step"], trainer.launch.rank)
+    if trainer.launch.is_main:
+        print(goes_on(trainer, state, path=path), file=sys.stderr)
+
+
+def goes_on(trainer: Trainer, state: dict[str, Any], *, path: Path) -> str:
+    """From where the run goes on, in words, with what is not exact."""
+    step = state["step"]
+    if step >= trainer.total_steps or trainer.early_stopping.should_stop:
+        return f"{path}: this run is complete, with step {step}. It is not trained again."
+    note = notes(
+        state["runs_on"],
+        runs_on(trainer),
+        within_epoch=state["step_in_epoch"] > 0,
+        same_batches=isinstance(trainer.train_feed, RowFeed),
+    )
+    where = f"epoch {state['epoch'] + 1}, step {step}"
+    return f"{path}: going on from {where}{f'; {note}' if note else ''}"
+
+
+def runs_on(trainer: Trainer) -> str:
+    """The mode and the devices, in words."""
+    return f"{trainer.strategy.mode} on {trainer.strategy.where()}"
 
 
 def share_of_losses(trainer: Trainer, state: dict[str, Any]) -> float:

@@ -32,9 +32,10 @@ from multigpu.training.launch import Launch
 from multigpu.training.modes import refuse_batch, refuse_precision, refuse_wrapped, resolve_mode
 from multigpu.training.optimizers import make_optimizer
 from multigpu.training.progress import ProgressBar, progress_bar
+from multigpu.training.saving import resume, save, write_history
 from multigpu.training.schedule import learning_rate_of, make_schedule
 from multigpu.training.seeding import deterministic_algorithms, seed_rank
-from multigpu.training.state import Position, capture, restore
+from multigpu.training.state import Position
 from multigpu.training.strategies import make_strategy
 from multigpu.training.strategies.strategy import LossFn
 
@@ -86,7 +87,7 @@ class Trainer:
         """Train to the end, from the folder's latest checkpoint if there is one."""
         seed_rank(self.config.seed, self.launch.rank)
         with self.checkpoints or contextlib.nullcontext():
-            self._resume()
+            resume(self)
             bar = progress_bar(
                 self.total_steps,
                 initial=self.position.step,
@@ -118,13 +119,6 @@ class Trainer:
         """What runs, in one line: mode, devices, batch, learning rate, size."""
         return describe(self)
 
-    def _resume(self) -> None:
-        """Go on from the folder's latest checkpoint if there is one, and that is wanted."""
-        if self.checkpoints and self.config.resume:
-            state = self.checkpoints.load()
-            if state is not None:
-                restore(self, state)
-
     def _train_epoch(self, bar: ProgressBar) -> None:
         """Train from where the run stands to the end of the epoch."""
         position = self.position
@@ -137,7 +131,7 @@ class Trainer:
                 break
             if self.config.save_every and position.step % self.config.save_every == 0:
                 position.seconds = time.perf_counter() - began
-                self._save(best=False)
+                save(self, best=False)
         synchronize(self.strategy.device)
         position.seconds = time.perf_counter() - began
 
@@ -166,7 +160,8 @@ class Trainer:
         best = self.early_stopping.update(figures or {"loss": row["loss"]})
         if position.step_in_epoch == self.train_feed.steps_per_epoch:
             position.next_epoch()  # not where max_steps ended the run within the epoch
-        self._save(best=best)
+        save(self, best=best)
+        write_history(self)
 
     def _row(self) -> dict[str, float | int]:
         """The history's row about training."""
@@ -181,13 +176,6 @@ class Trainer:
             "seconds": position.seconds,
             "rows_per_second": position.rows / position.seconds,
         }
-
-    def _save(self, *, best: bool) -> None:
-        if self.checkpoints is None:
-            return
-        self.checkpoints.save(capture(self), best=best)
-        if self.launch.is_main:
-            self.history.to_csv(self.checkpoints.folder / "history.csv")
 
     def _feed(self, data: Any, *, shuffle: bool) -> Feed:
         """This rank's feed of `data`."""

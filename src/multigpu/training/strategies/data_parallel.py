@@ -33,8 +33,12 @@ class DataParallel(Strategy):
                 "mode='dp' and there is no GPU. Say how many virtual ones to use, "
                 "for example gpus=2, or use mode='single'."
             )
-        self.devices = gpus(count)
-        self.device = self.devices[0]
+        self.gpus = gpus(count)
+        self.device = self.gpus[0]
+
+    @property
+    def devices(self) -> list[torch.device]:
+        return self.gpus
 
     @property
     def copies(self) -> int:

@@ -35,6 +35,11 @@ class Strategy:
         return 1
 
     @property
+    def devices(self) -> list[torch.device]:
+        """The devices that this process computes on."""
+        return [self.device]
+
+    @property
     def copies(self) -> int:
         """Copies of the model that compute at the same time, each on a GPU of its own."""
         return self.world_size
