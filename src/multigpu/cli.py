@@ -22,6 +22,8 @@ COMMANDS = {
     "solution": "show the reference answer, once yours passes",
     "partition": "cut a Parquet file into as many row groups as the ranks need",
     "train": "train one of the course's models, on one GPU or many",
+    "compare": "measure single against DP against DDP, like for like",
+    "monitor": "show what the GPUs and the processes of the course are doing",
     "doctor": "look whether everything the course needs is there",
 }
 
@@ -60,7 +62,7 @@ def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in given if word in COMMANDS), None)
     for name, summary in COMMANDS.items():
-        command = parsers.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        command = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if name == chosen:
             importlib.import_module(f"multigpu.commands.{name}").add_arguments(command)
     return parser
