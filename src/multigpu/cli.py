@@ -62,7 +62,9 @@ def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in given if word in COMMANDS), None)
     for name, summary in COMMANDS.items():
-        command = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command = parsers.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         if name == chosen:
             importlib.import_module(f"multigpu.commands.{name}").add_arguments(command)
     return parser

@@ -1,0 +1,132 @@
+"""``multigpu compare``: is it faster on more GPUs? Single against DP against DDP, like for like."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from multigpu.commands.showing import console
+
+if TYPE_CHECKING:
+    from multigpu.scaling.results import Comparison
+
+
+def words(text: str) -> list[str]:
+    """`single,dp` as a list; blanks do not matter."""
+    return [word.strip().lower() for word in text.split(",") if word.strip()]
+
+
+def counts(text: str) -> list[int]:
+    """`1,2,4` as a list of whole numbers."""
+    try:
+        return [int(word) for word in words(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give whole numbers with commas between them, for example 1,2,4"
+        ) from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu compare``."""
+    parser.add_argument("--data", default="flights", metavar="TASK", help="what to train")
+    parser.add_argument("--modes", type=words, default=["single", "dp", "ddp"], metavar="LIST")
+    parser.add_argument("--gpus", type=counts, default=[1, 2], metavar="LIST", help="default: 1,2")
+    parser.add_argument("--steps", type=int, default=20, help="measured in a round (default 20)")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument("--batch-size", type=int, help="rows of a step on all GPUs together")
+    parser.add_argument("--threads", type=int, help="of each GPU that the CPU plays")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="keep the comparison there, as CSV and SVG"
+    )
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON only")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, show, keep.  Returns 0, 1 where training failed, or 2 for wrong usage."""
+    from multigpu.ranks import RankError
+    from multigpu.scaling import compare, workload_of
+
+    try:
+        compared = compare(
+            workload_of(options.data, batch_size=options.batch_size),
+            modes=options.modes,
+            gpus=options.gpus,
+            steps=options.steps,
+            warmup=options.warmup,
+            repeats=options.repeats,
+            threads=options.threads,
+            tell=teller(),
+        )
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except RankError as error:
+        print(f"training failed, so there is nothing to compare:\n{error}", file=sys.stderr)
+        return 1
+    kept = keep(compared, options.output) if options.output else []
+    show_json(compared) if options.json else show(compared, kept)
+    return 0
+
+
+def teller() -> Callable[[str], None]:
+    """Says on standard error what is being measured, in a terminal only."""
+    if not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def keep(compared: Comparison, folder: Path) -> list[Path]:
+    """Write the CSV and the figure; their names carry what was trained and the date."""
+    from multigpu.scaling import write_csv
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"compare-{compared.settings.work}-{compared.settings.date}"
+    csv, svg = folder / f"{stem}.csv", folder / f"{stem}.svg"
+    write_csv(compared, csv)
+    svg.write_text(compared.picture().svg(), encoding="utf-8")
+    return [csv, svg]
+
+
+def show_json(compared: Comparison) -> None:
+    """One object per row, with the names of the CSV's columns."""
+    from multigpu.scaling.record import line_of
+
+    lines = [line_of(compared, row) for row in compared.rows]
+    print(json.dumps(lines, indent=2, ensure_ascii=False))
+
+
+def show(compared: Comparison, kept: list[Path]) -> None:
+    """The table, whether all trained alike, what was left out, and the picture in letters."""
+    from multigpu.scaling.showing import agreement_of, rounds_of, table_of
+
+    out = console()
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    out.print(rich_table(table_of(compared)), soft_wrap=False)
+    out.print(f"{compared.machine}; {rounds_of(compared)}.", style="dim")
+    out.print(agreement_of(compared))
+    for left in compared.left_out:
+        out.print(f"Left out: {left}.")
+    out.print(f"\n{compared.picture().text()}")
+    if kept:
+        out.print(f"kept: {', '.join(map(str, kept))}")
+    else:
+        out.print("--output DIR keeps this as CSV and SVG.", style="dim")
+
+
+def rich_table(table: Any) -> Any:
+    """A table of the pictures room as the terminal's: its cells wrap where there is no room."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    shown = Table(title=table.title, title_justify="left", box=SIMPLE, pad_edge=False)
+    for name in table.columns:
+        shown.add_column(name, justify="right" if name in table.numbers else "left")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown

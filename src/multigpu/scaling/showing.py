@@ -1,0 +1,164 @@
+"""A comparison as a table and as a picture, with the published numbers beside it."""
+
+from __future__ import annotations
+
+from multigpu.pictures import Picture, Table, human_bytes
+from multigpu.pictures.durations import Duration, Group, durations
+from multigpu.pictures.units import human_seconds
+from multigpu.scaling.machine import count_of
+from multigpu.scaling.published import PublishedTimes, published_times
+from multigpu.scaling.results import Comparison, Row
+
+NUMBERS = frozenset({"step", "from – to", "rows/s", "speed-up", "efficiency", "rows per GPU"})
+
+
+def table_of(comparison: Comparison) -> Table:
+    """One row per candidate: time, speed-up, the final metric, memory, communication."""
+    metric = comparison.metric
+    columns = (
+        "mode", "ran on", "rows per GPU", "step", "from – to", "rows/s",
+        "speed-up", "efficiency", metric, "peak memory", "all-reduce",
+    )  # fmt: skip
+    rows = tuple(cells_of(comparison, row) for row in comparison.rows)
+    return Table(title_of(comparison), columns, rows, numbers=NUMBERS | {metric})
+
+
+def cells_of(comparison: Comparison, row: Row) -> tuple[str, ...]:
+    """The cells of one row."""
+    up, part = comparison.speed_up(row), comparison.efficiency(row)
+    final = row.figures.get(comparison.metric)
+    return (
+        str(row.candidate),
+        row.where,
+        str(comparison.rows_per_gpu(row)),
+        human_seconds(row.step_seconds),
+        f"{human_seconds(row.fastest)} – {human_seconds(row.slowest)}",
+        f"{comparison.rows_per_second(row):,.0f}",
+        "–" if up is None else f"{up:.2f}",
+        "–" if part is None else f"{part:.0%}",
+        "–" if final is None else f"{final:.4f}",
+        human_bytes(max(row.peak_bytes)) if row.peak_bytes else "–",
+        "–" if row.communication is None else f"{row.communication:.0%} of the step",
+    )
+
+
+def title_of(comparison: Comparison) -> str:
+    """What all rows have in common, in a line."""
+    settings = comparison.settings
+    return (
+        f"{settings.work}: {count_of(settings.batch_size, 'row')} a step in every mode; "
+        f"{count_of(settings.steps, 'step')} after {settings.warmup} of warm-up"
+    )
+
+
+def rounds_of(comparison: Comparison) -> str:
+    """How often it was measured, and with how many threads."""
+    rounds = count_of(len(comparison.rows[0].rounds), "round")
+    threads = count_of(comparison.settings.threads, "thread")
+    return f"median of {rounds} in turn, {threads} per GPU"
+
+
+def agreement_of(comparison: Comparison) -> str:
+    """Whether all rows have trained the same thing."""
+    largest = comparison.largest_difference
+    if len(comparison.rows) == 1:
+        return "Only one row: there is nothing to compare it with."
+    if comparison.trained_alike:
+        return f"All rows end with the same loss (they differ by {largest:.0e} of it at most)."
+    return (
+        f"The final losses differ by up to {largest:.1%}: these rows did not train the same, so do "
+        "not compare their times. (Dropout and BatchNorm differ between ranks.)"
+    )
+
+
+def picture_of(comparison: Comparison, *, published: bool) -> Picture:
+    """Bars of the time of a step; what it ran on stands with every bar."""
+    single = comparison.single
+    measured = Group(
+        f"{comparison.settings.work}, measured {comparison.settings.date}",
+        [bar_of(comparison, row) for row in comparison.rows],
+        note=f"{comparison.machine}; {comparison.settings.batch_size} rows a step, "
+        f"{rounds_of(comparison)}",
+        against=None if single is None else single.step_seconds,
+    )
+    groups = [measured, *published_groups()] if published else [measured]
+    return durations(groups, title="Time of one step by mode", line_at="what is compared with")
+
+
+def bar_of(comparison: Comparison, row: Row) -> Duration:
+    """One row as a bar."""
+    up = comparison.speed_up(row)
+    faster = "" if up is None or row is comparison.single else f" · {up:.2f} ×"
+    return Duration(
+        str(row.candidate),
+        row.step_seconds,
+        value=f"{human_seconds(row.step_seconds)}{faster}",
+        note=row.where,
+        low=row.fastest,
+        high=row.slowest,
+        communication=row.communication or 0.0,
+        devices=row.candidate.gpus,
+    )
+
+
+def published_picture() -> Picture:
+    """The published times alone, relative to what they are compared with."""
+    return durations(
+        published_groups(), title="Published times of two GPUs", line_at="what is compared with"
+    )
+
+
+def published_groups() -> list[Group]:
+    """A group for each suite; a bar is a time relative to `against`, which the dashed line is."""
+    suites: dict[str, list[PublishedTimes]] = {}
+    for times in published_times():
+        suites.setdefault(times.suite, []).append(times)
+    return [
+        Group(
+            f"Published: {suite}, {rows[0].hardware}",
+            [bar for times in rows for bar in published_bars(times)],
+            note=f"Time relative to {rows[0].against}. {'; '.join(remarks_of(rows))}.",
+            against=1.0,
+            compact=True,
+        )
+        for suite, rows in suites.items()
+    ]
+
+
+def remarks_of(rows: list[PublishedTimes]) -> list[str]:
+    """What has to be said of a suite: of remarks that begin with one another, the longest."""
+    remarks = {times.remark for times in rows}
+    return sorted(one for one in remarks if not any(one in other for other in remarks - {one}))
+
+
+def published_bars(times: PublishedTimes) -> list[Duration]:
+    """A bar for each mode that is compared."""
+    one = times.seconds[times.against]
+    return [
+        Duration(
+            f"{times.work}: {mode}",
+            seconds / one,
+            value=f"{seconds:g} s · {times.speed_up(mode):.2f} ×",
+            devices=2,
+        )
+        for mode, seconds in times.seconds.items()
+        if mode != times.against
+    ]
+
+
+def published_table() -> Table:
+    """The published times with their sources."""
+    columns = ("whose", "work", "on", "single", "dp", "ddp", "dp is", "ddp is", "remark", "source")
+    rows = tuple(published_cells(times) for times in published_times())
+    numbers = frozenset({"single", "dp", "ddp", "dp is", "ddp is"})
+    return Table("Published seconds, and speed-ups computed from them", columns, rows, numbers)
+
+
+def published_cells(times: PublishedTimes) -> tuple[str, ...]:
+    """The cells of one published row."""
+    modes = ("single", "dp", "ddp")
+    seconds = [f"{times.seconds[mode]:g} s" if mode in times.seconds else "–" for mode in modes]
+    ups = [
+        f"{times.speed_up(mode):.2f} ×" if mode != times.against else "1 ×" for mode in modes[1:]
+    ]
+    return (times.suite, times.work, times.hardware, *seconds, *ups, times.remark, times.source)

@@ -1,0 +1,131 @@
+"""A whole comparison, small: what came out of real runs in processes of their own."""
+
+import pytest
+import torch
+from torch import nn
+
+from multigpu.data import digits
+from multigpu.ranks import RankError
+from multigpu.scaling import Workload, compare, workload_of
+from multigpu.scaling.communication import length_of_union
+from multigpu.training.config import TrainConfig
+
+TRAIN, TEST = digits()
+CONFIG = TrainConfig(batch_size=12, optimizer="sgd", learning_rate=0.1)
+
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+WEIGHTS = 4 * sum(parameter.numel() for parameter in network().parameters())  # bytes
+SMALL = Workload(name="small", model=network, train=TRAIN, test=TEST, config=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def heard():
+    return []
+
+
+@pytest.fixture(scope="module")
+def compared(heard):
+    return compare(SMALL, gpus=[3], steps=4, warmup=1, repeats=1, tell=heard.append)
+
+
+def test_every_mode_has_a_row_and_was_measured_in_turn(compared, heard):
+    names = [str(row.candidate) for row in compared.rows]
+    assert names == ["single", "dp on 3", "ddp on 3"]
+    assert heard[:3] == [f"round 1 of 1: {name}" for name in names]
+
+
+def test_all_modes_train_the_same(compared):
+    assert compared.trained_alike
+    assert compared.largest_difference < 1e-5
+    accuracies = {row.figures["accuracy"] for row in compared.rows}
+    assert len(accuracies) == 1
+    assert compared.metric == "accuracy"
+
+
+def test_it_is_the_training_of_a_plain_loop(compared):
+    from multigpu.scaling.stopwatch import Stopwatch
+
+    torch.manual_seed(CONFIG.seed)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    feed = Stopwatch(TRAIN, steps=4, warmup=1).feed(
+        batch_size=12, rank=0, world_size=1, seed=CONFIG.seed, shuffle=True
+    )
+    for batch in feed.batches(0):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch.inputs), batch.targets).backward()
+        optimizer.step()
+    images, labels = TEST.tensors
+    loss = nn.functional.cross_entropy(model(images), labels).item()
+    for row in compared.rows:
+        assert row.figures["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_every_row_has_a_time_for_each_round(compared):
+    assert all(len(row.rounds) == 1 and min(row.rounds) > 0 for row in compared.rows)
+    assert all(row.first and row.first > 0 for row in compared.rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is counted where ranks are on the CPU")
+def test_memory_and_bytes_are_counted(compared):
+    assert [len(row.peak_bytes) for row in compared.rows] == [1, 3, 3]
+    assert all(min(row.peak_bytes) > WEIGHTS for row in compared.rows)
+    gathered = 2 * (12 - 4) * 10 * 4  # outputs of two chunks to GPU 0, their gradients back
+    assert compared.row("dp", 3).traffic == 2 * 2 * WEIGHTS + gathered
+    assert compared.row("ddp", 3).traffic == 2 * (3 - 1) * WEIGHTS
+    assert compared.row("single").traffic is None
+
+
+def test_only_several_ranks_have_an_all_reduce(compared):
+    shares = {str(row.candidate): row.communication for row in compared.rows}
+    assert shares["single"] is shares["dp on 3"] is None
+    assert 0 < shares["ddp on 3"] <= 1
+
+
+def test_overlapping_spans_count_once():
+    assert length_of_union([(0, 2), (1, 3), (5, 6), (9, 8)]) == 4
+    assert length_of_union([]) == 0
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, images):
+        raise RuntimeError("no idea what to do with these")
+
+
+def test_a_model_that_fails_is_told_with_its_own_error():
+    broken = Workload(name="broken", model=Broken(), train=TRAIN, config=CONFIG)
+    with pytest.raises(RankError, match="no idea what to do with these"):
+        compare(broken, modes=["single"], gpus=[1], steps=1, warmup=0, repeats=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"repeats": 0}, "repeats=0"), ({"gpus": [5]}, "10 or 15"), ({"modes": ["dpp"]}, "'dpp'")],
+)
+def test_wrong_options_are_refused_before_anything_runs(options, said):
+    with pytest.raises(ValueError, match=said):
+        compare(SMALL, **{"modes": ["ddp"], "gpus": [2], **options})
+
+
+def test_a_task_of_the_course_can_be_compared_with_another_batch():
+    assert workload_of("tiny").config.batch_size == 64
+    assert workload_of("tiny", batch_size=32).config.batch_size == 32
+    with pytest.raises(ValueError, match=r"'tinny' is no task: .*Did you mean 'tiny'\?"):
+        workload_of("tinny")
+
+
+@pytest.mark.multi_gpu
+def test_on_real_gpus_the_rows_name_them():
+    found = compare(SMALL, gpus=[2], steps=4, warmup=1, repeats=1)
+    name = torch.cuda.get_device_name(0)
+    assert name in found.row("ddp", 2).where
+    assert name in found.row("dp", 2).where
+    assert found.trained_alike

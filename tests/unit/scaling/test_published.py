@@ -1,0 +1,56 @@
+"""The published numbers: each has a source, and the computed speed-ups are those of the figures."""
+
+import pytest
+
+from multigpu.scaling.published import (
+    links,
+    published_efficiencies,
+    published_overlaps,
+    published_times,
+)
+from multigpu.scaling.showing import published_picture, published_table
+
+SPEED_UPS = {  # two decimals
+    ("Transformers4Rec", "GPT-2"): (1.21, 1.49),
+    ("Transformers4Rec", "BERT"): (1.20, 1.47),
+    ("Transformers4Rec", "XLNet-PLM"): (1.36, 1.66),
+    ("Transformers4Rec", "XLNet-MLM"): (0.80, 0.89),
+    ("Transformers4Rec", "XLNet-all"): (1.21, 1.36),
+    ("Hugging Face Transformers", "GPT-2, NVLink"): (1.0, 1.09),
+    ("Hugging Face Transformers", "GPT-2, no NVLink"): (1.0, 0.84),
+}
+
+
+def test_speed_ups_are_computed_from_the_printed_seconds():
+    found = {
+        (row.suite, row.work): (round(row.speed_up("dp"), 2), round(row.speed_up("ddp"), 2))
+        for row in published_times()
+    }
+    assert found == SPEED_UPS
+
+
+def test_every_number_has_a_source_that_can_be_looked_up():
+    rows = [*published_times(), *published_efficiencies(), *published_overlaps()]
+    assert len(rows) >= 14
+    assert all(row.source and row.url.startswith("https://") for row in rows)
+
+
+def test_what_is_not_like_for_like_is_said_beside_it():
+    unlike = [row for row in published_times() if not row.like_for_like]
+    assert all(row.remark for row in unlike)
+    drawn, listed = published_picture().text(), published_table().text()
+    for suite in {row.suite for row in unlike}:
+        assert suite in drawn
+    assert "twice the global batch" in drawn
+    assert "twice the global batch" in listed
+
+
+def test_links_go_from_slow_to_fast():
+    speeds = [link.bytes_per_second for link in links()]
+    assert speeds == sorted(speeds)
+    assert {link.name: link.bytes_per_second for link in links()}["NVLink, H100"] == 450e9
+
+
+@pytest.mark.parametrize("row", published_efficiencies(), ids=lambda row: f"{row.work} {row.gpus}")
+def test_an_efficiency_is_a_share(row):
+    assert 0 < row.efficiency < 1

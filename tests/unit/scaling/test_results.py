@@ -1,0 +1,114 @@
+"""The statistics of a comparison, its CSV, its table and its picture, from made-up times."""
+
+import dataclasses
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from multigpu.scaling.machine import Machine
+from multigpu.scaling.plan import Candidate
+from multigpu.scaling.record import read_csv, write_csv
+from multigpu.scaling.results import Comparison, Row, Settings
+from multigpu.scaling.showing import agreement_of
+
+MACHINE = Machine("AMD, so to speak; 1", 2, ("NVIDIA A", "NVIDIA B"), "Linux", "3.11", "2.13.0")
+SETTINGS = Settings("flights", "2026-11-21", 128, steps=20, warmup=5, seed=7, threads=1)
+
+
+def row(mode, gpus, rounds, *, loss=1.0, **more):
+    figures = {"loss": loss, "recall@10": 0.78}
+    return Row(Candidate(mode, gpus), "two tin cans", rounds, figures, **more)
+
+
+SINGLE = row("single", 1, (0.010, 0.030, 0.010), first=0.2, peak_bytes=(100,))
+DDP = row("ddp", 2, (0.005, 0.015, 0.020), communication=0.25, traffic=77, peak_bytes=(60, 61))
+BOTH = Comparison(SETTINGS, MACHINE, (SINGLE, DDP))
+
+
+def test_a_row_has_the_median_and_the_spread_of_its_rounds():
+    assert (DDP.step_seconds, DDP.fastest, DDP.slowest) == (0.015, 0.005, 0.020)
+
+
+def test_the_speed_up_is_the_median_of_the_rounds_ratios():
+    assert BOTH.speed_up(DDP) == pytest.approx(2.0)  # 2, 2 and 0.5; the medians would give 0.67
+    assert BOTH.efficiency(DDP) == pytest.approx(1.0)
+    assert BOTH.speed_up(SINGLE) == 1.0
+
+
+def test_without_single_there_is_no_speed_up():
+    alone = Comparison(SETTINGS, MACHINE, (DDP,))
+    assert alone.single is None
+    assert alone.speed_up(DDP) is None
+    assert alone.efficiency(DDP) is None
+    assert "–" in alone.table().text()
+    assert alone.picture().text()
+
+
+def test_rows_per_second_count_the_global_batch():
+    assert BOTH.rows_per_second(DDP) == pytest.approx(128 / 0.015)
+    assert BOTH.rows_per_gpu(DDP) == 64
+
+
+def test_a_row_is_found_by_mode_and_gpus_and_a_missing_one_is_named():
+    assert BOTH.row("ddp", 2) is DDP
+    with pytest.raises(KeyError, match="dp on 4 was not measured; there are: single, ddp on 2"):
+        BOTH.row("dp", 4)
+
+
+def test_rows_that_trained_something_else_are_called_out():
+    assert BOTH.trained_alike
+    assert "same loss" in agreement_of(BOTH)
+    other = Comparison(SETTINGS, MACHINE, (SINGLE, row("ddp", 2, (0.01,) * 3, loss=1.1)))
+    assert not other.trained_alike
+    assert other.largest_difference == pytest.approx(0.1)
+    assert "do not compare their times" in " ".join(agreement_of(other).split())
+
+
+def test_a_comparison_survives_its_csv(tmp_path):
+    write_csv(BOTH, tmp_path / "kept.csv")
+    back = read_csv(tmp_path / "kept.csv")
+    assert back.settings == SETTINGS
+    assert back.machine == MACHINE
+    for mine, theirs in zip(BOTH.rows, back.rows, strict=True):
+        assert theirs.rounds == pytest.approx(mine.rounds)
+        assert dataclasses.replace(theirs, rounds=(), figures={}) == dataclasses.replace(
+            mine, rounds=(), figures={}
+        )
+        assert theirs.figures == pytest.approx(mine.figures)
+
+
+def test_every_line_of_the_csv_says_when_and_on_what(tmp_path):
+    write_csv(BOTH, tmp_path / "kept.csv")
+    _, *lines = (tmp_path / "kept.csv").read_text().splitlines()
+    for line in lines:
+        for said in ("2026-11-21", "AMD", "2.13.0", "two tin cans"):
+            assert said in line
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("", "no measurements"), ("a,b\n1,2\n", "no column")]
+)
+def test_another_file_is_refused_by_name(tmp_path, content, said):
+    path = tmp_path / "other.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"other.csv: {said}"):
+        read_csv(path)
+
+
+def test_the_table_has_the_metric_beside_the_time():
+    shown = BOTH.table()
+    assert "recall@10" in shown.columns
+    cells = dict(zip(shown.columns, shown.rows[1], strict=True))
+    assert (cells["step"], cells["speed-up"], cells["efficiency"]) == ("15.0 ms", "2.00", "100%")
+    assert (cells["recall@10"], cells["peak memory"]) == ("0.7800", "61 B")
+    assert cells["all-reduce"] == "25% of the step"
+
+
+def test_the_picture_itself_says_on_what_it_ran():
+    picture = BOTH.picture()
+    words = [node.text for node in ElementTree.fromstring(picture.svg()).iter() if node.text]
+    assert words.count("two tin cans") == 2
+    assert any("2 cores" in word for word in words)
+    assert any("Published" in word for word in words)
+    assert "two tin cans" in picture.text()
+    assert "Published" not in BOTH.picture(published=False).text()
