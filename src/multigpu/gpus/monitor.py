@@ -70,6 +70,16 @@ def one_line(status: GpuStatus) -> str:
     return " · ".join(parts)
 
 
+def memory_by_process() -> dict[int, dict[int, int]]:
+    """Which process has how many bytes on which real GPU: {process: {GPU: bytes}}."""
+    found: dict[int, dict[int, int]] = {}
+    for device in _nvidia_devices():
+        for pid, process in device.processes().items():
+            if (memory := _number(process.gpu_memory())) is not None:
+                found.setdefault(pid, {})[device.physical_index] = memory
+    return found
+
+
 def _nvidia_devices() -> list[Any]:
     from nvitop.api import Device, libnvml
 
