@@ -23,7 +23,9 @@ class NextDestination(nn.Module):
     eight destinations and the four memories, and finds what follows what.
 
     No row looks at another one, and there is neither dropout nor a buffer: so a batch can be split
-    over GPUs and the answer stays the same.
+    over GPUs and the answer stays the same. The hidden layer is a Tanh for the same reason. With a
+    ReLU, a unit may be at its kink for a single row: a rounding difference then decides whether it
+    has a gradient, Adam makes a full step of it, and one GPU and two part ways.
     """
 
     def __init__(
@@ -47,13 +49,13 @@ class NextDestination(nn.Module):
         self.copying = nn.Parameter(torch.full((len(MEMORIES),), 0.3))  # (4,)
         self.perceptron = nn.Sequential(
             nn.Linear(8 + 16 + (recent + len(MEMORIES)) * width, hidden),
-            nn.ReLU(),
+            nn.Tanh(),
             nn.Linear(hidden, NUM_DESTINATIONS),
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Rows of :func:`multigpu.data.flights` in, (rows, 34); scores out, (rows, 104)."""
-        origin, carrier, history = inputs.split([1, 1, self.history], dim=1)
+        origin, carrier, history = inputs[:, :1], inputs[:, 1:2], inputs[:, 2:]
         counts = self._remembered(history)  # (rows, 4, 104)
         shares = counts / (counts.sum(dim=2, keepdim=True) + 1)
         seen = [

@@ -69,7 +69,8 @@ class Layer(nn.Module):
         queries, keys, values = parts.permute(2, 0, 3, 1, 4)  # each (rows, heads, length, …)
         mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         hidden = hidden + self.attention_out(mixed.transpose(1, 2).reshape(rows, length, width))
-        return hidden + self.perceptron(hidden)
+        answer: Tensor = hidden + self.perceptron(hidden)
+        return answer
 
 
 def next_byte_loss(scores: Tensor, targets: Tensor) -> Tensor:
