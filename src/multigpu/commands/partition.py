@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def make_flights(path: Path) -> None:
     """Write the course's flights."""
-    from multigpu.data.flights import write_flights
+    from multigpu.data import write_flights
 
     print(f"There is no {path} yet: writing the flights of the course, that takes some seconds.")
     write_flights(path)

@@ -1,0 +1,150 @@
+"""``multigpu partition``: the arithmetic, the file, and what cannot be."""
+
+import os
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from multigpu.cli import main
+from multigpu.data import partition_writing
+from multigpu.data.partition_opening import row_groups_of
+from multigpu.data.partition_writing import rewrite
+
+
+@pytest.fixture
+def frame():
+    rows = 1000
+    return pd.DataFrame(
+        {
+            "number": range(rows),
+            "text": [f"row {i}" for i in range(rows)],
+            "kind": pd.Categorical(["a", "b", "c", "d"] * (rows // 4)),
+            "some": [None, 0.5] * (rows // 2),
+            "list": [[1, 2], []] * (rows // 2),
+        },
+        index=pd.date_range("2013-01-01", periods=rows, freq="h"),
+    )
+
+
+@pytest.fixture
+def file(tmp_path, frame):
+    path = tmp_path / "table.parquet"
+    frame.to_parquet(path, compression="gzip", row_group_size=300)
+    return path
+
+
+def test_a_file_gets_as_many_row_groups_as_asked_and_nothing_else_changes(file, frame, capsys):
+    os.chmod(file, 0o640)
+    assert main(["partition", str(file), "--partitions", "8"]) == 0
+    assert row_groups_of(file) == (125,) * 8
+    pd.testing.assert_frame_equal(pd.read_parquet(file), frame, check_freq=False)
+    assert pq.ParquetFile(file).metadata.row_group(3).column(0).compression == "GZIP"
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(file.parent) == [file.name]
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: 1,000 rows in 4 row groups: 3 of 300 rows, 1 of 100 rows",
+        "ceil(1,000 rows / 8 partitions) = 125 rows per row group",
+        "ceil(1,000 / 125) = 8 (pandas: to_parquet(row_group_size=125))",
+        f"{file}: written with 8 row groups of 125 rows",
+        "serves 1, 2, 4 or 8 ranks evenly",
+    ]
+
+
+def test_a_row_group_size_leaves_the_last_one_short_as_pandas_does(file, frame, capsys):
+    other = file.with_name("other.parquet")
+    assert main(["partition", str(file), "--row-group-size", "130", "--output", str(other)]) == 0
+    assert row_groups_of(other) == (130,) * 7 + (90,)
+    assert row_groups_of(file) == (300, 300, 300, 100)
+    frame.to_parquet(file, row_group_size=130)
+    assert row_groups_of(file) == row_groups_of(other)
+    printed = capsys.readouterr().out
+    assert "ceil(1,000 rows / 130 rows per row group) = 8 row groups" in printed
+    assert "serves 1 rank evenly" in printed
+
+
+def test_a_number_that_no_size_gives_is_met_with_two_sizes(tmp_path, capsys):
+    path = tmp_path / "ten.parquet"
+    pd.DataFrame({"a": range(10)}).to_parquet(path)
+    assert main(["partition", str(path), "--partitions", "8"]) == 0
+    assert row_groups_of(path) == (2, 2, 1, 1, 1, 1, 1, 1)
+    printed = capsys.readouterr().out
+    assert "but ceil(10 / 2) = 5: row groups of one size cannot be 8" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--partitions", "1001"], "partitions=1001: 1,000 rows make 1,000 at most"),
+        (["--partitions", "0"], "partitions=0"),
+        (["--row-group-size", "-1"], "row_group_size=-1"),
+    ],
+)
+def test_what_cannot_be_is_said_and_the_file_stays(file, capsys, options, says):
+    before = file.read_bytes()
+    assert main(["partition", str(file), *options]) == 1
+    assert says in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no parquet"])
+def test_a_missing_or_broken_file_is_said(tmp_path, capsys, content):
+    path = tmp_path / "mine.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["partition", str(path), "--partitions", "2"]) == 1
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_file_without_rows_is_refused(tmp_path, capsys):
+    pd.DataFrame({"a": []}).to_parquet(tmp_path / "none.parquet")
+    assert main(["partition", str(tmp_path / "none.parquet"), "--partitions", "2"]) == 1
+    assert "has no rows" in capsys.readouterr().err
+
+
+def test_an_end_half_way_leaves_the_old_file_whole(file, monkeypatch):
+    before = file.read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(partition_writing.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rewrite(file, file, [500, 500])
+    assert file.read_bytes() == before
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_link_stays_a_link(file):
+    link = file.with_name("link.parquet")
+    link.symlink_to(file)
+    rewrite(link, link, [500, 500])
+    assert link.is_symlink()
+    assert row_groups_of(file) == (500, 500)
+
+
+def test_rows_are_streamed_not_loaded(file, monkeypatch):
+    largest = []
+    original = partition_writing.pq.ParquetWriter.write_table
+
+    def recorded(self, table, row_group_size=None):
+        largest.append(table.num_rows)
+        return original(self, table, row_group_size)
+
+    monkeypatch.setattr(partition_writing.pq.ParquetWriter, "write_table", recorded)
+    monkeypatch.setattr(partition_writing, "ROWS_AT_A_TIME", 64)
+    rewrite(file, file, [100] * 10)
+    assert max(largest) == 100
+
+
+def test_the_flights_are_made_where_they_are_missing(tmp_path, monkeypatch, capsys):
+    import multigpu.data
+
+    def small(path):
+        pd.DataFrame({"a": range(20)}).to_parquet(path)
+
+    monkeypatch.setattr(multigpu.data, "write_flights", small, raising=False)
+    path = tmp_path / "flights.parquet"
+    assert main(["partition", str(path), "--partitions", "4"]) == 0
+    assert row_groups_of(path) == (5, 5, 5, 5)
+    assert "writing the flights of the course" in capsys.readouterr().out

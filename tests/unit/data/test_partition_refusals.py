@@ -1,0 +1,116 @@
+"""What cannot be trained on is refused: with the file, the column, and what to do."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from multigpu.data import PartitionedFile
+
+
+@pytest.fixture
+def make(tmp_path, numbers):
+    """``make([10, 10, 3])``: a file with these row groups, as training data."""
+
+    def of(sizes, **options):
+        path = numbers(tmp_path / "numbers.parquet", sizes)
+        return PartitionedFile(path, **{"inputs": ["number"], "target": "target"} | options)
+
+    return of
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file .*lost\.parquet"):
+        PartitionedFile(tmp_path / "lost.parquet", inputs=["a"], target="b")
+
+
+def test_a_folder_and_a_file_of_another_kind_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="is a folder"):
+        PartitionedFile(tmp_path, inputs=["a"], target="b")
+    other = tmp_path / "other.parquet"
+    for content in (b"", b"a,b\n1,2\n" * 9):
+        other.write_bytes(content)
+        with pytest.raises(ValueError, match=r"other\.parquet cannot be read as a Parquet file"):
+            PartitionedFile(other, inputs=["a"], target="b")
+
+
+def test_half_a_file_is_refused(make):
+    path = make([100]).path
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="cannot be read as a Parquet file"):
+        PartitionedFile(path, inputs=["number"], target="target")
+
+
+@pytest.mark.parametrize("sizes", [[], [0]])
+def test_a_file_without_rows_is_refused(make, sizes):
+    with pytest.raises(ValueError, match="has no rows"):
+        make(sizes)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"inputs": ["nmber"]}, r"'nmber' is not in .*; there are: number, half, target"),
+        ({"target": "label"}, "'label' is not in"),
+        ({"inputs": "number"}, "inputs='number': give a list"),
+        ({"inputs": []}, r"inputs=\[\]: give a list"),
+        ({"inputs": ["number", "target"]}, "target='target' is one of the inputs"),
+        ({"mix": 0}, "mix=0"),
+    ],
+)
+def test_wrong_columns_are_refused_and_named(make, options, says):
+    with pytest.raises(ValueError, match=says):
+        make([4], **options)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_value(make, how, says):
+    with pytest.raises(ValueError, match=says):
+        make([5]).feed(**how)
+
+
+def with_column(path, values, **options):
+    table = pa.table({"a": values, "target": range(len(values))})
+    pq.write_table(table, path, **options)
+    return PartitionedFile(path, inputs=["a"], target="target")
+
+
+def test_text_is_refused_with_the_way_to_numbers(tmp_path):
+    with pytest.raises(ValueError, match=r"'a' of .* is string, not a number; .*cat\.codes"):
+        with_column(tmp_path / "a.parquet", ["x", "y"])
+
+
+def test_missing_values_are_refused_at_the_start_or_when_they_are_met(tmp_path):
+    values = [1.0, None, 2.0]
+    with pytest.raises(ValueError, match=r"'a' of .*: 1 value is missing"):
+        with_column(tmp_path / "a.parquet", values)
+    unknown = with_column(tmp_path / "b.parquet", values, write_statistics=False)
+    with pytest.raises(ValueError, match=r"'a' of .*: 1 value is missing"):
+        list(unknown.feed(batch_size=2).batches(0))
+
+
+def test_numbers_that_would_change_are_refused(tmp_path):
+    data = with_column(tmp_path / "a.parquet", pa.array([2**63], pa.uint64()))
+    with pytest.raises(ValueError, match=r"'a' of .* torch\.int64 cannot hold"):
+        list(data.feed(batch_size=2).batches(0))
+
+
+def test_a_file_that_is_rewritten_under_way_is_noticed(make, numbers):
+    data = make([10, 10])
+    numbers(data.path, [5, 15])
+    with pytest.raises(ValueError, match="was rewritten while it was in use"):
+        list(data.feed(batch_size=2).batches(0))
+
+
+def test_a_damaged_row_group_is_named(make):
+    data = make([1000, 1000])
+    content = bytearray(data.path.read_bytes())
+    content[4:400] = bytes(396)
+    data.path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"row group 0 of .* cannot be read"):
+        list(data.feed(batch_size=500, shuffle=False).batches(0))

@@ -1,0 +1,198 @@
+"""Ranks read their row groups of one file: each row once, in as many batches on every rank."""
+
+import itertools
+import pickle
+import random
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multigpu.data import PartitionedFile
+from multigpu.data.feeds import feed_for
+from multigpu.data.partition_reader import PartitionReader
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multigpu partition:UserWarning")
+
+
+@pytest.fixture
+def make(tmp_path, numbers):
+    """``make([10, 10, 3])``: a file with these row groups, as training data."""
+
+    def of(sizes, **options):
+        path = numbers(tmp_path / "numbers.parquet", sizes)
+        return PartitionedFile(path, **{"inputs": ["number"], "target": "target"} | options)
+
+    return of
+
+
+def feeds(data, world_size, **how):
+    how = {"batch_size": 7, "seed": 0, "shuffle": True} | how
+    return [feed_for(data, rank=rank, world_size=world_size, **how) for rank in range(world_size)]
+
+
+def real(batches):
+    """The numbers of the rows that count, batch by batch."""
+    return [batch.inputs[: batch.rows, 0].tolist() for batch in batches]
+
+
+def check_epoch(together, epoch):
+    """What holds for any file, any ranks and any batch. Returns the rows, rank by rank."""
+    batches = [list(feed.batches(epoch)) for feed in together]
+    rows, size = together[0].num_rows, together[0].batch_size
+    assert {len(steps) for steps in batches} == {together[0].steps_per_epoch} == {-(-rows // size)}
+    given_rows = [real(steps) for steps in batches]
+    flat = [list(itertools.chain(*steps)) for steps in given_rows]
+    assert sorted(itertools.chain(*flat)) == list(range(rows))
+    assert all(flat) or rows < len(together)
+    for step, parts in enumerate(zip(*batches, strict=True)):
+        assert {part.global_rows for part in parts} == {sum(part.rows for part in parts)}
+        assert parts[0].global_rows == min(size, rows - step * size)
+        for part in parts:
+            assert len(part.targets) == len(part.inputs) == max(part.rows, 1)
+            assert torch.equal(part.targets, 3 * part.inputs[:, 0])
+    return given_rows
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=16).filter(any),
+    world_size=st.integers(1, 8),
+    batch_size=st.integers(1, 60),
+    epoch=st.integers(0, 3),
+    shuffle=st.booleans(),
+    mix=st.integers(1, 4),
+    start=st.integers(0, 12),
+)
+def test_each_row_comes_once_in_as_many_batches_on_every_rank(
+    numbers, sizes, world_size, batch_size, epoch, shuffle, mix, start
+):
+    with tempfile.TemporaryDirectory() as folder:
+        path = numbers(Path(folder) / "numbers.parquet", sizes)
+        data = PartitionedFile(path, inputs=["number"], target="target", mix=mix)
+        together = feeds(data, world_size, batch_size=batch_size, shuffle=shuffle)
+        rows = check_epoch(together, epoch)
+        for feed, steps in zip(together, rows, strict=True):
+            assert real(feed.batches(epoch, start=start)) == steps[start:]
+
+
+def test_every_world_and_every_number_of_row_groups(make):
+    chance = random.Random(0)
+    for partitions in range(1, 17):
+        data = make([chance.randint(1, 9) for _ in range(partitions)])
+        for world_size in range(1, 9):
+            check_epoch(feeds(data, world_size, seed=world_size), epoch=partitions)
+
+
+def test_epochs_differ_and_a_seed_gives_the_same_order_again(make):
+    data = make([20, 20, 20])
+    orders = [
+        tuple(itertools.chain(*real(feeds(data, 2, seed=seed)[0].batches(epoch))))
+        for seed in range(3)
+        for epoch in range(3)
+    ]
+    assert len(set(orders)) == 9
+    assert tuple(itertools.chain(*real(feeds(data, 2, seed=1)[0].batches(2)))) == orders[5]
+
+
+def test_without_shuffling_the_rows_keep_the_order_of_the_file(make):
+    [feed] = feeds(make([5, 4, 3]), 1, shuffle=False)
+    assert real(feed.batches(3)) == [list(range(7)), list(range(7, 12))]
+
+
+@pytest.mark.parametrize("mix", [1, 2, 4])
+def test_the_rows_of_mix_row_groups_are_mixed(make, mix):
+    [feed] = feeds(make([10] * 8, mix=mix), 1, batch_size=10 * mix)
+    for batch in real(feed.batches(0)):
+        assert len({number // 10 for number in batch}) == mix
+        assert batch != sorted(batch)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The row groups that were read, in order, and the most rows that were read at once."""
+    pieces, original = [], PartitionReader.read
+
+    def recorded(self, wanted, order=None):
+        pieces.append(list(wanted))
+        return original(self, wanted, order)
+
+    monkeypatch.setattr(PartitionReader, "read", recorded)
+    return pieces
+
+
+def test_a_rank_reads_its_own_row_groups_once_and_a_few_at_a_time(make, read):
+    groups = []
+    for feed in feeds(make([10] * 12, mix=2), 3, batch_size=12):
+        read.clear()
+        list(feed.batches(0))
+        assert [len(block) for block in read] == [2, 2]
+        groups.append({piece.group for block in read for piece in block})
+    assert sorted(itertools.chain(*groups)) == list(range(12))
+
+
+def test_what_was_used_up_is_not_read_again_when_training_goes_on(make, read):
+    [feed] = feeds(make([10] * 6, mix=1), 1, batch_size=4)
+    list(feed.batches(0, start=12))  # 48 of 60 rows were given
+    assert len(read) == 2
+    read.clear()
+    assert list(feed.batches(0, start=15)) == list(feed.batches(0, start=99)) == []
+    assert not read
+
+
+def test_integers_stay_integers_and_other_inputs_become_float32(make):
+    [batch] = feeds(make([4]), 1, shuffle=False)[0].batches(0)
+    assert (batch.inputs.dtype, batch.targets.dtype) == (torch.int64, torch.int64)
+    mixed = make([4], inputs=["half", "number"])
+    [batch] = feeds(mixed, 1, shuffle=False)[0].batches(0)
+    assert batch.inputs.dtype == torch.float32
+    assert batch.inputs.tolist() == [[i + 0.5, i] for i in range(4)]
+
+
+def test_a_rank_without_rows_in_a_step_gets_a_row_that_does_not_count(make):
+    last = [list(feed.batches(0))[-1] for feed in feeds(make([3, 3, 2]), 3)]
+    assert sorted(batch.rows for batch in last) == [0, 0, 1]
+    assert [len(batch.inputs) for batch in last] == [1, 1, 1]
+    only = [next(feed.batches(0)) for feed in feeds(make([1]), 3)]
+    assert [batch.rows for batch in only] == [1, 0, 0]
+
+
+def test_a_file_travels_to_other_processes(make):
+    data = pickle.loads(pickle.dumps(make([4, 4])))
+    check_epoch(feeds(data, 2), 0)
+
+
+def test_torchs_random_numbers_are_left_alone(make):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    list(feeds(make([9, 9]), 1)[0].batches(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def said(data, world_size, rank=0):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data.feed(batch_size=8, rank=rank, world_size=world_size)
+    return [str(warning.message) for warning in caught]
+
+
+def test_fewer_row_groups_than_ranks_are_cut_and_rank_0_says_what_to_do(make):
+    data = make([30, 30])
+    [text] = said(data, 4)
+    assert "2 row groups for 4 ranks" in text
+    assert f"multigpu partition {data.path} --partitions 16" in text
+    assert said(data, 4, rank=1) == said(data, 2) == []
+
+
+def test_an_imbalance_is_shown(make):
+    data = make([10] * 5)
+    [text] = said(data, 4)
+    assert "get 10 to 20 rows: the busiest has 1.60 × the mean" in text
+    shown = feeds(data, 4, batch_size=10)[0].describe()
+    assert "rank 0:   2 row groups           20 rows  1.60 × the mean" in shown
+    assert "rank 3:   1 row group            10 rows  0.80 × the mean" in shown
+    assert "5 steps of 10 rows" in shown
