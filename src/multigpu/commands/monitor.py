@@ -1,6 +1,7 @@
 """``multigpu monitor``: what the GPUs and the course's processes are doing, until q or Ctrl-C."""
 
 import argparse
+import io
 import json
 import os
 import select
@@ -77,6 +78,8 @@ class Look:
 
 def run(options: argparse.Namespace) -> int:
     """Show the course's processes once, or until somebody has seen enough."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # rather a "?" than no table
     out, lookout = console(), Lookout(course_root())
     look(lookout)  # CPU time is measured from one look to the next
     if options.json or options.once or not out.is_terminal:

@@ -15,7 +15,7 @@ from multigpu.pictures.palette import colour
 from multigpu.pictures.units import human_bytes
 
 BAR = 12  # columns
-NOTHING = "–"
+NOTHING = "-"
 WIDE = 100  # columns of a terminal that has room for command lines
 QUIET = ("server", "child")  # kinds that only serve the others
 
