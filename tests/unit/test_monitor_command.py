@@ -177,6 +177,8 @@ def test_gpus_and_ranks_are_shown_side_by_side(two_ranks):
 
 
 def test_a_narrow_terminal_keeps_every_number(two_ranks):
+    gpus = shown(Look("2 cores", GPUS, [], {}), width=80)
+    assert words(gpus[3]).endswith("━━━━━━────── 50 % ━━━───────── 20.0 GiB of 80.0 GiB 61 310")
     lines = shown(Look("2 cores", [], two_ranks, {}), width=80)
     assert lines[2] == "No NVIDIA GPU here: processes only."
     assert words(lines[6]) == "└ multigpu train rank 0 of 2 11 - - 2 min 10 s"

@@ -47,7 +47,9 @@ def page(
 def gpu_table(gpus: Sequence[GpuStatus], console: Console) -> Table:
     """A row per GPU, in its colour: how busy, how full, how hot."""
     table = plain_table()
-    for name in ("GPU", "", "busy", "memory"):
+    table.add_column("GPU", no_wrap=True)
+    table.add_column("")  # its name gives way where it is narrow
+    for name in ("busy", "memory"):
         table.add_column(name, no_wrap=True)
     for name in ("°C", "watts"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -55,7 +57,7 @@ def gpu_table(gpus: Sequence[GpuStatus], console: Console) -> Table:
         ink = colour(gpu.index)
         table.add_row(
             Text(f"GPU {gpu.index}", f"bold {ink}"),
-            gpu.name,
+            in_one_line(gpu.name, ""),
             bar(gpu.utilisation, 100, f"{gpu.utilisation} %", ink, console),
             bar(gpu.memory_used, gpu.memory_total, fullness(gpu), ink, console),
             known(gpu.temperature),
