@@ -102,12 +102,12 @@ def show_json(compared: Comparison) -> None:
 
 def show(compared: Comparison, kept: list[Path]) -> None:
     """The table, whether all trained alike, what was left out, and the picture in letters."""
-    from multigpu.scaling.showing import agreement_of, rounds_of, table_of
+    from multigpu.scaling.showing import agreement_of, narrow, rounds_of, table_of
 
     out = console()
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
-    out.print(rich_table(table_of(compared)), soft_wrap=False)
+    out.print(rich_table(narrow(table_of(compared))))
     out.print(f"{compared.machine}; {rounds_of(compared)}.", style="dim")
     out.print(agreement_of(compared))
     for left in compared.left_out:
@@ -120,13 +120,15 @@ def show(compared: Comparison, kept: list[Path]) -> None:
 
 
 def rich_table(table: Any) -> Any:
-    """A table of the pictures room as the terminal's: its cells wrap where there is no room."""
+    """A table of the pictures room as the terminal's."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    shown = Table(title=table.title, title_justify="left", box=SIMPLE, pad_edge=False)
+    shown = Table(
+        title=table.title, title_style="bold", title_justify="left", box=SIMPLE, padding=0
+    )
     for name in table.columns:
-        shown.add_column(name, justify="right" if name in table.numbers else "left")
+        shown.add_column(name, justify="right" if name in table.numbers else "left", no_wrap=True)
     for row in table.rows:
         shown.add_row(*row)
     return shown

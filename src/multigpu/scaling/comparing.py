@@ -20,6 +20,7 @@ from multigpu.scaling.machine import Machine
 from multigpu.scaling.measuring import Sample, measure
 from multigpu.scaling.plan import MODES, Candidate, in_turn, plan_of
 from multigpu.scaling.results import Comparison, Row, Settings
+from multigpu.scaling.stopwatch import Stopwatch
 from multigpu.scaling.workload import Workload
 
 METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
@@ -46,8 +47,11 @@ def compare(
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats}: measure at least once; 5 give a median and a spread")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads={threads}: each GPU that the CPU plays needs one at least")
     batch_size = workload.config.batch_size
     plan = plan_of(modes, gpus, batch_size=batch_size)
+    Stopwatch(workload.train, steps=steps, warmup=warmup).refuse_batch(batch_size)
     machine = Machine.here()
     most = max(candidate.gpus for candidate in plan.candidates)
     threads = threads or max(1, machine.cores // most)

@@ -9,18 +9,33 @@ from multigpu.scaling.machine import count_of
 from multigpu.scaling.published import PublishedTimes, published_times
 from multigpu.scaling.results import Comparison, Row
 
-NUMBERS = frozenset({"step", "from – to", "rows/s", "speed-up", "efficiency", "rows per GPU"})
+NUMBERS = frozenset(
+    {"step", "spread", "rows/s", "speed-up", "efficiency", "rows per GPU", "memory"}
+    | {"all-reduce"}
+)
+WIDE = ("ran on", "rows per GPU", "efficiency")  # columns that a terminal has no room for
 
 
 def table_of(comparison: Comparison) -> Table:
     """One row per candidate: time, speed-up, the final metric, memory, communication."""
     metric = comparison.metric
     columns = (
-        "mode", "ran on", "rows per GPU", "step", "from – to", "rows/s",
-        "speed-up", "efficiency", metric, "peak memory", "all-reduce",
+        "mode", "ran on", "rows per GPU", "step", "spread", "rows/s",
+        "speed-up", "efficiency", metric, "memory", "all-reduce",
     )  # fmt: skip
     rows = tuple(cells_of(comparison, row) for row in comparison.rows)
     return Table(title_of(comparison), columns, rows, numbers=NUMBERS | {metric})
+
+
+def narrow(table: Table) -> Table:
+    """The table without its widest columns, for a terminal of 80 columns."""
+    kept = [i for i, name in enumerate(table.columns) if name not in WIDE]
+    return Table(
+        table.title,
+        tuple(table.columns[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in table.rows),
+        numbers=table.numbers,
+    )
 
 
 def cells_of(comparison: Comparison, row: Row) -> tuple[str, ...]:
@@ -32,14 +47,21 @@ def cells_of(comparison: Comparison, row: Row) -> tuple[str, ...]:
         row.where,
         str(comparison.rows_per_gpu(row)),
         human_seconds(row.step_seconds),
-        f"{human_seconds(row.fastest)} – {human_seconds(row.slowest)}",
+        spread_of(row),
         f"{comparison.rows_per_second(row):,.0f}",
         "–" if up is None else f"{up:.2f}",
         "–" if part is None else f"{part:.0%}",
         "–" if final is None else f"{final:.4f}",
         human_bytes(max(row.peak_bytes)) if row.peak_bytes else "–",
-        "–" if row.communication is None else f"{row.communication:.0%} of the step",
+        "–" if row.communication is None else f"{row.communication:.0%}",
     )
+
+
+def spread_of(row: Row) -> str:
+    """The fastest and the slowest round: `1.95–2.51 ms`."""
+    low, unit = human_seconds(row.fastest).split()
+    high = human_seconds(row.slowest)
+    return f"{low}–{high}" if high.endswith(f" {unit}") else f"{low} {unit}–{high}"
 
 
 def title_of(comparison: Comparison) -> str:

@@ -37,7 +37,7 @@ class Stopwatch:
     def feed(
         self, *, batch_size: int, rank: int, world_size: int, seed: int, shuffle: bool
     ) -> Feed:
-        """One rank's batches, watched.  Raises ValueError where the rows fill no batch."""
+        """One rank's batches, watched."""
         inner = feed_for(
             self.data,
             batch_size=batch_size,
@@ -46,12 +46,17 @@ class Stopwatch:
             seed=seed,
             shuffle=shuffle,
         )
-        if inner.num_rows < batch_size:
-            raise ValueError(
-                f"{inner.num_rows} rows do not fill a batch of {batch_size}: "
-                f"use a batch size of at most {inner.num_rows}"
-            )
+        self.refuse_batch(batch_size)
         return Watched(inner, self, batch_size=batch_size)
+
+    def refuse_batch(self, batch_size: int) -> None:
+        """Raise ValueError where the rows fill no batch: nobody would wait for one that comes."""
+        rows = feed_for(self.data, batch_size=batch_size).num_rows
+        if rows < batch_size:
+            raise ValueError(
+                f"{rows} rows do not fill a batch of {batch_size}: "
+                f"use a batch size of at most {rows}"
+            )
 
     @property
     def window(self) -> tuple[float, float]:

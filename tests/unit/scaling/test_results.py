@@ -100,8 +100,9 @@ def test_the_table_has_the_metric_beside_the_time():
     assert "recall@10" in shown.columns
     cells = dict(zip(shown.columns, shown.rows[1], strict=True))
     assert (cells["step"], cells["speed-up"], cells["efficiency"]) == ("15.0 ms", "2.00", "100%")
-    assert (cells["recall@10"], cells["peak memory"]) == ("0.7800", "61 B")
-    assert cells["all-reduce"] == "25% of the step"
+    assert (cells["recall@10"], cells["memory"]) == ("0.7800", "61 B")
+    assert cells["all-reduce"] == "25%"
+    assert cells["spread"] == "5.00–20.0 ms"
 
 
 def test_the_picture_itself_says_on_what_it_ran():
