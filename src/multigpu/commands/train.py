@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,17 +22,19 @@ from multigpu.commands.train_options import add_fields, as_options, given_fields
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from multigpu.commands.train_report import Report
     from multigpu.training import Trainer
     from multigpu.training.tasks import Task
 
+COMMAND = "-m multigpu train --data flights --mode ddp"
 FOLDERS = ("exercises", "solutions")  # of the course, wherever in it the command is started
 
 
 class Job(NamedTuple):
     """What the command line asks for."""
 
-    task: Task
     trainer: Trainer
+    report: Report
     own: ModuleType | None
 
 
@@ -40,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from multigpu.training import TrainConfig
     from multigpu.training.tasks import TASKS
 
-    parser.epilog = (
-        "On several GPUs: torchrun --nproc_per_node 2 -m multigpu train --data flights --mode ddp"
-    )
+    parser.epilog = f"One process for each GPU: torchrun --nproc_per_node 2 {COMMAND}"
     parser.add_argument(
         "--data",
         required=True,
@@ -64,22 +65,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train and report.  Returns the exit code: 2 for what cannot work, 130 after Ctrl-C."""
-    from multigpu.commands.train_report import Report
+    job = None
+    try:
+        try:
+            job = prepared(options)
+        except (ValueError, OSError) as error:
+            return refused(error)
+        return trained(job)
+    except KeyboardInterrupt:
+        if job is not None:
+            job.report.stopped()
+        return 130
+
+
+def trained(job: Job) -> int:
+    """Train and report.  Returns the exit code."""
     from multigpu.training.checkpoints import CheckpointError
     from multigpu.training.group import leave_group
     from multigpu.training.strategies.own_file import NotWritten, blame
 
-    try:
-        job = prepared(options)
-    except (ValueError, OSError, CheckpointError) as error:
-        return refused(error)
-    report = Report(options.data, job.task, job.trainer)
-    report.begin()
+    job.report.begin()
     try:
         job.trainer.fit()
-    except KeyboardInterrupt:
-        report.stopped()
-        return 130
     except (NotWritten, CheckpointError) as error:
         return refused(error)
     except Exception as error:
@@ -88,15 +95,16 @@ def run(options: argparse.Namespace) -> int:
             raise
         print(f"rank {job.trainer.launch.rank}: {said}", file=sys.stderr)
         return 1
-    report.end()
+    job.report.end()
     leave_group()  # in good order: this process may end at once
     return 0
 
 
 def prepared(options: argparse.Namespace) -> Job:
-    """The trainer that the options ask for.  Raises ValueError and OSError."""
+    """The training that the options ask for.  Raises ValueError and OSError."""
     import torch
 
+    from multigpu.commands.train_report import Report
     from multigpu.training import TrainConfig, Trainer
     from multigpu.training.launch import Launch
     from multigpu.training.modes import resolve_mode
@@ -112,7 +120,7 @@ def prepared(options: argparse.Namespace) -> Job:
     trainer = Trainer(
         task.model(), config, train, test, loss_fn=task.loss_fn, metrics=task.metrics, own=own
     )
-    return Job(task, trainer, own)
+    return Job(trainer, Report(options.data, task, trainer), own)
 
 
 def data_of(name: str) -> tuple[Task, Any, Any]:
@@ -144,5 +152,7 @@ def refused(error: Exception) -> int:
     from multigpu.training import TrainConfig
 
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"multigpu train: {as_options(str(error), TrainConfig)}", file=sys.stderr)
+        said = as_options(str(error), TrainConfig)
+        said = re.sub(r"(torchrun --nproc_per_node \w+) \.\.\.", rf"\1 {COMMAND}", said)
+        print(f"multigpu train: {said}", file=sys.stderr)
     return 2

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from multigpu.training import Trainer
     from multigpu.training.tasks import Task
 
-NARROW = 34  # columns for the names of rules
+WORDS = 58  # columns for what a rule does
 
 
 class Report:
@@ -102,9 +102,9 @@ def compared(last: Mapping[str, Any], metrics: tuple[str, ...]) -> Iterator[str]
         return
     from multigpu.data.baselines import RULES, flight_baselines
 
-    yield f"{'':{NARROW}}" + "".join(f"{name:>11}" for name in names)
-    rules = {rule: figures for rule, figures in flight_baselines().items() if rule in RULES}
+    yield f"{'':{WORDS}}" + "".join(f"{name:>11}" for name in names)
+    rules = {RULES[rule]: figures for rule, figures in flight_baselines().items()}
     model = {name: float(last[f"eval_{name}"]) for name in names}
     for rule, figures in {"this model": model, **rules}.items():
         shown = "".join(f"{figures[name]:11.4f}" for name in names if name in figures)
-        yield f"{rule:{NARROW}}{shown}"
+        yield f"{rule:{WORDS}}{shown}"

@@ -1,0 +1,274 @@
+"""``multigpu train``: its options, what it prints, what it refuses, how it ends."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multigpu import virtual_gpus
+from multigpu.cli import main, parser_for
+from multigpu.commands import train, train_report
+from multigpu.commands.train_options import as_options, docs_of_fields, given_fields
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.tasks import TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("--max-steps", "3", "--no-progress")
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These models are so small that a second thread only waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """``command("--data", "digits")``: the exit code, what was printed, and what was said."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = main(("train", *arguments))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return command
+
+
+def options(*arguments: str) -> dict[str, Any]:
+    """The fields that a command line sets."""
+    given = ("train", "--data", "digits", *arguments)
+    return given_fields(parser_for(given).parse_args(given), TrainConfig)
+
+
+def test_every_field_of_the_config_is_an_option_and_is_explained() -> None:
+    said = docs_of_fields(TrainConfig)
+    assert list(said) == [field.name for field in dataclasses.fields(TrainConfig)]
+    assert all(said.values())
+
+
+def test_the_help_says_what_stands_below_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(("train", "--help"))
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, words in docs_of_fields(TrainConfig).items():
+        assert f"--{name.replace('_', '-')}" in shown
+        assert words[:20] in shown  # a longer word may be broken over two lines
+    assert "flights: 512" in shown, "a task's own settings stand there, too"
+
+
+def test_options_that_are_not_given_are_left_to_the_task() -> None:
+    assert options() == {}
+
+
+def test_values_come_as_the_types_of_their_fields() -> None:
+    assert options(
+        "--batch-size", "96", "--learning-rate", "0.01", "--no-resume", "--gpus", "2",
+        "--folder", "runs/x", "--clip-norm", "1", "--deterministic",
+    ) == {
+        "batch_size": 96, "learning_rate": 0.01, "resume": False, "gpus": 2,
+        "folder": "runs/x", "clip_norm": 1.0, "deterministic": True,
+    }  # fmt: skip
+
+
+def test_a_message_names_options_as_they_are_typed() -> None:
+    said = as_options("batch_size=100, mode='dp', resume=False and gpus=2; rank=3.", TrainConfig)
+    assert said == "--batch-size 100, --mode dp, --no-resume and --gpus 2; rank=3."
+
+
+def test_a_run_says_what_runs_each_epoch_and_what_is_kept(command: Command, tmp_path: Path) -> None:
+    code, printed, _ = command(
+        "--data", "digits", "--max-steps", "25", "--folder", str(tmp_path / "run"), "--mode",
+        "single",
+    )  # fmt: skip
+    lines = printed.splitlines()
+    assert code == 0
+    assert lines[0] == "digits: read a handwritten digit"
+    assert lines[1].startswith("single on ")
+    assert "batch 64" in lines[1]
+    assert lines[2].startswith("epoch 1  step 23 of 25  loss ")
+    assert lines[3].startswith("epoch 2  step 25 of 25  loss ")
+    assert " accuracy 0." in lines[3]
+    assert lines[4].startswith("done: 25 steps")
+    for line, name in zip(lines[5:], ("history.csv", "latest.pt"), strict=True):
+        assert str(tmp_path / "run" / name) in line
+        assert (tmp_path / "run" / name).is_file()
+
+
+def test_without_a_folder_nothing_is_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, _ = command("--data", "digits", *QUICK)
+    assert code == 0
+    assert "nothing is kept: with --folder" in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_flights_are_compared_with_the_simple_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    from multigpu.data import baselines
+
+    figures = {"recall@10": 0.42, "ndcg@10": 0.2}
+    monkeypatch.setattr(baselines, "flight_baselines", lambda: {"popular": figures})
+    last = {"eval_recall@10": 0.91, "eval_ndcg@10": 0.7, "eval_loss": 1.0}
+    head, model, popular = train_report.compared(last, TASKS["flights"].metrics)
+    assert head.split() == ["recall@10", "ndcg@10"]
+    assert model.split() == ["this", "model", "0.9100", "0.7000"]
+    assert popular.split()[-2:] == ["0.4200", "0.2000"]
+    assert "most flights" in popular
+    assert not list(train_report.compared({"eval_accuracy": 0.9}, ("accuracy",)))
+
+
+def test_a_parquet_file_of_flights_is_trained_on_row_group_by_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from multigpu.data import PartitionedFile
+    from multigpu.data.flight_rows import TARGET, flight_columns
+
+    pandas = pytest.importorskip("pandas")
+    names = ["month", *flight_columns(), TARGET]
+    rows = pandas.DataFrame([[1] * len(names)] * 8, columns=names)
+    rows.to_parquet(tmp_path / "few.parquet", row_group_size=4)
+    few = dataclasses.replace(TASKS["flights"], load=TASKS["digits"].load)
+    monkeypatch.setattr("multigpu.training.tasks.TASKS", {"flights": few})
+    task, found, _ = train.data_of(str(tmp_path / "few.parquet"))
+    assert task is few
+    assert isinstance(found, PartitionedFile)
+    assert tuple(found.sizes) == (4, 4)
+
+
+def test_dp_trains_on_virtual_gpus_and_with_the_exercises(command: Command) -> None:
+    with virtual_gpus(2):
+        for own, where in ((), "of one process;"), (("--with", "solutions"), "by solutions/"):
+            code, printed, said = command(
+                "--data", "digits", "--mode", "dp", "--gpus", "2", *own, *QUICK
+            )
+            assert code == 0, said
+            assert "dp on 2 virtual GPUs" in printed
+            assert where in printed
+
+
+def test_an_exercise_to_be_written_is_named(command: Command, tmp_path: Path) -> None:
+    write(tmp_path, "def replicate(module, devices):\n    raise NotImplementedError")
+    with virtual_gpus(2):
+        code, _, said = command(
+            "--data", "digits", "--mode", "dp", "--gpus", "2", "--with", str(tmp_path), *QUICK
+        )
+    assert code == 2
+    assert "multigpu check data_parallel.replicate" in said
+    assert said.count("\n") == 1
+
+
+def test_an_error_in_the_learners_code_is_shown_with_its_line(
+    command: Command, tmp_path: Path
+) -> None:
+    solved = (ROOT / "solutions" / "data_parallel.py").read_text(encoding="utf-8")
+    write(tmp_path, solved + "\n\ndef gather(outputs, device):\n    return outputs.cat(device)\n")
+    with virtual_gpus(2):
+        code, _, said = command(
+            "--data", "digits", "--mode", "dp", "--gpus", "2", "--with", str(tmp_path), *QUICK
+        )
+    assert code == 1
+    line = len(solved.splitlines()) + 4
+    assert f"data_parallel.py:{line}, in gather: return outputs.cat(device)" in said
+    assert "AttributeError: 'list' object has no attribute 'cat'" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data", "digitz"), "Did you mean 'digits'"),
+        (("--data", "no.parquet"), "no file"),
+        (("--data", "digits", "--mode", "dpp"), "--mode dpp: choose one of auto"),
+        (("--data", "digits", "--mode", "ddp"), "torchrun --nproc_per_node 2 -m multigpu train"),
+        (("--data", "digits", "--batch-size", "0"), "--batch-size 0: give a whole number"),
+        (("--data", "digits", "--monitor", "recall@10"), "--monitor recall@10"),
+        (("--data", "digits", "--mode", "single", "--with", "solutions"), "choose dp"),
+        (("--data", "digits", "--mode", "dp", "--gpus", "2", "--with", "/nowhere"), "not exist"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(
+    command: Command, arguments: tuple[str, ...], words: str
+) -> None:
+    code, printed, said = command(*arguments)
+    assert code == 2
+    assert words in said
+    assert said.startswith("multigpu train: ")
+    assert said.count("\n") == 1
+    assert not printed
+
+
+@pytest.mark.parametrize("local_rank", ["0", "1"])
+def test_one_rank_of_each_machine_says_what_is_wrong(
+    command: Command, monkeypatch: pytest.MonkeyPatch, local_rank: str
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", local_rank)  # and nothing else of torchrun's
+    code, _, said = command("--data", "digits")
+    assert code == 2
+    assert ("LOCAL_RANK set, but not RANK" in said) == (local_rank == "0")
+
+
+def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Trainer._step
+
+    def interrupted(trainer: Trainer, batch: Any) -> torch.Tensor:
+        if trainer.position.step == 5:
+            raise KeyboardInterrupt
+        return step(trainer, batch)
+
+    arguments = ("--data", "digits", "--folder", str(tmp_path), "--no-progress", "--mode", "single")
+    monkeypatch.setattr(Trainer, "_step", interrupted)
+    code, printed, _ = command(*arguments, "--save-every", "2", "--max-steps", "8")
+    assert code == 130
+    assert printed.splitlines()[-1] == (
+        f"stopped after step 5; {tmp_path / 'latest.pt'} is whole, the same command goes on "
+        "from there"
+    )
+    monkeypatch.undo()
+    code, printed, _ = command(*arguments, "--save-every", "2", "--max-steps", "8")
+    assert code == 0
+    assert "step 8 of 8" in printed
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Two processes of ``multigpu train`` on the CPU."""
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         "-m", "multigpu", "train", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_two_ranks_of_torchrun_train_what_one_process_does(
+    command: Command, tmp_path: Path
+) -> None:
+    """With BucketedDDP of the solutions: PyTorch's DDP runs so on two hosts, in test_two_hosts."""
+    same = ("--data", "digits", "--max-steps", "30", "--optimizer", "sgd")
+    done = torchrun(*same, "--mode", "ddp", "--with", "solutions", "--folder", f"{tmp_path}/ddp")
+    assert done.returncode == 0, done.stderr
+    assert "ddp on 2 ranks (gloo on the CPU), by solutions/" in done.stdout
+    assert done.stdout.count("epoch 1 ") == 1, "rank 0 alone prints"
+    code, _, _ = command(*same, "--mode", "single", "--folder", f"{tmp_path}/one")
+    assert code == 0
+    two, one = (torch.load(tmp_path / run / "latest.pt")["model"] for run in ("ddp", "one"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-4)
+
+
+def write(folder: Path, source: str) -> None:
+    (folder / "data_parallel.py").write_text(source, encoding="utf-8")
