@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -31,9 +33,10 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise ValueError where a model, or a part of it, is wrapped for several GPUs already."""
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-
-    wrappers = (nn.DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
+    wrappers: tuple[type, ...] = (nn.DataParallel, DistributedDataParallel)
+    # Importing FSDP takes seconds; where nobody has, no model is wrapped in it.
+    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+        wrappers += (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
     for name, module in model.named_modules():
         if isinstance(module, wrappers):
             what = "the model" if not name else f"the model's part {name!r}"

@@ -166,8 +166,9 @@ class Trainer:
     def _row(self) -> dict[str, float | int]:
         """The history's row about training."""
         position = self.position
-        loss_sum = torch.as_tensor(position.loss_sum, device=self.strategy.device)
-        total = float(self.strategy.sum_over_ranks(loss_sum.double().clone()))
+        # Just after going on from an epoch's end the sum is a number, not yet a tensor.
+        loss_sum = torch.as_tensor(position.loss_sum, dtype=torch.float64).to(self.strategy.device)
+        total = float(self.strategy.sum_over_ranks(loss_sum.clone()))
         return {
             "epoch": position.epoch + 1,
             "step": position.step,
