@@ -24,6 +24,8 @@ def to_device(values: Any, device: torch.device) -> Any:
 
     From pinned memory the copy runs beside the program, which does not wait for it.
     """
+    if isinstance(values, Tensor):  # most often; tree_map would take 5 µs to find that out
+        return _moved(values, device)
     return tree_map(lambda value: _moved(value, device), values)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from multigpu.data.rows import RowFeed
@@ -37,7 +38,9 @@ class Position:
         self.step += 1
         self.step_in_epoch += 1
         self.rows += rows
-        self.loss_sum = self.loss_sum + loss_sum.double()
+        if isinstance(self.loss_sum, float):
+            self.loss_sum = torch.full_like(loss_sum, self.loss_sum, dtype=torch.float64)
+        self.loss_sum += loss_sum
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""

@@ -59,7 +59,7 @@ class Strategy:
         the losses of this rank's rows: a scalar, detached. Gradients travel with the last part
         alone.
         """
-        total = torch.zeros((), device=self.device)
+        losses = []
         for number, part in enumerate(parts, start=1):
             with contextlib.nullcontext() if number == len(parts) else self.no_sync():
                 inputs, targets = self.place(part)
@@ -67,9 +67,9 @@ class Strategy:
                     loss = loss_fn(call(self.model, inputs), targets)
                 weight = part.weight(self.world_size)
                 (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach() * part.rows
+            losses.append(loss.detach() * part.rows)
         self.finish_backward()
-        return total
+        return sum(losses[1:], start=losses[0])
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs and targets of a batch where the model and the loss want them."""
