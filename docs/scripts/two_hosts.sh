@@ -6,7 +6,7 @@
 #
 # Each host is a network namespace of Linux with its own name, its own loopback and one network
 # card, 10.77.0.1 or 10.77.0.2. A virtual cable joins the two; nothing else can be reached. Files,
-# memory and processors are this machine's.
+# memory and processors are this machine's. RATE=100mbit in front makes the cable that slow.
 #
 # Needs Linux, util-linux and iproute2, and root or a kernel that lets every user make namespaces.
 # Whatever happens, nothing stays: the kernel ends all processes with the first one, and takes the
@@ -37,15 +37,20 @@ host() { # NAME ADDRESS COMMAND...: takes the name and the address, then runs th
     until ip link set eth0 up 2>/dev/null; do sleep 0.02; done # until the cable is plugged in
     ip link set lo up
     ip address add "$2/24" dev eth0
+    [ -z "${RATE-}" ] || tc qdisc add dev eth0 root tbf rate "$RATE" burst 64kb latency 400ms
     "${@:3}" 2>&1 | sed -u "s/^/$1 | /"
+    awk -v host="$1" '/eth0/ { print host " | received " $2 " bytes" }' /proc/net/dev
 }
 
 export -f host
 unshare --net --uts bash -euo pipefail -c 'host "$@"' host host-b 10.77.0.2 "$@" &
+b=$!
 here=$(readlink /proc/self/ns/net)
-while [ "$(readlink "/proc/$!/ns/net")" = "$here" ]; do sleep 0.02; done
-ip link add eth0 type veth peer name eth0 netns $!
+while [ "$(readlink "/proc/$b/ns/net")" = "$here" ]; do sleep 0.02; done
+exec {other}</proc/"$b"/ns/net # a namespace that is open stays, and the cable with it
+ip link add eth0 type veth peer name eth0 netns "$b"
 host host-a 10.77.0.1 "$@" &
+a=$!
 
-wait -n # a host that fails ends the other one, too
-wait -n
+wait -n -p ended "$a" "$b" # a host that fails ends the other one, too
+wait $((a + b - ended))

@@ -1,0 +1,166 @@
+"""Training on two hosts, for real: two network namespaces of this machine, joined by a cable.
+
+docs/scripts/two_hosts.sh makes them. Needs Linux, iproute2, and root or namespaces for every user.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multigpu import run_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "docs" / "scripts" / "two_hosts.sh"
+STEPS = 12
+GRADIENT = 6090 * 4  # bytes of the small CNN's parameters
+
+
+@cache
+def why_not() -> str:
+    """Why two hosts cannot be made here; empty where they can."""
+    if not sys.platform.startswith("linux"):
+        return "network namespaces are Linux's"
+    tried = subprocess.run([SCRIPT, "true"], capture_output=True, text=True, check=False)
+    return tried.stderr.strip() if tried.returncode else ""
+
+
+@pytest.fixture(autouse=True)
+def _possible() -> None:
+    lacking = [name for name in ("ip", "unshare", "hostname") if not shutil.which(name)]
+    if lacking and os.environ.get("CI"):
+        pytest.fail(f"{', '.join(lacking)} is not installed (Debian: iproute2, util-linux)")
+    if lacking or why_not():
+        pytest.skip(f"no two hosts on this machine: {why_not() or lacking}")
+
+
+def on_both(*command: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command on both hosts."""
+    return subprocess.run(
+        [SCRIPT, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}, **more,
+    )  # fmt: skip
+
+
+def on_one_host(folder: Path) -> None:
+    """The same training in ranks of one host, without torchrun."""
+    from multigpu.training import Trainer
+    from multigpu.training.tasks import TASKS
+
+    digits = TASKS["digits"]
+    torch.manual_seed(0)
+    config = digits.config(mode="ddp", max_steps=STEPS, folder=folder)
+    Trainer(digits.model(), config, *digits.load(), metrics=digits.metrics).fit()
+
+
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_two_hosts_train_what_one_host_with_as_many_ranks_does(
+    tmp_path: Path, per_host: int
+) -> None:
+    done = on_both(
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
+        "--nproc_per_node", str(per_host), "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "host-a:29400", "-m", "multigpu", "train", "--data", "digits",
+        "--mode", "ddp", "--max-steps", str(STEPS), "--folder", str(tmp_path / "two"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ddp on {2 * per_host} ranks" in done.stdout
+    assert done.stdout.count("epoch 1 ") == 1, "rank 0 alone prints, and it is on one host"
+    received = {
+        host: int(count) for host, count in re.findall(r"(\S+) \| received (\d+)", done.stdout)
+    }
+    through_the_cable = 2 * (2 * per_host - 1) / (2 * per_host) * GRADIENT * STEPS
+    assert received.keys() == {"host-a", "host-b"}
+    assert all(count > through_the_cable for count in received.values()), received
+    run_ranks(on_one_host, 2 * per_host, tmp_path / "one", backend="gloo", show=False)
+    two, one = (torch.load(tmp_path / run / "latest.pt")["model"] for run in ("two", "one"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-6)
+
+
+def test_a_host_that_fails_ends_the_other_one_and_its_exit_code_comes_out() -> None:
+    began = time.monotonic()
+    failed = on_both("bash", "-c", "[ $(hostname) = host-a ] || exit 7; sleep 60")
+    assert failed.returncode == 7
+    assert time.monotonic() - began < 30
+
+
+def test_the_hosts_reach_each_other_and_nothing_else() -> None:
+    done = on_both(sys.executable, "-c", REACH)
+    assert done.returncode == 0, done.stderr
+    for host, other in ("host-a", "host-b"), ("host-b", "host-a"):
+        assert f"{host} | heard from {other}" in done.stdout
+    assert done.stdout.count("no way out") == 2
+
+
+REACH = """
+import socket
+names = ("host-a", "host-b")
+me = socket.gethostname()
+other = names[1 - names.index(me)]
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as post:
+    post.bind((me, 5000))
+    post.settimeout(0.1)
+    heard = ""
+    for _ in range(50):
+        post.sendto(me.encode(), (other, 5000))
+        try:
+            heard = heard or post.recv(100).decode()
+        except OSError:
+            pass
+        if heard:
+            break
+    post.sendto(me.encode(), (other, 5000))
+    print("heard from", heard, flush=True)
+    try:
+        post.connect(("192.0.2.1", 9))  # an address of nobody's, for examples
+    except OSError:
+        print("no way out", flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_stays_behind_whatever_ends_the_run(end: signal.Signals) -> None:
+    mark = f"3600.{os.getpid()}{int(end)}"
+    here = os.readlink("/proc/self/ns/net")
+    run = subprocess.Popen([SCRIPT, "sleep", mark], start_new_session=True)
+    wait_until(lambda: len(processes(mark)) >= 2)
+    if end == signal.SIGKILL:
+        run.kill()
+    else:
+        os.killpg(run.pid, end)  # as a terminal does
+    run.wait(timeout=20)
+    wait_until(lambda: not processes(mark))
+    assert os.readlink("/proc/self/ns/net") == here
+    assert not Path("/sys/class/net/eth0@if2").exists()
+
+
+def processes(mark: str) -> list[int]:
+    """The processes `sleep MARK`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended meanwhile
+            continue
+        if words[:2] == [b"sleep", mark.encode()]:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come about in 10 s")
