@@ -36,14 +36,16 @@ def compare(
     warmup: int = 5,
     repeats: int = 5,
     threads: int | None = None,
+    count: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Measure every mode on every number of GPUs, `repeats` times in turn.
 
     Where there are too few real GPUs, dp gets virtual ones and the ranks of ddp compute on the CPU;
     the result says so. Each GPU that the CPU plays has `threads` threads; by default the cores are
-    divided by the largest number of GPUs, so that every row has the same GPU. `tell` hears what
-    is being done. Raises ValueError for what cannot be compared, RankError where training fails.
+    divided by the largest number of GPUs, so that every row has the same GPU. Without `count`
+    memory, bytes and communication are not looked at, which saves a few runs. `tell` hears what is
+    being done. Raises ValueError for what cannot be compared, RankError where training fails.
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats}: measure at least once; 5 give a median and a spread")
@@ -64,8 +66,10 @@ def compare(
         samples[candidate].append(list(run(candidate, trained, steps, warmup, threads=threads)))
     rows = []
     for candidate, rounds in samples.items():
-        tell(f"counting: {candidate}")
-        counted = counts(candidate, untested, warmup=warmup, threads=threads)
+        counted = {}
+        if count:
+            tell(f"counting: {candidate}")
+            counted = counts(candidate, untested, warmup=warmup, threads=threads)
         rows.append(row_of(candidate, rounds, where=machine.where(candidate), counted=counted))
     settings = Settings(
         work=workload.name,
