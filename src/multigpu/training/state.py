@@ -79,6 +79,8 @@ def restore(trainer: Trainer, state: dict[str, Any], *, path: Path) -> None:
     """
     refuse_other_run(state["config"], trainer.config.as_dict(), path=path)
     refuse_other_model(state["model"], trainer.strategy.model_state(), path=path)
+    if state["step"] < trainer.total_steps:
+        trainer.strategy.settle(next(iter(trainer.train_feed.batches(0))), trainer.loss_fn)
     trainer.strategy.load_model_state(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.schedule.load_state_dict(state["schedule"])

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from multigpu.data.feeds import Batch
 from multigpu.ranks.backend import rank_device
 from multigpu.training.config import TrainConfig
 from multigpu.training.group import join_group
 from multigpu.training.launch import Launch
-from multigpu.training.strategies.strategy import Strategy
+from multigpu.training.strategies.strategy import LossFn, Strategy
 
 
 class Distributed(Strategy):
@@ -46,6 +47,14 @@ class Distributed(Strategy):
             device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,  # gradients live in the buckets: one copy less
         )
+
+    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+        """After its first backward pass DDP divides the gradients into buckets anew, in the order
+        in which they came. A run that goes on must begin with those buckets: how three numbers
+        and more are summed depends on their place in a bucket.
+        """
+        self.gradients([batch], loss_fn)
+        self.plain.zero_grad()
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
         pausing: contextlib.AbstractContextManager[Any] = self.wrapped.no_sync()

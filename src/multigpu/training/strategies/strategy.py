@@ -71,6 +71,9 @@ class Strategy:
         self.finish_backward()
         return sum(losses[1:], start=losses[0])
 
+    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+        """Called before a run goes on, with any batch; weights and random numbers come after it."""
+
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs and targets of a batch where the model and the loss want them."""
         return to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
