@@ -1,12 +1,14 @@
 """What one rank of ``run_ranks`` does: join the others, run the function, hand back its result."""
 
 import contextlib
+import importlib
 import io
 import linecache
 import os
 import random
 import sys
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -146,6 +148,8 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, torch.Tensor) and (obj.is_cuda or is_small_view(obj)):
                 return on_the_cpu(obj).__reduce_ex__(pickle_protocol)
+            if is_special_module(obj):
+                return importlib.import_module, (obj.__name__,)
             return super().reducer_override(obj)
 
     pickle_protocol = cloudpickle.DEFAULT_PROTOCOL
@@ -156,6 +160,15 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
         text = f"{what} cannot be sent between processes: {error}. {hint}"
         raise TypeError(text) from None  # where in pickle it failed tells a reader nothing
     return file.getvalue()
+
+
+def is_special_module(value: Any) -> bool:
+    """Whether it is a module of another class than Python's, which cloudpickle cannot send.
+
+    A function that uses `dist` and something called `config` gets torch.distributed.config with it.
+    """
+    special = isinstance(value, types.ModuleType) and type(value) is not types.ModuleType
+    return special and sys.modules.get(value.__name__) is value
 
 
 def is_small_view(tensor: Any) -> bool:

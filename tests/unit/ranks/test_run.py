@@ -58,6 +58,18 @@ def test_objects_of_the_callers_own_classes_go_there_and_come_back():
     assert point.x == 2
 
 
+def config():
+    """cloudpickle takes the name for that of a module of torch.distributed, too."""
+
+
+def test_a_function_of_that_name_may_be_used_beside_torch_distributed():
+    def on_a_rank():
+        return dist.get_rank(), config()
+
+    assert "torch.distributed.config" in sys.modules
+    assert run_ranks(on_a_rank, 2, show=False) == [(0, None), (1, None)]
+
+
 def test_a_parameter_comes_back_as_one():
     (weight,) = run_ranks(lambda: torch.nn.Linear(2, 2).weight, 1, show=False)
     assert isinstance(weight, torch.nn.Parameter)
