@@ -104,7 +104,6 @@ class Trainer:
         """Loss and metrics on `eval_data`, exact over all ranks. Every rank calls it."""
         if self.eval_feed is None:
             raise ValueError("there is nothing to evaluate on: give the Trainer eval_data")
-        self.strategy.before_evaluation()
         return evaluate(
             self.strategy.evaluation_model,
             self.eval_feed,
@@ -150,6 +149,7 @@ class Trainer:
     def _end_epoch(self, bar: ProgressBar) -> None:
         """Evaluate, write the history's row, save."""
         position = self.position
+        self.strategy.before_evaluation()  # also where there is none: ranks end with one model
         row = self._row()
         figures = {} if self.eval_feed is None else self.evaluate()
         row |= {f"eval_{name}": value for name, value in figures.items()}

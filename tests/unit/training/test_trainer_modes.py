@@ -1,0 +1,167 @@
+"""Every mode computes the same: weights and history of one device, of DP, of DDP, and by hand."""
+
+import functools
+import math
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from multigpu import run_ranks, virtual_gpus
+from multigpu.training import TrainConfig, Trainer
+
+ROWS, BATCH, EPOCHS = 37, 12, 2  # in each epoch 12, 12, 12 rows and one row: ranks without a row
+COMMON = {"batch_size": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": 0.2}
+SCENARIOS = {
+    "plain": {},
+    "parts": {"accumulation_steps": 3, "weight_decay": 0.01},
+    "clipped": {"clip_norm": 0.1},
+    "scheduled": {
+        "warmup_steps": 3,
+        "schedule": "cosine",
+        "lr_scaling": "sqrt",
+        "base_batch_size": 48,
+    },
+}
+
+
+class Small(nn.Module):
+    """Two layers that share a weight, one that is frozen, one to train; all in float64."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.one, self.other = nn.Linear(5, 7), nn.Linear(5, 7)
+        self.other.weight = self.one.weight
+        self.frozen = nn.Linear(7, 7).requires_grad_(False)
+        self.head = nn.Linear(7, 3)
+        self.double()
+
+    def forward(self, left, right):
+        return self.head(self.frozen(torch.tanh(self.one(left)) + torch.tanh(self.other(right))))
+
+
+def data(rows=ROWS):
+    generator = torch.Generator().manual_seed(rows)
+    left, right = torch.randn(2, rows, 5, generator=generator, dtype=torch.float64)
+    return TensorDataset(left, right, torch.randint(0, 3, (rows,), generator=generator))
+
+
+def trained(mode, scenario, *, eval_data=None, **settings):
+    """Weights and history after training; without what is measured in seconds."""
+    config = TrainConfig(mode=mode, **COMMON | SCENARIOS[scenario] | settings)
+    trainer = Trainer(Small(), config, data(), eval_data)
+    history = trainer.fit()
+    weights = {name: value.cpu() for name, value in trainer.strategy.plain.state_dict().items()}
+    measured = ("seconds", "rows_per_second", "gpu")
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith(measured)}
+        for row in history.rows
+    ]
+    return weights, rows
+
+
+@functools.cache
+def on_one_device(scenario, *, evaluated=False):
+    """What every mode is compared with."""
+    return trained("single", scenario, eval_data=data(7) if evaluated else None)
+
+
+def by_hand(scenario):
+    """The same as a loop of a few lines: the whole batch at once, nothing of the package."""
+    settings = TrainConfig(**COMMON | SCENARIOS[scenario])
+    left, right, targets = data().tensors
+    model, total = Small(), EPOCHS * math.ceil(ROWS / BATCH)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.2, momentum=0.9, weight_decay=settings.weight_decay)
+    step = 0
+    for epoch in range(EPOCHS):
+        mixed = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch))
+        for rows in mixed.split(BATCH):
+            if scenario == "scheduled":
+                done = max(0, step - 3) / (total - 3)
+                falling = (1 + math.cos(math.pi * done)) / 2
+                rising = (step + 1) / 4
+                rate = 0.2 * math.sqrt(12 / 48) * (rising if step < 3 else falling)
+                optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            F.cross_entropy(model(left[rows], right[rows]), targets[rows]).backward()
+            if settings.clip_norm:
+                norm = math.sqrt(sum(float((each.grad**2).sum()) for each in trained))
+                assert norm > settings.clip_norm  # else the scenario says nothing
+                for each in trained:
+                    each.grad *= settings.clip_norm / (norm + 1e-6)
+            optimizer.step()
+            step += 1
+    return model.state_dict()
+
+
+def assert_same(found, expected):
+    weights, rows = found
+    assert weights.keys() == expected[0].keys()
+    for name, value in expected[0].items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
+    assert [list(row) for row in rows] == [list(row) for row in expected[1]]
+    for row, wanted in zip(rows, expected[1], strict=True):
+        assert row == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_one_device_trains_as_a_loop_by_hand_does(scenario):
+    weights, _ = on_one_device(scenario)
+    for name, value in by_hand(scenario).items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize(("gpus", "scenario"), [(2, "parts"), (3, "clipped")])
+def test_dp_trains_and_evaluates_as_one_device_does(gpus, scenario):
+    with virtual_gpus(gpus):
+        found = trained("dp", scenario, eval_data=data(7))
+    assert_same(found, on_one_device(scenario, evaluated=True))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ddp_trains_as_one_device_does(world_size):
+    def on_a_rank():
+        return [trained("ddp", scenario) for scenario in SCENARIOS]
+
+    for found in run_ranks(on_a_rank, world_size, show=False):
+        for each, scenario in zip(found, SCENARIOS, strict=True):
+            assert_same(each, on_one_device(scenario))
+
+
+def test_ddp_on_three_ranks_also_evaluates_as_one_device_does():
+    def on_a_rank():
+        return [trained("ddp", scenario, eval_data=data(7)) for scenario in ("plain", "clipped")]
+
+    ranks = run_ranks(on_a_rank, 3, show=False)
+    for found in ranks:
+        for each, scenario in zip(found, ("plain", "clipped"), strict=True):
+            expected = on_one_device(scenario, evaluated=True)
+            assert {"eval_loss", "eval_accuracy"} <= set(expected[1][0])
+            assert_same(each, expected)
+        assert [rows for _, rows in found] == [rows for _, rows in ranks[0]]  # to the last bit
+
+
+def test_what_is_frozen_or_shared_stays_so():
+    weights, _ = on_one_device("plain")
+    assert torch.equal(weights["frozen.weight"], Small().frozen.weight)
+    assert torch.equal(weights["one.weight"], weights["other.weight"])
+    assert not torch.equal(weights["one.weight"], Small().one.weight)
+
+
+def test_gradients_travel_once_a_step_however_many_parts_there_are():
+    def on_a_rank(parts):
+        trained("ddp", "plain", accumulation_steps=parts)
+        return dist.get_rank()
+
+    counts = []
+    for parts in (1, 3):
+        trace = run_ranks(on_a_rank, 2, parts, show=False).trace
+        sent = [call for call in trace.collectives(0) if call.via == "DistributedDataParallel"]
+        counts.append(len([call for call in sent if call.op == "all_reduce"]))
+    steps = EPOCHS * math.ceil(ROWS / BATCH)
+    assert counts == [steps, steps]
