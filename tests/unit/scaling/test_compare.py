@@ -7,7 +7,6 @@ from torch import nn
 from multigpu.data import digits
 from multigpu.ranks import RankError
 from multigpu.scaling import Workload, compare, workload_of
-from multigpu.scaling.communication import length_of_union
 from multigpu.training.config import TrainConfig
 
 TRAIN, TEST = digits()
@@ -84,11 +83,6 @@ def test_only_several_ranks_have_an_all_reduce(compared):
     shares = {str(row.candidate): row.communication for row in compared.rows}
     assert shares["single"] is shares["dp on 3"] is None
     assert 0 < shares["ddp on 3"] <= 1
-
-
-def test_overlapping_spans_count_once():
-    assert length_of_union([(0, 2), (1, 3), (5, 6), (9, 8)]) == 4
-    assert length_of_union([]) == 0
 
 
 class Broken(nn.Module):
