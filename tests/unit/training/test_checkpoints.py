@@ -1,0 +1,277 @@
+"""Checkpoints are whole at every moment, and every rank hears of what goes wrong with them."""
+
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from multigpu import run_ranks, virtual_gpus
+from multigpu.training import atomic_file, folder_lock
+from multigpu.training.checkpoints import FORMAT, CheckpointError, Checkpoints
+from multigpu.training.launch import Launch
+from multigpu.training.resuming import notes, refuse_other_model, refuse_other_run
+
+PATH = Path("runs/latest.pt")
+
+
+@pytest.fixture
+def checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_lock, "WAIT", 0.0)
+    return Checkpoints(tmp_path / "new" / "run", launch=Launch())
+
+
+def state(step: int = 3) -> dict:
+    return {"model": nn.Linear(2, 2).state_dict(), "step": step, "rows": [{"loss": 0.5}], "x": None}
+
+
+def files(checkpoints: Checkpoints) -> set[str]:
+    return {path.name for path in checkpoints.folder.iterdir()} - {folder_lock.NAME}
+
+
+def test_what_was_saved_comes_back(checkpoints):
+    saved = state()
+    assert checkpoints.load() is None
+    checkpoints.save(saved)
+    loaded = checkpoints.load()
+    assert isinstance(loaded["model"], OrderedDict)
+    assert loaded["model"]._metadata == saved["model"]._metadata
+    assert all(torch.equal(loaded["model"][name], saved["model"][name]) for name in loaded["model"])
+    assert {name: loaded[name] for name in ("step", "rows", "x")} == {
+        "step": 3,
+        "rows": [{"loss": 0.5}],
+        "x": None,
+    }
+    assert files(checkpoints) == {"latest.pt"}
+
+
+def test_the_best_is_kept_beside_the_latest(checkpoints):
+    with checkpoints:
+        checkpoints.save(state(1), best=True)
+        checkpoints.save(state(2))
+    assert [checkpoints.load(name)["step"] for name in ("latest", "best")] == [2, 1]
+    checkpoints.clear()
+    assert files(checkpoints) == set()
+
+
+def test_tensors_of_gpus_are_loaded_without_them(checkpoints):
+    with virtual_gpus(2):
+        checkpoints.save({"weight": torch.arange(3.0, device="cuda:1")})
+    assert checkpoints.load()["weight"].tolist() == [0, 1, 2]
+
+
+def test_a_view_does_not_carry_all_that_it_looks_into(checkpoints):
+    checkpoints.save({"row": torch.zeros(1_000_000)[:2]})
+    assert checkpoints.path().stat().st_size < 10_000
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (numpy.float64(0.5), r"state\['rows'\]\[0\]\['loss'\] is a numpy.float64"),
+        (Path("here"), r"is a pathlib.*Path"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_not_saved(checkpoints, value, words):
+    checkpoints.save(state(1))
+    with pytest.raises(TypeError, match=words):
+        checkpoints.save({"rows": [{"loss": value}]})
+    assert checkpoints.load()["step"] == 1
+
+
+@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
+def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, moment):
+    checkpoints.save(state(1), best=True)
+    child = os.fork()
+    if not child:  # it computes nothing, so a fork is enough
+        if moment == "write":  # the kernel kills it in the middle of the file
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))
+        else:
+            setattr(atomic_file.os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        atomic_file.replace_file(checkpoints.path(), b"x" * 100)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert checkpoints.load()["step"] == 1
+    assert len(files(checkpoints)) == 3, "what the killed writer has left is there"
+    with checkpoints:
+        assert files(checkpoints) == {"latest.pt", "best.pt"}
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(checkpoints):
+    checkpoints.save(state(1))
+    with other_process_in(checkpoints.folder) as other:
+        leftover = checkpoints.folder / ".latest.pt.1.partial"
+        leftover.touch()
+        with pytest.raises(
+            CheckpointError, match=rf"still going on \(process {other.pid} on .*since"
+        ):
+            checkpoints.save(state(2))
+        assert leftover.exists(), "it may be what the other run is writing"
+        assert checkpoints.load()["step"] == 1, "reading needs no lock"
+        other.kill()
+        other.wait()
+        checkpoints.save(state(2))
+    assert checkpoints.load()["step"] == 2
+    assert not leftover.exists()
+
+
+def other_process_in(folder: Path) -> subprocess.Popen:
+    """A process that holds the folder's lock; nothing of it but the lock matters."""
+    code = (
+        "import fcntl, json, os, sys, time\n"
+        "file = open(sys.argv[1], 'r+')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "file.truncate(0); file.seek(0)\n"
+        "json.dump({'pid': os.getpid(), 'host': 'h', 'since': 's'}, file); file.flush()\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    lock = str(folder / folder_lock.NAME)
+    other = subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"held\n"
+    return other
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(checkpoints, monkeypatch):
+    def refuse(*args):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.warns(UserWarning, match="no locks"):
+        checkpoints.save(state())
+    assert checkpoints.load()["step"] == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half a file", b"loss,step\n1,2\n"])
+def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
+    checkpoints.save(state(1), best=True)
+    checkpoints.path().write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"latest.pt .*broken or no checkpoint.*best.pt"):
+        checkpoints.load()
+    checkpoints.path("best").write_bytes(checkpoints.path("best").read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"best.pt .*Remove it"):
+        checkpoints.load("best")
+
+
+def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
+    checkpoints.save(state(1))
+    torch.save(nn.Linear(2, 2).state_dict(), checkpoints.path())
+    with pytest.raises(CheckpointError, match="not written by this Trainer"):
+        checkpoints.load()
+    torch.save(RunsCode(), checkpoints.path())
+    with pytest.raises(CheckpointError, match="broken or no checkpoint"):
+        checkpoints.load()
+
+
+class RunsCode:
+    def __reduce__(self):
+        return (os._exit, (3,))
+
+
+def test_a_folder_that_cannot_be_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot write into"):
+        Checkpoints(tmp_path / "file" / "run", launch=Launch()).save(state())
+
+
+def test_every_rank_hears_that_the_disk_is_full(tmp_path):
+    def save_with_little_room():
+        run = Checkpoints(tmp_path, launch=Launch.here())
+        with run:
+            run.save({"step": 1, "weight": torch.zeros(10)})
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+            try:
+                run.save({"step": 2, "weight": torch.zeros(100_000)})
+            except CheckpointError as error:
+                return str(error), run.load()["step"]
+
+    said = list(run_ranks(save_with_little_room, 2, show=False))
+    assert said[0] == said[1]
+    assert "rank 0 on" in said[0][0]
+    assert "File too large. Make room" in said[0][0]
+    assert said[0][1] == 1
+    assert {path.name for path in tmp_path.iterdir()} == {folder_lock.NAME, "latest.pt"}
+
+
+def test_ranks_return_only_when_the_file_is_complete(tmp_path):
+    def save_and_look():
+        run = Checkpoints(tmp_path, launch=Launch.here())
+        seen = []
+        for step in range(1, 6):
+            run.save({"step": step, "rank": dist.get_rank(), "weight": torch.zeros(200_000)})
+            seen.append(torch.load(run.path(), weights_only=True)["step"])
+            dist.barrier()  # else rank 0 writes the next one meanwhile
+        return seen, run.load()["rank"]
+
+    assert list(run_ranks(save_and_look, 3, show=False)) == [([1, 2, 3, 4, 5], 0)] * 3
+
+
+def test_machines_without_a_shared_folder(tmp_path):
+    def load_from_folders_of_their_own(steps):
+        rank = dist.get_rank()
+        folder = tmp_path / f"{steps}" / str(rank)
+        folder.mkdir(parents=True)
+        if steps[rank]:
+            content = {"format": FORMAT, "saved": f"{rank}", "step": steps[rank]}
+            torch.save(content, folder / "latest.pt")
+        try:
+            found = Checkpoints(folder, launch=Launch.here()).load()
+        except CheckpointError as error:
+            return str(error).partition(": ")[2]
+        return found and found["step"]
+
+    def together():
+        cases = ((7, 0), (7, 5), (0, 7), (5, 7), (0, 0))
+        return [load_from_folders_of_their_own(steps) for steps in cases]
+
+    one, other = run_ranks(together, 2, show=False)
+    assert one == other
+    assert one[:2] == [7, 7]
+    assert "a checkpoint of step 7, but rank 0 on" in one[2]
+    assert "has none" in one[2]
+    assert "has one of step 5" in one[3]
+    assert one[4] is None
+
+
+def test_another_model_is_refused():
+    saved = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).state_dict()
+    refuse_other_model(
+        saved, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).state_dict(), path=PATH
+    )
+    with pytest.raises(
+        CheckpointError, match=r"latest.pt is of another model: 1.weight is \(2, 4\) "
+    ):
+        refuse_other_model(
+            saved, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)).state_dict(), path=PATH
+        )
+    with pytest.raises(CheckpointError, match=r"1.weight \(2, 4\) is too many"):
+        refuse_other_model(saved, nn.Sequential(nn.Linear(3, 4)).state_dict(), path=PATH)
+    with pytest.raises(CheckpointError, match=r"weight .* is missing; .*, and 3 more"):
+        refuse_other_model(saved, nn.Linear(3, 4).state_dict(), path=PATH)
+
+
+def test_another_run_is_refused_and_a_longer_one_is_not():
+    saved = {"batch_size": 12, "epochs": 2, "seed": 0}
+    refuse_other_run(saved, {**saved, "epochs": 5, "new_setting": 1}, path=PATH)
+    with pytest.raises(CheckpointError, match=r"batch_size=12 \(now 24\), seed=0 \(now 1\)"):
+        refuse_other_run(saved, {"batch_size": 24, "epochs": 2, "seed": 1}, path=PATH)
+
+
+def test_what_is_not_exact_is_said():
+    same = {"within_epoch": True, "same_batches": False}
+    assert notes("ddp on 2 ranks", "ddp on 2 ranks", **same) == ""
+    assert "some come twice" in notes("ddp on 2 ranks", "ddp on 3 ranks", **same)
+    assert "twice" not in notes("a", "b", within_epoch=False, same_batches=False)
+    text = notes("a", "b", within_epoch=True, same_batches=True)
+    assert "twice" not in text
+    assert "Not exact: dropout draws other numbers" in text
