@@ -18,7 +18,8 @@ OPTIONS = (
     *("-c", os.devnull, "--noconftest", "--import-mode=importlib", "--assert=plain"),
     *("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:logging", "-p", "no:doctest"),
     *("-p", "no:junitxml", "-p", "no:faulthandler", "-p", "no:unraisableexception"),
-    *("-p", "no:threadexception", "-p", "multigpu.checking.plugin"),
+    *("-p", "no:threadexception", "-p", "no:pastebin", "-p", "no:stepwise", "-p", "no:unittest"),
+    *("-p", "no:setuponly", "-p", "no:setupplan", "-p", "no:legacypath", "-p", "no:subtests"),
 )
 
 
@@ -48,9 +49,9 @@ def check_with(
     """
     import pytest
 
-    from multigpu.checking.plugin import Checks
+    from multigpu.checking import plugin
 
-    checks = Checks(
+    checks = plugin.Checks(
         course,
         submission=submission.resolve(),
         wanted=exercises,
@@ -65,12 +66,20 @@ def check_with(
     if files:
         quiet = contextlib.redirect_stdout(io.StringIO())
         with own_settings(), quick_imports(), quiet, own_modules(course):
-            code = pytest.main([*OPTIONS, f"--rootdir={course.root}", *files], [checks])
+            code = pytest.main([*OPTIONS, *places_for(course), *files], [plugin, checks])
         if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
             raise KeyboardInterrupt
         if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             checks.fault = checks.fault or f"pytest ended with exit code {code}"
     return checks.verdicts()
+
+
+def places_for(course: Course) -> tuple[str, str]:
+    """Where pytest finds itself, and the folder above which it need not look for anything.
+
+    Without the latter it reads every folder from the disk's root down to the checks, /tmp too.
+    """
+    return f"--rootdir={course.root}", f"--confcutdir={course.checks}"
 
 
 @contextlib.contextmanager
