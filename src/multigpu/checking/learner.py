@@ -1,15 +1,9 @@
 """What a check holds in its hands: ``learner.run`` runs the learner's code in a worker."""
 
 import io
-import os
-import sys
-import types
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from typing import Any
-
-import cloudpickle  # type: ignore[import-untyped]
 
 from multigpu.checking.answers import Answer, RankAnswer, read
 from multigpu.checking.catalog import Exercise
@@ -50,7 +44,7 @@ class Learner:
         Raises Refused with the right status when no answer came: the check goes no further then.
         """
         request = self._request(limits, gpus=gpus, memory=memory)
-        report, blob = self._ask(request, by_value(drive, arguments))
+        report, blob = self._ask(request, drive, arguments)
         (ending,) = self._endings(report, request)
         refuse_bad_ending(ending)
         answer = Answer(read(blob, ending), ending.where, ending.output, report["seconds"])
@@ -76,7 +70,7 @@ class Learner:
         """
         limits = {"cpu": self.limits.cpu * max(1.0, world / 2)} | limits
         request = self._request(limits, ranks=world, memory=memory)
-        report, blob = self._ask(request, by_value(drive, arguments))
+        report, blob = self._ask(request, drive, arguments)
         endings = self._endings(report, request)
         finding = Finding.of(report["finding"]) if report["finding"] else None
         trace = Trace.from_frames([ending.report["said"] for ending in endings])
@@ -122,9 +116,13 @@ class Learner:
             for rank, member in enumerate(report["members"])
         ]
 
-    def _ask(self, request: Request, payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def _ask(
+        self, request: Request, drive: Drive, arguments: tuple[Any, ...]
+    ) -> tuple[dict[str, Any], bytes]:
+        from multigpu.checking.parcel import by_value  # imports torch
+
         try:
-            return self.server.ask(request.header(), payload)
+            return self.server.ask(request.header(), by_value(drive, arguments))
         except ServerDied as death:
             raise Refused("crash", "killed_checker", KILLED.format(death=death)) from None
 
@@ -132,25 +130,3 @@ class Learner:
 KILLED = """\
 came: the process that watches over your code ended while your code ran. {death}
 usually: your code sends a signal to its parent process, or to all processes."""
-
-
-def by_value(drive: Drive, arguments: tuple[Any, ...]) -> bytes:
-    """Drive and arguments as bytes, with every function of the check's own files inside."""
-    _send_by_value(drive.__module__)
-    return bytes(cloudpickle.dumps((drive, arguments)))
-
-
-@cache
-def _send_by_value(name: str) -> None:
-    """Have cloudpickle copy what the check's file, and those beside it, define."""
-    folder = _folder(sys.modules[name])
-    if not folder:  # a notebook or a command line, which cloudpickle copies anyway
-        return
-    beside = {m.__name__: m for m in list(sys.modules.values()) if _folder(m) == folder}
-    for module in beside.values():
-        cloudpickle.register_pickle_by_value(module)
-
-
-def _folder(module: types.ModuleType) -> str:
-    """The folder of a module's file; the module itself is not asked: it may be a lazy one."""
-    return os.path.dirname(vars(module).get("__file__") or "")

@@ -4,6 +4,8 @@ import inspect
 import os
 import sys
 import types
+import warnings
+from functools import lru_cache
 from typing import Any
 
 from multigpu.checking.request import Request
@@ -18,6 +20,20 @@ class MissingFunction(Exception):
     """The learner's module does not have the function."""
 
 
+@lru_cache(maxsize=4)
+def compiled(source: str, path: str) -> types.CodeType | None:
+    """The code of a module, for the server: all workers that it forks have it then.
+
+    None where there is anything to say about it: the worker then says it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return compile(source, path, "exec", dont_inherit=True)
+        except Exception:
+            return None
+
+
 def load(request: Request) -> types.ModuleType:
     """Import the learner's module from its text.
 
@@ -29,7 +45,10 @@ def load(request: Request) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = request.path
     sys.modules[name] = module
-    exec(compile(request.source, request.path, "exec", dont_inherit=True), module.__dict__)
+    code = compiled(request.source, request.path)
+    if code is None:
+        code = compile(request.source, request.path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
     return module
 
 

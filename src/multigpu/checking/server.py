@@ -15,6 +15,7 @@ import sys
 import tempfile
 from typing import Any
 
+from multigpu.checking.loading import compiled
 from multigpu.checking.request import Request
 from multigpu.checking.worker import Worker
 from multigpu.ranks import family
@@ -41,11 +42,12 @@ def main(descriptor: int) -> None:
 def warm_up() -> None:
     """Import what workers need, so that none has to."""
     with warming_up():
-        import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
         import numpy.ctypeslib  # noqa: F401
         import safetensors.torch  # noqa: F401
         import torch.utils.serialization.config  # noqa: F401
 
+        import multigpu.checking.parcel
+        import multigpu.checking.specimens
         import multigpu.gpus.machine
         import multigpu.ranks.tracing  # noqa: F401
 
@@ -53,6 +55,7 @@ def warm_up() -> None:
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Run one worker, or one per rank, and report how it ended."""
     folder = tempfile.mkdtemp(prefix="multigpu-check-")
+    compiled(request.source, request.path)
     try:
         report, answers = lead(
             request.ranks or 1,
