@@ -109,7 +109,8 @@ def test_a_destination_flown_to_more_often_or_later_is_likelier():
     inputs = torch.tensor([[0, 0, *[NO_FLIGHT] * 26, 7, 7, 9, 8, 6, 6]])
     scores = model(inputs)[0]
     assert scores.topk(4).indices.tolist() == [6, 7, 8, 9]
-    assert (scores[50] == 0) and (scores[9] > 0)
+    assert scores[50] == 0
+    assert scores[9] > 0
 
 
 def test_a_byte_knows_nothing_of_the_bytes_after_it():
