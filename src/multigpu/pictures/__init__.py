@@ -15,6 +15,7 @@ from multigpu.pictures.flow import steps, traffic
 from multigpu.pictures.lanes import timeline
 from multigpu.pictures.movements import Step
 from multigpu.pictures.picture import Picture
+from multigpu.pictures.row_groups import row_groups
 from multigpu.pictures.slides import Slide, Slides
 from multigpu.pictures.star import star
 from multigpu.pictures.tables import Table
@@ -29,6 +30,7 @@ __all__ = [
     "holdings",
     "human_bytes",
     "memory",
+    "row_groups",
     "star",
     "steps",
     "timeline",
