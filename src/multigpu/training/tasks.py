@@ -108,7 +108,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             title="read a digit with 221 parameters: nothing to compute, so all is overhead",
             load=digits,
             model=TinyMLP,
-            defaults=DIGITS,
+            defaults=MappingProxyType({**DIGITS, "learning_rate": 1e-2}),
         ),
         "large": Task(
             title="read a digit with far too large a network: much to compute, little to send",
