@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 import torch
 
+# cuBLAS reads it at its first call: https://docs.nvidia.com/cuda/cublas, "reproducibility"
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
 
 def seed_rank(seed: int, rank: int) -> None:
     """Seed this rank's random numbers: dropout must differ from rank to rank.
@@ -32,8 +35,8 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
-    # cuBLAS reads it at its first call: https://docs.nvidia.com/cuda/cublas, "reproducibility"
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    workspace = os.environ.get(CUBLAS)
+    os.environ.setdefault(CUBLAS, ":4096:8")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True)
     try:
@@ -41,3 +44,5 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            del os.environ[CUBLAS]

@@ -1,6 +1,7 @@
 """What a training run promises beside its result: seeds, precision, buffers, when it ends."""
 
 import contextlib
+import os
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_bfloat16_computes_in_16_bits_and_keeps_weights_in_32(mode):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_deterministic_holds_during_training_and_not_after_it(fails):
-    seen = []
+    seen, environment = [], dict(os.environ)
 
     def loss_fn(scores, targets):
         seen.append(torch.are_deterministic_algorithms_enabled())
@@ -120,6 +121,7 @@ def test_deterministic_holds_during_training_and_not_after_it(fails):
         trainer.fit()
     assert set(seen) == {True}
     assert not torch.are_deterministic_algorithms_enabled()
+    assert os.environ == environment
 
 
 def test_all_ranks_stop_early_at_the_same_epoch():
