@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROWS_AT_A_TIME = 16_384  # that are decoded at once
-READ_BUFFER = 2**20  # bytes: a column of a row group is read through it, not in one piece
+ROWS_AT_A_TIME = 8_192  # that are decoded at once
+READ_BUFFER = 2**16  # bytes per column: a row group is read through it, not in one piece
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
