@@ -40,6 +40,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With ``--dist loadfile`` the files go first, the longest before the others.
+
+    Answers need nothing of each other: they go one by one, and last, so that all processes end
+    together.
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesThenAnswers(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            is_answer = nodeid.startswith("tests/mutants/")
+            return nodeid if is_answer else nodeid.partition("::")[0]
+
+    return FilesThenAnswers(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many answers got their verdict: here, because xdist's controller reads this file only."""
+    from .mutants import table
+
+    table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
+
+
 @cache
 def gpu_count() -> int:
     """How many real GPUs PyTorch sees; torch is imported only when a test asks."""

@@ -11,8 +11,6 @@ from multigpu.checking.places import find_course
 from multigpu.checking.verdicts import Verdict
 from multigpu.checking.warm import WarmServer
 
-from . import table
-
 COURSE = find_course(Path(__file__).resolve().parent)
 
 
@@ -35,7 +33,3 @@ def verdict_on(server: WarmServer, tmp_path: Path) -> Callable[..., Verdict]:
         return verdict
 
     return judge
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
