@@ -74,12 +74,13 @@ def docs_of_fields(config: type) -> dict[str, str]:
 
 def default_of(field: dataclasses.Field[Any], per_task: Mapping[str, Mapping[str, Any]]) -> str:
     """`` (default: 128; flights: 512)``; nothing where the field's own words say it."""
-    parts = [] if field.default is None else [f"default: {plain(field.default)}"]
-    parts += [
-        f"{task}: {plain(settings[field.name])}"
+    own = {
+        task: settings[field.name]
         for task, settings in per_task.items()
-        if field.name in settings
-    ]
+        if settings.get(field.name, field.default) != field.default
+    }
+    said = {} if field.default is None else {"default": field.default}
+    parts = [f"{name}: {plain(value)}" for name, value in {**said, **own}.items()]
     return f" ({'; '.join(parts)})" if parts else ""
 
 

@@ -87,6 +87,6 @@ def refuse_other_modes(mode: str, where: str) -> None:
     """Raise ValueError where no exercise takes the place of what `mode` uses."""
     if mode not in FILES:
         raise ValueError(
-            f"mode={mode!r} uses nothing of {where}: choose dp (data_parallel.py) or, started "
-            "with torchrun, ddp (distributed_data_parallel.py)."
+            f"mode={mode!r} uses nothing of {where}: choose dp, for example with gpus=2 "
+            "(data_parallel.py), or, started with torchrun, ddp (distributed_data_parallel.py)."
         )
