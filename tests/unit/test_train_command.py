@@ -244,12 +244,12 @@ def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(
     assert "step 8 of 8" in printed
 
 
-def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Two processes of ``multigpu train`` on the CPU."""
+def torchrun(*arguments: str, gpus: bool = False) -> subprocess.CompletedProcess[str]:
+    """Two processes of ``multigpu train``, on the CPU unless `gpus`."""
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
          "-m", "multigpu", "train", *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | ({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -268,6 +268,22 @@ def test_two_ranks_of_torchrun_train_what_one_process_does(
     two, one = (torch.load(tmp_path / run / "latest.pt")["model"] for run in ("ddp", "one"))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-4)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("own", [(), ("--with", "solutions")])
+def test_two_ranks_train_on_real_gpus_with_nccl(own: tuple[str, ...]) -> None:
+    done = torchrun("--data", "digits", "--max-steps", "30", *own, gpus=True)
+    assert done.returncode == 0, done.stderr
+    assert "ddp on 2 ranks (nccl on 2 GPUs)" in done.stdout
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("own", [(), ("--with", "solutions")])
+def test_dp_trains_on_real_gpus(command: Command, own: tuple[str, ...]) -> None:
+    code, printed, said = command("--data", "digits", "--mode", "dp", "--gpus", "2", *own, *QUICK)
+    assert code == 0, said
+    assert "dp on 2 GPUs of one process" in printed
 
 
 def write(folder: Path, source: str) -> None:
