@@ -11,6 +11,7 @@ records (anything with the right attributes), so they can draw your own runs too
 
 from multigpu.pictures.bars import memory
 from multigpu.pictures.blocks import holdings
+from multigpu.pictures.curves import curves
 from multigpu.pictures.flow import steps, traffic
 from multigpu.pictures.lanes import timeline
 from multigpu.pictures.movements import Step
@@ -27,6 +28,7 @@ __all__ = [
     "Slides",
     "Step",
     "Table",
+    "curves",
     "holdings",
     "human_bytes",
     "memory",

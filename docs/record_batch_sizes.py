@@ -1,0 +1,91 @@
+"""Record what lesson 9 shows of batch sizes and learning rates: recall@10 and NDCG@10 on flights.
+
+    python docs/record_batch_sizes.py     writes docs/reference/batch_sizes/flights.csv
+
+The model of the task `flights` is trained for one epoch with each batch size, optimizer, rule for
+the learning rate and seed, from the same first weights. Only the batch and the rate differ: warm-up
+is a tenth of the steps, then a cosine to 0. About five minutes of one core. The page shows what is
+stored. One process does it all: DDP on several ranks trains the same from the same global batch.
+"""
+
+import csv
+import os
+import platform
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multigpu.training.schedule import scaled_learning_rate
+from multigpu.training.tasks import TASKS
+from multigpu.training.trainer import Trainer
+
+TARGET = Path(__file__).resolve().parent / "reference" / "batch_sizes" / "flights.csv"
+BASE = 512  # where the learning rates below were found
+RATES = {"adamw": 0.003, "sgd": 0.3}
+SIZES = (128, 512, 2048, 8192)
+RULES = ("none", "sqrt", "linear")
+SEEDS = (0, 1)
+FIGURES = {"recall@10": "eval_recall@10", "ndcg@10": "eval_ndcg@10", "loss": "eval_loss"}
+
+
+def settings() -> Iterator[dict[str, Any]]:
+    """Every run. At the base batch size all rules are one."""
+    for seed in SEEDS:
+        for optimizer, rate in RATES.items():
+            for size in SIZES:
+                for rule in RULES if size != BASE else RULES[:1]:
+                    yield {
+                        "seed": seed,
+                        "optimizer": optimizer,
+                        "learning_rate": rate,
+                        "batch_size": size,
+                        "lr_scaling": rule,
+                    }
+
+
+def train(split: Any, chosen: dict[str, Any]) -> dict[str, Any]:
+    """One run: its settings and what it reached on the test rows."""
+    task = TASKS["flights"]
+    steps = -(-len(split.train) // chosen["batch_size"])
+    config = task.config(**chosen, base_batch_size=BASE, epochs=1, warmup_steps=steps // 10)
+    torch.manual_seed(chosen["seed"])
+    trainer = Trainer(task.model(), config, split.train, split.test, metrics=task.metrics)
+    reached = trainer.fit().last
+    return {
+        **chosen,
+        "learning_rate": f"{scaled_learning_rate(config):g}",
+        "steps": reached["step"],
+        **{name: f"{reached[column]:.4f}" for name, column in FIGURES.items()},
+    }
+
+
+def machine() -> str:
+    """Date, machine and versions, for the head of the record."""
+    return (
+        f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, torch {torch.__version__}, one process on the CPU"
+    )
+
+
+def main() -> None:
+    """Train all, and write a line as soon as a run has ended."""
+    split = TASKS["flights"].load()
+    TARGET.parent.mkdir(exist_ok=True)
+    with TARGET.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# {machine()}; 1 epoch, base batch size {BASE}\n")
+        writer = None
+        for chosen in settings():
+            row = train(split, chosen)
+            if writer is None:
+                writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+            print(*row.values(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
