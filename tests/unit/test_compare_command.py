@@ -98,6 +98,19 @@ def test_wrong_usage_is_explained_on_standard_error(capsys, arguments, said):
     assert out == ""
 
 
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(asked, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert main(["compare", "--data", "tiny", "--output", str(tmp_path / "file" / "new")]) == 2
+    assert "file" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_torchrun_is_not_needed(asked, capsys, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert main(["compare", "--data", "tiny"]) == 2
+    assert "without torchrun" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--gpus", "--steps"])
 def test_words_in_place_of_numbers_are_refused(capsys, option):
     with pytest.raises(SystemExit) as ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,12 @@ def run(options: argparse.Namespace) -> int:
     from multigpu.ranks import RankError
     from multigpu.scaling import compare, workload_of
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        print("compare starts its ranks itself: run it without torchrun", file=sys.stderr)
+        return 2
     try:
+        if options.output:  # before minutes are spent
+            options.output.mkdir(parents=True, exist_ok=True)
         compared = compare(
             workload_of(options.data, batch_size=options.batch_size),
             modes=options.modes,
@@ -62,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
             threads=options.threads,
             tell=teller(),
         )
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     except RankError as error:
@@ -84,7 +90,6 @@ def keep(compared: Comparison, folder: Path) -> list[Path]:
     """Write the CSV and the figure; their names carry what was trained and the date."""
     from multigpu.scaling import write_csv
 
-    folder.mkdir(parents=True, exist_ok=True)
     stem = f"compare-{compared.settings.work}-{compared.settings.date}"
     csv, svg = folder / f"{stem}.csv", folder / f"{stem}.svg"
     write_csv(compared, csv)

@@ -5,9 +5,9 @@
     compared.table()      # in a notebook; print it in a terminal
     compared.picture()
 
-Begin to read in comparing.py (the run), then measuring.py (what each process does) and results.py
-(what is made of it). speed_up.py and traffic.py are formulas; published.toml holds other people's
-numbers.
+Begin to read in comparing.py, then runs.py (the processes), measuring.py (what each of them does)
+and results.py (what is made of it). speed_up.py and traffic.py are formulas; published.toml holds
+other people's numbers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -39,11 +39,11 @@ class Machine:
 
     def where(self, candidate: Candidate) -> str:
         """On what a candidate runs on this machine, in the words of the figure."""
+        if candidate.mode == "single":
+            return self.named(1) if self.gpus else f"one process on the CPU ({self._cores})"
         if candidate.mode == "dp":
             return self._where_dp(candidate.gpus)
-        if candidate.mode == "ddp":
-            return self._where_ddp(candidate.gpus)
-        return self.named(1) if self.gpus else f"one process on the CPU ({self._cores})"
+        return self._where_ranks(candidate.ranks)
 
     def _where_dp(self, gpus: int) -> str:
         if len(self.gpus) >= gpus:
@@ -51,7 +51,7 @@ class Machine:
         carrier = self.named(1) if self.gpus else f"one CPU, {self._cores}"
         return f"{count_of(gpus, 'virtual GPU')} ({carrier})"
 
-    def _where_ddp(self, ranks: int) -> str:
+    def _where_ranks(self, ranks: int) -> str:
         if len(self.gpus) >= ranks:
             return f"{self.named(ranks)} (nccl)"
         if self.gpus:

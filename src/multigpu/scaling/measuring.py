@@ -20,7 +20,7 @@ from torch import distributed as dist
 from multigpu.gpus import current_machine, virtual_gpus
 from multigpu.gpus.machine import VirtualMachine
 from multigpu.ranks.memory import limited_memory
-from multigpu.scaling.plan import Candidate
+from multigpu.scaling.plan import ONE_PROCESS, Candidate
 from multigpu.scaling.stopwatch import Stopwatch
 from multigpu.scaling.workload import Workload
 from multigpu.training.trainer import Trainer
@@ -104,7 +104,7 @@ def evaluation_in(row: dict[str, float]) -> dict[str, float]:
 @contextlib.contextmanager
 def prepared(candidate: Candidate) -> Iterator[None]:
     """This process as the candidate needs it: alone for single and dp; for dp, with its GPUs."""
-    if candidate.mode == "ddp":
+    if candidate.mode not in ONE_PROCESS:
         yield
         return
     dist.destroy_process_group()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MODES = ("single", "dp", "ddp")
+ONE_PROCESS = ("single", "dp")  # every other mode has a rank for each GPU
 MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process
 
 
@@ -23,7 +24,7 @@ class Candidate:
     @property
     def ranks(self) -> int:
         """How many processes it needs."""
-        return self.gpus if self.mode == "ddp" else 1
+        return 1 if self.mode in ONE_PROCESS else self.gpus
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,9 @@ class Stopwatch:
         return (end - begin) / self.steps
 
     def note(self, *, settled: bool) -> None:
-        """Note the time. `settled`: not before the GPUs have done all that they were given."""
+        """Note the time. `settled`: not before the GPU has done all that it was given."""
         if settled and torch.cuda.is_available():
-            for index in range(torch.cuda.device_count()):
-                torch.cuda.synchronize(index)
+            torch.cuda.synchronize()  # of this process; under dp GPU 0 waits for the others itself
         self.moments.append(time.monotonic())
 
 

@@ -26,7 +26,7 @@ class Workload:
     `model` is the model itself or a function that makes it; it is called once, and every run
     trains a copy, so all begin with the same weights. `config` gives batch size, optimizer,
     learning rate, precision and seed; a comparison makes a few steps with a constant learning rate,
-    so its mode, epochs, schedule and folder are not used.
+    so its mode, epochs, schedule, folder and workers are not used.
     """
 
     name: str
