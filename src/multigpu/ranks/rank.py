@@ -142,11 +142,12 @@ def to_bytes(result: Any) -> bytes:
 def pickled(value: Any, *, what: str, hint: str) -> bytes:
     """``value`` as bytes, code of notebook cells included.  Raises TypeError."""
     import cloudpickle
-    import torch
+
+    torch = sys.modules.get("torch")  # where it is not imported there are no tensors
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, torch.Tensor) and (obj.is_cuda or is_small_view(obj)):
+            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or is_small_view(obj)):
                 return on_the_cpu(obj).__reduce_ex__(pickle_protocol)
             if is_special_module(obj):
                 return importlib.import_module, (obj.__name__,)
