@@ -68,6 +68,11 @@ def test_more_gpus_have_a_larger_share_of_communication(printed):
     assert all(int(two) < int(eight) for two, eight in shares)
 
 
+def test_the_formula_stands_beside_the_measured_step(printed):
+    assert "1,488,936 bytes in" in printed("formula")
+    assert re.search(r"predicted [\d.]+ ms a step, measured [\d.]+ ms", printed("formula"))
+
+
 def test_published_numbers_stand_with_their_remark(printed):
     assert "Not like for like" in printed("published")
     assert "XLNet-MLM: dp" in printed("published")

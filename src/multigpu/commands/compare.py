@@ -107,12 +107,12 @@ def show_json(compared: Comparison) -> None:
 
 def show(compared: Comparison, kept: list[Path]) -> None:
     """The table, whether all trained alike, what was left out, and the picture in letters."""
-    from multigpu.scaling.showing import agreement_of, narrow, rounds_of, table_of
+    from multigpu.scaling.showing import agreement_of, rounds_of
 
     out = console()
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
-    out.print(rich_table(narrow(table_of(compared))))
+    out.print(rich_table(compared.table()))
     out.print(f"{compared.machine}; {rounds_of(compared)}.", style="dim")
     out.print(agreement_of(compared))
     for left in compared.left_out:

@@ -65,11 +65,14 @@ class Comparison:
     rows: tuple[Row, ...]
     left_out: tuple[LeftOut, ...] = field(default=())
 
-    def table(self) -> Table:
-        """All rows as a table: a notebook shows it, and `print` writes it in letters."""
-        from multigpu.scaling.showing import table_of
+    def table(self, *, full: bool = False) -> Table:
+        """All rows as a table: a notebook shows it, and `print` writes it in letters.
 
-        return table_of(self)
+        `full`: with all columns, for which a terminal of 80 characters has no room.
+        """
+        from multigpu.scaling.showing import narrow, table_of
+
+        return table_of(self) if full else narrow(table_of(self))
 
     def picture(self, *, published: bool = True) -> Picture:
         """All rows as bars of time, with what others have published below."""

@@ -13,7 +13,7 @@ NUMBERS = frozenset(
     {"step", "spread", "rows/s", "speed-up", "efficiency", "rows per GPU", "memory"}
     | {"all-reduce"}
 )
-WIDE = ("ran on", "rows per GPU", "efficiency")  # columns that a terminal has no room for
+WIDE = ("ran on", "rows per GPU", "efficiency")  # for these a terminal has no room
 
 
 def table_of(comparison: Comparison) -> Table:
