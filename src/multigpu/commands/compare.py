@@ -79,10 +79,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def teller() -> Callable[[str], None]:
+def teller() -> Callable[[str], None] | None:
     """Says on standard error what is being measured, in a terminal only."""
     if not sys.stderr.isatty():
-        return lambda text: None
+        return None
     return lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 

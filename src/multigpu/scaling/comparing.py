@@ -32,7 +32,7 @@ def compare(
     repeats: int = 5,
     threads: int | None = None,
     count: bool = True,
-    tell: Tell = lambda text: None,
+    tell: Tell | None = None,
 ) -> Comparison:
     """Measure every mode on every number of GPUs, `repeats` times in turn.
 
@@ -44,6 +44,7 @@ def compare(
     """
     plan = plan_of(modes, gpus, batch_size=workload.config.batch_size)
     refuse_numbers(workload, steps=steps, warmup=warmup, repeats=repeats, threads=threads)
+    tell = tell or (lambda text: None)
     machine = Machine.here()
     most = max(candidate.gpus for candidate in plan.candidates)
     threads = threads or max(1, machine.cores // most)

@@ -17,10 +17,10 @@ from multigpu.scaling.results import Comparison, Row, Settings
 FIGURE = "final "  # before the name of an evaluation's figure
 
 
-def write_csv(comparison: Comparison, path: Path) -> None:
+def write_csv(comparison: Comparison, path: str | Path) -> None:
     """Write one line per row of the comparison. An existing file is replaced."""
     lines = [line_of(comparison, row) for row in comparison.rows]
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)

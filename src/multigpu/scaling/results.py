@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The figure that is shown beside the time: a metric where there is one, else the loss."""
+        """The figure that is shown beside the time, a metric where there is one, else the loss."""
         names = [name for row in self.rows for name in row.figures if name != "loss"]
         return next(iter(names), "loss")
 
@@ -133,5 +133,5 @@ class Comparison:
 
     @property
     def trained_alike(self) -> bool:
-        """Whether all rows ended with the same loss, but for rounding: only then compare times."""
+        """Whether all rows ended with the same loss, but for rounding. Only then compare times."""
         return self.largest_difference < SAME
