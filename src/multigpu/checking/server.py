@@ -17,6 +17,7 @@ from typing import Any
 
 from multigpu.checking.loading import compiled
 from multigpu.checking.request import Request
+from multigpu.checking.tracing import forbidden_code
 from multigpu.checking.worker import Worker
 from multigpu.ranks import family
 from multigpu.ranks.frames import Closed, receive, send
@@ -55,7 +56,8 @@ def warm_up() -> None:
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Run one worker, or one per rank, and report how it ended."""
     folder = tempfile.mkdtemp(prefix="multigpu-check-")
-    compiled(request.source, request.path)
+    compiled(request.source, request.path)  # once, for all workers, and so the next
+    forbidden_code(request.refused)
     try:
         report, answers = lead(
             request.ranks or 1,

@@ -35,8 +35,6 @@ class Worker:
 
     def __call__(self, number: int, say: Say) -> None:
         """Everything from the drive's arrival to the answer's departure."""
-        import torch
-
         own = os.path.join(self.folder, str(number))
         os.mkdir(own)
         os.chdir(own)
@@ -48,9 +46,19 @@ class Worker:
         listening = Listening(say)
         joined = group(self.request, number, store, listening)
         with joined if ranks else machine(self.request) as place:
-            torch.manual_seed(number)  # ranks that are to start equal have to be made so
-            random.seed(number)  # Python seeds it anew in every forked process
+            seed(number, everywhere=self.request.backing != "cpu" or not ranks)
             run(self.request, self.payload, place, listening)
+
+
+def seed(number: int, *, everywhere: bool) -> None:
+    """Random numbers of this worker: ranks that are to start equal have to be made so."""
+    import torch
+
+    if everywhere:
+        torch.manual_seed(number)
+    else:  # without a word to every kind of device that there could be
+        torch.default_generator.manual_seed(number)
+    random.seed(number)  # Python seeds it anew in every forked process
 
 
 def data_now() -> int:

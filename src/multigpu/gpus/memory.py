@@ -15,6 +15,7 @@ from dataclasses import dataclass
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}IB": 1024**_power, f"{_letter}B": 1000**_power}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class MemoryMeter:
 def parse_bytes(size: int | str) -> int:
     """Bytes of "8 GiB", "512MB" or a plain number. Raises ValueError for anything else."""
     if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+        match = _SIZE.fullmatch(size)
         if match is None or match[2].upper() not in _UNITS:
             raise ValueError(f'memory={size!r}: write it like "8 GiB" or "512 MiB", or as bytes')
         count = int(float(match[1]) * _UNITS[match[2].upper()])
