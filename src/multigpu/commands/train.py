@@ -11,9 +11,12 @@ in training/tasks.py; what is printed stands in train_report.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,16 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train and report.  Returns the exit code: 2 for what cannot work, 130 after Ctrl-C."""
     job = None
-    try:
+    with notes():
         try:
-            job = prepared(options)
-        except (ValueError, OSError) as error:
-            return refused(error)
-        return trained(job)
-    except KeyboardInterrupt:
-        if job is not None:
-            job.report.stopped()
-        return 130
+            try:
+                job = prepared(options)
+            except (ValueError, OSError) as error:
+                return refused(error)
+            return trained(job)
+        except KeyboardInterrupt:
+            if job is not None:
+                job.report.stopped()
+            return 130
 
 
 def trained(job: Job) -> int:
@@ -145,6 +149,24 @@ def folder_of(name: str) -> Path:
 
         return find_course(Path.cwd()).root / name
     return Path(name)
+
+
+@contextlib.contextmanager
+def notes() -> Iterator[None]:
+    """Show the package's own warnings as one line, without the line of code that they are from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(
+            message: Warning | str, category: type[Warning], filename: str, *more: Any
+        ) -> None:
+            if category is UserWarning and "multigpu" in Path(filename).parts:
+                print(f"note: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, *more)
+
+        warnings.showwarning = shown  # type: ignore[assignment]
+        yield
 
 
 def refused(error: Exception) -> int:
