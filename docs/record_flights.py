@@ -1,0 +1,72 @@
+"""Record what lesson 9 shows of the flights: simple rules, the model, one process and two ranks.
+
+    python docs/record_flights.py     writes docs/reference/flights/trained.csv
+
+The task `flights` is trained in full with its own settings, once in one process and once with DDP
+on two ranks, from the same first weights. Then the same with a ReLU in the hidden layer, which does
+not keep the two together. Two minutes on two cores. The page shows what is stored.
+"""
+
+import csv
+import os
+import platform
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from multigpu import run_ranks
+from multigpu.data import flight_baselines
+from multigpu.training.tasks import TASKS
+from multigpu.training.trainer import Trainer
+
+TARGET = Path(__file__).resolve().parent / "reference" / "flights" / "trained.csv"
+FIGURES = ("recall@10", "ndcg@10", "loss")
+
+
+def train(hidden: str) -> tuple[str, float, dict[str, float]]:
+    """Train in full with `hidden` units; on what it ran, the seconds, the figures at the end."""
+    began = time.perf_counter()
+    task = TASKS["flights"]
+    train_rows, test_rows = task.load()
+    torch.manual_seed(0)  # the same first weights
+    model = task.model()
+    model.perceptron[1] = getattr(nn, hidden)()
+    config = task.config(progress=False)
+    trainer = Trainer(model, config, train_rows, test_rows, metrics=task.metrics)
+    reached = trainer.fit().last
+    where = f"{hidden}: {trainer.strategy.mode} on {trainer.strategy.where()}"
+    figures = {name: reached[f"eval_{name}"] for name in FIGURES}
+    return where, time.perf_counter() - began, figures
+
+
+def machine() -> str:
+    """Date, machine and versions, for the head of the record."""
+    return (
+        f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def main() -> None:
+    """Write the rules' rows, then a row for each way of training."""
+    torch.set_num_threads(1)  # like a rank
+    runs = []
+    for hidden in ("Tanh", "ReLU"):
+        ranks = run_ranks(train, 2, hidden, trace=False, show=False, timeout=None)
+        runs += [train(hidden), ranks[0]]
+    TARGET.parent.mkdir(exist_ok=True)
+    with TARGET.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# {machine()}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("what", "seconds", *FIGURES))
+        for rule, reached in flight_baselines().items():
+            writer.writerow((rule, "", *(f"{reached[n]:.6f}" for n in FIGURES[:2]), ""))
+        for where, seconds, reached in runs:
+            writer.writerow((where, f"{seconds:.0f}", *(f"{reached[n]:.6f}" for n in FIGURES)))
+
+
+if __name__ == "__main__":
+    main()

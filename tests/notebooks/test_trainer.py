@@ -1,0 +1,107 @@
+"""The notebook of lesson 9 shows what its text says."""
+
+import re
+
+import pytest
+
+NOTEBOOK = "trainer"
+EXERCISES = {"metric": "global_mean", "own": "BucketedDDP"}
+
+
+@pytest.mark.parametrize(("cell", "exercise"), EXERCISES.items())
+def test_each_exercise_says_whose_it_is(printed, cell, exercise):
+    said = re.findall(r"^(\w+): (?:yours|the reference(?: \(.+\))?)$", printed(cell), re.MULTILINE)
+    assert said == [exercise]
+
+
+def test_an_aircraft_and_its_next_destination_are_shown(printed):
+    lines = printed("data").splitlines()
+    assert len(lines) == 4
+    assert all(re.fullmatch(r"at \w{3}, lately( \w{3})+:  next \w{3}", line) for line in lines[:3])
+    assert lines[3] == "274,376 rows to train on, 54,145 to test on"
+
+
+def test_the_rules_reach_what_is_known_of_them(printed):
+    found = dict(re.findall(r"^(\S.*?) +recall@10 ([\d.]+)", printed("rules"), re.MULTILINE))
+    assert (found["popular"], found["markov"], found["own"]) == ("0.422", "0.667", "0.771")
+
+
+def test_little_training_is_enough_to_beat_the_rules(printed):
+    recall = float(re.search(r"one process, rank 0, rank 1: ([\d.]+)", printed("starts"))[1])
+    assert recall > 0.779
+
+
+def test_the_mode_came_from_the_start_and_the_recall_is_one(printed):
+    threads, ranks, recalls = printed("starts").splitlines()
+    assert threads.startswith("dp on 2 ")
+    assert ranks.startswith("ddp on 2 ranks")
+    found = [float(number) for number in re.findall(r"0\.\d+", recalls)]
+    assert len(found) == 3
+    assert max(found) - min(found) < 1e-4
+
+
+def test_a_global_batch_has_the_same_steps_on_all_ranks(printed):
+    lines = printed("shares").splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "ddp on 1 rank",
+        "ddp on 2 ranks",
+        "ddp on 4 ranks",
+    ]
+    assert "512 = 2 ranks × 256 rows" in lines[1]
+    assert "512 = 4 ranks × 128 rows" in lines[2]
+    assert len({line.rpartition(", ")[2] for line in lines}) == 1
+
+
+def test_what_is_refused_says_what_to_do(printed):
+    assert "wrapped in DataParallel already" in printed("refused")
+    assert "510 or 513" in printed("refused")
+
+
+def test_each_rule_has_its_learning_rate(printed):
+    found = re.findall(
+        r"batch +(\d+), (\w+) +→ rate ([\d.]+): +recall@10 ([\d.]+)", printed("rates")
+    )
+    assert [(size, rule, rate) for size, rule, rate, _ in found] == [
+        ("512", "none", "0.0030"),
+        ("4096", "none", "0.0030"),
+        ("4096", "sqrt", "0.0085"),
+        ("4096", "linear", "0.0240"),
+    ]
+    recalls = [float(recall) for *_, recall in found]
+    assert recalls[0] == max(recalls)  # the answer says that none may reach the small batch
+
+
+def test_the_global_mean_is_not_the_mean_of_means(printed):
+    assert re.search(r"mean of them: +0\.583", printed("metric"))
+    assert re.search(r"global mean: +0\.600 0\.600", printed("metric"))
+
+
+def test_a_killed_run_ends_with_the_same_bits(printed):
+    assert "rank 1 was killed by SIGKILL" in printed("killed")
+    assert "the checkpoint is of step 35" in printed("killed")
+    assert "the same bits: True" in printed("killed")
+
+
+def test_the_checkpoint_holds_more_than_weights(printed):
+    names = {line.split()[0] for line in printed("inside").splitlines()}
+    assert {"model", "optimizer", "schedule", "step_in_epoch", "ranks", "early_stopping"} <= names
+
+
+def test_all_ranks_stop_after_the_same_epoch(printed):
+    ranks = re.findall(r"rank \d: (\d+) epochs, losses (.*)", printed("stop"))
+    assert len(ranks) == 2
+    assert ranks[0] == ranks[1]
+    assert int(ranks[0][0]) < 30
+
+
+def test_an_own_ddp_trains_the_same(printed):
+    assert "distributed_data_parallel.py" in printed("own")
+    mine, pytorchs = re.search(
+        r"recall@10 ([\d.]+), with PyTorch's ([\d.]+)", printed("own")
+    ).groups()
+    assert float(mine) == pytest.approx(float(pytorchs), abs=1e-4)
+
+
+def test_the_check_in_the_notebook_says_how_it_ended(printed):
+    said = r"distributed_data_parallel\.global_mean: (passed|not passed yet)$"
+    assert re.search(said, printed("your-turn").strip())
