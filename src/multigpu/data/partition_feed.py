@@ -107,7 +107,7 @@ class PartitionFeed:
         parts = ""
         if needs_repartitioning(self.source.sizes, self.world_size):
             parts = ", cut into ranges of rows because there are fewer than ranks"
-        lines = [f"{self.source.path}: {self.num_rows:,} rows in {groups} row groups{parts}"]
+        lines = [f"{self.source.path.name}: {self.num_rows:,} rows in {groups} row groups{parts}"]
         mean = self.num_rows / self.world_size
         for rank, (rows, pieces) in enumerate(zip(loads, plan, strict=True)):
             lines.append(
