@@ -114,6 +114,8 @@ def show(compared: Comparison, kept: list[Path]) -> None:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     out.print(rich_table(compared.table()))
     out.print(f"{compared.machine}; {rounds_of(compared)}.", style="dim")
+    if compared.busy:
+        out.print("The machine was busy: trust the speed-ups more than the times.", style="yellow")
     out.print(agreement_of(compared))
     for left in compared.left_out:
         out.print(f"Left out: {left}.")

@@ -23,6 +23,7 @@ BARS = 312.0  # where bars end, and their numbers begin
 COMPACT_ROW, COMPACT_LEFT = 20.0, 150.0
 SQUARE = 8.0
 MOST_SQUARES = 8
+WHISKERS = 1.3  # they may go this much further than the longest bar; cut off there, without an end
 TEXT_BAR, TEXT_WIDTH = 28, 76  # characters
 SIZE = 11.0  # of small text
 
@@ -71,8 +72,10 @@ class Group:
 
     @property
     def full(self) -> float:
-        """Seconds of a bar that fills the width."""
-        return max([bar.reach for bar in self.bars] + [self.against or 0.0], default=0.0) or 1.0
+        """Seconds of a bar that fills the width; one whisker alone does not squeeze the bars."""
+        longest = max([bar.seconds for bar in self.bars] + [self.against or 0.0])
+        most = max((bar.reach for bar in self.bars), default=0.0)
+        return min(max(longest, most), WHISKERS * longest) or 1.0
 
 
 def durations(groups: Iterable[Group], *, title: str, line_at: str = "one GPU") -> Picture:
@@ -176,8 +179,8 @@ def _squares(devices: int, y: float) -> str:
 
 def _whisker(low: float, high: float, y: float) -> str:
     style = {"stroke": "var(--ink)", "stroke_width": 1.5}
-    ends = (line(x, y - 3, x, y + 3, **style) for x in (low, high))
-    return line(low, y, high, y, **style) + "".join(ends)
+    ends = (line(x, y - 3, x, y + 3, **style) for x in (low, high) if x <= BARS + 0.5)
+    return line(low, y, min(high, BARS), y, **style) + "".join(ends)
 
 
 def _text_lines(group: Group) -> Iterable[str]:

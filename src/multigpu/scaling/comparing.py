@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from multigpu.scaling.machine import Machine
+from multigpu.scaling.machine import Machine, load_here
 from multigpu.scaling.measuring import Sample
 from multigpu.scaling.plan import MODES, Candidate, Plan, in_turn, plan_of
 from multigpu.scaling.results import Comparison, Row, Settings
@@ -48,6 +48,7 @@ def compare(
     machine = Machine.here()
     most = max(candidate.gpus for candidate in plan.candidates)
     threads = threads or max(1, machine.cores // most)
+    load = load_here()
     runs = Runs(workload.ready(), steps, warmup, threads)
     samples = take_turns(runs, plan, repeats=repeats, tell=tell)
     settings = Settings(
@@ -58,6 +59,7 @@ def compare(
         warmup=warmup,
         seed=workload.config.seed,
         threads=threads,
+        load=load,
     )
     rows = []
     for candidate, rounds in samples.items():

@@ -92,6 +92,11 @@ def cores_here() -> int:
     return os.cpu_count() or 1
 
 
+def load_here() -> float | None:
+    """How many processes ran or waited for a core in the last minute, where the system tells."""
+    return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+
+
 def count_of(number: int, one: str, many: str = "") -> str:
     """`1 core`, `2 cores`."""
     return f"{number} {one if number == 1 else many or one + 's'}"

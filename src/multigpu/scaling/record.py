@@ -53,6 +53,7 @@ def line_of(comparison: Comparison, row: Row) -> dict[str, Any]:
         "warm-up steps": settings.warmup,
         "seed": settings.seed,
         "threads": settings.threads,
+        "load before": "" if settings.load is None else f"{settings.load:.1f}",
         "processor": machine.processor,
         "cores": machine.cores,
         "real GPUs": "; ".join(machine.gpus),
@@ -112,6 +113,7 @@ def settings_of(line: dict[str, str]) -> Settings:
         warmup=int(line["warm-up steps"]),
         seed=int(line["seed"]),
         threads=int(line["threads"]),
+        load=float(line["load before"]) if line["load before"] else None,
     )
 
 

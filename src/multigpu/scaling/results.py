@@ -54,6 +54,7 @@ class Settings:
     warmup: int  # steps before them
     seed: int
     threads: int  # of each GPU that the CPU plays, and of each process on real ones
+    load: float | None = None  # processes that were running or waiting for a core before it began
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,11 @@ class Comparison:
     def rows_per_gpu(self, row: Row) -> int:
         """The local batch."""
         return self.settings.batch_size // row.candidate.gpus
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs had the machine's cores when the measuring began."""
+        return (self.settings.load or 0.0) > self.machine.cores
 
     @property
     def metric(self) -> str:

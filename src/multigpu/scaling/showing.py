@@ -74,10 +74,13 @@ def title_of(comparison: Comparison) -> str:
 
 
 def rounds_of(comparison: Comparison) -> str:
-    """How often it was measured, and with how many threads."""
+    """How often it was measured, with how many threads, and whether the machine was busy."""
     rounds = count_of(len(comparison.rows[0].rounds), "round")
     threads = count_of(comparison.settings.threads, "thread")
-    return f"median of {rounds} in turn, {threads} per GPU"
+    busy = ""
+    if comparison.busy:
+        busy = f"; busy with other work (load {comparison.settings.load:.0f} before it began)"
+    return f"median of {rounds} in turn, {threads} per GPU{busy}"
 
 
 def agreement_of(comparison: Comparison) -> str:

@@ -12,7 +12,7 @@ from multigpu.scaling.results import Comparison, Row, Settings
 from multigpu.scaling.showing import agreement_of
 
 MACHINE = Machine("AMD, so to speak; 1", 2, ("NVIDIA A", "NVIDIA B"), "Linux", "3.11", "2.13.0")
-SETTINGS = Settings("flights", "2026-11-21", 128, steps=20, warmup=5, seed=7, threads=1)
+SETTINGS = Settings("flights", "2026-11-21", 128, steps=20, warmup=5, seed=7, threads=1, load=0.5)
 
 
 def row(mode, gpus, rounds, *, loss=1.0, **more):
@@ -42,6 +42,12 @@ def test_without_single_there_is_no_speed_up():
     assert alone.efficiency(DDP) is None
     assert "–" in alone.table().text()
     assert alone.picture().text()
+
+
+def test_a_busy_machine_is_said_in_the_picture():
+    busy = Comparison(dataclasses.replace(SETTINGS, load=9.0), MACHINE, BOTH.rows)
+    assert "load 9" in " ".join(busy.picture().text().split())
+    assert "load" not in BOTH.picture().text()
 
 
 def test_rows_per_second_count_the_global_batch():
