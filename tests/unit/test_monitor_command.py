@@ -200,6 +200,8 @@ def test_without_processes_it_says_so():
 
 def test_once_prints_one_table_and_ends(capsys, monkeypatch):
     monkeypatch.setattr(Device, "all", classmethod(lambda cls: []))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
     assert main(["monitor", "--once"]) == 0
     printed = capsys.readouterr()
     assert printed.out.count("No NVIDIA GPU here: processes only.") == 1

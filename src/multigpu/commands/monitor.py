@@ -82,13 +82,14 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.reconfigure(errors="replace")  # rather a "?" than no table
     out, lookout = console(), Lookout(course_root())
     look(lookout)  # CPU time is measured from one look to the next
-    if options.json or options.once or not out.is_terminal:
+    watched = sys.stdout.isatty()  # rich takes a pipe for a terminal where FORCE_COLOR is set
+    if options.json or options.once or not watched:
         time.sleep(FIRST_LOOK)
         now = look(lookout)
         if options.json:
             print(now.as_json())
         else:
-            if not out.is_terminal:
+            if not watched:
                 out.width = PIPED
             out.print(now.shown(out))
         return 0
