@@ -9,6 +9,7 @@ from torch import distributed as dist
 
 from multigpu.ranks.backend import Backend, choose_backend, rank_device
 from multigpu.training.launch import Launch
+from multigpu.training.meeting import meeting_store
 
 
 def join_group(launch: Launch, asked: str | None) -> Backend:
@@ -23,7 +24,8 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
     device = rank_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)  # NCCL and bare .cuda() use the current device
-    dist.init_process_group(backend.name)
+    store, rank, world_size = meeting_store()
+    dist.init_process_group(backend.name, store=store, rank=rank, world_size=world_size)
     atexit.register(leave_group)
     return backend
 

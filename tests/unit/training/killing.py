@@ -1,0 +1,302 @@
+"""Training runs that are killed at random moments, started again until they are done, and compared.
+
+    python tests/unit/training/killing.py --case single ddp --kills 60
+
+starts a training run, kills it with SIGKILL (one rank of it, or all), starts it again, and so on;
+then it compares the last checkpoint, the best one and the history with those of the same run left
+alone, bit for bit, and prints a JSON summary. test_resume.py does the same with few kills.
+
+Each start is a fork of this process, which has imported everything and computed nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas  # noqa: F401 - these three are imported once, before the forks
+import torch
+import torch._dynamo  # by the optimizers
+import torchmetrics  # noqa: F401
+from torch import distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from multigpu import virtual_gpus
+from multigpu.data import PartitionedFile
+from multigpu.training import TrainConfig, Trainer
+
+ROWS, COLUMNS, CLASSES = 250, 12, 4
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk's fsync would take longer,
+FSYNC = 0.003  # and here takes as many seconds, so that kills strike within it, too
+TIMES = (
+    "seconds",
+    "rows_per_second",
+    "gpu0_gib",
+    "gpu1_gib",
+    "saved",
+)  # all else is the same in a run left alone
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and on how many ranks."""
+
+    mode: str
+    ranks: int = 1
+    partitions: bool = False  # rows from a Parquet file instead of memory
+    workers: int = 0
+    parts: int = 2  # one row alone is too few for BatchNorm
+    epochs: int = 4
+
+
+CASES = {
+    "single": Case("single"),
+    "single-workers": Case("single", workers=1),
+    "dp": Case("dp"),
+    "ddp": Case("ddp", ranks=2),
+    "ddp-3": Case("ddp", ranks=3, parts=1),
+    "ddp-partitions": Case("ddp", ranks=2, partitions=True),
+}
+
+
+def model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(COLUMNS, 24),
+        nn.BatchNorm1d(24),
+        nn.ReLU(),
+        nn.Dropout(0.4),
+        nn.Linear(24, CLASSES),
+    )
+
+
+def noisy_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """With numbers from Python's and NumPy's generators: dropout draws only from torch's."""
+    factor = 1 + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
+    return factor * nn.functional.cross_entropy(outputs, targets)
+
+
+def train(case: Case, folder: Path) -> None:
+    """One start of the run, in this process."""
+    torch.manual_seed(5)
+    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
+    held_out = TensorDataset(table[:50], target[:50])
+    data: Any = TensorDataset(table, target)
+    if case.partitions:
+        names = [str(column) for column in range(COLUMNS)]
+        data = PartitionedFile(folder.parent / "rows.parquet", inputs=names, target="target")
+    config = TrainConfig(
+        mode=case.mode,
+        gpus=2 if case.mode == "dp" else None,
+        batch_size=12,
+        accumulation_steps=case.parts,
+        epochs=case.epochs,
+        learning_rate=0.01,
+        schedule="cosine",
+        warmup_steps=7,
+        clip_norm=1.0,
+        patience=3,
+        folder=folder,
+        save_every=1,
+        workers=case.workers,
+        progress=False,
+    )
+    Trainer(model(), config, data, held_out, loss_fn=noisy_loss).fit()
+
+
+def write_parquet(path: Path) -> None:
+    """The rows in six uneven row groups; done in a process of its own, as torch is used."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    torch.manual_seed(5)
+    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
+    columns = {str(i): column.numpy() for i, column in enumerate(table.T.contiguous())}
+    pq.write_table(pa.table(columns | {"target": target.numpy()}), path, row_group_size=47)
+
+
+def in_a_fork(work: Any, *args: Any, said: Path) -> int:
+    """The process id of a fork that does `work` and writes what it prints to `said`."""
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        work(*args)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def one_rank(case: Case, folder: Path, rank: int, meeting: str, ready: int) -> None:
+    """What each forked process does: join the others, say that it is ready, train."""
+    torch.set_num_threads(1)
+    os.fsync = lambda descriptor: time.sleep(FSYNC)
+    if case.mode == "ddp":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{meeting}",
+            rank=rank,
+            world_size=case.ranks,
+            timeout=timedelta(seconds=60),
+        )
+    os.write(ready, b"r")
+    if case.mode == "dp":
+        with virtual_gpus(2):
+            train(case, folder)
+    else:
+        train(case, folder)
+
+
+def start(case: Case, folder: Path) -> list[int]:
+    """Start every rank, and return their process ids when all of them begin to train."""
+    said = folder.parent / f"{folder.name}.log"
+    said.unlink(missing_ok=True)
+    meeting = tempfile.mktemp(dir=folder.parent, prefix="meeting-")
+    reading, writing = os.pipe()
+    ranks = [
+        in_a_fork(one_rank, case, folder, rank, meeting, writing, said=said)
+        for rank in range(case.ranks)
+    ]
+    os.close(writing)
+    for _ in ranks:
+        if not os.read(reading, 1):
+            raise RuntimeError(said.read_text())
+    os.close(reading)
+    return ranks
+
+
+def ended(ranks: list[int]) -> bool:
+    """Wait for all ranks; True when each of them came to its end."""
+    codes = [os.waitpid(rank, 0)[1] for rank in ranks]
+    return not any(codes)
+
+
+def left_alone(case: Case, folder: Path) -> float:
+    """Train without a disturbance; the seconds that it took."""
+    ranks = start(case, folder)
+    began = time.monotonic()
+    if not ended(ranks):
+        raise RuntimeError((folder.parent / f"{folder.name}.log").read_text())
+    return time.monotonic() - began
+
+
+def killed_until_done(
+    case: Case, folder: Path, *, kills: int, seconds: float, chance: random.Random
+) -> list[dict[str, Any]]:
+    """Train with up to `kills` kills at random moments; where each of them struck."""
+    struck: list[dict[str, Any]] = []
+    while len(struck) < kills:
+        ranks = start(case, folder)
+        time.sleep(chance.uniform(0, 2 * seconds / kills))
+        victims = chance.choice([[rank] for rank in ranks] + [ranks])
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        time.sleep(0.02)
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)  # those that lost a neighbour; a second one is harmless
+        if ended(ranks):
+            return struck
+        struck.append(where(folder))
+    if not ended(start(case, folder)):
+        raise RuntimeError((folder.parent / f"{folder.name}.log").read_text())
+    return struck
+
+
+def where(folder: Path) -> dict[str, Any]:
+    """Where a run was killed, from what it has left."""
+    writing = [path.name for path in folder.glob(".*.partial")]
+    latest = folder / "latest.pt"
+    size = latest.stat().st_size if latest.exists() else 0
+    return {"writing": writing, "bytes": size, "inode": latest.stat().st_ino if size else 0}
+
+
+def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
+    """The places where two checkpoints differ."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            if key not in (*TIMES, "config"):
+                yield from differences(one[key], other[key], f"{place}.{key}")
+    elif isinstance(one, list | tuple) and len(one) == len(other):
+        for i, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{place}[{i}]")
+    elif isinstance(one, torch.Tensor):
+        if not torch.equal(one, other):
+            yield place
+    elif one != other:
+        yield f"{place}: {one!r} and {other!r}"
+
+
+def compare(case: Case, *, kills: int, seed: int) -> dict[str, Any]:
+    """The same run left alone and killed again and again: what was done, and what differs."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        alone, killed = Path(place) / "alone", Path(place) / "killed"
+        if case.partitions:
+            made = in_a_fork(write_parquet, Path(place) / "rows.parquet", said=Path(place) / "log")
+            os.waitpid(made, 0)
+        seconds = left_alone(case, alone)
+        struck = killed_until_done(
+            case, killed, kills=kills, seconds=seconds, chance=random.Random(seed)
+        )
+        found = [
+            f"{name}{difference}"
+            for name in ("latest.pt", "best.pt")
+            for difference in differences(load(alone / name), load(killed / name))
+        ]
+        steps = load(killed / "latest.pt")["step"]
+        left = [path.name for path in killed.glob(".*.partial")]
+    return {
+        "seed": seed,
+        "kills": len(struck),
+        "while_writing": sum(bool(point["writing"]) for point in struck),
+        "before_the_first_checkpoint": sum(not point["bytes"] for point in struck),
+        "checkpoints_met": len({point["inode"] for point in struck} - {0}),
+        "steps": steps,
+        "seconds_alone": round(seconds, 1),
+        "leftovers": left,
+        "differences": found,
+    }
+
+
+def load(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    options = parser.parse_args()
+    for name in options.case:
+        began = time.monotonic()
+        case = dataclasses.replace(CASES[name], epochs=options.epochs)
+        summary = compare(case, kills=options.kills, seed=options.seed)
+        took = round(time.monotonic() - began, 1)
+        print(json.dumps({"case": name, **summary, "took": took}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

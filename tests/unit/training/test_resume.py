@@ -1,0 +1,130 @@
+"""A run that was killed goes on as if nothing had happened; on other ranks it goes on, too.
+
+`python tests/unit/training/killing.py --kills 60` does the first of these tests at length.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from multigpu import RankError, run_ranks, virtual_gpus
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.checkpoints import CheckpointError
+
+KILLING = Path(__file__).with_name("killing.py")
+CASES = ["single", "dp", "ddp-3", "ddp-partitions"]  # the last one on two ranks
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits():
+    command = [sys.executable, str(KILLING), "--kills=3", "--epochs=2", "--case", *CASES]
+    command.append(f"--seed={random.randrange(10**6)}")
+    print(*command)  # shown when it fails
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(CASES)
+    for line in done.stdout.splitlines():
+        print(line)
+        assert json.loads(line)["differences"] == []
+        assert json.loads(line)["leftovers"] == []
+
+
+def data() -> TensorDataset:
+    torch.manual_seed(3)
+    return TensorDataset(torch.rand(46, 5), torch.randint(0, 3, (46,)))
+
+
+def go_on(folder: Path, *, mode: str = "auto", hidden: int = 8, **settings) -> Trainer:
+    """Train a small model without dropout in `folder`."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    config = TrainConfig(
+        mode=mode, batch_size=12, folder=folder, progress=False, optimizer="sgd", **settings
+    )
+    trainer = Trainer(model, config, data(), data())
+    trainer.fit()
+    return trainer
+
+
+def weights(trainer: Trainer) -> list[float]:
+    return [
+        x for p in trainer.strategy.plain.parameters() for x in p.detach().cpu().flatten().tolist()
+    ]
+
+
+def test_it_goes_on_in_other_modes_and_says_what_is_not_exact(tmp_path, capfd):
+    """2 ranks to step 3, 3 ranks to 6, DP on virtual GPUs to 9, then alone, within epochs."""
+
+    def rank(steps):
+        return weights(go_on(tmp_path / "moved", max_steps=steps))
+
+    run_ranks(rank, 2, 3)
+    run_ranks(rank, 3, 6)
+    with virtual_gpus(2):
+        go_on(tmp_path / "moved", mode="dp", max_steps=9)
+    moved = go_on(tmp_path / "moved", epochs=3)
+    alone = go_on(tmp_path / "alone", epochs=3)
+    torch.testing.assert_close(weights(moved), weights(alone))
+    assert moved.position.step == alone.position.step == 12
+    said = "".join(capfd.readouterr())
+    for from_, to in [
+        ("ddp on 2 ranks (gloo on the CPU)", "ddp on 3 ranks (gloo on the CPU)"),
+        ("ddp on 3 ranks (gloo on the CPU)", "dp on 2 virtual GPUs of one process"),
+        ("dp on 2 virtual GPUs of one process", "single on the CPU"),
+    ]:
+        assert said.count(f"saved by {from_}, goes on as {to}. Weights") == 1
+    assert "twice" not in said, "these feeds give every world the same batches"
+
+
+def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, capsys):
+    first = go_on(tmp_path, epochs=2)
+    (tmp_path / "history.csv").unlink()
+    again = go_on(tmp_path, epochs=2)
+    assert "is complete, with step 8" in capsys.readouterr().err
+    assert again.history.rows == first.history.rows
+    assert len(pandas.read_csv(tmp_path / "history.csv")) == 2, "written anew"
+    longer = go_on(tmp_path, epochs=4)
+    assert "going on from epoch 3, step 8\n" in capsys.readouterr().err
+    assert [row["epoch"] for row in longer.history.rows] == [1, 2, 3, 4]
+    assert longer.history.rows[:2] == first.history.rows
+
+
+def test_early_stopping_goes_on_counting(tmp_path):
+    settings = {"learning_rate": 1e-9, "patience": 3, "epochs": 9, "monitor": "accuracy"}
+    parts = [go_on(tmp_path / "parts", max_steps=steps, **settings) for steps in (8, 12, None)]
+    whole = go_on(tmp_path / "whole", **settings)
+    assert whole.position.epoch == parts[-1].position.epoch == 4, "the first is the best"
+    assert go_on(tmp_path / "parts", **settings).position.step == whole.position.step
+
+
+def test_beginning_anew_removes_what_was_there(tmp_path):
+    go_on(tmp_path, epochs=1, learning_rate=0.5)
+    anew = go_on(tmp_path, epochs=2, resume=False)
+    assert anew.history.rows == anew.checkpoints.load()["history"]["rows"]
+    assert len(anew.history) == 2
+    with pytest.raises(CheckpointError, match=r"learning_rate=0.001 \(now 0.5\)"):
+        go_on(tmp_path, epochs=3, learning_rate=0.5)
+
+
+def test_every_rank_refuses_another_model(tmp_path):
+    go_on(tmp_path, epochs=1)
+    with pytest.raises(CheckpointError, match=r"0.weight is \(8, 5\) there and \(9, 5\) here"):
+        go_on(tmp_path, hidden=9)
+    with pytest.raises(RankError, match="is of another model") as found:
+        run_ranks(lambda: go_on(tmp_path, hidden=9), 2, show=False)
+    assert list(found.value.ranks) == [0, 1]
+
+
+def test_a_checkpoint_is_an_ordinary_file_of_pytorch(tmp_path):
+    trainer = go_on(tmp_path, epochs=1, save_every=2)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    for name in ("latest.pt", "best.pt"):
+        model.load_state_dict(torch.load(tmp_path / name)["model"])
+    assert [x for p in model.parameters() for x in p.flatten().tolist()] == weights(trainer)
