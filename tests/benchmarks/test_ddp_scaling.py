@@ -4,7 +4,7 @@ Run with `make bench`. Each rank trains a convolutional network on one core, in 
 Trainer with DDP, and by hand without any communication, as an independent process does. That this
 is so is tried with two processes that know nothing of each other. Ratios are printed; nothing is
 asserted about times. DDP waits for the slower rank in every step: on cores that others use, too
-(the load is printed), it keeps less.
+(the load is printed), it keeps less. What a step sends is the same for few rows and for many.
 """
 
 import os
@@ -17,50 +17,49 @@ import torch
 import torch.distributed as dist
 
 from multigpu import run_ranks
-from multigpu.data import digits
 from multigpu.data.rows import RowFeed
 from multigpu.training.models import LargeCNN
 
 from .interleaved import WARM_UP
-from .ways_to_train import Epochs, FromFeed, TrainersEpochs, adamw
+from .ways_to_train import Epochs, FromFeed, TrainersEpochs, adamw, digits_for
 
-WORLD, ROWS = 2, 64  # ranks, and rows of each rank in each step
-ROUNDS, REPEATS = 21, 3
+WORLD, STEPS, ROUNDS, REPEATS = 2, 6, 15, 3  # STEPS in each round
 MEASURED = {"trace": False, "show": False, "timeout": 900}
 
 
-def in_turn() -> tuple[list[float], list[float]]:
+def in_turn(rows: int) -> tuple[list[float], list[float]]:
     """On each rank: its rows per second in every round, with DDP and without communication."""
-    data = digits().train
-    with_ddp = TrainersEpochs(LargeCNN(), data, batch_size=ROWS * WORLD)
-    without = independent(rank=dist.get_rank())
+    data = digits_for(STEPS, batch_size=rows * WORLD)
+    with_ddp = TrainersEpochs(LargeCNN(), data, batch_size=rows * WORLD)
+    without = independent(dist.get_rank(), rows)
     rates: tuple[list[float], list[float]] = ([], [])
     for _ in range(WARM_UP + ROUNDS):
         for kept, epoch in zip(rates, (with_ddp, without), strict=True):
             dist.barrier()
-            kept.append(rate(epoch, rows=len(data) / WORLD))
+            kept.append(rate(epoch, rows))
     return rates[0][WARM_UP:], rates[1][WARM_UP:]
 
 
-def alone(rank: int) -> list[float]:
+def alone(number: int, rows: int) -> list[float]:
     """In a process that communicates with nobody: its rows per second in every round."""
     dist.destroy_process_group()
-    epoch, rows = independent(rank=rank), len(digits().train) / WORLD
-    return [rate(epoch, rows=rows) for _ in range(WARM_UP + ROUNDS)][WARM_UP:]
+    epoch = independent(number, rows)
+    return [rate(epoch, rows) for _ in range(WARM_UP + ROUNDS)][WARM_UP:]
 
 
-def independent(*, rank: int) -> Epochs:
-    """The rows that this rank has with DDP, on a model that nobody else hears of."""
-    model = LargeCNN()
-    feed = RowFeed(digits().train, batch_size=ROWS * WORLD, rank=rank, world_size=WORLD)
+def independent(number: int, rows: int) -> Epochs:
+    """The rows that rank `number` has with DDP, on a model that nobody else hears of."""
+    model, batch_size = LargeCNN(), rows * WORLD
+    data = digits_for(STEPS, batch_size=batch_size)
+    feed = RowFeed(data, batch_size=batch_size, rank=number, world_size=WORLD)
     return Epochs(model, adamw(model), FromFeed(feed), plain=model)
 
 
-def rate(epoch, *, rows: float) -> float:
+def rate(epoch, rows: int) -> float:
     """Rows per second of one epoch, by this process's own clock."""
     began = time.perf_counter()
     epoch()
-    return rows / (time.perf_counter() - began)
+    return STEPS * rows / (time.perf_counter() - began)
 
 
 def together(rates) -> list[float]:
@@ -69,19 +68,21 @@ def together(rates) -> list[float]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures cores of a CPU, not GPUs")
-def test_ddp_against_independent_processes():
-    print(f"\nLargeCNN on {WORLD} ranks, 1 core and {ROWS} rows each: rows per second")
+@pytest.mark.parametrize("rows", [64, 256])
+def test_ddp_against_independent_processes(rows):
+    print(f"\nLargeCNN on {WORLD} ranks with one core each, {rows} rows each: rows per second")
     for _ in range(REPEATS):
-        results = run_ranks(in_turn, WORLD, **MEASURED)
+        results = run_ranks(in_turn, WORLD, rows, **MEASURED)
         with_ddp, without = (together(rates) for rates in zip(*results, strict=True))
         with ThreadPoolExecutor(WORLD) as pool:
-            apart = list(pool.map(lambda rank: run_ranks(alone, 1, rank, **MEASURED)[0], (0, 1)))
+            jobs = [pool.submit(run_ranks, alone, 1, i, rows, **MEASURED) for i in range(WORLD)]
+            apart = together(job.result()[0] for job in jobs)
         ratios = [one / other for one, other in zip(with_ddp, without, strict=True)]
         low, ratio, high = statistics.quantiles(ratios, n=4)
         print(
-            f"  DDP {statistics.median(with_ddp):7.0f}"
-            f"   no communication {statistics.median(without):7.0f}"
-            f"   independent processes {statistics.median(together(apart)):7.0f}"
+            f"  DDP {statistics.median(with_ddp):6.0f}"
+            f"   no communication {statistics.median(without):6.0f}"
+            f"   independent processes {statistics.median(apart):6.0f}"
             f"   DDP / no communication {ratio:.3f} ({low:.2f} to {high:.2f})"
             f"   load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
         )

@@ -12,15 +12,13 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks
-from multigpu.data import digits
 from multigpu.data.rows import RowFeed
 from multigpu.training.models import LargeCNN, SmallCNN
 
 from .interleaved import table, times_in_turn
-from .ways_to_train import TrainersEpochs, by_hand, with_accelerate, with_fabric
+from .ways_to_train import TrainersEpochs, by_hand, digits_for, with_accelerate, with_fabric
 
 BATCH = 64  # rows of all ranks together
 ROUNDS = 31
@@ -29,20 +27,13 @@ LIBRARIES = {"Accelerate": "accelerate", "Fabric": "lightning_fabric"}
 WAYS = {BY_HAND: by_hand, "Accelerate": with_accelerate, "Fabric": with_fabric}
 
 
-def rows(steps: int) -> TensorDataset:
-    """Digits for so many steps, some of them several times."""
-    images, labels = digits().train.tensors
-    chosen = torch.arange(steps * BATCH) % len(labels)
-    return TensorDataset(images[chosen], labels[chosen])
-
-
 def epochs_in_turn(make_model, steps, ways):
     """On each rank: the seconds of an epoch in every way, and the weights at the end."""
     if dist.get_world_size() == 1:
         leave_group()
     meet = dist.barrier if dist.is_initialized() else lambda: None
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    dataset = rows(steps)
+    dataset = digits_for(steps, batch_size=BATCH)
 
     def model():
         torch.manual_seed(0)

@@ -9,13 +9,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
+from multigpu.data import digits
 from multigpu.ranks.backend import rank_device
 from multigpu.training.config import TrainConfig
 from multigpu.training.trainer import Trainer
 
 VIEWS = {"gradient_as_bucket_view": True}
+
+
+def digits_for(steps, *, batch_size):
+    """Digits for so many steps in an epoch, some of them several times."""
+    images, labels = digits().train.tensors
+    chosen = torch.arange(steps * batch_size) % len(labels)
+    return TensorDataset(images[chosen], labels[chosen])
 
 
 class TrainersEpochs:
