@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,16 @@ def test_one_rank_of_each_machine_says_what_is_wrong(
     code, _, said = command("--data", "digits")
     assert code == 2
     assert ("LOCAL_RANK set, but not RANK" in said) == (local_rank == "0")
+
+
+def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
+    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    with train.notes():
+        for where in ("/lib/multigpu/data/feeds.py", "/lib/torch/nn/functional.py"):
+            warnings.warn_explicit(f"from {Path(where).stem}", UserWarning, where, 1)
+    assert capsys.readouterr().err == "note: from feeds\n"
+    assert [str(warning.message) for warning in recwarn] == ["from functional"]
 
 
 def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(
