@@ -65,15 +65,15 @@ class RowFeed:
         """The order of all rows in an epoch, the same on every rank: (num_rows,)."""
         if not self.shuffle:
             return torch.arange(self.num_rows)
-        # One generator for the pair of numbers: seed 0 in epoch 1 is not seed 1 in epoch 0.
-        mixed = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        return torch.randperm(self.num_rows, generator=mixed)
+        return torch.randperm(self.num_rows, generator=mixed(self.seed, epoch))
 
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """This rank's share of each global batch, from step `start` on."""
         global_batches = torch.split(self.order(epoch), self.batch_size)[start:]
         shares = [share_of(rows, self.rank, self.world_size) for rows in global_batches]
-        loaded = self._load([share if len(share) else FILLER for share in shares])
+        # Workers that transform rows at random draw other numbers in each epoch, on each rank.
+        own = mixed(self.seed, epoch, start, self.rank)
+        loaded = self._load([share if len(share) else FILLER for share in shares], own)
         for rows, share, items in zip(global_batches, shares, loaded, strict=True):
             *inputs, targets = items
             yield Batch(
@@ -83,16 +83,22 @@ class RowFeed:
                 global_rows=len(rows),
             )
 
-    def _load(self, wanted: list[torch.Tensor]) -> DataLoader[Any]:
-        """Load these rows, batch by batch."""
+    def _load(self, wanted: list[torch.Tensor], own: torch.Generator) -> DataLoader[Any]:
+        """Load these rows, batch by batch; with `own` torch's random state is left alone."""
         if isinstance(self.dataset, TensorDataset):  # takes all indices of a batch at once
             how: dict[str, Any] = {"sampler": wanted, "batch_size": None}
         else:
             how = {"batch_sampler": [rows.tolist() for rows in wanted]}
-        # With a generator of its own it leaves torch's global random state alone.
-        own = torch.Generator().manual_seed(self.seed)
         how |= {"num_workers": self.workers, "pin_memory": self.pin_memory, "generator": own}
         return DataLoader(self.dataset, **how)
+
+
+def mixed(*numbers: int) -> torch.Generator:
+    """A generator for all of these numbers: seed 0 in epoch 1 is not seed 1 in epoch 0."""
+    seed = 0
+    for number in numbers:
+        seed = (seed * 1_000_003 + number) % 2**63
+    return torch.Generator().manual_seed(seed)
 
 
 def share_of(rows: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Whether a run can go on from a checkpoint, and what is not exact when it does.
 
 A run that goes on as it was started ends with the same weights as one that was never stopped. On
-another number of ranks or GPUs it goes on, too; `notes` says what is not the same then.
+another number of ranks or GPUs it goes on, too; `notes` says what is not the same then. Not exact
+within an epoch, either: a data set that transforms its rows at random in DataLoader workers.
 """
 
 from __future__ import annotations
