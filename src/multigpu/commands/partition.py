@@ -1,6 +1,7 @@
 """``multigpu partition``: rewrite a Parquet file with as many row groups as the ranks need."""
 
 import argparse
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -46,11 +47,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_flights(path: Path) -> None:
-    """Write the course's flights."""
+    """Write the course's flights; the file is there when it is complete."""
     from multigpu.data import write_flights
 
     print(f"There is no {path} yet: writing the flights of the course, that takes some seconds.")
-    write_flights(path)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        write_flights(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def partitioned(source: Path, output: Path, options: argparse.Namespace) -> Iterator[str]:
@@ -92,7 +98,9 @@ def arithmetic(rows: int, partitions: int) -> Iterator[str]:
 
 def groups_of(sizes: Sequence[int]) -> str:
     """``8 row groups: 1 of 41,066 rows, 7 of 41,065``; many different sizes as from ... to ..."""
-    count = f"{len(sizes):,} row group{'s'[: len(sizes) != 1]}"
+    from multigpu.data.row_groups import named
+
+    count = named(len(sizes))
     kinds = Counter(sizes)
     if len(kinds) == 1:
         return f"{count} of {sizes[0]:,} rows"

@@ -24,6 +24,7 @@ from multigpu.data.partition_plan import (
     stream,
 )
 from multigpu.data.partition_reader import PartitionReader
+from multigpu.data.row_groups import named
 
 if TYPE_CHECKING:
     from multigpu.data.partitions import PartitionedFile
@@ -107,12 +108,12 @@ class PartitionFeed:
         parts = ""
         if needs_repartitioning(self.source.sizes, self.world_size):
             parts = ", cut into ranges of rows because there are fewer than ranks"
-        lines = [f"{self.source.path.name}: {self.num_rows:,} rows in {groups} row groups{parts}"]
+        lines = [f"{self.source.path.name}: {self.num_rows:,} rows in {named(groups)}{parts}"]
         mean = self.num_rows / self.world_size
         for rank, (rows, pieces) in enumerate(zip(loads, plan, strict=True)):
             lines.append(
-                f"  rank {rank}: {len(pieces):3} row group{'s' if len(pieces) != 1 else ' '} "
-                f"{rows:12,} rows  {rows / mean:.2f} × the mean"
+                f"  rank {rank}: {named(len(pieces)):>14} {rows:12,} rows  "
+                f"{rows / mean:.2f} × the mean"
             )
         busiest = max(rows_so_far(loads, min(self.batch_size, self.num_rows)))
         lines.append(

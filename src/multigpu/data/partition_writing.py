@@ -7,6 +7,7 @@ the old one's place in one step, when it is complete; until then the old one is 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +29,9 @@ def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
     if max(sizes) > LARGEST:
         raise ValueError(f"{max(sizes):,} rows: a row group has {LARGEST:,} at most")
     output = output.resolve()  # of a link in its place, the file that it points to
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {output.parent} to write {output.name} to")
+    partial = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
     with open_parquet(source) as file:
         if sum(sizes) != file.metadata.num_rows:
             raise ValueError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from multigpu.data.partition_feed import PartitionFeed
 from multigpu.data.partition_opening import group_sizes, open_parquet
 from multigpu.data.partition_plan import imbalance, needs_repartitioning, suggested_partitions
 from multigpu.data.partition_reader import PartitionReader, has_nulls, tensor_type
+from multigpu.data.row_groups import named
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -76,7 +77,8 @@ class PartitionedFile:
                     f"give each value a number first (pandas: frame[{name!r}]"
                     ".astype('category').cat.codes)"
                 )
-            if missing := nulls(file, name):
+        for name, missing in nulls(file, (*self.inputs, self.target)).items():
+            if missing:
                 raise ValueError(has_nulls(self.path, name, missing))
 
     @property
@@ -124,7 +126,7 @@ class PartitionedFile:
             return None  # no partitioning gives each rank a row
         if needs_repartitioning(self.sizes, ranks):
             return (
-                f"{self.path} has {groups} row group{'s'[: groups != 1]} for {ranks} ranks: their "
+                f"{self.path} has {named(groups)} for {ranks} ranks: their "
                 "rows are cut into ranges, and several ranks decode the same row group in every "
                 "epoch"
             )
@@ -132,19 +134,25 @@ class PartitionedFile:
             return None
         loads = feed.rows_by_rank
         return (
-            f"{self.path} has {groups} row groups for {ranks} ranks, which get {min(loads):,} to "
+            f"{self.path} has {named(groups)} for {ranks} ranks, which get {min(loads):,} to "
             f"{max(loads):,} rows: the busiest has {imbalance(loads):.2f} × the mean, and the "
             "others wait for it"
         )
 
 
-def nulls(file: pq.ParquetFile, name: str) -> int:
-    """Missing values of a column, as far as the file's statistics tell."""
+def nulls(file: pq.ParquetFile, names: Iterable[str]) -> dict[str, int]:
+    """Missing values of these columns, as far as the file's statistics tell."""
     metadata = file.metadata
-    found = 0
+    found = dict.fromkeys(names, 0)
+    places = [
+        (i, metadata.schema.column(i).path)
+        for i in range(metadata.num_columns)
+        if metadata.schema.column(i).path in found
+    ]
     for group in range(metadata.num_row_groups):
-        columns = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
-        for column in columns:
-            if column.path_in_schema == name and column.is_stats_set:
-                found += column.statistics.null_count or 0
+        row_group = metadata.row_group(group)
+        for i, name in places:
+            column = row_group.column(i)
+            if column.is_stats_set:
+                found[name] += column.statistics.null_count or 0
     return found

@@ -52,3 +52,8 @@ def is_even(rows_by_rank: Sequence[int]) -> bool:
 def rows_dealt(sizes: Sequence[int], world_size: int) -> list[int]:
     """Rows per rank when the row groups are dealt out."""
     return [sum(sizes[i] for i in hand) for hand in deal(sizes, world_size)]
+
+
+def named(row_groups: int) -> str:
+    """``1 row group``, ``8 row groups``."""
+    return f"{row_groups:,} row group{'s'[: row_groups != 1]}"

@@ -115,6 +115,12 @@ def test_an_end_half_way_leaves_the_old_file_whole(file, monkeypatch):
     assert os.listdir(file.parent) == [file.name]
 
 
+def test_a_folder_that_is_not_there_is_said(file, capsys):
+    elsewhere = str(file.parent / "lost" / "table.parquet")
+    assert main(["partition", str(file), "--partitions", "2", "--output", elsewhere]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
 def test_a_link_stays_a_link(file):
     link = file.with_name("link.parquet")
     link.symlink_to(file)
@@ -148,3 +154,4 @@ def test_the_flights_are_made_where_they_are_missing(tmp_path, monkeypatch, caps
     assert main(["partition", str(path), "--partitions", "4"]) == 0
     assert row_groups_of(path) == (5, 5, 5, 5)
     assert "writing the flights of the course" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == [path.name]

@@ -194,5 +194,5 @@ def test_an_imbalance_is_shown(make):
     assert "get 10 to 20 rows: the busiest has 1.60 × the mean" in text
     shown = feeds(data, 4, batch_size=10)[0].describe()
     assert "rank 0:   2 row groups           20 rows  1.60 × the mean" in shown
-    assert "rank 3:   1 row group            10 rows  0.80 × the mean" in shown
+    assert "rank 3:    1 row group           10 rows  0.80 × the mean" in shown
     assert "5 steps of 10 rows" in shown
