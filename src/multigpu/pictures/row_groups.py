@@ -12,6 +12,7 @@ from multigpu.pictures.svg import rectangle, text, tooltip, width_of
 WIDTH = 420.0
 STRIP, ROW = 24.0, 68.0
 SMALL = 11.0  # font size
+GAP = 4.0  # between row groups
 
 
 class Rows(Protocol):
@@ -70,12 +71,12 @@ def _strip(name: str, plan: Plan, *, y: float, sizes: Sequence[int], starts: Seq
     top = y + 18
     parts = [text(0, y + 8, name, class_="strong")]
     for start, size in zip(starts, sizes, strict=False):  # starts has the end, too
-        wide = max(size * scale - 2, 1)
+        wide = max(size * scale - GAP, 1)
         parts.append(rectangle(start * scale, top, wide, STRIP, rx=2, fill="var(--band)"))
     for rank, pieces in enumerate(plan):
         for piece in pieces:
             first, last = (starts[piece.group] + row for row in (piece.start, piece.stop))
-            gap = 2 if piece.stop == sizes[piece.group] else 0.5
+            gap = GAP if piece.stop == sizes[piece.group] else 0.5
             parts.append(_piece(piece, rank, first * scale, last * scale - gap, top))
     loads = "rows per rank: " + " · ".join(f"{count:,}" for count in _loads(plan))
     parts.append(text(0, top + STRIP + 11, loads, size=SMALL, class_="muted"))
