@@ -14,8 +14,10 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from multigpu.data import digits
 from multigpu.ranks.backend import rank_device
 from multigpu.training.config import TrainConfig
+from multigpu.training.progress import progress_bar
 from multigpu.training.trainer import Trainer
 
+ENDLESS = 10**6  # epochs: whoever measures says when to stop
 VIEWS = {"gradient_as_bucket_view": True}
 
 
@@ -27,16 +29,18 @@ def digits_for(steps, *, batch_size):
 
 
 class TrainersEpochs:
-    """The Trainer, one epoch per call, with what it does at an epoch's end."""
+    """The Trainer, one epoch per call, with what it does at an epoch's end.
+
+    It is what `fit` repeats: `fit` itself seeds first, once in a run.
+    """
 
     def __init__(self, model, dataset, *, batch_size):
-        config = TrainConfig(batch_size=batch_size, epochs=1)
-        self.trainer = Trainer(model, config, dataset)
-        self.trainer.total_steps = 0
+        config = TrainConfig(batch_size=batch_size, epochs=ENDLESS)
+        self.trainer, self.bar = Trainer(model, config, dataset), progress_bar(0, shown=False)
 
     def __call__(self):
-        self.trainer.total_steps += self.trainer.train_feed.steps_per_epoch
-        self.trainer.fit()
+        self.trainer._train_epoch(self.bar)
+        self.trainer._end_epoch(self.bar)
 
     def weights(self):
         return flat(self.trainer.strategy.plain)
