@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from multigpu.commands import lab, site, start
+from multigpu.commands import site, start
 
 Options = Callable[..., argparse.Namespace]
 
@@ -29,7 +29,7 @@ def nothing_is_built_or_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "is_stale", lambda root: True)
     monkeypatch.setattr(site, "failed_before", lambda root: False)
     monkeypatch.setattr(site, "_run_sphinx", lambda root: pytest.fail("built"))
-    monkeypatch.setattr(lab, "serve", lambda *_, **__: pytest.fail("opened"))
+    monkeypatch.setattr("multigpu.commands.lab.serve", lambda *_, **__: pytest.fail("opened"))
 
 
 def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
@@ -75,7 +75,9 @@ def test_pages_that_fail_to_build_do_not_close_the_lab(
 ) -> None:
     opened = []
     monkeypatch.setattr(site, "build", lambda root: False)
-    monkeypatch.setattr(lab, "serve", lambda root, **options: opened.append(options))
+    monkeypatch.setattr(
+        "multigpu.commands.lab.serve", lambda root, **options: opened.append(options)
+    )
     assert start.run(options()) == 0
     assert "did not build" in capsys.readouterr().out
     assert opened[0]["open_browser"] is False
@@ -85,7 +87,7 @@ def test_pages_that_failed_before_are_not_tried_at_every_start(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "failed_before", lambda root: True)
-    monkeypatch.setattr(lab, "serve", lambda root, **options: None)
+    monkeypatch.setattr("multigpu.commands.lab.serve", lambda root, **options: None)
     assert start.run(options()) == 0
     assert "make site says why" in capsys.readouterr().out
 
@@ -95,7 +97,9 @@ def test_commands_of_the_environment_are_on_the_path_of_notebooks(
 ) -> None:
     seen = []
     monkeypatch.setenv("PATH", "/usr/bin")
-    monkeypatch.setattr(lab, "serve", lambda root, **options: seen.append(os.environ["PATH"]))
+    monkeypatch.setattr(
+        "multigpu.commands.lab.serve", lambda root, **options: seen.append(os.environ["PATH"])
+    )
     start.open_course(Path("."), port=1, open_browser=False)
     assert seen[0].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
 
@@ -106,7 +110,9 @@ def test_what_the_server_left_behind_is_ended(
     left: list[subprocess.Popen[bytes]] = []
     forgets = [sys.executable, "-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(site, "is_stale", lambda root: False)
-    monkeypatch.setattr(lab, "serve", lambda *_, **__: left.append(subprocess.Popen(forgets)))
+    monkeypatch.setattr(
+        "multigpu.commands.lab.serve", lambda *_, **__: left.append(subprocess.Popen(forgets))
+    )
     assert start.run(options()) == 0
     assert not psutil.pid_exists(left[0].pid)
 
