@@ -49,12 +49,17 @@ def cells_of(comparison: Comparison, row: Row) -> tuple[str, ...]:
         human_seconds(row.step_seconds),
         spread_of(row),
         f"{comparison.rows_per_second(row):,.0f}",
-        "–" if up is None else f"{up:.2f}",
+        "–" if up is None else ratio(up),
         "–" if part is None else f"{part:.0%}",
         "–" if final is None else f"{final:.4f}",
         human_bytes(max(row.peak_bytes)) if row.peak_bytes else "–",
         "–" if row.communication is None else f"{row.communication:.0%}",
     )
+
+
+def ratio(speed_up: float) -> str:
+    """A speed-up with two digits at least: 1.69, 0.048."""
+    return f"{speed_up:.2f}" if speed_up >= 0.1 else f"{speed_up:.2g}"
 
 
 def spread_of(row: Row) -> str:
@@ -91,8 +96,9 @@ def agreement_of(comparison: Comparison) -> str:
     if comparison.trained_alike:
         return f"All rows end with the same loss (they differ by {largest:.0e} of it at most)."
     return (
-        f"The final losses differ by up to {largest:.1%}: these rows did not train the same, so do "
-        "not compare their times. (Dropout and BatchNorm differ between ranks.)"
+        f"The final losses differ by up to {largest:.1%}: these rows did not train exactly the same. "
+        "With dropout or BatchNorm that is so, because each rank draws and averages by itself; "
+        "without them something is wrong, and do not compare the times."
     )
 
 
@@ -113,7 +119,7 @@ def picture_of(comparison: Comparison, *, published: bool) -> Picture:
 def bar_of(comparison: Comparison, row: Row) -> Duration:
     """One row as a bar."""
     up = comparison.speed_up(row)
-    faster = "" if up is None or row is comparison.single else f" · {up:.2f} ×"
+    faster = "" if up is None or row is comparison.single else f" · {ratio(up)} ×"
     return Duration(
         str(row.candidate),
         row.step_seconds,

@@ -67,7 +67,8 @@ def test_rows_that_trained_something_else_are_called_out():
     other = Comparison(SETTINGS, MACHINE, (SINGLE, row("ddp", 2, (0.01,) * 3, loss=1.1)))
     assert not other.trained_alike
     assert other.largest_difference == pytest.approx(0.1)
-    assert "do not compare their times" in " ".join(agreement_of(other).split())
+    assert "differ by up to 10.0%" in agreement_of(other)
+    assert "do not compare the times" in agreement_of(other)
 
 
 def test_a_comparison_survives_its_csv(tmp_path):
@@ -81,6 +82,12 @@ def test_a_comparison_survives_its_csv(tmp_path):
             mine, rounds=(), figures={}
         )
         assert theirs.figures == pytest.approx(mine.figures)
+
+
+def test_a_small_speed_up_keeps_its_digits():
+    slow = Comparison(SETTINGS, MACHINE, (SINGLE, row("ddp", 2, (3.0, 9.0, 3.0))))
+    assert "0.0033" in slow.table().text()
+    assert "0.0033 ×" in slow.picture().text()
 
 
 def test_every_line_of_the_csv_says_when_and_on_what(tmp_path):
