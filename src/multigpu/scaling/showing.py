@@ -96,9 +96,9 @@ def agreement_of(comparison: Comparison) -> str:
     if comparison.trained_alike:
         return f"All rows end with the same loss (they differ by {largest:.0e} of it at most)."
     return (
-        f"The final losses differ by up to {largest:.1%}: these rows did not train exactly the same. "
-        "With dropout or BatchNorm that is so, because each rank draws and averages by itself; "
-        "without them something is wrong, and do not compare the times."
+        f"The final losses differ by up to {largest:.1%}: these rows did not train exactly the "
+        "same. With dropout or BatchNorm that is so, because each rank draws and averages by "
+        "itself; without them something is wrong, and do not compare the times."
     )
 
 
