@@ -29,17 +29,20 @@ def digits_for(steps, *, batch_size):
 
 
 class TrainersEpochs:
-    """The Trainer, one epoch per call, with what it does at an epoch's end.
-
-    It is what `fit` repeats: `fit` itself seeds first, once in a run.
-    """
+    """The Trainer, one epoch per call: first `steps`, then `end`, which is what `fit` repeats."""
 
     def __init__(self, model, dataset, *, batch_size):
         config = TrainConfig(batch_size=batch_size, epochs=ENDLESS)
         self.trainer, self.bar = Trainer(model, config, dataset), progress_bar(0, shown=False)
 
     def __call__(self):
+        self.steps()
+        self.end()
+
+    def steps(self):
         self.trainer._train_epoch(self.bar)
+
+    def end(self):
         self.trainer._end_epoch(self.bar)
 
     def weights(self):
