@@ -29,6 +29,8 @@ class ProgressBar:
 
     def update(self, steps: int = 1) -> None:
         """`steps` more are done."""
+        if self._bar is None:
+            return  # at once: it is called in every step
         with self._never_in_the_way() as bar:
             bar.update(steps)
 
