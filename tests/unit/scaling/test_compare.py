@@ -7,6 +7,7 @@ from torch import nn
 from multigpu.data import digits
 from multigpu.ranks import RankError
 from multigpu.scaling import Workload, compare, workload_of
+from multigpu.scaling.stopwatch import Stopwatch
 from multigpu.training.config import TrainConfig
 
 TRAIN, TEST = digits()
@@ -46,18 +47,20 @@ def test_all_modes_train_the_same(compared):
 
 
 def test_it_is_the_training_of_a_plain_loop(compared):
-    from multigpu.scaling.stopwatch import Stopwatch
-
     torch.manual_seed(CONFIG.seed)
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    speeds = [torch.zeros_like(parameter) for parameter in model.parameters()]
     feed = Stopwatch(TRAIN, steps=4, warmup=1).feed(
         batch_size=12, rank=0, world_size=1, seed=CONFIG.seed, shuffle=True
     )
     for batch in feed.batches(0):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(batch.inputs), batch.targets).backward()
-        optimizer.step()
+        loss = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():  # SGD with momentum
+            for parameter, gradient, speed in zip(
+                model.parameters(), gradients, speeds, strict=True
+            ):
+                parameter -= 0.1 * speed.mul_(0.9).add_(gradient)
     images, labels = TEST.tensors
     loss = nn.functional.cross_entropy(model(images), labels).item()
     for row in compared.rows:
