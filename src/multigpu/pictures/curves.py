@@ -45,9 +45,10 @@ class _Field:
         """Lines at round values, the places, and what both are."""
         quiet = partial(text, size=SIZE, class_="muted")
         yield quiet(0, 2, figure)
+        decimals = max(0, -floor(log10(self.ticks[1] - self.ticks[0]) + 1e-9))
         for tick in self.ticks:
             yield line(LEFT, self.y(tick), self.right, self.y(tick), stroke="var(--edge)")
-            yield quiet(LEFT - 6, self.y(tick), f"{tick:g}", text_anchor="end")
+            yield quiet(LEFT - 6, self.y(tick), f"{tick:.{decimals}f}", text_anchor="end")
         for place in self.places:
             yield text(self.x(place), FOOT + 14, f"{place:g}", size=SIZE, text_anchor="middle")
         yield quiet((LEFT + self.right) / 2, FOOT + 32, along, text_anchor="middle")

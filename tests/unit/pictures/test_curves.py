@@ -76,3 +76,17 @@ def test_names_do_not_lie_on_each_other():
 def test_a_curve_without_values_is_refused(wrong):
     with pytest.raises(ValueError, match="needs a value"):
         curves(wrong, title="", along="x", figure="y")
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.79, 0.82], ["0.79", "0.80", "0.81", "0.82"]),
+        ([3, 11], ["2", "4", "6", "8", "10", "12"]),
+        ([5, 5], ["4.5", "5.0", "5.5"]),
+    ],
+)
+def test_ticks_are_round_and_of_one_length(values, ticks):
+    svg = curves({"a": {1: values}}, title="", along="x", figure="y").svg()
+    found = re.findall(r'text-anchor="end"[^>]*>([\d.]+)<', svg)
+    assert found == ticks
