@@ -15,7 +15,7 @@ from multigpu.training.modes import refuse_batch
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "scripts" / "train.sbatch"
 STUBS = {  # what a cluster has
-    "scontrol": 'echo "show hostnames: $*" >&2; printf "gpu07\\ngpu12\\n"',
+    "scontrol": 'echo "scontrol $*" >&2; echo gpu07; sleep 0.1; echo gpu12',
     "srun": 'echo "OMP_NUM_THREADS=$OMP_NUM_THREADS"; printf "%s\\n" "$@"',
 }
 
@@ -46,7 +46,7 @@ def started(tmp_path: Path) -> list[str]:
     done = subprocess.run(
         ["bash", FILE], env=os.environ | slurm | path, capture_output=True, text=True, check=True
     )
-    assert done.stderr == "show hostnames: show hostnames gpu[07,12]\n"
+    assert done.stderr == "scontrol show hostnames gpu[07,12]\n"
     return done.stdout.splitlines()
 
 
