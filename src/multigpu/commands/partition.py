@@ -50,7 +50,7 @@ def make_flights(path: Path) -> None:
     """Write the course's flights; the file is there when it is complete."""
     from multigpu.data import write_flights
 
-    print(f"There is no {path} yet: writing the flights of the course, that takes some seconds.")
+    print(f"There is no {path} yet: writing the flights of the course.", flush=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         write_flights(partial)

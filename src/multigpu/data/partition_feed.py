@@ -17,7 +17,6 @@ from multigpu.data.feeds import Batch
 from multigpu.data.partition_plan import (
     Piece,
     epoch_plan,
-    imbalance,
     needs_repartitioning,
     rows_in,
     rows_so_far,
@@ -117,8 +116,8 @@ class PartitionFeed:
             )
         busiest = max(rows_so_far(loads, min(self.batch_size, self.num_rows)))
         lines.append(
-            f"  {self.steps_per_epoch:,} steps of {self.batch_size} rows in an epoch; the busiest "
-            f"rank computes about {busiest} of them, {imbalance(loads):.2f} × the mean"
+            f"  {self.steps_per_epoch:,} steps of {self.batch_size:,} rows; the busiest rank "
+            f"computes about {busiest:,} of them"
         )
         return "\n".join(lines)
 
