@@ -21,111 +21,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy
-import pandas  # noqa: F401 - these three are imported once, before the forks
 import torch
-import torch._dynamo  # by the optimizers
-import torchmetrics  # noqa: F401
+from runs_to_kill import BATCH, CASES, ROWS, Case, train, write_parquet
 from torch import distributed as dist
-from torch import nn
-from torch.utils.data import TensorDataset
 
 from multigpu import virtual_gpus
-from multigpu.data import PartitionedFile
-from multigpu.training import TrainConfig, Trainer
 
-ROWS, COLUMNS, CLASSES = 250, 12, 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk's fsync would take longer,
 FSYNC = 0.003  # and here takes as many seconds, so that kills strike within it, too
-TIMES = (
-    "seconds",
-    "rows_per_second",
-    "gpu0_gib",
-    "gpu1_gib",
-    "saved",
-)  # all else is the same in a run left alone
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is trained, and on how many ranks."""
-
-    mode: str
-    ranks: int = 1
-    partitions: bool = False  # rows from a Parquet file instead of memory
-    workers: int = 0
-    parts: int = 2  # one row alone is too few for BatchNorm
-    epochs: int = 4
-
-
-CASES = {
-    "single": Case("single"),
-    "single-workers": Case("single", workers=1),
-    "dp": Case("dp"),
-    "ddp": Case("ddp", ranks=2),
-    "ddp-3": Case("ddp", ranks=3, parts=1),
-    "ddp-partitions": Case("ddp", ranks=2, partitions=True),
-}
-
-
-def model() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(COLUMNS, 24),
-        nn.BatchNorm1d(24),
-        nn.ReLU(),
-        nn.Dropout(0.4),
-        nn.Linear(24, CLASSES),
-    )
-
-
-def noisy_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """With numbers from Python's and NumPy's generators: dropout draws only from torch's."""
-    factor = 1 + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
-    return factor * nn.functional.cross_entropy(outputs, targets)
-
-
-def train(case: Case, folder: Path) -> None:
-    """One start of the run, in this process."""
-    torch.manual_seed(5)
-    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
-    held_out = TensorDataset(table[:50], target[:50])
-    data: Any = TensorDataset(table, target)
-    if case.partitions:
-        names = [str(column) for column in range(COLUMNS)]
-        data = PartitionedFile(folder.parent / "rows.parquet", inputs=names, target="target")
-    config = TrainConfig(
-        mode=case.mode,
-        gpus=2 if case.mode == "dp" else None,
-        batch_size=12,
-        accumulation_steps=case.parts,
-        epochs=case.epochs,
-        learning_rate=0.01,
-        schedule="cosine",
-        warmup_steps=7,
-        clip_norm=1.0,
-        patience=3,
-        folder=folder,
-        save_every=1,
-        workers=case.workers,
-        progress=False,
-    )
-    Trainer(model(), config, data, held_out, loss_fn=noisy_loss).fit()
-
-
-def write_parquet(path: Path) -> None:
-    """The rows in six uneven row groups; done in a process of its own, as torch is used."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    torch.manual_seed(5)
-    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
-    columns = {str(i): column.numpy() for i, column in enumerate(table.T.contiguous())}
-    pq.write_table(pa.table(columns | {"target": target.numpy()}), path, row_group_size=47)
+# What a run that was killed may have otherwise than one left alone.
+OTHERWISE = ("seconds", "rows_per_second", "gpu0_gib", "gpu1_gib", "saved", "config")
 
 
 def in_a_fork(work: Any, *args: Any, said: Path) -> int:
@@ -205,11 +114,17 @@ def left_alone(case: Case, folder: Path) -> float:
 def killed_until_done(
     case: Case, folder: Path, *, kills: int, seconds: float, chance: random.Random
 ) -> list[dict[str, Any]]:
-    """Train with up to `kills` kills at random moments; where each of them struck."""
+    """Train with up to `kills` kills at random moments; where each of them struck.
+
+    One in four strikes while the ranks begin; before the others a few checkpoints are written.
+    """
     struck: list[dict[str, Any]] = []
+    saves = ROWS // BATCH * case.epochs
     while len(struck) < kills:
         ranks = start(case, folder)
-        time.sleep(chance.uniform(0, 2 * seconds / kills))
+        wanted = chance.randint(1, 1 + 2 * saves // kills) if chance.random() < 0.75 else 0
+        wait_for_saves(folder, wanted, watched=ranks[0])
+        time.sleep(chance.uniform(0, 2 * seconds / saves))
         victims = chance.choice([[rank] for rank in ranks] + [ranks])
         for victim in victims:
             os.kill(victim, signal.SIGKILL)
@@ -224,19 +139,36 @@ def killed_until_done(
     return struck
 
 
+def wait_for_saves(folder: Path, wanted: int, *, watched: int) -> None:
+    """Wait until `latest.pt` was replaced so often, or the process `watched` has ended."""
+    seen = written(folder)
+    over = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while wanted and os.waitid(os.P_PID, watched, over) is None:
+        time.sleep(0.001)
+        if written(folder) != seen:
+            seen, wanted = written(folder), wanted - 1
+
+
+def written(folder: Path) -> int:
+    """When `latest.pt` was written."""
+    try:
+        return (folder / "latest.pt").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def where(folder: Path) -> dict[str, Any]:
     """Where a run was killed, from what it has left."""
     writing = [path.name for path in folder.glob(".*.partial")]
     latest = folder / "latest.pt"
-    size = latest.stat().st_size if latest.exists() else 0
-    return {"writing": writing, "bytes": size, "inode": latest.stat().st_ino if size else 0}
+    return {"writing": writing, "step": load(latest)["step"] if latest.exists() else 0}
 
 
 def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
     """The places where two checkpoints differ."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for key in one:
-            if key not in (*TIMES, "config"):
+            if key not in OTHERWISE:
                 yield from differences(one[key], other[key], f"{place}.{key}")
     elif isinstance(one, list | tuple) and len(one) == len(other):
         for i, pair in enumerate(zip(one, other, strict=True)):
@@ -270,8 +202,7 @@ def compare(case: Case, *, kills: int, seed: int) -> dict[str, Any]:
         "seed": seed,
         "kills": len(struck),
         "while_writing": sum(bool(point["writing"]) for point in struck),
-        "before_the_first_checkpoint": sum(not point["bytes"] for point in struck),
-        "checkpoints_met": len({point["inode"] for point in struck} - {0}),
+        "at_steps": [point["step"] for point in struck],
         "steps": steps,
         "seconds_alone": round(seconds, 1),
         "leftovers": left,

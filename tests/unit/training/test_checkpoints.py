@@ -63,6 +63,24 @@ def test_the_best_is_kept_beside_the_latest(checkpoints):
     assert files(checkpoints) == set()
 
 
+def test_a_run_killed_between_the_best_and_the_latest_comes_by_the_best_again(
+    checkpoints, monkeypatch
+):
+    checkpoints.save(state(1), best=True)
+    calls = []
+
+    def killed_at_the_second_call(path, content):
+        calls.append(path.name)
+        if len(calls) == 2:
+            raise OSError("killed")
+        atomic_file.replace_file(path, content)
+
+    monkeypatch.setattr("multigpu.training.checkpoints.replace_file", killed_at_the_second_call)
+    with pytest.raises(CheckpointError, match="killed"):
+        checkpoints.save(state(2), best=True)
+    assert [checkpoints.load(name)["step"] for name in ("latest", "best")] == [1, 2]
+
+
 def test_tensors_of_gpus_are_loaded_without_them(checkpoints):
     with virtual_gpus(2):
         checkpoints.save({"weight": torch.arange(3.0, device="cuda:1")})

@@ -1,0 +1,101 @@
+"""What killing.py trains: a small model that draws from every generator there is.
+
+All that it imports is imported before the forks, and nothing is computed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas  # noqa: F401 - by the history; it takes long
+import torch
+import torch._dynamo  # by the optimizers
+import torchmetrics  # noqa: F401
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from multigpu.data import PartitionedFile
+from multigpu.training import TrainConfig, Trainer
+
+ROWS, COLUMNS, CLASSES, BATCH = 250, 12, 4, 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and on how many ranks."""
+
+    mode: str
+    ranks: int = 1
+    partitions: bool = False  # rows from a Parquet file instead of memory
+    workers: int = 0
+    parts: int = 2  # one row alone is too few for BatchNorm
+    epochs: int = 4
+
+
+CASES = {
+    "single": Case("single"),
+    "single-workers": Case("single", workers=1),
+    "dp": Case("dp"),
+    "ddp": Case("ddp", ranks=2),
+    "ddp-3": Case("ddp", ranks=3, parts=1),
+    "ddp-partitions": Case("ddp", ranks=2, partitions=True),
+}
+
+
+def model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(COLUMNS, 24),
+        nn.BatchNorm1d(24),
+        nn.ReLU(),
+        nn.Dropout(0.4),
+        nn.Linear(24, CLASSES),
+    )
+
+
+def noisy_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """With numbers from Python's and NumPy's generators: dropout draws only from torch's."""
+    factor = 1 + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
+    return factor * nn.functional.cross_entropy(outputs, targets)
+
+
+def train(case: Case, folder: Path) -> None:
+    """One start of the run, in this process."""
+    torch.manual_seed(5)
+    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
+    held_out = TensorDataset(table[:50], target[:50])
+    data: Any = TensorDataset(table, target)
+    if case.partitions:
+        names = [str(column) for column in range(COLUMNS)]
+        data = PartitionedFile(folder.parent / "rows.parquet", inputs=names, target="target")
+    config = TrainConfig(
+        mode=case.mode,
+        gpus=2 if case.mode == "dp" else None,
+        batch_size=BATCH,
+        accumulation_steps=case.parts,
+        epochs=case.epochs,
+        learning_rate=0.01,
+        schedule="cosine",
+        warmup_steps=7,
+        clip_norm=1.0,
+        patience=3,
+        folder=folder,
+        save_every=1,
+        workers=case.workers,
+        progress=False,
+    )
+    Trainer(model(), config, data, held_out, loss_fn=noisy_loss).fit()
+
+
+def write_parquet(path: Path) -> None:
+    """The rows in six uneven row groups; done in a process of its own, as torch is used."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    torch.manual_seed(5)
+    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
+    columns = {str(i): column.numpy() for i, column in enumerate(table.T.contiguous())}
+    pq.write_table(pa.table(columns | {"target": target.numpy()}), path, row_group_size=47)
