@@ -211,6 +211,19 @@ def test_what_cannot_work_is_said_in_one_line(
     assert not printed
 
 
+def test_a_folder_of_another_task_is_refused(command: Command, tmp_path: Path) -> None:
+    run = ("--folder", str(tmp_path), "--mode", "single", "--learning-rate", "0.01", *QUICK)
+    assert command("--data", "digits", *run)[0] == 0
+    before = (tmp_path / "latest.pt").read_bytes()
+    for other, words in ("tiny", "of another model"), ("large", "a run with --batch-size 64"):
+        code, _, said = command("--data", other, *run)
+        assert code == 2
+        assert words in said
+        assert "--no-resume" in said
+        assert said.count("\n") == 1
+    assert (tmp_path / "latest.pt").read_bytes() == before
+
+
 @pytest.mark.parametrize("local_rank", ["0", "1"])
 def test_one_rank_of_each_machine_says_what_is_wrong(
     command: Command, monkeypatch: pytest.MonkeyPatch, local_rank: str
