@@ -79,6 +79,17 @@ def test_two_gpus_of_data_parallel_compute_what_one_does(model):
             torch.testing.assert_close(two.grad.cpu(), one.grad, rtol=0, atol=1e-12)
 
 
+@pytest.mark.gpu
+@every_model
+def test_a_real_gpu_computes_what_the_cpu_does(model):
+    torch.manual_seed(0)
+    network, inputs = model().double(), MODELS[model][0](5)
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    expected = network(inputs)
+    found = network.to("cuda")(inputs.to("cuda")).cpu()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
 def test_the_small_cnn_learns_the_digits():
     torch.manual_seed(0)
     split, model = digits(), SmallCNN()
