@@ -3,6 +3,16 @@
 import torch
 
 from multigpu.gpus import current_machine
+from multigpu.training.launch import Launch
+
+
+def device_of(launch: Launch) -> torch.device:
+    """The GPU of this rank, or the CPU. Where GPUs are fewer than ranks, ranks share them.
+
+    A group that was there already may have no LOCAL_RANK; then `launch` counts on one machine.
+    """
+    gpus = torch.cuda.device_count()
+    return torch.device("cuda", launch.local_rank % gpus) if gpus else torch.device("cpu")
 
 
 def has_real_gpu(device: torch.device) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import socket
 
 import torch
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import Store
 
-from multigpu.ranks.backend import Backend, choose_backend, rank_device
+from multigpu.ranks.backend import Backend, choose_backend
+from multigpu.training.devices import device_of
 from multigpu.training.launch import Launch
 from multigpu.training.meeting import meeting_store
 
@@ -15,19 +18,51 @@ from multigpu.training.meeting import meeting_store
 def join_group(launch: Launch, asked: str | None) -> Backend:
     """Join the process group, unless this process is in one; says which backend it has.
 
-    Raises ValueError where NCCL is asked for and this machine has fewer GPUs than ranks.
+    Raises ValueError where NCCL is asked for and this machine has fewer GPUs than ranks, or where
+    the group that is there has another backend.
     """
-    gpus = torch.cuda.device_count()
-    backend = choose_backend(launch.local_world_size, asked=asked, gpus=gpus)
-    if dist.is_initialized():
-        return Backend(dist.get_backend(), gpus, launch.local_world_size)
-    device = rank_device()
+    gpus, ranks = torch.cuda.device_count(), launch.local_world_size
+    backend = choose_backend(ranks, asked=asked, gpus=gpus)
+    device = device_of(launch)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # NCCL and bare .cuda() use the current device
+    if dist.is_initialized():
+        there = dist.get_backend()
+        if asked not in (None, there):
+            raise ValueError(
+                f"backend={asked!r}, but this process is in a process group of {there} already. "
+                "Leave backend out, or make the group with it."
+            )
+        return Backend(there, gpus, ranks)
     store, rank, world_size = meeting_store()
+    if asked is None:
+        backend = chosen_by_all(store, rank, world_size, mine=gpu_of_this_rank(device), ranks=ranks)
     dist.init_process_group(backend.name, store=store, rank=rank, world_size=world_size)
     atexit.register(leave_group)
     return backend
+
+
+def gpu_of_this_rank(device: torch.device) -> tuple[str, str]:
+    """This machine, and which GPU of it this rank uses: "" where it is none."""
+    if device.type == "cpu":
+        return socket.gethostname(), ""
+    return socket.gethostname(), str(torch.cuda.get_device_properties(device).uuid)
+
+
+def chosen_by_all(
+    store: Store, rank: int, world_size: int, *, mine: tuple[str, str], ranks: int
+) -> Backend:
+    """NCCL where each rank, on every machine, has a GPU that no other rank has; else gloo.
+
+    Counting GPUs does not tell: a rank may see one GPU only and have it for itself
+    (CUDA_VISIBLE_DEVICES, as Slurm sets it), and another machine may have none.
+    """
+    store.set(f"multigpu/gpu/{rank}", "\n".join(mine))
+    told = store.multi_get([f"multigpu/gpu/{other}" for other in range(world_size)])
+    everyones = [tuple(words.decode().split("\n")) for words in told]
+    alone = all(gpu for _, gpu in everyones) and len(set(everyones)) == world_size
+    here = {gpu for host, gpu in everyones if host == mine[0] and gpu}
+    return Backend("nccl" if alone else "gloo", len(here), ranks)
 
 
 def leave_group() -> None:

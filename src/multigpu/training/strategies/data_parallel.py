@@ -1,5 +1,7 @@
 """One process and several GPUs: PyTorch's nn.DataParallel."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from multigpu.training.placing import to_device
 from multigpu.training.strategies.strategy import Strategy
 
 CPU = torch.device("cpu")
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class DataParallel(Strategy):
@@ -46,8 +49,11 @@ class DataParallel(Strategy):
 
     def prepare(self, model: nn.Module) -> None:
         self.plain = model.to(self.device)
+        each: nn.Module = self.plain
+        if self.config.precision != "float32":
+            each = InEveryThread(self.plain, self.autocast)
         # The loss is taken of the gathered outputs on GPU 0, so it is the whole batch's mean.
-        self.model = nn.DataParallel(self.plain, device_ids=self.devices)
+        self.model = nn.DataParallel(each, device_ids=self.devices)
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs stay on the CPU: each chunk goes straight to its GPU from there."""
@@ -65,3 +71,17 @@ class DataParallel(Strategy):
         machine = current_machine()
         virtual = "virtual " if machine.is_virtual else ""
         return f"{len(self.devices)} {virtual}GPU{'s'[: len(self.devices) > 1]} of one process"
+
+
+class InEveryThread(nn.Module):
+    """A model that enters autocast itself. DataParallel's threads take over that autocast is on,
+    but not its dtype, which belongs to a thread: they would compute in float16.
+    """
+
+    def __init__(self, inner: nn.Module, autocast: Autocast) -> None:
+        super().__init__()
+        self.inner, self.autocast = inner, autocast
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        with self.autocast():
+            return self.inner(*inputs, **named)

@@ -8,8 +8,8 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from multigpu.data.feeds import Batch
-from multigpu.ranks.backend import rank_device
 from multigpu.training.config import TrainConfig
+from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
 from multigpu.training.launch import Launch
 from multigpu.training.strategies.strategy import LossFn, Strategy
@@ -28,7 +28,7 @@ class Distributed(Strategy):
                 "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
             )
         self.backend = join_group(launch, config.backend)
-        self.device = rank_device()
+        self.device = device_of(launch)
 
     @property
     def world_size(self) -> int:

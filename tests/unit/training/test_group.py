@@ -1,0 +1,55 @@
+"""The backend that ranks agree on, and the GPU of each."""
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from multigpu import run_ranks
+from multigpu.training.devices import device_of
+from multigpu.training.group import chosen_by_all, join_group
+from multigpu.training.launch import Launch
+
+
+def chosen(*gpus: str) -> set[str]:
+    """What ranks choose, the same for all, when the ranks of host a and b have these GPUs."""
+    store, mine = dist.HashStore(), [tuple(gpu.split("/")) for gpu in gpus]
+    for rank, (host, gpu) in enumerate(mine):  # as each rank does before it asks
+        store.set(f"multigpu/gpu/{rank}", f"{host}\n{gpu}")
+    return {
+        str(chosen_by_all(store, rank, len(gpus), mine=(host, gpu), ranks=2))
+        for rank, (host, gpu) in enumerate(mine)
+    }
+
+
+def test_ranks_that_each_see_one_gpu_of_their_own_use_nccl() -> None:
+    assert chosen("a/0", "a/1") == {"nccl on 2 GPUs"}
+    assert chosen("a/0", "a/1", "b/0", "b/1") == {"nccl on 2 GPUs"}
+
+
+def test_ranks_that_share_a_gpu_use_gloo() -> None:
+    assert chosen("a/0", "a/0") == {"gloo, 2 ranks share 1 GPU"}
+    assert chosen("a/0", "a/1", "b/0", "b/0") == {"gloo on 2 GPUs", "gloo, 2 ranks share 1 GPU"}
+
+
+def test_a_machine_without_gpus_makes_all_use_gloo() -> None:
+    assert chosen("a/0", "a/1", "b/", "b/") == {"gloo on 2 GPUs", "gloo on the CPU"}
+
+
+def test_each_rank_of_a_machine_has_the_gpu_of_its_local_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)  # mp.spawn and init_process_group set none
+    numbers = [device_of(Launch(local_rank=local_rank)).index for local_rank in range(4)]
+    assert numbers == [0, 1, 0, 1]
+
+
+def asks_for_another() -> str:
+    with pytest.raises(ValueError, match="process group of gloo already") as found:
+        join_group(Launch.here(), "nccl" if torch.cuda.device_count() else "other")
+    return str(found.value)
+
+
+def test_another_backend_than_the_groups_own_is_refused() -> None:
+    said = run_ranks(asks_for_another, 1, backend="gloo", show=False)
+    assert "Leave backend out" in said[0]
