@@ -46,7 +46,8 @@ def machine() -> str:
     """Date, machine and versions, for the head of the record."""
     return (
         f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, torch {torch.__version__}"
+        f"Python {platform.python_version()}, torch {torch.__version__}, "
+        f"load {os.getloadavg()[0]:.0f} at the end"
     )
 
 
