@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+WATCHED = "the exercise"  # in the place of a forbidden name
 
 
 @dataclass
@@ -34,7 +35,10 @@ class Tracer:
     calls: int = 0
     returned: tuple[str, int] | None = None  # file and line of the last return
     used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
-    _names: dict[types.CodeType, str | None] = field(default_factory=dict)
+    # What is known of a code by its id, which is quicker than its hash, and the codes themselves,
+    # so that no other one gets the same id.
+    _known: dict[int, str | None] = field(default_factory=dict)
+    _kept: list[types.CodeType] = field(default_factory=list)
     _returning: dict[int, int] = field(default_factory=dict)  # frame: line of its return statement
 
     def __post_init__(self) -> None:
@@ -43,6 +47,7 @@ class Tracer:
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
         self.watched |= set(codes_of(exercise))
+        self._known.clear()
 
     def start(self) -> None:
         """Begin in this thread and in all that it will start."""
@@ -56,18 +61,27 @@ class Tracer:
 
     def _call(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
-        if code in self.watched:
+        try:
+            name = self._known[id(code)]
+        except KeyError:
+            name = self._look_at(code)
+        if name is None:
+            return None
+        if name == WATCHED:
             self.calls += 1
             return self._inside
-        try:
-            name = self._names[code]
-        except KeyError:
-            name = self._names[code] = self._refused_name(code.co_filename)
-        if name is not None and self.used is None:
+        if self.used is None:
             caller = self._caller(frame.f_back)
             if caller is not None:
                 self.used = (name, *caller)
         return None
+
+    def _look_at(self, code: types.CodeType) -> str | None:
+        """What there is to know of a code: watched, forbidden under this name, or nothing."""
+        name = WATCHED if code in self.watched else self._refused_name(code.co_filename)
+        self._kept.append(code)
+        self._known[id(code)] = name
+        return name
 
     def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         file, line = frame.f_code.co_filename, frame.f_lineno
