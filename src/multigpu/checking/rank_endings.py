@@ -1,5 +1,6 @@
 """From how the ranks of a run ended to what the learner is told."""
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,10 @@ from multigpu.ranks.findings import Finding
 from multigpu.ranks.trace import Trace
 from multigpu.ranks.wording import ranks_in_words
 
+CUT_OFF = """\
+came: your code ran on one rank while another was still joining the group, and cut the connection.
+usually: the code closed file descriptors that belong to torch, or ended the process."""
+BY_PEER = ("closed by peer", "reset by peer")  # in what gloo says
 OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "mismatch": "wrong"}
 
 
@@ -20,6 +25,7 @@ def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace
     refused = (
         first_of(endings, forbidden)
         or forbidden_call(endings[0], trace)
+        or cut_off(endings)
         or of_finding(endings, finding)
         or first_of(endings, fault)
         or first_of(by_waiting(endings), excess)
@@ -72,6 +78,19 @@ def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
         if ending.is_learners(call.file):
             return refused_name(call.via, call.place, ending.exercise)
     return None
+
+
+def cut_off(endings: Sequence[Ending]) -> Refused | None:
+    """Where a rank could not join, because on another the learner's code had broken something."""
+    texts = [e.phases["fault"]["traceback"] for e in endings if "fault" in e.phases]
+    begun = [ending for ending in endings if "importing" in ending.phases]
+    alone = len(begun) < len(endings) and any(peer in text for text in texts for peer in BY_PEER)
+    if not begun or not alone:
+        return None
+    ours = (None, 0, -signal.SIGKILL)  # still there, or ended by the leader
+    by_itself = [ending for ending in begun if ending.report["status"] not in ours]
+    told = first_of(begun, explain_exception) or first_of(by_itself, died)
+    return told or replace(begun[0], who=None).refused("crash", "broke_checker", CUT_OFF)
 
 
 def of_finding(endings: Sequence[Ending], finding: Finding | None) -> Refused | None:

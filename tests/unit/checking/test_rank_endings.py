@@ -1,0 +1,56 @@
+"""What a learner is told when ranks end badly, from reports that no run can be made to give."""
+
+from pathlib import Path
+
+import pytest
+
+from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
+from multigpu.checking.ending import Ending
+from multigpu.checking.rank_endings import refuse_bad_endings
+from multigpu.checking.verdicts import CheckerFault, Refused
+from multigpu.ranks.findings import Finding
+from multigpu.ranks.trace import Trace
+
+EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")
+NOT_JOINED = "RuntimeError: Gloo connectFullMesh failed: Connection closed by peer"
+
+
+def ending(rank, *said, status):
+    phases = [{"phase": "started"}, *said]
+    report = {"said": phases, "status": status, "output": "", "stack": "", "excess": None}
+    return Ending(report, EXERCISE, Path("average.py"), {}, who=f"rank {rank}")
+
+
+def fault(text):
+    return {"phase": "fault", "traceback": text}
+
+
+def refuse(endings):
+    finding = Finding("exit", (0,), "rank 0 ended")
+    refuse_bad_endings(endings, finding, Trace.from_frames([[] for _ in endings]))
+
+
+@pytest.mark.parametrize("status", [None, -9])
+def test_who_cuts_off_a_rank_that_is_joining_is_refused(status):
+    busy = ending(1, {"phase": "importing"}, status=status)
+    with pytest.raises(Refused, match="another was still joining") as refused:
+        refuse([ending(0, fault(NOT_JOINED), status=70), busy])
+    assert (refused.value.status, refused.value.message_id) == ("crash", "broke_checker")
+
+
+def test_the_death_of_the_other_rank_is_told_where_it_is_known():
+    dead = ending(1, {"phase": "importing"}, status=-11)
+    with pytest.raises(Refused, match="rank 1: the process died of SIGSEGV"):
+        refuse([ending(0, fault(NOT_JOINED), status=70), dead])
+
+
+@pytest.mark.parametrize("text", [NOT_JOINED, "OSError: too many open files"])
+def test_a_rank_that_cannot_start_is_a_fault_of_the_checker_where_no_code_ran(text):
+    with pytest.raises(CheckerFault):
+        refuse([ending(0, fault(text), status=70), ending(1, status=-9)])
+
+
+def test_another_fault_while_joining_is_never_the_learners():
+    busy = ending(1, {"phase": "importing"}, status=-9)
+    with pytest.raises(CheckerFault):
+        refuse([ending(0, fault("OSError: too many open files"), status=70), busy])
