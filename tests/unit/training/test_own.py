@@ -69,6 +69,22 @@ def test_bucketed_ddp_trains_as_pytorchs_does(world_size: int, parts: int) -> No
         assert_same(by_hand, alone)
 
 
+def test_the_seven_functions_compute_in_bfloat16_as_pytorchs_wrapper_does() -> None:
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, rows: Tensor) -> Tensor:
+            out = super().forward(rows)
+            seen.append(out.dtype)
+            return out
+
+    with virtual_gpus(2):
+        config = TrainConfig(mode="dp", gpus=2, batch_size=12, max_steps=1, precision="bfloat16")
+        Trainer(Spy(5, 3), config, data(), own=load_own(ROOT / "solutions", "dp")).fit()
+    assert set(seen) == {torch.bfloat16}
+    assert len(seen) == 2, "both replicas"
+
+
 def test_a_starter_is_refused_with_the_name_of_the_exercise(tmp_path: Path) -> None:
     write(
         tmp_path, "data_parallel", "def replicate(module, devices):\n    raise NotImplementedError"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from multigpu.training.config import TrainConfig
 from multigpu.training.launch import Launch
-from multigpu.training.strategies.data_parallel import DataParallel
+from multigpu.training.strategies.data_parallel import DataParallel, InEveryThread
 from multigpu.training.strategies.distributed import Distributed
 from multigpu.training.strategies.own_file import (
     exercise,
@@ -58,6 +58,9 @@ class OwnDataParallel(DataParallel):
                 "first one the model itself: `multigpu check data_parallel.replicate` says more."
             )
         self.replicas: Sequence[nn.Module] = replicas
+        self.called = self.replicas
+        if self.config.precision != "float32":  # a new thread begins without autocast
+            self.called = [InEveryThread(replica, self.autocast) for replica in replicas]
         self.model = Calls(self.plain, self._forward)
 
     def _forward(self, inputs: Any) -> Any:
@@ -68,7 +71,7 @@ class OwnDataParallel(DataParallel):
             for mine, first in zip(replica.modules(), self.plain.modules(), strict=True):
                 mine.training = first.training
         chunks = self._do("split", inputs, self.devices)
-        outputs = self._do("parallel_apply", self.replicas, chunks)
+        outputs = self._do("parallel_apply", self.called, chunks)
         return self._do("gather", outputs, self.device)
 
     def finish_backward(self) -> None:
