@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import socket
+import sys
 
 import torch
 from torch import distributed as dist
@@ -38,7 +39,7 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
     if asked is None:
         backend = chosen_by_all(store, rank, world_size, mine=gpu_of_this_rank(device), ranks=ranks)
     dist.init_process_group(backend.name, store=store, rank=rank, world_size=world_size)
-    atexit.register(leave_group)
+    atexit.register(leave_unless_failed)
     return backend
 
 
@@ -69,3 +70,13 @@ def leave_group() -> None:
     """Leave in good order: NCCL complains at the end of a process that did not."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def leave_unless_failed() -> None:
+    """At the end of the process: leave, but not after an error that nobody caught.
+
+    Leaving NCCL waits for what is under way, and the others may be waiting for this rank. It must
+    end, so that torchrun sees it and ends them.
+    """
+    if getattr(sys, "last_value", None) is None:
+        leave_group()

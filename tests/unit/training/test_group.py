@@ -1,12 +1,15 @@
-"""The backend that ranks agree on, and the GPU of each."""
+"""The backend that ranks agree on, the GPU of each, and how they leave."""
+
+import sys
 
 import pytest
 import torch
 from torch import distributed as dist
 
 from multigpu import run_ranks
+from multigpu.training import group
 from multigpu.training.devices import device_of
-from multigpu.training.group import chosen_by_all, join_group
+from multigpu.training.group import chosen_by_all, join_group, leave_unless_failed
 from multigpu.training.launch import Launch
 
 
@@ -53,3 +56,16 @@ def asks_for_another() -> str:
 def test_another_backend_than_the_groups_own_is_refused() -> None:
     said = run_ranks(asks_for_another, 1, backend="gloo", show=False)
     assert "Leave backend out" in said[0]
+
+
+def test_only_a_process_that_ends_well_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(group, "leave_group", lambda: left.append("group"))
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    leave_unless_failed()
+    assert left == ["group"]
+    monkeypatch.setattr(sys, "last_value", ValueError("a batch is broken"), raising=False)
+    leave_unless_failed()
+    assert left == ["group"]
