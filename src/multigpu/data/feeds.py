@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,14 @@ class Batch:
         split = zip(*(tensor.tensor_split(count) for tensor in tensors), strict=True)
         pairs = [tree_unflatten(part, structure) for part in split]
         return [
-            Batch(inputs, targets, rows=len(targets), global_rows=self.global_rows)
+            Batch(inputs, targets, rows=rows_of(targets), global_rows=self.global_rows)
             for inputs, targets in pairs
         ]
+
+
+def rows_of(targets: Any) -> int:
+    """The rows of a tensor, or of the tensors in a tuple or dict."""
+    return len(tree_leaves(targets)[0])
 
 
 class Feed(Protocol):

@@ -75,7 +75,7 @@ class RowFeed:
         own = mixed(self.seed, epoch, start, self.rank)
         loaded = self._load([share if len(share) else FILLER for share in shares], own)
         for rows, share, items in zip(global_batches, shares, loaded, strict=True):
-            *inputs, targets = items
+            *inputs, targets = columns_of(items)
             yield Batch(
                 inputs=inputs[0] if len(inputs) == 1 else tuple(inputs),
                 targets=targets,
@@ -99,6 +99,17 @@ def mixed(*numbers: int) -> torch.Generator:
     for number in numbers:
         seed = (seed * 1_000_003 + number) % 2**63
     return torch.Generator().manual_seed(seed)
+
+
+def columns_of(items: Any) -> Any:
+    """The inputs of some rows and, last, their targets.  Raises TypeError for other items."""
+    if isinstance(items, tuple | list) and len(items) > 1:
+        return items
+    raise TypeError(
+        f"an item of the data set is a {type(items).__name__}"
+        f"{f' of {len(items)}' if isinstance(items, tuple | list) else ''}: "
+        "give (inputs, target) pairs; the inputs may be a dict."
+    )
 
 
 def share_of(rows: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:

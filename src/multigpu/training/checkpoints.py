@@ -149,10 +149,11 @@ class Checkpoints:
             raise self._cannot_write(problem) from problem
 
     def _cannot_write(self, problem: OSError) -> CheckpointError:
+        no_folder = isinstance(problem, FileExistsError | NotADirectoryError)
+        advice = "Give the name of a folder" if no_folder else "Make room or give another folder"
         return CheckpointError(
             f"rank 0 on {socket.gethostname()} cannot write into {self.folder}: "
-            f"{problem.strerror or problem}. Make room or give another folder; what was saved "
-            "there before is still whole."
+            f"{problem.strerror or problem}. {advice}; what was saved there before is still whole."
         )
 
 

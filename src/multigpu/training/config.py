@@ -98,20 +98,36 @@ class TrainConfig:
         for name, allowed in {"mode": ("auto", *MODES), **CHOICES}.items():
             check_choice(name, getattr(self, name), allowed)
         for name, least in AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
+            if not (is_free(name) and getattr(self, name) is None):
+                check_whole(name, getattr(self, name), at_least=least)
         for name in ABOVE_ZERO:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value!r}: give a number above 0")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay={self.weight_decay!r}: give 0 or more")
+            if not (is_free(name) and getattr(self, name) is None):
+                check_number(name, getattr(self, name), zero=False)
+        check_number("weight_decay", self.weight_decay, zero=True)
+        check_whole("seed", self.seed, at_least=0)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, for a checkpoint or a CSV."""
         fields = dataclasses.asdict(self)
         return fields | {"folder": None if self.folder is None else str(self.folder)}
+
+
+def is_free(name: str) -> bool:
+    """Whether a field may be None."""
+    return TrainConfig.__dataclass_fields__[name].default is None
+
+
+def check_whole(name: str, value: Any, *, at_least: int) -> None:
+    """Raise ValueError unless `value` is a whole number of at least `at_least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{name}={value!r}: give a whole number of at least {at_least}")
+
+
+def check_number(name: str, value: Any, *, zero: bool) -> None:
+    """Raise ValueError unless `value` is a number above 0, or 0 where `zero` allows it."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value > 0 or (zero and value == 0)):
+        raise ValueError(f"{name}={value!r}: give a number {'of 0 or more' if zero else 'above 0'}")
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -52,6 +52,16 @@ def refuse_other_run(saved: Mapping[str, Any], config: Mapping[str, Any], *, pat
         )
 
 
+def refuse_other_rows(saved: int, rows: int, *, path: Path) -> None:
+    """Raise CheckpointError where the data is not what the checkpoint's run has trained on."""
+    if saved != rows:
+        raise CheckpointError(
+            f"{path} is of a run on {saved:,} rows, and this data has {rows:,}: its place in the "
+            "epoch means nothing here. Give the same data, or give this run another folder, or "
+            "begin anew there with resume=False."
+        )
+
+
 def refuse_other_model(saved: Mapping[str, Any], model: Mapping[str, Any], *, path: Path) -> None:
     """Raise CheckpointError where the checkpoint's weights are not those of this model."""
     shapes = {name: tuple(value.shape) for name, value in model.items()}

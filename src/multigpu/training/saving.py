@@ -22,7 +22,8 @@ def resume(trainer: Trainer) -> None:
     checkpoints = trainer.checkpoints
     if checkpoints is None:
         return
-    if not trainer.config.resume and not restarted():
+    began = trainer.position.step > 0  # fit was called before: what is there is this run's own
+    if not trainer.config.resume and not restarted() and not began:
         checkpoints.clear()
     if (state := checkpoints.load()) is not None:
         restore(trainer, state, path=checkpoints.path())

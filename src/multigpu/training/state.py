@@ -13,7 +13,12 @@ from torch import Tensor
 from multigpu.data.rows import RowFeed
 from multigpu.training import rng
 from multigpu.training.agreement import everyones
-from multigpu.training.resuming import notes, refuse_other_model, refuse_other_run
+from multigpu.training.resuming import (
+    notes,
+    refuse_other_model,
+    refuse_other_rows,
+    refuse_other_run,
+)
 from multigpu.training.seeding import seed_rank
 
 if TYPE_CHECKING:
@@ -65,6 +70,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "ranks": everyones(mine),
         "history": trainer.history.state_dict(),
         "early_stopping": trainer.early_stopping.state_dict(),
+        "num_rows": trainer.train_feed.num_rows,
         "world_size": trainer.launch.world_size,
         "runs_on": runs_on(trainer),
         "config": trainer.config.as_dict(),
@@ -78,6 +84,7 @@ def restore(trainer: Trainer, state: dict[str, Any], *, path: Path) -> None:
     is of another model or of a run with other settings.
     """
     refuse_other_run(state["config"], trainer.config.as_dict(), path=path)
+    refuse_other_rows(state["num_rows"], trainer.train_feed.num_rows, path=path)
     refuse_other_model(state["model"], trainer.strategy.model_state(), path=path)
     if state["step"] < trainer.total_steps:
         trainer.strategy.settle(next(iter(trainer.train_feed.batches(0))), trainer.loss_fn)

@@ -29,6 +29,7 @@ from multigpu.training.evaluation import evaluate
 from multigpu.training.gpu_meters import gpu_figures
 from multigpu.training.history import History
 from multigpu.training.launch import Launch
+from multigpu.training.metrics import make_metrics
 from multigpu.training.modes import refuse_batch, refuse_precision, refuse_wrapped, resolve_mode
 from multigpu.training.optimizers import make_optimizer
 from multigpu.training.progress import ProgressBar, progress_bar
@@ -62,7 +63,8 @@ class Trainer:
         of PyTorch's. Raises ValueError for what cannot work, before anything is computed.
         """
         self.config, self.launch = config, Launch.here()
-        self.loss_fn, self.metrics = loss_fn, tuple(metrics)
+        self.loss_fn = loss_fn
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         refuse_wrapped(model)
         mode = resolve_mode(config, self.launch)
         self.strategy = make_strategy(mode, config, self.launch, own=own)
@@ -71,7 +73,7 @@ class Trainer:
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
-        self._refuse_monitor()
+        self._refuse_figures()
         self.strategy.prepare(model)
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
         if config.max_steps is not None:
@@ -191,7 +193,9 @@ class Trainer:
             pin_memory=has_real_gpu(self.strategy.device),
         )
 
-    def _refuse_monitor(self) -> None:
-        """Raise ValueError where the figure to watch is not figured."""
+    def _refuse_figures(self) -> None:
+        """Raise ValueError for a metric or a figure to watch that is not there."""
+        if self.eval_feed is not None:
+            make_metrics(self.metrics)
         known = ("loss", *(self.metrics if self.eval_feed is not None else ()))
         check_choice("monitor", self.config.monitor, known)

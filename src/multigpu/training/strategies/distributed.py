@@ -53,7 +53,7 @@ class Distributed(Strategy):
         in which they came. A run that goes on must begin with those buckets: how three numbers
         and more are summed depends on their place in a bucket.
         """
-        self.gradients([batch], loss_fn)
+        self.gradients(batch.parts(self.config.accumulation_steps)[:1], loss_fn)
         self.plain.zero_grad()
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:

@@ -1,0 +1,143 @@
+"""What a Trainer is given by mistake is said before anything is computed, and nothing is lost."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+
+from multigpu import run_ranks
+from multigpu.data.feeds import Batch
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.checkpoints import CheckpointError
+
+
+def rows(count: int = 12) -> TensorDataset:
+    numbers = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(count, 3, generator=numbers), torch.arange(count) % 2)
+
+
+def trainer(data: Dataset | None = None, eval_data: Dataset | None = None, **settings) -> Trainer:
+    torch.manual_seed(0)
+    how = {name: settings.pop(name) for name in ("metrics", "loss_fn") if name in settings}
+    config = TrainConfig(**{"mode": "single", "batch_size": 4, "epochs": 2, **settings})
+    return Trainer(nn.Linear(3, 2), config, data or rows(), eval_data, **how)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epochs", None),
+        ("batch_size", None),
+        ("batch_size", True),
+        ("batch_size", 2.5),
+        ("seed", None),
+        ("seed", -1),
+        ("learning_rate", "1e-3"),
+        ("learning_rate", None),
+        ("learning_rate", float("nan")),
+        ("clip_norm", 0),
+        ("weight_decay", -0.1),
+        ("weight_decay", None),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_named(field, value):
+    with pytest.raises(ValueError, match=f"^{field}={value!r}: give a"):
+        TrainConfig(**{field: value})
+
+
+def test_a_metric_that_is_not_there_is_refused_before_training():
+    with pytest.raises(ValueError, match="acuracy"):
+        trainer(eval_data=rows(), metrics=["acuracy"])
+
+
+def test_one_metric_may_be_given_by_its_name_alone():
+    assert "accuracy" in trainer(eval_data=rows(), metrics="accuracy").evaluate()
+
+
+class Named(Dataset):
+    """Its items are dicts, which no one can tell inputs and target of."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return {"image": torch.zeros(3), "label": 0}
+
+
+@pytest.mark.parametrize("data", [Named(), TensorDataset(torch.zeros(5, 3))])
+def test_items_without_a_target_are_refused(data):
+    with pytest.raises(TypeError, match=r"give \(inputs, target\) pairs"):
+        trainer(data).fit()
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    """With fewer rows its place in the epoch may lie behind the last step."""
+    trainer(folder=tmp_path, max_steps=3, epochs=5).fit()
+    with pytest.raises(CheckpointError, match="a run on 12 rows, and this data has 4"):
+        trainer(rows(4), folder=tmp_path, epochs=5).fit()
+
+
+def test_fit_called_twice_keeps_what_the_first_call_has_saved(tmp_path):
+    once = trainer(folder=tmp_path, resume=False)
+    rows_before = list(once.fit().rows)
+    assert once.fit().rows == rows_before
+    assert {path.name for path in tmp_path.glob("*.pt")} == {"latest.pt", "best.pt"}
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):
+    path: Path = tmp_path / "runs"
+    path.write_text("not a folder")
+    with pytest.raises(CheckpointError, match="Give the name of a folder"):
+        trainer(folder=path).fit()
+
+
+def both(outputs, targets):
+    return F.cross_entropy(outputs, targets[0]) + F.cross_entropy(outputs, targets[1])
+
+
+class TwoTargets(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return rows()[index][0], (torch.tensor(index % 2), torch.tensor(index % 3 % 2))
+
+
+def weights(accumulation_steps: int) -> torch.Tensor:
+    mine = trainer(
+        TwoTargets(), loss_fn=both, accumulation_steps=accumulation_steps, optimizer="sgd"
+    )
+    mine.fit()
+    return nn.utils.parameters_to_vector(mine.strategy.plain.parameters()).detach()
+
+
+def test_several_targets_count_as_the_rows_that_they_are():
+    torch.testing.assert_close(weights(4), weights(1))
+    batch = Batch(torch.zeros(6, 1), (torch.zeros(6), torch.zeros(6)), rows=6, global_rows=6)
+    assert [part.rows for part in batch.parts(2)] == [3, 3]
+
+
+class NoMoreThan(nn.Linear):
+    """A model without room for more than so many rows at a time."""
+
+    def forward(self, inputs):
+        if len(inputs) > 2:
+            raise torch.OutOfMemoryError(f"{len(inputs)} rows")
+        return super().forward(inputs)
+
+
+def part_way(folder: Path, max_steps: int) -> int:
+    config = TrainConfig(
+        mode="ddp", batch_size=8, accumulation_steps=2, max_steps=max_steps, folder=folder
+    )
+    mine = Trainer(NoMoreThan(3, 2), config, rows(24))
+    mine.fit()
+    return mine.position.step
+
+
+def test_a_run_that_needs_small_parts_goes_on_in_small_parts(tmp_path):
+    run_ranks(part_way, 2, tmp_path, 2, show=False)
+    assert list(run_ranks(part_way, 2, tmp_path, 5, show=False)) == [5, 5]
