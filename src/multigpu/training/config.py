@@ -72,6 +72,8 @@ class TrainConfig:
     """float32, or bfloat16: autocast, where the device can"""
     seed: int = 0
     """of the order of rows, and of dropout (there each rank adds its number)"""
+    find_unused_parameters: bool = False
+    """ddp: look in every step which parameters took no part; without it they must all take part"""
     deterministic: bool = False
     """use deterministic algorithms alone, and raise an error where PyTorch has none"""
     monitor: str = "loss"

@@ -20,6 +20,9 @@ from pathlib import Path
 NAME = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 WAIT = 3.0  # seconds: a run that is restarted at once may meet its predecessor still ending
 HELD = (errno.EACCES, errno.EAGAIN)
+# (process, device, inode) of each lock that is held here: lockf lets a process take its own lock
+# twice, and closing any of its descriptors of the file gives it back.
+_held_here: set[tuple[int, int, int]] = set()
 
 
 class FolderInUse(RuntimeError):
@@ -41,6 +44,8 @@ class FolderLock:
 
         Raises FolderInUse, with the process that has it, and OSError where nothing can be written.
         """
+        if self.path.exists() and lock_of(self.path) in _held_here:
+            raise FolderInUse("another Trainer in this process")
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         until = time.monotonic() + WAIT
         while True:
@@ -57,11 +62,13 @@ class FolderLock:
                 warnings.warn(f"{self.path.parent}: no locks here ({problem}).", stacklevel=2)
                 return False
             self._sign()
+            _held_here.add(lock_of(self._file))
             return True
 
     def release(self) -> None:
         """Give the lock back, if it is held."""
         if self._file is not None:
+            _held_here.discard(lock_of(self._file))
             os.close(self._file)
         self._file = None
 
@@ -80,3 +87,9 @@ class FolderLock:
         said = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps(said).encode(), 0)
+
+
+def lock_of(file: Path | int) -> tuple[int, int, int]:
+    """What tells this process's lock on a file from all others."""
+    found = os.stat(file)
+    return os.getpid(), found.st_dev, found.st_ino

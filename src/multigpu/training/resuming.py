@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from multigpu.training.checkpoints import CheckpointError
 
 # What may change from one part of a run to the next; everything else belongs to the run.
@@ -24,6 +27,7 @@ FREE = (
     "max_steps",
     "patience",
     "deterministic",
+    "find_unused_parameters",
     "folder",
     "save_every",
     "resume",
@@ -64,8 +68,8 @@ def refuse_other_rows(saved: int, rows: int, *, path: Path) -> None:
 
 def refuse_other_model(saved: Mapping[str, Any], model: Mapping[str, Any], *, path: Path) -> None:
     """Raise CheckpointError where the checkpoint's weights are not those of this model."""
-    shapes = {name: tuple(value.shape) for name, value in model.items()}
-    found = {name: tuple(value.shape) for name, value in saved.items()}
+    shapes = {name: shape_of(value) for name, value in model.items()}
+    found = {name: shape_of(value) for name, value in saved.items()}
     problems = [
         *(f"{name} {shape} is missing" for name, shape in shapes.items() if name not in found),
         *(f"{name} {shape} is too many" for name, shape in found.items() if name not in shapes),
@@ -81,6 +85,22 @@ def refuse_other_model(saved: Mapping[str, Any], model: Mapping[str, Any], *, pa
             f"{path} is of another model: {'; '.join(problems[:SHOWN])}{more}. Build the model as "
             "it was, or give this run another folder, or begin anew there with resume=False."
         )
+
+
+def shape_of(value: Any) -> tuple[int, ...] | str:
+    """The shape of a tensor; a module may keep other things in its state, too."""
+    return tuple(value.shape) if isinstance(value, Tensor) else "no tensor"
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], *, path: Path) -> None:
+    """Put its state back.  Raises CheckpointError where other parameters are trained."""
+    try:
+        optimizer.load_state_dict(saved)
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{path} is of a run that trained other parameters: {problem}. Freeze the same ones, "
+            "or give this run another folder, or begin anew there with resume=False."
+        ) from problem
 
 
 def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> str:

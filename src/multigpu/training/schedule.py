@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -36,6 +37,18 @@ def make_schedule(
         return (1 + math.cos(math.pi * min(1.0, done))) / 2
 
     return LambdaLR(optimizer, factor)
+
+
+def go_on(schedule: LambdaLR, state: dict[str, Any]) -> None:
+    """Put `schedule` where it was saved, its optimizer at the rate that *this* schedule has there.
+
+    The two differ where the run has become longer since: the rate that was saved is the old one.
+    """
+    schedule.load_state_dict(state)
+    for group, base, factor in zip(
+        schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+    ):
+        group["lr"] = base * factor(schedule.last_epoch)
 
 
 def learning_rate_of(schedule: LambdaLR, step: int) -> float:

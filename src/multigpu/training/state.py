@@ -14,11 +14,13 @@ from multigpu.data.rows import RowFeed
 from multigpu.training import rng
 from multigpu.training.agreement import everyones
 from multigpu.training.resuming import (
+    load_optimizer,
     notes,
     refuse_other_model,
     refuse_other_rows,
     refuse_other_run,
 )
+from multigpu.training.schedule import go_on
 from multigpu.training.seeding import seed_rank
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "ranks": everyones(mine),
         "history": trainer.history.state_dict(),
         "early_stopping": trainer.early_stopping.state_dict(),
+        "total_steps": trainer.total_steps,
         "num_rows": trainer.train_feed.num_rows,
         "world_size": trainer.launch.world_size,
         "runs_on": runs_on(trainer),
@@ -89,8 +92,8 @@ def restore(trainer: Trainer, state: dict[str, Any], *, path: Path) -> None:
     if state["step"] < trainer.total_steps:
         trainer.strategy.settle(next(iter(trainer.train_feed.batches(0))), trainer.loss_fn)
     trainer.strategy.load_model_state(state["model"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
-    trainer.schedule.load_state_dict(state["schedule"])
+    load_optimizer(trainer.optimizer, state["optimizer"], path=path)
+    go_on(trainer.schedule, state["schedule"])
     trainer.history.load_state_dict(state["history"])
     trainer.early_stopping.load_state_dict(state["early_stopping"])
     same_ranks = state["world_size"] == trainer.launch.world_size
@@ -123,6 +126,11 @@ def goes_on(trainer: Trainer, state: dict[str, Any], *, path: Path) -> str:
         same_batches=isinstance(trainer.train_feed, RowFeed),
     )
     where = f"epoch {state['epoch'] + 1}, step {step}"
+    if trainer.config.schedule != "constant" and state["total_steps"] != trainer.total_steps:
+        where += (
+            f"; the learning rate now falls over {trainer.total_steps} steps, until now it was "
+            f"over {state['total_steps']}, so from here on it is another one"
+        )
     return f"{path}: going on from {where}{f'; {note}' if note else ''}"
 
 

@@ -293,3 +293,26 @@ def test_what_is_not_exact_is_said():
     text = notes("a", "b", within_epoch=True, same_batches=True)
     assert "twice" not in text
     assert "Not exact: dropout draws other numbers" in text
+
+
+def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
+    """In a notebook, say: a process can take its own lock twice, and then loses it for both."""
+    second = Checkpoints(checkpoints.folder, launch=Launch())
+    with checkpoints:
+        with pytest.raises(CheckpointError, match="another Trainer in this process"):
+            second.save(state())
+        held_by_other = subprocess.run(
+            [sys.executable, "-c", TRY_LOCK, checkpoints.folder / folder_lock.NAME], check=False
+        )
+        assert held_by_other.returncode == 1, "the first one has its lock still"
+    second.save(state(7))
+    assert checkpoints.load()["step"] == 7
+
+
+TRY_LOCK = """
+import fcntl, os, sys
+try:
+    fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(1)
+"""

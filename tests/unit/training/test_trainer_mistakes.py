@@ -141,3 +141,72 @@ def part_way(folder: Path, max_steps: int) -> int:
 def test_a_run_that_needs_small_parts_goes_on_in_small_parts(tmp_path):
     run_ranks(part_way, 2, tmp_path, 2, show=False)
     assert list(run_ranks(part_way, 2, tmp_path, 5, show=False)) == [5, 5]
+
+
+def longer(folder: Path, epochs: int) -> Trainer:
+    mine = trainer(folder=folder, epochs=epochs, schedule="cosine", learning_rate=0.1)
+    mine.fit()
+    return mine
+
+
+def test_a_run_made_longer_takes_the_rates_that_its_history_claims(tmp_path, capsys):
+    longer(tmp_path, epochs=1)
+    used = []
+    again = trainer(folder=tmp_path, epochs=2, schedule="cosine", learning_rate=0.1)
+    step = again.optimizer.step
+    again.optimizer.step = lambda: (used.append(again.optimizer.param_groups[0]["lr"]), step())
+    again.fit()
+    whole = longer(tmp_path / "whole", epochs=2)
+    assert again.history.last["learning_rate"] == whole.history.last["learning_rate"] == used[-1]
+    assert len(used) == 3
+    assert used[0] == pytest.approx(0.05)  # half way down six steps, not at the end of three
+    assert "the learning rate now falls over 6 steps" in capsys.readouterr().err
+
+
+class WithExtraState(nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_a_model_may_keep_more_than_tensors(tmp_path):
+    for steps in (1, 2):
+        model = WithExtraState(3, 2)
+        config = TrainConfig(mode="single", batch_size=4, max_steps=steps, folder=tmp_path)
+        Trainer(model, config, rows()).fit()
+    assert model.calls == 3
+
+
+def test_other_frozen_parameters_are_said(tmp_path):
+    trainer(folder=tmp_path, max_steps=1).fit()
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    config = TrainConfig(mode="single", batch_size=4, epochs=2, folder=tmp_path)
+    with pytest.raises(CheckpointError, match="trained other parameters"):
+        Trainer(model, config, rows()).fit()
+
+
+class HalfUsed(nn.Module):
+    """A model of which a part takes no part."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+
+def half_used(mode: str) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = HalfUsed()
+    config = TrainConfig(mode=mode, batch_size=4, epochs=2, find_unused_parameters=mode == "ddp")
+    Trainer(model, config, rows()).fit()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def test_a_part_that_takes_no_part_is_found_where_it_is_asked_for():
+    for weights_of_rank in run_ranks(half_used, 2, "ddp", show=False):
+        torch.testing.assert_close(weights_of_rank, half_used("single"))

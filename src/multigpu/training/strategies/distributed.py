@@ -45,6 +45,7 @@ class Distributed(Strategy):
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
+            find_unused_parameters=self.config.find_unused_parameters,
             gradient_as_bucket_view=True,  # gradients live in the buckets: one copy less
         )
 
