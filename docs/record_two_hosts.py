@@ -1,4 +1,4 @@
-"""Record what lesson 13 shows of two hosts: a training's log, and steps over cables of all speeds.
+"""Record what "Many machines" shows of two hosts: a training log, and steps over several cables.
 
     python docs/record_two_hosts.py     writes docs/reference/two_hosts/
 

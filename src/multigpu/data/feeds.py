@@ -92,6 +92,11 @@ def feed_for(
     Raises TypeError for anything else.
     """
     if isinstance(data, FeedSource):
+        if workers:
+            raise ValueError(
+                f"workers={workers} with a {type(data).__name__}: it reads its rows by itself, a "
+                "few row groups at a time. Leave workers at 0."
+            )
         return data.feed(
             batch_size=batch_size, rank=rank, world_size=world_size, seed=seed, shuffle=shuffle
         )

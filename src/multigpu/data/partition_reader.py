@@ -33,7 +33,8 @@ class PartitionReader:
         """
         self.path, self.inputs, self.target = path, list(inputs), target
         self.file = open_parquet(path)
-        if group_sizes(self.file) != tuple(sizes):
+        there = set(self.file.schema_arrow.names)
+        if group_sizes(self.file) != tuple(sizes) or not {*inputs, target} <= there:
             self.file.close()
             raise ValueError(f"{path} was rewritten while it was in use: start again")
         kinds = [tensor_type(self.file.schema_arrow.field(name).type) for name in self.inputs]
@@ -115,7 +116,14 @@ class PartitionReader:
                 f"column {name!r} of {self.path} has numbers that {kind} cannot hold exactly: "
                 f"{one_line(error)}"
             ) from error
-        return torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
+        values = torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
+        if kind == torch.float32 and not values.isfinite().all():
+            raise ValueError(
+                f"column {name!r} of {self.path}: {int((~values.isfinite()).sum()):,} values are "
+                "NaN, infinite or too large for float32. Mend or drop these rows (pandas: "
+                "frame.dropna)"
+            )
+        return values
 
 
 def has_nulls(path: Path, name: str, count: int) -> str:

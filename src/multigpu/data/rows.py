@@ -16,8 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from multigpu.data.feeds import Batch
 
-FILLER = torch.tensor([0])  # the row that an empty share computes with, for nothing
-
 
 class RowFeed:
     """The batches of one rank from a map-style data set.
@@ -73,7 +71,11 @@ class RowFeed:
         shares = [share_of(rows, self.rank, self.world_size) for rows in global_batches]
         # Workers that transform rows at random draw other numbers in each epoch, on each rank.
         own = mixed(self.seed, epoch, start, self.rank)
-        loaded = self._load([share if len(share) else FILLER for share in shares], own)
+        filled = [  # a rank without rows computes one of the others', for nothing
+            share if len(share) else rows[:1]
+            for rows, share in zip(global_batches, shares, strict=True)
+        ]
+        loaded = self._load(filled, own)
         for rows, share, items in zip(global_batches, shares, loaded, strict=True):
             *inputs, targets = columns_of(items)
             yield Batch(

@@ -107,6 +107,8 @@ class TrainConfig:
                 check_number(name, getattr(self, name), zero=False)
         check_number("weight_decay", self.weight_decay, zero=True)
         check_whole("seed", self.seed, at_least=0)
+        for name in ("find_unused_parameters", "deterministic", "resume"):
+            check_choice(name, getattr(self, name), (True, False))
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, for a checkpoint or a CSV."""
@@ -128,6 +130,7 @@ def check_whole(name: str, value: Any, *, at_least: int) -> None:
 def check_number(name: str, value: Any, *, zero: bool) -> None:
     """Raise ValueError unless `value` is a number above 0, or 0 where `zero` allows it."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = is_number and value != float("inf")
     if not is_number or not (value > 0 or (zero and value == 0)):
         raise ValueError(f"{name}={value!r}: give a number {'of 0 or more' if zero else 'above 0'}")
 

@@ -31,8 +31,10 @@ class EarlyStopping:
         waited = self.epochs_without_better
         return self.patience is not None and waited > 0 and waited >= self.patience
 
-    def update(self, figures: Mapping[str, float]) -> bool:
+    def update(self, figures: Mapping[str, float], *, whole_epoch: bool = True) -> bool:
         """Take in an epoch's figures; True when it is the best so far.
+
+        An epoch that was broken off is compared only: it does not count as an epoch of waiting.
 
         Every rank calls this. All take over what rank 0 decides: where one rank went on while the
         others stopped, it would wait for them forever. Raises ValueError without the figure.
@@ -45,6 +47,8 @@ class EarlyStopping:
         figure = float(figures[self.monitor])
         better = figure < self.best if self.smaller_is_better else figure > self.best
         waited = 0 if better else self.epochs_without_better + 1
+        if not whole_epoch:
+            return bool(from_main_rank(better))
         self.best, self.epochs_without_better = from_main_rank(
             (figure if better else self.best, waited)
         )

@@ -22,7 +22,12 @@ class History:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add the figures of one epoch. Rows may have different columns."""
+        """Add the figures of one epoch. Rows may have different columns.
+
+        The row of an epoch that was broken off gives way to that of the same epoch, gone on with.
+        """
+        if "epoch" in row and self.last.get("epoch") == row["epoch"]:
+            self.rows.pop()
         self.rows.append(dict(row))
 
     @property

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from multigpu.training.config import TrainConfig
+from multigpu.training.config import TrainConfig, check_choice
 from multigpu.training.launch import Launch
+from multigpu.training.metrics import make_metrics
 
 
 def resolve_mode(config: TrainConfig, launch: Launch) -> str:
@@ -29,6 +32,15 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
     if config.gpus is not None and config.gpus > 1 and mode == "single":
         raise ValueError(f"gpus={config.gpus} with mode='single': use mode='dp', or gpus=1.")
     return mode
+
+
+def refuse_kinds(model: Any, config: Any) -> None:
+    """Raise TypeError where the first two things that a Trainer is given are something else."""
+    if not isinstance(model, nn.Module):
+        built = ", not the class: build it with ()" if isinstance(model, type) else ""
+        raise TypeError(f"model={model!r}: give an nn.Module{built}")
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config={config!r}: give a TrainConfig, for example TrainConfig(epochs=5)")
 
 
 def refuse_wrapped(model: nn.Module) -> None:
@@ -63,6 +75,18 @@ def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
         raise ValueError(
             f"batch_size={size} is the rows of all ranks together, and {divisor} "
             f"do not divide it. The nearest that work: {near}."
+        )
+
+
+def refuse_figures(config: TrainConfig, metrics: Sequence[str], *, evaluated: bool) -> None:
+    """Raise ValueError for a metric, or a figure to watch, that is not there."""
+    if evaluated:
+        make_metrics(metrics)
+        check_choice("monitor", config.monitor, ("loss", *metrics))
+    elif config.monitor != "loss":
+        raise ValueError(
+            f"monitor={config.monitor!r}: without eval_data there is the training's loss alone to "
+            "watch. Give eval_data, or leave monitor out."
         )
 
 

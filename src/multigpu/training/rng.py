@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from multigpu.training.agreement import everyones
-
 
 def collect(devices: Iterable[torch.device] | None = None) -> dict[str, Any]:
     """The states of this process's generators: torch's, Python's and NumPy's.
@@ -56,11 +54,6 @@ def restore(state: dict[str, Any], *, devices: Iterable[torch.device] | None = N
     keys = numpy.array(legacy["keys"].tolist(), dtype=numpy.uint32)
     tail = (legacy["position"], legacy["has_gauss"], legacy["cached"])
     numpy.random.set_state((legacy["kind"], keys, *tail))
-
-
-def gather(devices: Iterable[torch.device] | None = None) -> list[dict[str, Any]]:
-    """Every rank's `collect()`, in rank order, on every rank. All ranks must call it."""
-    return everyones(collect(devices))
 
 
 def gpus_in_use(devices: Iterable[torch.device] | None) -> Sequence[torch.device]:

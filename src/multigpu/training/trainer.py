@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from multigpu.data.feeds import Batch, Feed, feed_for
 from multigpu.training.checkpoints import Checkpoints
-from multigpu.training.config import TrainConfig, check_choice
+from multigpu.training.config import TrainConfig
 from multigpu.training.describing import describe
 from multigpu.training.devices import has_real_gpu, synchronize
 from multigpu.training.early_stopping import EarlyStopping
@@ -29,8 +29,14 @@ from multigpu.training.evaluation import evaluate
 from multigpu.training.gpu_meters import gpu_figures
 from multigpu.training.history import History
 from multigpu.training.launch import Launch
-from multigpu.training.metrics import make_metrics
-from multigpu.training.modes import refuse_batch, refuse_precision, refuse_wrapped, resolve_mode
+from multigpu.training.modes import (
+    refuse_batch,
+    refuse_figures,
+    refuse_kinds,
+    refuse_precision,
+    refuse_wrapped,
+    resolve_mode,
+)
 from multigpu.training.optimizers import make_optimizer
 from multigpu.training.progress import ProgressBar, progress_bar
 from multigpu.training.saving import resume, save, write_history
@@ -62,6 +68,7 @@ class Trainer:
         (metrics.py has their names). `own` is a module of exercises whose wrapper is used instead
         of PyTorch's. Raises ValueError for what cannot work, before anything is computed.
         """
+        refuse_kinds(model, config)
         self.config, self.launch = config, Launch.here()
         self.loss_fn = loss_fn
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
@@ -73,7 +80,7 @@ class Trainer:
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
-        self._refuse_figures()
+        refuse_figures(config, self.metrics, evaluated=self.eval_feed is not None)
         self.strategy.prepare(model)
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
         if config.max_steps is not None:
@@ -88,7 +95,8 @@ class Trainer:
     def fit(self) -> History:
         """Train to the end, from the folder's latest checkpoint if there is one."""
         seed_rank(self.config.seed, self.launch.rank)
-        with self.checkpoints or contextlib.nullcontext():
+        deterministic = deterministic_algorithms(self.config.deterministic)
+        with deterministic, self.checkpoints or contextlib.nullcontext():
             resume(self)
             bar = progress_bar(
                 self.total_steps,
@@ -96,7 +104,7 @@ class Trainer:
                 shown=self.config.progress,
                 is_main=self.launch.is_main,
             )
-            with deterministic_algorithms(self.config.deterministic), bar:
+            with bar:
                 while self.position.step < self.total_steps and not self.early_stopping.should_stop:
                     self._train_epoch(bar)
                     self._end_epoch(bar)
@@ -159,9 +167,11 @@ class Trainer:
         bar.figures(
             **{name: row[name] for name in ("loss", f"eval_{self.config.monitor}") if name in row}
         )
-        best = self.early_stopping.update(figures or {"loss": row["loss"]})
-        if position.step_in_epoch == self.train_feed.steps_per_epoch:
-            position.next_epoch()  # not where max_steps ended the run within the epoch
+        whole_epoch = position.step_in_epoch == self.train_feed.steps_per_epoch
+        figures = figures or {"loss": row["loss"]}
+        best = self.early_stopping.update(figures, whole_epoch=whole_epoch)
+        if whole_epoch:  # not where max_steps ended the run within the epoch
+            position.next_epoch()
         save(self, best=best)
         write_history(self)
 
@@ -192,10 +202,3 @@ class Trainer:
             workers=self.config.workers,
             pin_memory=has_real_gpu(self.strategy.device),
         )
-
-    def _refuse_figures(self) -> None:
-        """Raise ValueError for a metric or a figure to watch that is not there."""
-        if self.eval_feed is not None:
-            make_metrics(self.metrics)
-        known = ("loss", *(self.metrics if self.eval_feed is not None else ()))
-        check_choice("monitor", self.config.monitor, known)

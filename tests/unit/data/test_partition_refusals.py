@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from multigpu.data import PartitionedFile
+from multigpu.data.feeds import feed_for
 
 
 @pytest.fixture
@@ -114,3 +115,26 @@ def test_a_damaged_row_group_is_named(make):
     data.path.write_bytes(content)
     with pytest.raises(ValueError, match=r"row group 0 of .* cannot be read"):
         list(data.feed(batch_size=500, shuffle=False).batches(0))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path, value):
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(pa.table({"x": [0.5, value, 2.0], "y": [0, 1, 0]}), path)
+    feed = PartitionedFile(path, inputs=["x"], target="y").feed(batch_size=3)
+    with pytest.raises(ValueError, match=r"column 'x' .*1 values are NaN, infinite or too large"):
+        list(feed.batches(0))
+
+
+def test_a_file_that_has_lost_a_column_is_noticed(tmp_path):
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(pa.table({"x": [0.5, 2.0], "y": [0, 1]}), path)
+    feed = PartitionedFile(path, inputs=["x"], target="y").feed(batch_size=2)
+    pq.write_table(pa.table({"x": [0.5, 2.0], "z": [0, 1]}), path)
+    with pytest.raises(ValueError, match="was rewritten"):
+        list(feed.batches(0))
+
+
+def test_workers_are_refused_because_a_file_is_read_without_them(make):
+    with pytest.raises(ValueError, match="Leave workers at 0"):
+        feed_for(make([4]), batch_size=2, workers=2)

@@ -185,7 +185,7 @@ def test_a_setting_that_cannot_be_meant_is_refused(settings: dict[str, Any], wor
 def test_a_figure_that_is_not_figured_cannot_be_watched() -> None:
     with pytest.raises(ValueError, match="Did you mean 'accuracy'"):
         trainer(eval_data=rows(4), monitor="acuracy")
-    with pytest.raises(ValueError, match="monitor='accuracy': choose one of loss"):
+    with pytest.raises(ValueError, match="monitor='accuracy': without eval_data"):
         trainer(monitor="accuracy")
 
 

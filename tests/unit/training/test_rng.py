@@ -10,6 +10,7 @@ from torch import distributed as dist
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import rng
+from multigpu.training.agreement import everyones
 
 
 def draw(*devices: str) -> list[float]:
@@ -63,7 +64,7 @@ def test_a_state_of_gpus_is_restored_where_there_are_none():
 def test_every_rank_gets_its_own_back():
     def rank():
         torch.manual_seed(dist.get_rank())
-        states = rng.gather()
+        states = everyones(rng.collect())
         numbers = draw()
         rng.restore(states[dist.get_rank()])
         neighbour = states[(dist.get_rank() + 1) % 3]

@@ -1,5 +1,6 @@
 """What a Trainer is given by mistake is said before anything is computed, and nothing is lost."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,58 @@ def half_used(mode: str) -> torch.Tensor:
 def test_a_part_that_takes_no_part_is_found_where_it_is_asked_for():
     for weights_of_rank in run_ranks(half_used, 2, "ddp", show=False):
         torch.testing.assert_close(weights_of_rank, half_used("single"))
+
+
+def test_ends_within_an_epoch_do_not_count_as_epochs_of_waiting(tmp_path):
+    """Stopped and gone on with in pieces, it has the epochs of a run in one piece."""
+
+    def run(folder: Path, max_steps: int | None) -> Trainer:
+        mine = trainer(
+            folder=folder, max_steps=max_steps, epochs=6, patience=2, learning_rate=1e-12
+        )
+        mine.fit()
+        return mine
+
+    for max_steps in (1, 2, 4, 5, None):
+        pieces = run(tmp_path / "pieces", max_steps)
+    whole = run(tmp_path / "whole", None)
+    assert pieces.position.step == whole.position.step == 9  # the best, and two that are not
+    assert [row["epoch"] for row in pieces.history.rows] == [1, 2, 3]
+
+
+def ignoring() -> float:
+    """Row 0's target is to be ignored. Nine rows in batches of four: at last a rank has none."""
+    inputs, targets = rows(9).tensors
+    data = TensorDataset(inputs, targets.index_fill(0, torch.tensor([0]), -100))
+    torch.manual_seed(0)
+    mine = Trainer(nn.Linear(3, 2), TrainConfig(mode="ddp", batch_size=4, epochs=1), data)
+    assert mine.train_feed.order(0)[-1] != 0, "row 0 would stand alone"
+    return mine.fit().last["loss"]
+
+
+def test_a_row_that_does_not_count_cannot_spoil_the_loss():
+    assert all(math.isfinite(loss) for loss in run_ranks(ignoring, 2, show=False))
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "says"),
+    [
+        (lambda outputs, targets: 3.0, "a float"),
+        (lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none"), r"\(4,\)"),
+    ],
+)
+def test_a_loss_that_is_no_mean_is_said(loss_fn, says):
+    with pytest.raises(TypeError, match=f"loss_fn returned .*{says}"):
+        trainer(loss_fn=loss_fn).fit()
+
+
+def test_other_things_than_a_model_and_a_config_are_said():
+    with pytest.raises(TypeError, match="not the class"):
+        Trainer(nn.Linear, TrainConfig(), rows())
+    with pytest.raises(TypeError, match="give a TrainConfig"):
+        Trainer(nn.Linear(3, 2), {"epochs": 2}, rows())
+
+
+def test_a_figure_to_watch_needs_rows_to_figure_it_on():
+    with pytest.raises(ValueError, match="Give eval_data"):
+        trainer(monitor="accuracy")

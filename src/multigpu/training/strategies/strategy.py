@@ -64,10 +64,11 @@ class Strategy:
             with contextlib.nullcontext() if number == len(parts) else self.no_sync():
                 inputs, targets = self.place(part)
                 with self.autocast():
-                    loss = loss_fn(call(self.model, inputs), targets)
+                    loss = require_mean(loss_fn(call(self.model, inputs), targets))
                 weight = part.weight(self.world_size)
                 (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-            losses.append(loss.detach() * part.rows)
+            # A filler row counts nothing, be its loss what it may: 0 · NaN would be NaN.
+            losses.append(loss.detach() * part.rows if part.rows else loss.new_zeros(()))
         self.finish_backward()
         return sum(losses[1:], start=losses[0])
 
@@ -122,3 +123,15 @@ class Strategy:
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Put the weights of `model_state` back; every rank calls it."""
         self.plain.load_state_dict(state)
+
+
+def require_mean(loss: Any) -> Tensor:
+    """The loss, if it is one number that backward can begin at.  Raises TypeError."""
+    if isinstance(loss, Tensor) and loss.dim() == 0:
+        return loss
+    what = (
+        f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    )
+    raise TypeError(
+        f"loss_fn returned {what}: it must return the mean over the rows, one tensor ()"
+    )
