@@ -51,9 +51,21 @@ def test_the_table_the_picture_and_what_was_left_out_are_shown(asked, capsys):
     main(["compare", "--data", "tiny"])
     shown = capsys.readouterr().out
     for said in ("10.0 ms", "0.25", "0.5000", "2 gloo processes on the CPU (2 cores)",
-                 "median of 3 rounds", "same loss", "Left out: dp on 1: no reason", "Published",
-                 "twice the global batch", "--output DIR"):  # fmt: skip
+                 "median of 3 rounds", "same loss", "Left out: dp on 1: no reason",
+                 "median of the rounds' ratios", "--published", "--output DIR"):  # fmt: skip
         assert said in shown, said
+
+
+def test_published_times_are_shown_when_asked_for_and_are_in_the_kept_figure(
+    asked, capsys, tmp_path
+):
+    main(["compare", "--data", "tiny", "--output", str(tmp_path)])
+    assert "twice the global batch" not in capsys.readouterr().out
+    assert "Published: " in (tmp_path / "compare-tiny-2026-11-21.svg").read_text()
+    main(["compare", "--data", "tiny", "--published"])
+    shown = capsys.readouterr().out
+    assert "twice the global batch" in shown
+    assert "--published" not in shown
 
 
 def test_the_table_fits_a_terminal_of_80_columns(asked, capsys):

@@ -211,6 +211,46 @@ def test_what_cannot_work_is_said_in_one_line(
     assert not printed
 
 
+def test_the_command_for_torchrun_has_the_options_that_were_given(command: Command) -> None:
+    own = "exercises of mine"
+    for mode in (("--mode", "ddp"), ("--mode", "ddp", "--gpus", "2")):
+        code, _, said = command(
+            "--data", "digits", *mode, "--max-steps", "3", "--no-progress",
+            "--with", str(ROOT / "solutions"),
+        )  # fmt: skip
+        assert code == 2
+        assert "--data digits --with" in said
+        assert "--max-steps 3 --no-progress" in said
+        assert "--gpus" not in said.partition("torchrun")[2]
+        assert "run_ranks" not in said
+    given = ("train", "--data", "tiny", "--with", own)
+    assert train.in_ddp(parser_for(given).parse_args(given)) == (
+        f"-m multigpu train --data tiny --with '{own}' --mode ddp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        ("def split(batch:\n    pass", 1, "SyntaxError: "),
+        ("import torch\n\nimport nosuchthing", 3, "No module named 'nosuchthing'"),
+        ("mode='dp'\nmode = mode.uper()  # resume=False", 2, "has no attribute 'uper'"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_named_with_its_line(
+    command: Command, tmp_path: Path, source: str, line: int, words: str
+) -> None:
+    write(tmp_path, source)
+    code, _, said = command(
+        "--data", "digits", "--mode", "dp", "--gpus", "2", "--with", str(tmp_path), *QUICK
+    )
+    assert code == 2
+    assert said.startswith(f"multigpu train: {(tmp_path / 'data_parallel.py').resolve()}:{line}")
+    assert source.splitlines()[line - 1] in said, "the learner's own words"
+    assert words in said
+    assert "Traceback" not in said
+
+
 def test_a_folder_of_another_task_is_refused(command: Command, tmp_path: Path) -> None:
     run = ("--folder", str(tmp_path), "--mode", "single", "--learning-rate", "0.01", *QUICK)
     assert command("--data", "digits", *run)[0] == 0

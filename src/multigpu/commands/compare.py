@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="keep the comparison there, as CSV and SVG"
     )
+    parser.add_argument(
+        "--published", action="store_true", help="show times that others have published, too"
+    )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON only")
 
 
@@ -75,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"training failed, so there is nothing to compare:\n{error}", file=sys.stderr)
         return 1
     kept = keep(compared, options.output) if options.output else []
-    show_json(compared) if options.json else show(compared, kept)
+    show_json(compared) if options.json else show(compared, kept, published=options.published)
     return 0
 
 
@@ -105,7 +108,7 @@ def show_json(compared: Comparison) -> None:
     print(json.dumps(lines, indent=2, ensure_ascii=False))
 
 
-def show(compared: Comparison, kept: list[Path]) -> None:
+def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
     """The table, whether all trained alike, what was left out, and the picture in letters."""
     from multigpu.scaling.showing import agreement_of, rounds_of
 
@@ -119,7 +122,9 @@ def show(compared: Comparison, kept: list[Path]) -> None:
     out.print(agreement_of(compared))
     for left in compared.left_out:
         out.print(f"Left out: {left}.")
-    out.print(f"\n{compared.picture().text()}")
+    out.print(f"\n{compared.picture(published=published).text()}")
+    if not published:
+        out.print("--published shows times of other people's GPUs below.", style="dim")
     if kept:
         out.print(f"kept: {', '.join(map(str, kept))}")
     else:

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -74,15 +75,15 @@ def run(options: argparse.Namespace) -> int:
             try:
                 job = prepared(options)
             except (ValueError, OSError) as error:
-                return refused(error)
-            return trained(job)
+                return refused(error, options)
+            return trained(job, options)
         except KeyboardInterrupt:
             if job is not None:
                 job.report.stopped()
             return 130
 
 
-def trained(job: Job) -> int:
+def trained(job: Job, options: argparse.Namespace) -> int:
     """Train and report.  Returns the exit code."""
     from multigpu.training.checkpoints import CheckpointError
     from multigpu.training.group import leave_group
@@ -92,7 +93,7 @@ def trained(job: Job) -> int:
     try:
         job.trainer.fit()
     except (NotWritten, CheckpointError) as error:
-        return refused(error)
+        return refused(error, options)
     except Exception as error:
         said = job.own and blame(error, Path(str(job.own.__file__)))
         if not said:
@@ -169,12 +170,39 @@ def notes() -> Iterator[None]:
         yield
 
 
-def refused(error: Exception) -> int:
+def refused(error: Exception, options: argparse.Namespace) -> int:
     """Say in one line why it cannot be, once on each machine: all its ranks know the same."""
-    from multigpu.training import TrainConfig
+    from multigpu.training.strategies.own_file import CannotImport
 
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        said = as_options(str(error), TrainConfig)
-        said = re.sub(r"(torchrun --nproc_per_node \w+) \.\.\.", rf"\1 {COMMAND}", said)
+        said = str(error)
+        if not isinstance(error, CannotImport):  # which quotes a line of code
+            said = in_words_of_the_command(said, options)
         print(f"multigpu train: {said}", file=sys.stderr)
     return 2
+
+
+def in_words_of_the_command(message: str, options: argparse.Namespace) -> str:
+    """A message of the package with options for fields, and the whole command for torchrun."""
+    from multigpu.training import TrainConfig
+
+    said = as_options(message, TrainConfig).replace(", or try it here with run_ranks(fn, 2)", "")
+    started = re.compile(r"(torchrun --nproc_per_node \w+) \.\.\.")
+    return started.sub(lambda found: f"{found[1]} {in_ddp(options)}", said)
+
+
+def in_ddp(options: argparse.Namespace) -> str:
+    """The command that was given, with mode ddp, as torchrun starts it."""
+    from multigpu.training import TrainConfig
+
+    given = {**given_fields(options, TrainConfig), "mode": "ddp"}
+    given.pop("gpus", None)  # each rank has one
+    words = ["-m", "multigpu", "train", "--data", options.data]
+    words += [] if options.own is None else ["--with", options.own]
+    for name, value in given.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [f"--{option}", str(value)]
+    return shlex.join(words)

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multigpu.scaling.comparing import compare
-    from multigpu.scaling.published import links, published_efficiencies, published_times
+    from multigpu.scaling.published import (
+        links,
+        published_efficiencies,
+        published_overlaps,
+        published_times,
+    )
     from multigpu.scaling.record import read_csv, write_csv
     from multigpu.scaling.results import Comparison
     from multigpu.scaling.workload import Workload, workload_of
@@ -25,6 +30,7 @@ HOMES = {
     "compare": "comparing",
     "links": "published",
     "published_efficiencies": "published",
+    "published_overlaps": "published",
     "published_times": "published",
     "read_csv": "record",
     "workload_of": "workload",
@@ -36,6 +42,7 @@ __all__ = [
     "compare",
     "links",
     "published_efficiencies",
+    "published_overlaps",
     "published_times",
     "read_csv",
     "workload_of",

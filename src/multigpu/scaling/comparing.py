@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any
 
 from multigpu.scaling.machine import Machine, load_here
 from multigpu.scaling.measuring import Sample
@@ -47,10 +48,6 @@ def compare(
     tell = tell or (lambda text: None)
     machine = Machine.here()
     most = max(candidate.gpus for candidate in plan.candidates)
-    threads = threads or max(1, machine.cores // most)
-    load = load_here()
-    runs = Runs(workload.ready(), steps, warmup, threads)
-    samples = take_turns(runs, plan, repeats=repeats, tell=tell)
     settings = Settings(
         work=workload.name,
         date=datetime.date.today().isoformat(),
@@ -58,16 +55,17 @@ def compare(
         steps=steps,
         warmup=warmup,
         seed=workload.config.seed,
-        threads=threads,
-        load=load,
+        threads=threads or max(1, machine.cores // most),
+        load=load_here(),
     )
-    rows = []
-    for candidate, rounds in samples.items():
-        if count:
-            tell(f"counting: {candidate}")
-        counted = runs.counts(candidate) if count else {}
-        rows.append(row_of(candidate, rounds, where=machine.where(candidate), **counted))
-    return Comparison(settings, machine, tuple(rows), plan.left_out)
+    runs = Runs(workload.ready(), steps, warmup, settings.threads)
+    samples = take_turns(runs, plan, repeats=repeats, tell=tell)
+    counts = count_all(runs, plan, tell=tell) if count else {}
+    rows = tuple(
+        row_of(candidate, rounds, where=machine.where(candidate), **counts.get(candidate, {}))
+        for candidate, rounds in samples.items()
+    )
+    return Comparison(settings, machine, rows, plan.left_out)
 
 
 def refuse_numbers(
@@ -95,6 +93,15 @@ def take_turns(
         last = number == repeats - 1
         samples[candidate].append(runs.timed(candidate, evaluate=last))
     return samples
+
+
+def count_all(runs: Runs, plan: Plan, *, tell: Tell) -> dict[Candidate, dict[str, Any]]:
+    """For each candidate memory, bytes and communication, from runs that are not timed."""
+    counts = {}
+    for candidate in plan.candidates:
+        tell(f"counting: {candidate}")
+        counts[candidate] = runs.counts(candidate)
+    return counts
 
 
 def row_of(

@@ -74,18 +74,20 @@ def title_of(comparison: Comparison) -> str:
     settings = comparison.settings
     return (
         f"{settings.work}: {count_of(settings.batch_size, 'row')} a step in every mode; "
-        f"{count_of(settings.steps, 'step')} after {settings.warmup} of warm-up"
+        f"{count_of(settings.steps, 'step')} after {settings.warmup} of warm-up;\n"
+        "speed-up: median of the rounds' ratios"
     )
 
 
 def rounds_of(comparison: Comparison) -> str:
-    """How often it was measured, with how many threads, and whether the machine was busy."""
+    """How often it was measured, what a speed-up is, the threads, whether the machine was busy."""
     rounds = count_of(len(comparison.rows[0].rounds), "round")
     threads = count_of(comparison.settings.threads, "thread")
     busy = ""
     if comparison.busy:
         busy = f"; busy with other work (load {comparison.settings.load:.0f} before it began)"
-    return f"median of {rounds} in turn, {threads} per GPU{busy}"
+    ups = "" if comparison.single is None else " (×: median of the rounds' ratios)"
+    return f"median of {rounds} in turn{ups}, {threads} per GPU{busy}"
 
 
 def agreement_of(comparison: Comparison) -> str:
@@ -175,21 +177,3 @@ def published_bars(times: PublishedTimes) -> list[Duration]:
         for mode, seconds in times.seconds.items()
         if mode != times.against
     ]
-
-
-def published_table() -> Table:
-    """The published times with their sources."""
-    columns = ("whose", "work", "on", "single", "dp", "ddp", "dp is", "ddp is", "remark", "source")
-    rows = tuple(published_cells(times) for times in published_times())
-    numbers = frozenset({"single", "dp", "ddp", "dp is", "ddp is"})
-    return Table("Published seconds, and speed-ups computed from them", columns, rows, numbers)
-
-
-def published_cells(times: PublishedTimes) -> tuple[str, ...]:
-    """The cells of one published row."""
-    modes = ("single", "dp", "ddp")
-    seconds = [f"{times.seconds[mode]:g} s" if mode in times.seconds else "–" for mode in modes]
-    ups = [
-        f"{times.speed_up(mode):.2f} ×" if mode != times.against else "1 ×" for mode in modes[1:]
-    ]
-    return (times.suite, times.work, times.hardware, *seconds, *ups, times.remark, times.source)

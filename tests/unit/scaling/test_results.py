@@ -35,6 +35,13 @@ def test_the_speed_up_is_the_median_of_the_rounds_ratios():
     assert BOTH.speed_up(SINGLE) == 1.0
 
 
+def test_what_a_speed_up_is_stands_beside_it():
+    shown = " ".join(BOTH.picture().text().split())
+    assert "(×: median of the rounds' ratios)" in shown
+    assert "speed-up: median of the rounds' ratios" in BOTH.table().text()
+    assert "ratios" not in Comparison(SETTINGS, MACHINE, (DDP,)).picture().text()
+
+
 def test_without_single_there_is_no_speed_up():
     alone = Comparison(SETTINGS, MACHINE, (DDP,))
     assert alone.single is None

@@ -22,11 +22,15 @@ class NotWritten(ValueError):
     """Training came to an exercise that is still to be written."""
 
 
+class CannotImport(ValueError):
+    """The file of the exercises does not even import; the text says where."""
+
+
 def load_own(folder: Path, mode: str) -> ModuleType:
     """The module of `folder` that has what `mode` needs, imported from its file.
 
-    Raises ValueError where the mode has no exercise, or the folder no such file. An error in the
-    file itself is raised as it is.
+    Raises ValueError where the mode has no exercise, or the folder no such file, and CannotImport
+    with the line where importing the file fails.
     """
     refuse_other_modes(mode, str(folder))
     path = (folder / f"{FILES[mode]}.py").resolve()
@@ -39,7 +43,10 @@ def load_own(folder: Path, mode: str) -> ModuleType:
     sys.modules[FILES[mode]] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # last: a random.py beside it hides nothing
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CannotImport(blame(error, path) or f"{path}: {error}") from error
     return module
 
 
@@ -69,10 +76,12 @@ def to_be_written(own: ModuleType, name: str) -> Iterator[None]:
 
 def blame(error: BaseException, path: Path) -> str | None:
     """An error with the line of the exercises that it came through last; None: it did not."""
+    said = traceback.format_exception_only(error)[-1].strip()
+    if isinstance(error, SyntaxError) and error.filename == str(path):  # nothing has run yet
+        return f"{path}:{error.lineno}: {(error.text or '').strip()}\n{said}"
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         if frame.filename == str(path):
-            said = traceback.format_exception_only(error)[-1].strip()
             return f"{path}:{frame.lineno}, in {frame.name}: {frame.line}\n{said}"
     return None
 
