@@ -274,6 +274,18 @@ def test_one_rank_of_each_machine_says_what_is_wrong(
     assert ("LOCAL_RANK set, but not RANK" in said) == (local_rank == "0")
 
 
+def test_under_torchrun_no_other_rank_ends_before_the_first_has_said_why(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("multigpu.commands.train.time.sleep", waited.append)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    for local_rank in "0", "1":
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        assert command("--data", "digitz")[0] == 2
+    assert waited == [train.PATIENCE], "rank 1 alone"
+
+
 def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
     capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:

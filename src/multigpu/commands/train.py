@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from multigpu.training import Trainer
     from multigpu.training.tasks import Task
 
+PATIENCE = 10.0  # seconds in which a machine's first rank has said why it ends
 COMMAND = "-m multigpu train --data flights --mode ddp"
 FOLDERS = ("exercises", "solutions")  # of the course, wherever in it the command is started
 
@@ -179,6 +181,8 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
         if not isinstance(error, CannotImport):  # which quotes a line of code
             said = in_words_of_the_command(said, options)
         print(f"multigpu train: {said}", file=sys.stderr)
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        time.sleep(PATIENCE)  # torchrun ends all ranks with the first that ends: not before it said
     return 2
 
 
