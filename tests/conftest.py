@@ -5,6 +5,7 @@ In CI (``CI=true``) everything but a GPU is installed, so there a missing tool f
 
 import os
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from functools import cache
@@ -23,6 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail where there is no NVIDIA GPU")
+
+
+def pytest_configure() -> None:
+    # Below `make test &` a shell has it ignored, and the programs that tests start would, too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

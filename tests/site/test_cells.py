@@ -23,7 +23,7 @@ def recorded_cells(lesson: str) -> dict[str, int | None]:
 
 
 def included_files() -> str:
-    scripts = sorted((ROOT / "docs" / "lessons" / "scripts").glob("*.py"))
+    scripts = sorted((ROOT / "docs" / "scripts").glob("*.py"))
     return "\n".join(script.read_text(encoding="utf-8") for script in scripts)
 
 

@@ -48,7 +48,8 @@ def displayed(data):
     if "image/svg+xml" in data:
         return picture(data["image/svg+xml"])
     if "text/html" in data:
-        return html("div", raw(data["text/html"]), classes=["course-html"])
+        # A wide table scrolls, too.
+        return html("div", raw(data["text/html"]), classes=["course-html"], tabindex="0")
     if "image/png" in data:
         encoded = base64.b64encode(base64.b64decode(data["image/png"])).decode()
         words = ANSI.sub("", data.get("text/plain", "figure"))
