@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import socket
 import sys
 
@@ -67,9 +68,14 @@ def chosen_by_all(
 
 
 def leave_group() -> None:
-    """Leave in good order: NCCL complains at the end of a process that did not."""
+    """Leave in good order: NCCL complains at the end of a process that did not.
+
+    The threads of gloo end with the last reference to the group, and a DDP wrapper that nobody
+    uses any more still is one. A thread that is there when the interpreter ends may abort it.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+        gc.collect()
 
 
 def leave_unless_failed() -> None:
