@@ -41,18 +41,20 @@ def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
     return Backend(asked or ("nccl" if gpus >= world_size else "gloo"), gpus, world_size)
 
 
-def rank_device() -> "torch.device":
+def rank_device(local_rank: int | None = None) -> "torch.device":
     """The device of this rank: ``cuda:i`` where there are GPUs, else the CPU.
 
     Where there are fewer GPUs than ranks on this machine, the ranks share them.  It works under
-    torchrun, too.
+    torchrun, too: without ``local_rank``, the variable LOCAL_RANK counts.
     """
     import torch
 
     gpus = torch.cuda.device_count()
     if not gpus:
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)
+    if local_rank is None:
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", local_rank % gpus)
 
 
 def join_group(

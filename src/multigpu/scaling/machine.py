@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from multigpu.ranks.wording import counted
 from multigpu.scaling.plan import Candidate
 
 
@@ -49,14 +50,14 @@ class Machine:
         if len(self.gpus) >= gpus:
             return self.named(gpus)
         carrier = self.named(1) if self.gpus else f"one CPU, {self._cores}"
-        return f"{count_of(gpus, 'virtual GPU')} ({carrier})"
+        return f"{counted(gpus, 'virtual GPU')} ({carrier})"
 
     def _where_ranks(self, ranks: int) -> str:
         if len(self.gpus) >= ranks:
             return f"{self.named(ranks)} (nccl)"
         if self.gpus:
             return f"{ranks} gloo processes share {self.named(len(self.gpus))}"
-        return f"{count_of(ranks, 'gloo process', 'gloo processes')} on the CPU ({self._cores})"
+        return f"{counted(ranks, 'gloo process')} on the CPU ({self._cores})"
 
     def named(self, gpus: int) -> str:
         """The first `gpus` GPUs by name: `2 × NVIDIA A100`."""
@@ -65,7 +66,7 @@ class Machine:
 
     @property
     def _cores(self) -> str:
-        return count_of(self.cores, "core")
+        return counted(self.cores, "core")
 
     def __str__(self) -> str:
         gpus = self.named(len(self.gpus)) if self.gpus else "no GPU"
@@ -95,8 +96,3 @@ def cores_here() -> int:
 def load_here() -> float | None:
     """How many processes ran or waited for a core in the last minute, where the system tells."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
-
-
-def count_of(number: int, one: str, many: str = "") -> str:
-    """`1 core`, `2 cores`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"

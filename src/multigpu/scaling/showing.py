@@ -5,7 +5,7 @@ from __future__ import annotations
 from multigpu.pictures import Picture, Table, human_bytes
 from multigpu.pictures.durations import Duration, Group, durations
 from multigpu.pictures.units import human_seconds
-from multigpu.scaling.machine import count_of
+from multigpu.ranks.wording import counted
 from multigpu.scaling.published import PublishedTimes, published_times
 from multigpu.scaling.results import Comparison, Row
 
@@ -73,16 +73,16 @@ def title_of(comparison: Comparison) -> str:
     """What all rows have in common, in a line."""
     settings = comparison.settings
     return (
-        f"{settings.work}: {count_of(settings.batch_size, 'row')} a step in every mode; "
-        f"{count_of(settings.steps, 'step')} after {settings.warmup} of warm-up;\n"
+        f"{settings.work}: {counted(settings.batch_size, 'row')} a step in every mode; "
+        f"{counted(settings.steps, 'step')} after {settings.warmup} of warm-up;\n"
         "speed-up: median of the rounds' ratios"
     )
 
 
 def rounds_of(comparison: Comparison) -> str:
     """How often it was measured, what a speed-up is, the threads, whether the machine was busy."""
-    rounds = count_of(len(comparison.rows[0].rounds), "round")
-    threads = count_of(comparison.settings.threads, "thread")
+    rounds = counted(len(comparison.rows[0].rounds), "round")
+    threads = counted(comparison.settings.threads, "thread")
     busy = ""
     if comparison.busy:
         busy = f"; busy with other work (load {comparison.settings.load:.0f} before it began)"

@@ -3,6 +3,7 @@
 import torch
 
 from multigpu.gpus import current_machine
+from multigpu.ranks.backend import rank_device
 from multigpu.training.launch import Launch
 
 
@@ -11,8 +12,7 @@ def device_of(launch: Launch) -> torch.device:
 
     A group that was there already may have no LOCAL_RANK; then `launch` counts on one machine.
     """
-    gpus = torch.cuda.device_count()
-    return torch.device("cuda", launch.local_rank % gpus) if gpus else torch.device("cpu")
+    return rank_device(launch.local_rank)
 
 
 def has_real_gpu(device: torch.device) -> bool:
