@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from multigpu.training.checkpoints import CheckpointError
+
+if TYPE_CHECKING:
+    from multigpu.training.strategies.strategy import Strategy
 
 # What may change from one part of a run to the next; everything else belongs to the run.
 FREE = (
@@ -92,10 +95,12 @@ def shape_of(value: Any) -> tuple[int, ...] | str:
     return tuple(value.shape) if isinstance(value, Tensor) else "no tensor"
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], *, path: Path) -> None:
+def load_optimizer(
+    strategy: Strategy, optimizer: torch.optim.Optimizer, saved: dict[str, Any], *, path: Path
+) -> None:
     """Put its state back.  Raises CheckpointError where other parameters are trained."""
     try:
-        optimizer.load_state_dict(saved)
+        strategy.load_optimizer_state(optimizer, saved)
     except ValueError as problem:
         raise CheckpointError(
             f"{path} is of a run that trained other parameters: {problem}. Freeze the same ones, "

@@ -62,7 +62,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
     mine = {"rng": rng.collect(trainer.strategy.devices), "loss_sum": float(position.loss_sum)}
     return {
         "model": trainer.strategy.model_state(),
-        "optimizer": trainer.optimizer.state_dict(),
+        "optimizer": trainer.strategy.optimizer_state(trainer.optimizer),
         "schedule": trainer.schedule.state_dict(),
         "epoch": position.epoch,
         "step": position.step,
@@ -92,7 +92,7 @@ def restore(trainer: Trainer, state: dict[str, Any], *, path: Path) -> None:
     if state["step"] < trainer.total_steps:
         trainer.strategy.settle(next(iter(trainer.train_feed.batches(0))), trainer.loss_fn)
     trainer.strategy.load_model_state(state["model"])
-    load_optimizer(trainer.optimizer, state["optimizer"], path=path)
+    load_optimizer(trainer.strategy, trainer.optimizer, state["optimizer"], path=path)
     go_on(trainer.schedule, state["schedule"])
     trainer.history.load_state_dict(state["history"])
     trainer.early_stopping.load_state_dict(state["early_stopping"])

@@ -81,11 +81,11 @@ class Trainer:
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
         refuse_figures(config, self.metrics, evaluated=self.eval_feed is not None)
-        self.strategy.prepare(model)
+        self.strategy.prepare(model, sample=lambda: next(iter(self.train_feed.batches(0))))
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
         if config.max_steps is not None:
             self.total_steps = min(self.total_steps, config.max_steps)
-        self.optimizer = make_optimizer(self.strategy.plain, config)
+        self.optimizer = make_optimizer(self.strategy.trained, config)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps)
         self.history, self.position = History(), Position()
         self.checkpoints = (

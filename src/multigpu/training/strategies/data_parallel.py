@@ -12,7 +12,7 @@ from multigpu.gpus import current_machine, gpus
 from multigpu.training.config import TrainConfig
 from multigpu.training.launch import Launch
 from multigpu.training.placing import to_device
-from multigpu.training.strategies.strategy import Strategy
+from multigpu.training.strategies.strategy import Sample, Strategy
 
 CPU = torch.device("cpu")
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -47,7 +47,7 @@ class DataParallel(Strategy):
     def copies(self) -> int:
         return len(self.devices)
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
         each: nn.Module = self.plain
         if self.config.precision != "float32":

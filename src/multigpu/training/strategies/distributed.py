@@ -12,7 +12,7 @@ from multigpu.training.config import TrainConfig
 from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
 from multigpu.training.launch import Launch
-from multigpu.training.strategies.strategy import LossFn, Strategy
+from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
 
 
 class Distributed(Strategy):
@@ -34,7 +34,7 @@ class Distributed(Strategy):
     def world_size(self) -> int:
         return self.launch.world_size
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
         self.model = self.wrapped = self.wrap(self.plain)
 

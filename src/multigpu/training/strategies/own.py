@@ -28,6 +28,7 @@ from multigpu.training.strategies.own_file import (
     refuse_other_modes,
     to_be_written,
 )
+from multigpu.training.strategies.strategy import Sample
 
 
 def make_own(
@@ -45,7 +46,7 @@ class OwnDataParallel(DataParallel):
         super().__init__(config, launch)
         self.own = own
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
         replicas = self._do("replicate", self.plain, self.devices)
         if not (
@@ -102,7 +103,7 @@ class OwnDistributed(Distributed):
         super().__init__(config, launch)
         self.own = own
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
         with to_be_written(self.own, "BucketedDDP"):
             self.wrapper: Any = exercise(self.own, "BucketedDDP")(self.plain)

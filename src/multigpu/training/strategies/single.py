@@ -5,7 +5,7 @@ from torch import nn
 
 from multigpu.training.config import TrainConfig
 from multigpu.training.launch import Launch
-from multigpu.training.strategies.strategy import Strategy
+from multigpu.training.strategies.strategy import Sample, Strategy
 
 
 class Single(Strategy):
@@ -22,7 +22,7 @@ class Single(Strategy):
             )
         self.device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = self.model = model.to(self.device)
 
     def where(self) -> str:

@@ -15,6 +15,7 @@ from multigpu.training.launch import Launch
 from multigpu.training.placing import call, to_device
 
 LossFn = Callable[[Any, Any], Tensor]  # (outputs, targets) -> the mean over the rows
+Sample = Callable[[], Batch]  # reads a batch of the training data, for a mode that has to see one
 
 
 class Strategy:
@@ -44,9 +45,14 @@ class Strategy:
         """Copies of the model that compute at the same time, each on a GPU of its own."""
         return self.world_size
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Move `model` and wrap it: afterwards `model` and `plain` are there."""
         raise NotImplementedError
+
+    @property
+    def trained(self) -> nn.Module:
+        """What this process's optimizer steps: the whole model, unless ranks divide it."""
+        return self.plain
 
     def where(self) -> str:
         """On what it runs, for people: "2 ranks (gloo on the CPU)"."""
@@ -123,6 +129,18 @@ class Strategy:
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Put the weights of `model_state` back; every rank calls it."""
         self.plain.load_state_dict(state)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's state for the whole model, for a checkpoint; every rank calls it.
+
+        In every mode it is numbered as the optimizer of the plain model numbers its parameters, so
+        a run can go on in another mode.
+        """
+        return optimizer.state_dict()
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Put the state of `optimizer_state` back; every rank calls it."""
+        optimizer.load_state_dict(state)
 
 
 def require_mean(loss: Any) -> Tensor:
