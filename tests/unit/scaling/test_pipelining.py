@@ -1,0 +1,105 @@
+"""The bubble, and schedules simulated: against tables that can be worked out by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from multigpu.scaling.pipelining import (
+    bubble,
+    idle_share,
+    most_in_flight,
+    recorded_steps,
+    steps_of,
+)
+
+
+def gpipe(stages, micro_batches):
+    ways = ("forward", "backward")
+    return [[(way, m) for way in ways for m in range(micro_batches)] for _ in range(stages)]
+
+
+def one_f_one_b(stages, micro_batches):
+    rows = []
+    for stage in range(stages):
+        ahead = min(stages - stage, micro_batches)
+        row = [("forward", m) for m in range(ahead)]
+        for m in range(micro_batches):
+            row.append(("backward", m))
+            if m + ahead < micro_batches:
+                row.append(("forward", m + ahead))
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "share"), [(1, 5, 0), (4, 1, 3 / 4), (4, 8, 3 / 11), (2, 1, 1 / 2)]
+)
+def test_the_bubble_grows_with_stages_and_shrinks_with_micro_batches(stages, micro_batches, share):
+    assert bubble(stages, micro_batches) == pytest.approx(share)
+
+
+def test_two_stages_per_rank_count_as_twice_the_micro_batches():
+    assert bubble(4, 4, stages_per_rank=2) == bubble(4, 8)
+
+
+@pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (3, 7), (4, 4)])
+def test_ranks_of_both_schedules_idle_as_the_formula_says(schedule, stages, micro_batches):
+    steps = steps_of(schedule(stages, micro_batches), forward=1, backward=2)
+    assert len(steps) == 2 * stages * micro_batches
+    assert idle_share(steps) == pytest.approx(bubble(stages, micro_batches))
+    assert max(step.end for step in steps) == pytest.approx(3 * (micro_batches + stages - 1))
+
+
+def test_two_stages_and_two_micro_batches_as_worked_out_by_hand():
+    steps = steps_of(gpipe(2, 2), forward=1, backward=2, sending=0.5)
+    times = {(s.rank, s.kind, s.micro_batch): (s.start, s.end) for s in steps}
+    assert times[1, "forward", 0] == (1.5, 2.5)
+    assert times[1, "backward", 0] == (3.5, 5.5)
+    assert times[0, "backward", 0] == (6.0, 8.0)
+    assert times[0, "backward", 1] == (8.0, 10.0)
+
+
+def test_one_f_one_b_holds_as_many_micro_batches_as_stages_follow():
+    assert most_in_flight(steps_of(one_f_one_b(4, 8))) == [4, 3, 2, 1]
+    assert most_in_flight(steps_of(gpipe(4, 8))) == [8, 8, 8, 8]
+
+
+def test_the_slowest_stage_sets_the_pace():
+    steps = steps_of(one_f_one_b(2, 10), forward=[1, 3], backward=[2, 6])
+    assert max(step.end for step in steps) == pytest.approx(10 * 9 + 1 + 2)
+
+
+def test_a_rank_with_two_stages_idles_less():
+    row = [("forward", m, s) for s in (0, 2) for m in (0, 1)]
+    row += [("backward", m, s) for s in (2, 0) for m in (0, 1)]
+    interleaved = [row, [(kind, m, s + 1) for kind, m, s in row]]
+    halves = steps_of(interleaved, forward=0.5, backward=1.0)
+    assert idle_share(halves) == pytest.approx(bubble(2, 2, stages_per_rank=2))
+
+
+def test_a_schedule_in_which_all_wait_is_refused_with_who_waits_for_what():
+    crossed = [[("backward", 0), ("forward", 0)], [("forward", 0), ("backward", 0)]]
+    with pytest.raises(ValueError, match=r"rank 0 waits before \('backward', 0\) for") as caught:
+        steps_of(crossed)
+    assert "rank 1 waits before ('forward', 0) for ('forward', 0) of stage 0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [([[("forward", 0), ("forward", 0)]], "twice"), ([[("sideways", 0)]], "sideways")],
+)
+def test_what_is_no_schedule_is_refused(table, said):
+    with pytest.raises(ValueError, match=said):
+        steps_of(table)
+
+
+def test_spans_of_a_run_are_steps_too():
+    spans = [
+        SimpleNamespace(rank=1, label="backward 2", start=7.0, end=8.0),
+        SimpleNamespace(rank=0, label="forward 2", start=5.0, end=6.0),
+        SimpleNamespace(rank=0, label="optimizer", start=9.0, end=9.5),
+    ]
+    first, second = recorded_steps(spans)
+    assert (first.rank, first.start, first.end) == (0, 0.0, 1.0)
+    assert (second.kind, second.micro_batch, second.stage, second.end) == ("backward", 2, 1, 3.0)
