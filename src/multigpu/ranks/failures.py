@@ -88,14 +88,21 @@ def exit_found(states: Sequence[RankState]) -> Finding | None:
 
 def _suspicion(state: RankState) -> tuple[bool, bool, float, int]:
     """The cause comes first: who left by itself, then who was killed, last who aborted in gloo."""
-    aborted = state.status == -signal.SIGABRT and bool(state.waiting_in() or was_inside(state))
+    aborted = state.status == -signal.SIGABRT and was_inside(state)
     said = state.left is not None
     return aborted, not said, state.left["time"] if state.left else 0.0, state.rank
 
 
 def was_inside(state: RankState) -> bool:
-    """Whether the rank waited for a call when it was heard of last."""
-    return any(call.is_open and call.waited is not None for call in state.calls.values())
+    """Whether the rank waited for a call when it was heard of last.
+
+    Where the process aborted, a call that nobody waited for yet is enough: the backend's own thread
+    works on it, and gloo's aborts when sizes do not fit.
+    """
+    aborted = state.status == -signal.SIGABRT
+    return any(
+        call.is_open and (aborted or call.waited is not None) for call in state.calls.values()
+    )
 
 
 def _raised(state: RankState) -> Mapping[str, Any]:

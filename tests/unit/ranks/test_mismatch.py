@@ -115,6 +115,14 @@ def test_a_crash_inside_the_call_is_put_down_to_the_mismatch(play):
     assert run.look().kind == "mismatch"
 
 
+def test_an_abort_before_anybody_waits_is_put_down_to_the_mismatch(play):
+    run = play(2)
+    run.begin(0, "all_reduce", numel=4)
+    run.begin(1, "all_reduce", numel=3)
+    run.watch.ended(0, -6)
+    assert run.look().kind == "mismatch"
+
+
 def test_a_message_of_another_size(play):
     run = play(2)
     run.call(0, "send", peer=1, numel=4, line=3)
