@@ -17,6 +17,7 @@ from multigpu.pictures.lanes import timeline
 from multigpu.pictures.movements import Step
 from multigpu.pictures.picture import Picture
 from multigpu.pictures.row_groups import row_groups
+from multigpu.pictures.schedule import schedule
 from multigpu.pictures.slides import Slide, Slides
 from multigpu.pictures.star import star
 from multigpu.pictures.tables import Table
@@ -33,6 +34,7 @@ __all__ = [
     "human_bytes",
     "memory",
     "row_groups",
+    "schedule",
     "star",
     "steps",
     "timeline",

@@ -4,17 +4,17 @@ What happens in a lane at the same time is drawn in tracks below each other.
 """
 
 from collections.abc import Iterable
-from math import floor, log10
+from math import floor
 
 from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import colour_of, ink_on
 from multigpu.pictures.picture import Picture
 from multigpu.pictures.svg import line, rectangle, striped_bar, text, tooltip, width_of
+from multigpu.pictures.time_axis import LANES, time_axis
 from multigpu.pictures.tracks import Lane, Span, coarse, in_lanes
 from multigpu.pictures.units import human_seconds
 
 KINDS = ("compute", "communication", "waiting")
-LANES = 340.0  # width of the time axis
 LANE = 34.0  # height of a lane with one track
 BLOCK = 20.0
 TRACK = 24.0  # height of a further track
@@ -51,7 +51,7 @@ def timeline(
     scale = LANES / total if total else 0.0
     tops = [sum(LANE + TRACK * (lane.tracks - 1) for lane in drawn[:i]) for i in range(len(drawn))]
     bottom = sum(LANE + TRACK * (lane.tracks - 1) for lane in drawn)
-    body = [_axis(total, scale, left=left, bottom=bottom)]
+    body = [time_axis(total, scale, left=left, bottom=bottom)]
     for lane, top in zip(drawn, tops, strict=True):
         body.append(text(0, top + LANE / 2, lane.name, class_="strong"))
         for span, track in lane.spans:
@@ -79,33 +79,6 @@ def _refuse_nonsense(span: Span) -> None:
         raise ValueError(
             f"{span.lane}, {span.label!r}: ends at {span.end} before its start {span.start}"
         )
-
-
-def _axis(total: float, scale: float, *, left: float, bottom: float) -> str:
-    parts = [line(left, bottom, left + LANES, bottom, stroke="var(--line)")]
-    for moment in _ticks(total):
-        x = left + moment * scale
-        parts.append(line(x, 0, x, bottom + 4, stroke="var(--edge)"))
-        parts.append(
-            text(x, bottom + 13, _short(moment), size=11, class_="muted", text_anchor="middle")
-        )
-    return "".join(parts)
-
-
-def _ticks(total: float) -> list[float]:
-    """Round moments from 0 to `total`: three to six of them."""
-    if total <= 0:
-        return [0.0]
-    rough = total / 4
-    power = 10.0 ** floor(log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    return [i * step for i in range(floor(total / step + 1e-9) + 1)]
-
-
-def _short(moment: float) -> str:
-    """A round moment without idle zeros: `5 ms`, not `5.00 ms`."""
-    amount, unit = human_seconds(moment).split()
-    return f"{amount.rstrip('0').rstrip('.') if '.' in amount else amount} {unit}"
 
 
 def _block(span: Span, y: float, *, left: float, scale: float) -> str:

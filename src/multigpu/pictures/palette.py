@@ -38,6 +38,12 @@ def ink_on(fill: str) -> str:
     return "#000000" if on_black >= on_white else "#FFFFFF"
 
 
+def tint(fill: str, strength: float) -> str:
+    """The colour `fill` thinned with white: `strength` 1 is the colour itself, 0 white."""
+    channels = (int(fill[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - strength * (255 - c)):02X}" for c in channels)
+
+
 def contrast(one: str, other: str) -> float:
     """The WCAG contrast ratio of two colours `#RRGGBB`: 1 (the same) to 21; text needs 4.5."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)

@@ -123,7 +123,7 @@ def _cost(costs: Costs, stage: int) -> float:
     return float(costs) if isinstance(costs, int | float) else float(costs[stage])
 
 
-def idle_share(steps: Iterable[Any]) -> float:
+def idle_share(steps: Iterable[PipelineStep]) -> float:
     """The share of all ranks' time, from the first start to the last end, in which nobody computes.
 
     For equally long stages it is the bubble. It takes recorded steps as well as predicted ones.
