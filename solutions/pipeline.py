@@ -1,0 +1,345 @@
+"""Pipeline parallelism by hand: the model is cut into stages, one per GPU, and rows flow through.
+
+Stage 0 holds the first layers, the last stage the last ones.  Outputs go to the next stage, and
+in backward the gradients of these outputs come back.  Only one stage would work at a time, so the
+batch is cut into **micro-batches**: while stage 1 works on the first, stage 0 begins the second.
+
+    balance         cut the layers into stages that take equally long
+    gpipe           when each stage does what: all forwards, then all backwards
+    one_f_one_b     the same time with less memory: backward as early as possible
+    run             do it: send, receive, forward, backward, as the schedule says
+
+The first three are plain functions.  In ``run`` every rank is one stage, in a process of its own,
+and ``torch.distributed`` is initialised: ``dist.get_rank()`` and ``dist.get_world_size()`` tell
+who you are.  It works on the CPU as on GPUs.
+
+    multigpu check pipeline.balance         check one function
+    multigpu hint pipeline.balance          a hint; add --more for a stronger one
+    python exercises/pipeline.py            train on real digits with your code, and see the bubble
+
+Read the lesson docs/lessons/pipeline first.  Not allowed here, because it is what you are building:
+``torch.distributed.pipelining``.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise  # solution only
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+MOST_DIMENSIONS = 8  # of an activation  # solution only
+WAYS_BACK = {}  # by group: a second one of the same ranks  # solution only
+
+
+def balance(costs: Sequence[float], num_stages: int) -> list[range]:
+    """Cut the layers of a model into stages, so that the largest cost of a stage is smallest.
+
+    All stages work at the same time, so each step of the pipeline takes as long as its slowest
+    stage.
+
+    * ``costs[i]`` is what layer i costs, for example its seconds: integers or floats, zero or more.
+      There is at least one layer and at least one stage.
+    * The result has ``num_stages`` ranges of layers, which follow each other: the first begins at
+      layer 0, each next one where the one before ends, and the last ends with the last layer.
+    * The largest cost of a stage, the sum over its layers, is the smallest that is possible.  Where
+      several cuts reach it, any of them is right.
+    * No stage is empty if there are as many layers as stages, or more.  With fewer layers some
+      stages are empty, such as ``range(2, 2)``.
+
+    Returns a list of ``range`` objects.
+
+    Example::
+
+        balance([1, 1, 1, 3], 2)        # [range(0, 3), range(3, 4)]: 3 and 3
+        balance([2, 2, 2], 2)           # [range(0, 1), range(1, 3)]: 2 and 4, or 4 and 2
+        balance([5, 1], 3)              # [range(0, 1), range(1, 2), range(2, 2)]
+
+    Lesson: docs/lessons/pipeline
+    """
+    layers, total = len(costs), [0, *accumulate(costs)]  # total[k]: the first k layers together
+    filled = min(num_stages, layers)
+    # best[k]: the first k layers in the stages so far, as (largest cost, where the stages end)
+    best = {k: (total[k], (k,)) for k in range(1, layers + 1)}
+    for stages in range(2, filled + 1):
+        best = {
+            k: min(
+                (max(best[cut][0], total[k] - total[cut]), (*best[cut][1], k))
+                for cut in range(stages - 1, k)  # layers[cut:k] are the last of these stages
+            )
+            for k in range(stages, layers + 1)
+        }
+    ends = best[layers][1] + (layers,) * (num_stages - filled)
+    return [range(first, end) for first, end in pairwise((0, *ends))]
+
+
+def gpipe(num_stages: int, num_microbatches: int) -> list[list[tuple[str, int]]]:
+    """Say what each stage does in which order: first all forwards, then all backwards.
+
+    This is the schedule of GPipe (Huang et al. 2019, arXiv 1811.06965).
+
+    * ``result[s]`` is the list of what stage s does: ``("forward", m)`` and ``("backward", m)``
+      once for each micro-batch m from 0 to ``num_microbatches - 1``.
+    * Every stage does all of its forwards before its first backward.
+    * The backwards may come in the order 0, 1, 2, ... or the other way round.
+    * A stage can do the forward of a micro-batch when the stage before has done it, and the
+      backward when the stage after has done it.  A stage whose next action is not possible yet
+      waits.  If each action takes one unit of time, the last one is done after
+      ``2 * (num_microbatches + num_stages - 1)`` units, and no schedule takes less.  So the part
+      of the time in which a stage waits, the **bubble**, is
+      ``(num_stages - 1) / (num_microbatches + num_stages - 1)``.
+
+    Both numbers are one or more.  Returns a list with one list of pairs per stage.
+
+    Example::
+
+        gpipe(2, 2)[0]
+        # [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)]
+
+    Lesson: docs/lessons/pipeline
+    """
+    microbatches = range(num_microbatches)
+    forwards = [("forward", m) for m in microbatches]
+    backwards = [("backward", m) for m in microbatches]
+    return [forwards + backwards for _ in range(num_stages)]
+
+
+def one_f_one_b(num_stages: int, num_microbatches: int) -> list[list[tuple[str, int]]]:
+    """Say what each stage does in which order: one forward, one backward, in turn.
+
+    A micro-batch is **in flight** on a stage from its forward to its backward, and the stage holds
+    its activations.  With GPipe all micro-batches are in flight at once.  Here each stage does a
+    few forwards, then one backward and one forward in turn, then the backwards that are left
+    (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503).
+
+    * The result is a table as that of ``gpipe``: each action once per stage.
+    * On stage s at most ``num_stages - s`` micro-batches are in flight at any time: on the last
+      stage one.
+    * If each action takes one unit of time, all is done as early as with GPipe, after
+      ``2 * (num_microbatches + num_stages - 1)`` units.  The bubble is the same.
+    * There may be fewer micro-batches than stages.
+
+    Both numbers are one or more.  Returns a list with one list of pairs per stage.
+
+    Example::
+
+        one_f_one_b(2, 3)[0]
+        # [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1),
+        #  ("backward", 2)]
+        one_f_one_b(2, 3)[1]
+        # [("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1), ("forward", 2),
+        #  ("backward", 2)]
+
+    Lesson: docs/lessons/pipeline
+    """
+    table = []
+    for stage in range(num_stages):
+        ahead = min(num_stages - stage - 1, num_microbatches)  # so many stages come after this one
+        actions = [("forward", m) for m in range(ahead)]
+        for m in range(num_microbatches - ahead):
+            actions += [("forward", m + ahead), ("backward", m)]
+        actions += [("backward", m) for m in range(num_microbatches - ahead, num_microbatches)]
+        table.append(actions)
+    return table
+
+
+def run(
+    stage: nn.Module,
+    schedule: Sequence[Sequence[tuple[str, int]]],
+    microbatches: Sequence[tuple[Tensor, Tensor]],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+) -> float | None:
+    """Do forward and backward of one batch, as one stage of the pipeline.  Rank r is stage r.
+
+    * ``stage`` is this rank's part of the model.  It takes one tensor and returns one.  What
+      stage r returns is what stage r + 1 takes: float32, of any shape, and the shape may differ
+      from stage to stage.  How a stage learns the shape of what it receives is up to you.
+    * ``schedule`` is the whole table, as made by ``gpipe`` and ``one_f_one_b``: this rank does what
+      ``schedule[r]`` says, in this order, each action once.  In every table all stages do their
+      forwards in one order of the micro-batches, and all do their backwards in one order.
+    * ``microbatches`` is the same list of ``(inputs, targets)`` on every rank.  Stage 0 takes the
+      inputs (of any dtype), the last stage needs the targets.  Micro-batches may have different
+      numbers of rows.
+    * ``loss_fn(outputs, targets)`` is the mean loss over the rows of what the last stage returned.
+    * Afterwards the gradients of the stage's parameters are those that the uncut model gets from
+      the mean loss over all rows of all micro-batches: weigh each micro-batch by its rows.  They
+      are added to ``.grad``, as always.  The optimizer is not your matter.
+    * It must not hang.  ``dist.send`` waits until the receiver takes the message.  With
+      ``one_f_one_b`` a stage sends forward while the next one sends back.
+    * After the backward of a micro-batch, nothing of its graph is kept.
+    * With one rank there is nobody to talk to.
+
+    Returns the mean loss of the whole batch as a ``float`` on the last rank, ``None`` elsewhere.
+
+    Example::
+
+        stage = layers[rank]                        # a piece of the model
+        schedule = one_f_one_b(world_size, len(microbatches))
+        optimizer.zero_grad()
+        loss = run(stage, schedule, microbatches, nn.CrossEntropyLoss())
+        optimizer.step()
+
+    Lesson: docs/lessons/pipeline
+    """
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    device = next(stage.parameters()).device
+    rows = sum(len(inputs) for inputs, _ in microbatches)
+    in_flight = {}  # by micro-batch: what the stage was given, what it made of it, what it sent
+    mean_loss = torch.zeros((), device=device)
+    going_back = []
+    for action, m in schedule[rank]:
+        inputs, targets = microbatches[m]
+        if action == "forward":
+            given = inputs.to(device) if rank == 0 else _receive(rank - 1, device)
+            made, sent = stage(given), []
+            if rank < last:
+                sent = _send(made.detach(), rank + 1)
+            else:  # its part of the mean over all rows
+                made = loss_fn(made, targets.to(device)) * (len(inputs) / rows)
+                mean_loss += made.detach()
+            in_flight[m] = given, made, sent
+        else:
+            given, made, sent = in_flight.pop(m)
+            made.backward(_receive_gradient(made, rank + 1) if rank < last else None)
+            _wait(sent + going_back)  # the gradient has come, so what was sent has arrived
+            if rank > 0:
+                going_back = [dist.isend(given.grad.contiguous(), rank - 1, group=_way_back())]
+    _wait(going_back)
+    return mean_loss.item() if rank == last else None
+
+
+def _send(activation: Tensor, dst: int) -> list[dist.Work]:
+    """Send the shape of an activation, then its numbers.  ``isend`` does not wait."""
+    missing = MOST_DIMENSIONS - activation.dim()  # all messages about a shape have one length
+    shape = torch.tensor([activation.dim(), *activation.shape, *[0] * missing])
+    return [dist.isend(shape.to(activation.device), dst), dist.isend(activation.contiguous(), dst)]
+
+
+def _receive(src: int, device: torch.device) -> Tensor:
+    """The next activation of the stage before, ready to collect its gradient."""
+    shape = torch.empty(1 + MOST_DIMENSIONS, dtype=torch.int64, device=device)
+    dist.recv(shape, src)
+    dimensions, *sizes = shape.tolist()
+    activation = torch.empty(sizes[:dimensions], device=device)
+    dist.recv(activation, src)
+    return activation.requires_grad_()
+
+
+def _receive_gradient(activation: Tensor, src: int) -> Tensor:
+    """The gradient of what this stage has sent: it has the same shape."""
+    gradient = torch.empty_like(activation, memory_format=torch.contiguous_format)
+    dist.recv(gradient, src, group=_way_back())
+    return gradient
+
+
+def _wait(messages: Sequence[dist.Work]) -> None:
+    """Return when all of these messages have arrived."""
+    for message in messages:
+        message.wait()
+
+
+def _way_back() -> dist.ProcessGroup | None:
+    """The group in which gradients travel: with NCCL one of their own, else that of all ranks.
+
+    NCCL does one thing after the other between two ranks of a group.  Two large messages that go
+    in opposite directions would wait for each other.
+    """
+    everyone = dist.group.WORLD
+    if dist.get_backend() == "nccl" and everyone not in WAYS_BACK:
+        WAYS_BACK[everyone] = dist.new_group()
+    return WAYS_BACK.get(everyone)
+
+
+if __name__ == "__main__":
+    # A small CNN in three stages learns handwritten digits with your code, as far as it goes.
+    import time
+
+    from multigpu import RankError, run_ranks
+    from multigpu.data import digits
+    from multigpu.ranks import span
+    from multigpu.training.models import SmallCNN
+
+    STAGES, MICROBATCHES, ROWS, STEPS = 3, 6, 200, 30  # rows of a micro-batch
+    images, labels = digits().train.tensors
+    loss_fn = nn.CrossEntropyLoss()
+
+    def layers_of_the_model():
+        torch.manual_seed(0)  # every rank makes the whole model and keeps its own part
+        model = SmallCNN()
+        return [*model.features, model.classifier]
+
+    def seconds_of_each_layer():
+        """Forward and backward of one micro-batch: the shortest of ten times."""
+        torch.set_num_threads(1)  # as each rank
+        layers, costs = layers_of_the_model(), []
+        rows = images[:ROWS]
+        for layer in layers:
+            rows = rows.detach().requires_grad_()
+            times = []
+            for _ in range(10):
+                began = time.perf_counter()
+                made = layer(rows)
+                made.backward(torch.ones_like(made))
+                times.append(time.perf_counter() - began)
+            costs.append(min(times))
+            rows = made
+        return costs
+
+    class Shown(nn.Module):
+        """A stage whose forwards and backwards appear in the picture."""
+
+        def __init__(self, layers):
+            super().__init__()
+            self.layers = nn.Sequential(*layers)
+            self.layers.register_full_backward_pre_hook(self._begin)
+            self.layers.register_full_backward_hook(self._end)
+
+        def forward(self, rows):
+            with span("forward"):
+                return self.layers(rows if rows.requires_grad else rows.clone().requires_grad_())
+
+        def _begin(self, *_):
+            self.backward = span("backward")
+            self.backward.__enter__()
+
+        def _end(self, *_):
+            self.backward.__exit__(None, None, None)
+
+    def train(stages, schedule):
+        """The losses of all steps on the last rank, and when the last step began."""
+        layers = layers_of_the_model()
+        stage = Shown([layers[i] for i in stages[dist.get_rank()]])
+        optimizer = torch.optim.SGD(stage.parameters(), lr=0.1, momentum=0.9)
+        losses, batch = [], MICROBATCHES * ROWS
+        for step in range(STEPS):
+            rows = torch.arange(step * batch, step * batch + batch) % len(labels)
+            parts = rows.split(ROWS)
+            began = time.monotonic()
+            optimizer.zero_grad()
+            loss = run(stage, schedule, [(images[i], labels[i]) for i in parts], loss_fn)
+            optimizer.step()
+            losses.append(loss)
+        return losses, began
+
+    try:
+        function, costs = "balance", seconds_of_each_layer()
+        stages = balance(costs, STAGES)
+        for number, layers in enumerate(stages):
+            micro = 1e6 * sum(costs[i] for i in layers)
+            names = [type(layers_of_the_model()[i]).__name__ for i in layers]
+            print(f"stage {number}: {micro:6.0f} µs  {', '.join(names)}")
+        for name, make in (("gpipe", gpipe), ("one_f_one_b", one_f_one_b)):
+            function = name
+            schedule = make(STAGES, MICROBATCHES)
+            function = "run"
+            results = run_ranks(train, STAGES, stages, schedule, show=False)
+            losses = results[-1][0]
+            print(f"\n{name}: loss {losses[0]:.3f}, after {STEPS} steps {losses[-1]:.3f}")
+            last = results.trace.since(min(began for _, began in results))
+            print(last.timeline(title="The last step").text())
+        waiting = (STAGES - 1) / (MICROBATCHES + STAGES - 1)
+        print(f"\nIn a perfect pipeline each rank waits for {waiting:.0%} of the time.")
+    except (NotImplementedError, RankError) as error:
+        if "NotImplementedError" not in f"{type(error).__name__} {error}":
+            raise SystemExit(str(error)) from None
+        print(f"Next to write: {function}. Check it with: multigpu check pipeline.{function}")
