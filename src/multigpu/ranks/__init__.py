@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multigpu.ranks.backend import rank_device
     from multigpu.ranks.errors import RankError
+    from multigpu.ranks.memory import rank_memory
     from multigpu.ranks.results import Results
     from multigpu.ranks.run import run_ranks
     from multigpu.ranks.spans import span
 
-__all__ = ["RankError", "Results", "rank_device", "run_ranks", "span"]
+__all__ = ["RankError", "Results", "rank_device", "rank_memory", "run_ranks", "span"]
 
 HOMES = {
     "RankError": "errors",
     "Results": "results",
     "rank_device": "backend",
+    "rank_memory": "memory",
     "run_ranks": "run",
     "span": "spans",
 }

@@ -1,7 +1,8 @@
 """How much memory the tensors of a rank hold: a limit, and the most there was.
 
 Without a GPU each rank plays one that has ``limit`` bytes: every storage that an operator returns
-is counted as long as it lives, once for all its views. With a GPU, PyTorch's own allocator counts.
+is counted as long as it lives, once for all its views, with the size that it has now: FSDP frees a
+storage by making it empty. With a GPU, PyTorch's own allocator counts.
 """
 
 import contextlib
@@ -10,10 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass,
+)
 
 from multigpu.gpus.errors import out_of_memory
-from multigpu.gpus.memory import MemoryFull, MemoryMeter
+from multigpu.gpus.memory import Memory, MemoryFull, MemoryMeter
 from multigpu.ranks.backend import rank_device
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -32,43 +38,99 @@ def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: torch.cuda.max_memory_allocated(device)
         return
-    meter = MemoryMeter(limit)
-    with Metering(meter, rank), in_every_thread(lambda: Metering(meter, rank)):
-        yield lambda: meter.read().peak
+    count = StorageCount(MemoryMeter(limit), rank)
+    with Metering(count), in_every_thread(lambda: Metering(count)), resizes_seen_by(count):
+        yield lambda: count.meter.read().peak
+
+
+def rank_memory(*, reset_peak: bool = False) -> Memory:
+    """What this rank's tensors hold now, the most they held, and the limit, in bytes.
+
+    `reset_peak`: the peak counts anew from here. Raises RuntimeError on the CPU where nobody
+    counts: outside of `run_ranks(..., memory="8 GiB")`.
+    """
+    device = rank_device()
+    if device.type == "cuda":
+        if reset_peak:
+            torch.cuda.reset_peak_memory_stats(device)
+        return Memory(
+            torch.cuda.memory_allocated(device),
+            torch.cuda.max_memory_allocated(device),
+            torch.cuda.mem_get_info(device)[1],
+        )
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, Metering):
+            if reset_peak:
+                mode.counted.meter.reset_peak()
+            return mode.counted.meter.read()
+    raise RuntimeError(
+        'nobody counts this rank\'s memory: give a limit, run_ranks(..., memory="8 GiB")'
+    )
+
+
+class StorageCount:
+    """The storages of one rank, in a meter."""
+
+    def __init__(self, meter: MemoryMeter, rank: int) -> None:
+        self.meter, self.rank = meter, rank
+
+    def hold(self, storage: Any, size: int) -> None:
+        """A storage of `size` bytes is alive.  Raises torch.OutOfMemoryError."""
+        try:
+            # The storage keeps it, and with it goes what was counted.
+            storage.held = self.meter.hold(storage._cdata, size)
+        except MemoryFull as full:
+            now = self.meter.read()
+            raise out_of_memory(
+                self.rank, wanted=full.wanted, allocated=now.allocated, limit=now.limit
+            ) from None
 
 
 class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what every operator of this thread returns."""
 
-    def __init__(self, meter: MemoryMeter, rank: int) -> None:
+    def __init__(self, count: StorageCount) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._meter, self._rank = meter, rank
+        self.counted = count
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operator and count its results."""
-        if any(kind not in PLAIN for kind in types):
+        if any(kind not in PLAIN and kind is not FakeTensor for kind in types):
             return NotImplemented  # a DTensor, say: its parts come here by themselves
         result = func(*args, **(kwargs or {}))
         if func.namespace == "c10d":  # it has filled what it was given
             return result
         for tensor in tensors_in(result):
-            self._count(tensor)
+            if is_on_the_cpu(tensor):
+                storage = tensor.untyped_storage()
+                self.counted.hold(storage, storage.nbytes())
         return result
 
-    def _count(self, tensor: Any) -> None:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        try:
-            # The storage keeps it, and with it goes what was counted.
-            storage.held = self._meter.hold(storage._cdata, storage.nbytes())
-        except MemoryFull as full:
-            now = self._meter.read()
-            raise out_of_memory(
-                self._rank, wanted=full.wanted, allocated=now.allocated, limit=now.limit
-            ) from None
+
+def is_on_the_cpu(tensor: torch.Tensor) -> bool:
+    """Whether it has memory of its own here: one that stands for others, or for none, has not."""
+    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        return False
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided
+
+
+@contextlib.contextmanager
+def resizes_seen_by(count: StorageCount) -> Iterator[None]:
+    """Count storages that are resized in the block: that is no operator, so no mode sees it."""
+    resize = torch.UntypedStorage.resize_
+
+    def resize_(storage: Any, size: int) -> Any:
+        if storage.device.type == "cpu":
+            count.hold(storage, int(size))
+        return resize(storage, size)
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
 
 
 def tensors_in(result: object) -> Iterator[torch.Tensor]:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu import RankError, run_ranks
+from multigpu.ranks import rank_memory
 
 KIB = 1024
 
@@ -95,3 +96,68 @@ def test_an_out_of_memory_error_can_be_caught_and_the_memory_is_there_again():
             return len(torch.ones(KIB, dtype=torch.uint8))
 
     assert run_ranks(try_twice, 1, memory=KIB, show=False) == [KIB]
+
+
+def test_a_storage_counts_with_the_size_that_it_has_now():
+    def free_and_take_again():
+        first = torch.ones(KIB, dtype=torch.uint8)
+        first.untyped_storage().resize_(0)
+        torch.ones(KIB, dtype=torch.uint8)
+        freed = rank_memory().allocated
+        first.untyped_storage().resize_(KIB)
+        return freed, rank_memory().allocated, rank_memory().peak
+
+    assert run_ranks(free_and_take_again, 1, memory="1 MiB", show=False) == [(0, KIB, KIB)]
+
+
+def test_a_storage_that_grows_beyond_the_limit_is_out_of_memory():
+    def grow():
+        torch.ones(KIB, dtype=torch.uint8).untyped_storage().resize_(3 * KIB)
+
+    with pytest.raises(RankError, match="OutOfMemoryError"):
+        run_ranks(grow, 1, memory=2 * KIB, show=False)
+
+
+def test_the_peak_counts_anew_where_it_is_asked_to():
+    def twice():
+        torch.ones(4 * KIB, dtype=torch.uint8)
+        before = rank_memory(reset_peak=True).peak
+        torch.ones(KIB, dtype=torch.uint8)
+        return before, rank_memory().peak
+
+    assert run_ranks(twice, 1, memory="1 MiB", show=False) == [(0, KIB)]
+
+
+def test_without_a_limit_nobody_counts():
+    with pytest.raises(RankError, match="nobody counts this rank's memory"):
+        run_ranks(rank_memory, 1, show=False)
+
+
+def test_a_sharded_model_holds_its_shards_and_for_a_moment_a_whole_layer():
+    width, depth, ranks = 64, 8, 2
+
+    def train():
+        from torch.distributed.fsdp import fully_shard
+
+        layers = [torch.nn.Linear(width, width, bias=False) for _ in range(depth)]
+        model = torch.nn.Sequential(*(fully_shard(layer) for layer in layers))
+        fully_shard(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        seen = []
+        layers[-1].register_forward_hook(lambda *_: seen.append(rank_memory().allocated))
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, width)).sum()
+            seen.append(rank_memory().allocated)
+            loss.backward()
+            optimizer.step()
+        return seen[-2], seen[-1], rank_memory().allocated
+
+    layer = 4 * width**2
+    whole, few = depth * layer, 8 * KIB  # activations of one row, and Adam's counters
+    for during, after, with_gradients in run_ranks(
+        train, ranks, memory="1 MiB", backend="gloo", show=False
+    ):
+        assert layer <= during - after <= 2 * layer + few
+        assert 0 <= after - 3 * whole / ranks <= few + layer  # the last stays for backward
+        assert 0 <= with_gradients - 4 * whole / ranks <= few
