@@ -1,0 +1,302 @@
+"""Sharded training by hand: what every rank holds, and what one rank is enough for (ZeRO).
+
+With DistributedDataParallel every rank holds everything: all weights, all gradients and the whole
+state of the optimizer.  The same numbers are there n times over.  Here each rank keeps a part of
+them, a **shard**, and does the work on that part for all ranks:
+
+    Zero1Optimizer   the optimizer's state is sharded
+    Zero2Optimizer   and the gradients
+    Zero3            and the weights themselves
+
+Ψ is the number of trained elements.  The messages of one step then carry 2 Ψ elements, as those of
+an all-reduce do, and 3 Ψ when the weights are sharded too.
+
+``torch.distributed`` is initialised when your code runs: ``dist.get_rank()`` and
+``dist.get_world_size()`` tell who you are.  It works on the CPU as on GPUs.
+
+    multigpu check sharding.Zero1Optimizer    check one class
+    multigpu hint sharding.Zero1Optimizer     a hint; add --more for a stronger one
+    python exercises/sharding.py              train a small GPT, and see what each rank holds
+
+Read the lesson docs/lessons/sharding first.  Not allowed here, because it is what you are building:
+``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.algorithms``,
+``torch.distributed.optim`` (``ZeroRedundancyOptimizer``), ``torch.distributed.fsdp``
+(``fully_shard``).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Zero1Optimizer:
+    """An optimizer whose state is shared out: each rank holds its part, and steps that part.
+
+    * ``Zero1Optimizer(params, optimizer_class, **kwargs)`` takes what a torch optimizer takes:
+      ``params`` is an iterable of parameters, such as ``model.parameters()``, and ``kwargs`` are
+      the options of ``optimizer_class`` (``lr``, ``betas``, ``weight_decay`` and so on).
+    * ``optimizer_class`` is ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` of
+      ``torch.optim``.  These compute every element by itself, so a part of a parameter can be
+      stepped without the rest.  The steps are made by such an optimizer: you make one, or several,
+      for the elements that this rank owns.
+    * All ranks begin with equal weights, and each calls ``backward()`` on rows of its own.
+      ``step()`` averages the gradients over all ranks, itself: nobody has done it before.
+    * After every ``step()`` each rank has all the new weights: those that the plain optimizer gives
+      in one process on the rows of all ranks together, with the same options.  Momentum, averages
+      and counts are kept from step to step.  Nothing but ``step()`` changes weights.
+    * A rank holds optimizer state for at most ⌈Ψ/n⌉ elements plus those of the largest parameter,
+      at any time, during the step too.  (Adam has two numbers for each such element, SGD with
+      momentum has one.)  A view keeps the whole tensor alive that it is a part of.  You may share
+      out whole parameters, or slices of all parameters side by side: both fit.
+    * With so few parameters that a rank owns nothing, that rank takes part all the same.  Torch's
+      optimizers refuse an empty list.
+    * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.
+    * ``param_groups`` is a list with one dict, as that of a torch optimizer, on every rank.  Who
+      sets ``group["lr"]`` there, on all ranks, trains with that learning rate from then on.
+    * Frozen parameters (``requires_grad=False``) stay as they are, and a tied one comes once.  A
+      gradient that is ``None`` on some ranks counts as zeros there.  Where it is ``None`` on all
+      ranks, the parameter may be left alone or stepped with a gradient of zeros, as you like.
+    * All parameters have one dtype and lie on one device.
+    * One step sends at most 3 Ψ elements per rank, as all-reduce (2 Ψ) and broadcast (Ψ) do, apart
+      from what fills up unequal parts.  2 Ψ is possible: the check tells you what yours sends.
+
+    Example::
+
+        optimizer = Zero1Optimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()      # on every rank its own rows
+        optimizer.step()
+
+    Lesson: docs/lessons/sharding
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        optimizer_class: type[torch.optim.Optimizer],
+        **kwargs: Any,
+    ) -> None:
+        self._weights = _Weights(params)
+        self._inner = optimizer_class([self._weights.mine], **kwargs)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """One dict with the options, such as ``lr``.  An attribute does as well as a property."""
+        return self._inner.param_groups
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        self._weights.zero_grad()
+
+    def step(self) -> None:
+        """Average the gradients, step what this rank owns, and bring all weights to all ranks."""
+        weights = self._weights
+        whole = torch.zeros_like(weights.all)
+        for gradient, piece in zip(weights.gradients(), weights.pieces(whole), strict=True):
+            if gradient is not None:  # None, because this rank did not use it, counts as zeros
+                piece.copy_(gradient)
+        weights.mine.grad = torch.empty_like(weights.mine)
+        # Every rank puts in all n slices and gets the sum of its own one: half of an all-reduce.
+        dist.reduce_scatter(weights.mine.grad, weights.slices(whole))
+        weights.mine.grad /= weights.world_size
+        self._inner.step()
+        weights.share()
+
+
+class Zero2Optimizer:
+    """As Zero1Optimizer, and gradients are reduced to their owners only, and freed elsewhere.
+
+    All that is said of ``Zero1Optimizer`` holds here too, and the arguments and methods are the
+    same.  What differs is in ``step()``:
+
+    * The sum of a gradient goes to the rank that owns it, and to no other: ``reduce`` or
+      ``reduce_scatter``, and not ``all_reduce``.
+    * When the inner optimizer steps, only the gradients of what this rank owns are left: at most
+      ⌈Ψ/n⌉ elements plus those of the largest parameter.  The ``.grad`` of all other parameters is
+      ``None`` by then, and nothing else keeps its numbers alive: no list, no flat tensor, no view.
+    * One step sends at most 2 Ψ elements per rank, apart from what fills up unequal parts: Ψ for
+      the gradients and Ψ for the new weights.
+
+    Example::
+
+        optimizer = Zero2Optimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()      # every rank has all its gradients ...
+        optimizer.step()                                # ... and has its part of them left
+
+    Lesson: docs/lessons/sharding
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        optimizer_class: type[torch.optim.Optimizer],
+        **kwargs: Any,
+    ) -> None:
+        self._weights = _Weights(params)
+        self._inner = optimizer_class([self._weights.mine], **kwargs)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """One dict with the options, such as ``lr``.  An attribute does as well as a property."""
+        return self._inner.param_groups
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        self._weights.zero_grad()
+
+    def step(self) -> None:
+        """Average the gradients at their owners, free the rest, step, and share the weights."""
+        weights = self._weights
+        for owner in range(weights.world_size):
+            # One slice after another: never more than one beside the gradients that are left.
+            part = weights.gradient_slice(owner)
+            dist.reduce(part, dst=owner)
+            if owner == weights.rank:
+                weights.mine.grad = part / weights.world_size
+            weights.free_gradients(before=owner + 1)
+        del part  # it may be another rank's
+        self._inner.step()
+        weights.share()
+
+
+class _Weights:
+    """All trained weights side by side in one piece of memory, in n slices of equal length.
+
+    The parameters become views of that memory, and so does ``mine``, the slice that this rank owns:
+    an optimizer that steps ``mine`` steps the parameters in it, and what arrives in the other
+    slices is in the model without being copied.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter]) -> None:
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self._trained = [parameter for parameter in params if parameter.requires_grad]
+        self._sizes = [parameter.numel() for parameter in self._trained]
+        self._length = -(-sum(self._sizes) // self.world_size)  # rounded up
+        # Filled up with zeros at the end, so that all slices have the same length.
+        self.all = self._trained[0].new_zeros(self._length * self.world_size)
+        for parameter, piece in zip(self._trained, self.pieces(self.all), strict=True):
+            piece.copy_(parameter.detach())
+            parameter.data = piece
+        self.mine = nn.Parameter(self.slices(self.all)[self.rank])  # (length,)
+
+    def pieces(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The part of ``flat`` that belongs to each parameter, in its shape."""
+        parts = flat[: sum(self._sizes)].split(self._sizes)
+        return [part.view_as(p) for part, p in zip(parts, self._trained, strict=True)]
+
+    def slices(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The part of ``flat`` that each rank owns, (length,) each."""
+        return list(flat.split(self._length))
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """This rank's own gradients."""
+        return [parameter.grad for parameter in self._trained]
+
+    def zero_grad(self) -> None:
+        for parameter in (*self._trained, self.mine):
+            parameter.grad = None
+
+    def gradient_slice(self, owner: int) -> torch.Tensor:
+        """This rank's own gradients of the elements that rank ``owner`` owns, (length,)."""
+        start = owner * self._length
+        part = torch.zeros_like(self.mine, requires_grad=False)
+        place = 0  # where the parameter begins in the memory
+        for parameter in self._trained:
+            # The elements first to last of the parameter lie in the slice; none, if last <= first.
+            first = max(start - place, 0)
+            last = min(start + self._length - place, parameter.numel())
+            if first < last and parameter.grad is not None:
+                begin = place + first - start
+                part[begin : begin + last - first] = parameter.grad.flatten()[first:last]
+            place += parameter.numel()
+        return part
+
+    def free_gradients(self, *, before: int) -> None:
+        """Drop the gradients of parameters that end within the first ``before`` slices."""
+        place = 0
+        for parameter in self._trained:
+            place += parameter.numel()
+            if place <= before * self._length:
+                parameter.grad = None
+
+    def share(self) -> None:
+        """Give this rank's slice to all others, and take theirs."""
+        dist.all_gather(self.slices(self.all), self.mine.detach())
+
+
+if __name__ == "__main__":
+    # A small GPT on 3 ranks with your code, as far as it goes, and what each rank held.
+    from torch.optim.optimizer import register_optimizer_step_post_hook as after_inner_step
+    from torch.optim.optimizer import register_optimizer_step_pre_hook as before_inner_step
+
+    from multigpu import RankError, run_ranks
+    from multigpu.data import text
+    from multigpu.training.models import SmallGPT
+
+    WORLD_SIZE, ROWS, STEPS = 3, 8, 10  # ranks, rows per rank and step, steps
+    inputs, targets = text().train.tensors
+
+    class Replicated(torch.optim.AdamW):
+        """What sharding takes the place of: each rank holds all, and all-reduces the gradients."""
+
+        def __init__(self, params, optimizer_class, **kwargs):
+            super().__init__(params, **kwargs)
+
+        def step(self):
+            for parameter in self.param_groups[0]["params"]:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+            super().step()
+
+    def elements(tensors):
+        """How many numbers these tensors keep alive: what is there twice, or as a view, once."""
+        storages = {t.untyped_storage().data_ptr(): t for t in tensors if t is not None}
+        return sum(len(t.untyped_storage()) // t.element_size() for t in storages.values())
+
+    def train(make):
+        """The last loss, and the most that this rank held of the gradients and of the state."""
+        torch.manual_seed(0)  # all ranks begin with the same weights
+        model = SmallGPT()
+        gradients, state = [0], [0]
+
+        def note_gradients(inner, *_):
+            stepped = inner.param_groups[0]["params"]
+            gradients.append(elements(p.grad for p in (*model.parameters(), *stepped)))
+
+        def note_state(inner, *_):
+            state.append(elements(t for own in inner.state.values() for t in own.values()))
+
+        hooks = before_inner_step(note_gradients), after_inner_step(note_state)
+        optimizer = make(model.parameters(), torch.optim.AdamW, lr=3e-3)
+        for step in range(STEPS):
+            first = ROWS * (WORLD_SIZE * step + dist.get_rank())
+            rows = slice(first, first + ROWS)
+            optimizer.zero_grad()
+            scores = model(inputs[rows])  # (rows, length, 256)
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), targets[rows].flatten())
+            loss.backward()
+            optimizer.step()
+        for hook in hooks:
+            hook.remove()
+        dist.all_reduce(loss.detach_())
+        return loss.item() / WORLD_SIZE, max(gradients), max(state)
+
+    total = sum(parameter.numel() for parameter in SmallGPT().parameters())
+    print(f"A GPT with Ψ = {total:,} weights and AdamW on {WORLD_SIZE} ranks, {STEPS} steps.")
+    print("Elements on each rank when the optimizer steps:")
+    for make in (Replicated, Zero1Optimizer, Zero2Optimizer):
+        try:
+            results = run_ranks(train, WORLD_SIZE, make, show=False)
+        except RankError as error:
+            if "NotImplementedError" not in str(error):
+                raise SystemExit(str(error)) from None
+            name = f"sharding.{make.__name__}"
+            print(f"Next to write: {make.__name__}. Check it with: multigpu check {name}")
+            break
+        loss, gradients, state = (max(each) for each in zip(*results, strict=True))
+        held = f"gradients {gradients:>7,}  state {state:>7,}"
+        print(f"  {make.__name__:<15} {held}  loss {loss:.4f}")
