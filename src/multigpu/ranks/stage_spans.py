@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.autograd import Variable
 
 from multigpu.ranks.recorder import Current
@@ -45,6 +46,8 @@ class WatchedStage(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """What the stage returns. Its backward is a span if any of that needs a gradient."""
+        if any(_is_stand_in(each) for each in inputs):
+            return self.stage(*inputs)
         name = f"{self.calls % self.micro_batches}{self.suffix}"
         self.calls += 1
         _wait_for_the_gpu()
@@ -53,6 +56,11 @@ class WatchedStage(nn.Module):
             _wait_for_the_gpu()
         _watch_backward(outputs if isinstance(outputs, tuple) else (outputs,), f"backward {name}")
         return outputs
+
+
+def _is_stand_in(value: Any) -> bool:
+    """PyTorch's pipeline stages ask for shapes this way before the first micro-batch comes."""
+    return isinstance(value, Tensor) and (value.is_meta or isinstance(value, FakeTensor))
 
 
 def _watch_backward(outputs: tuple[Any, ...], label: str) -> None:
