@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         links,
         published_efficiencies,
         published_overlaps,
+        published_pipelines,
         published_times,
     )
     from multigpu.scaling.record import read_csv, write_csv
@@ -31,6 +32,7 @@ HOMES = {
     "links": "published",
     "published_efficiencies": "published",
     "published_overlaps": "published",
+    "published_pipelines": "published",
     "published_times": "published",
     "read_csv": "record",
     "workload_of": "workload",
@@ -43,6 +45,7 @@ __all__ = [
     "links",
     "published_efficiencies",
     "published_overlaps",
+    "published_pipelines",
     "published_times",
     "read_csv",
     "workload_of",

@@ -7,12 +7,13 @@ for row in published_times():
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from multigpu.scaling.pipelining import bubble
 from multigpu.scaling.speed_up import speed_up
 
 
@@ -62,6 +63,33 @@ class PublishedOverlap:
 
 
 @dataclass(frozen=True)
+class PublishedPipeline:
+    """How fast a pipeline was on several numbers of GPUs: as seconds, or as speeds."""
+
+    work: str
+    gpus: Sequence[int]
+    micro_batches: int
+    source: str
+    url: str
+    remark: str
+    seconds: Sequence[float] = ()
+    speeds: Sequence[float] = ()  # how many times as fast as the source's own standard
+
+    @property
+    def gains(self) -> list[float]:
+        """How many times as fast as with the fewest GPUs."""
+        if self.seconds:
+            return [self.seconds[0] / each for each in self.seconds]
+        return [each / self.speeds[0] for each in self.speeds]
+
+    @property
+    def predicted_gains(self) -> list[float]:
+        """The same if only the bubble counts: p GPUs do the work of p · (1 - bubble)."""
+        useful = [p * (1 - bubble(p, self.micro_batches)) for p in self.gpus]
+        return [each / useful[0] for each in useful]
+
+
+@dataclass(frozen=True)
 class Link:
     """A link between GPUs, as its maker describes it."""
 
@@ -83,6 +111,11 @@ def published_efficiencies() -> tuple[PublishedEfficiency, ...]:
 def published_overlaps() -> tuple[PublishedOverlap, ...]:
     """What overlapping communication with backward saved, elsewhere."""
     return tuple(PublishedOverlap(**row) for row in _file()["overlaps"])
+
+
+def published_pipelines() -> tuple[PublishedPipeline, ...]:
+    """What pipelines gained from more GPUs, elsewhere."""
+    return tuple(PublishedPipeline(**row) for row in _file()["pipelines"])
 
 
 def links() -> tuple[Link, ...]:

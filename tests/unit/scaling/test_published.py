@@ -6,6 +6,7 @@ from multigpu.scaling.published import (
     links,
     published_efficiencies,
     published_overlaps,
+    published_pipelines,
     published_times,
 )
 from multigpu.scaling.showing import published_picture
@@ -31,7 +32,8 @@ def test_speed_ups_are_computed_from_the_printed_seconds():
 
 def test_every_number_has_a_source_that_can_be_looked_up():
     rows = [*published_times(), *published_efficiencies(), *published_overlaps()]
-    assert len(rows) >= 14
+    rows += published_pipelines()
+    assert len(rows) >= 17
     assert all(row.source and row.url.startswith("https://") for row in rows)
 
 
@@ -53,3 +55,11 @@ def test_links_go_from_slow_to_fast():
 @pytest.mark.parametrize("row", published_efficiencies(), ids=lambda row: f"{row.work} {row.gpus}")
 def test_an_efficiency_is_a_share(row):
     assert 0 < row.efficiency < 1
+
+
+def test_pipelines_of_equal_layers_are_as_fast_as_their_bubble_says_within_5_percent():
+    rows = {row.work: row for row in published_pipelines()}
+    unequal = rows.pop("AmoebaNet")
+    for row in rows.values():
+        assert row.gains == pytest.approx(row.predicted_gains, rel=0.05), row.work
+    assert unequal.gains[1] < 0.85 * unequal.predicted_gains[1]
