@@ -24,7 +24,7 @@ Read the lesson docs/lessons/sharding first.  Not allowed here, because it is wh
 (``fully_shard``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -138,6 +138,62 @@ class Zero2Optimizer:
 
     def step(self) -> None:
         """Average the gradients at their owners, free the rest, step, and share the weights."""
+        raise NotImplementedError
+
+
+class Zero3(nn.Module):
+    """A model of which each rank keeps a part: whole layers are there only while they are needed.
+
+    A **layer** is a module with parameters of its own, those of ``parameters(recurse=False)``.
+
+    * ``Zero3(module)`` cuts the parameters of every layer into n parts of equal length, filled up
+      where n does not divide, and keeps one of them: this rank's shard.  You may cut each parameter
+      by itself, or those of a layer side by side.  Ranks may have been started with different
+      numbers: all take the shards of rank 0's module.  The module is yours; nobody else uses it.
+    * ``parameters()`` gives this rank's shards and nothing else: for every parameter at most
+      ⌈its elements/n⌉, in tensors that an optimizer can step.
+    * ``forward`` calls the module with the inputs it is given, and returns what the module returns.
+      A layer's parameters are gathered for its forward, and discarded after it.
+    * In backward they are gathered again, and discarded.  The layer's gradients are
+      reduce-scattered, and after ``loss.backward()`` the ``.grad`` of every shard is its part of
+      the mean over all ranks.  There is nothing else to call.
+    * So training is the same as in one process on the rows of all ranks together, step after step,
+      as long as all have the same number of rows and the loss is a mean over rows.
+    * From the end of ``__init__`` on, this rank has at no time more weights than its shards and two
+      whole layers, and beside the shards' ``.grad`` at most the whole gradients of two layers
+      (each of them may be there once more while it is sent).  What fills up is not counted.  A
+      layer with other layers inside may stay while these run.
+    * What counts is memory that is alive.  A view keeps all of the tensor that it is a part of.
+      Autograd keeps what backward needs, and that includes weights: dropping your own reference to
+      a gathered layer after its forward does not free it.
+    * One step sends at most 3 Ψ elements per rank: Ψ to gather for forward, Ψ to gather for
+      backward, Ψ to reduce-scatter the gradients.  (An all-reduce counts twice its elements.)
+    * ``eval()``, ``train()`` and ``torch.no_grad()`` do what they do with the module itself.
+      Whoever only evaluates calls no backward.
+    * Every parameter is trained, is in one layer only, and is used once in each forward on all
+      ranks.  All have one dtype.  There is one backward for each forward that trains, and gradients
+      are zeroed before.  There is no BatchNorm and no other buffer that changes.
+
+    Example::
+
+        model = Zero3(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)   # of the shards
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()      # on every rank its own rows
+        optimizer.step()                                # each rank steps its shards
+
+    Lesson: docs/lessons/sharding
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        raise NotImplementedError
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """This rank's shards."""
+        raise NotImplementedError
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Call the module."""
         raise NotImplementedError
 
 

@@ -24,7 +24,7 @@ Read the lesson docs/lessons/sharding first.  Not allowed here, because it is wh
 (``fully_shard``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -226,6 +226,129 @@ class _Weights:
     def share(self) -> None:
         """Give this rank's slice to all others, and take theirs."""
         dist.all_gather(self.slices(self.all), self.mine.detach())
+
+
+class Zero3(nn.Module):
+    """A model of which each rank keeps a part: whole layers are there only while they are needed.
+
+    A **layer** is a module with parameters of its own, those of ``parameters(recurse=False)``.
+
+    * ``Zero3(module)`` cuts the parameters of every layer into n parts of equal length, filled up
+      where n does not divide, and keeps one of them: this rank's shard.  You may cut each parameter
+      by itself, or those of a layer side by side.  Ranks may have been started with different
+      numbers: all take the shards of rank 0's module.  The module is yours; nobody else uses it.
+    * ``parameters()`` gives this rank's shards and nothing else: for every parameter at most
+      ⌈its elements/n⌉, in tensors that an optimizer can step.
+    * ``forward`` calls the module with the inputs it is given, and returns what the module returns.
+      A layer's parameters are gathered for its forward, and discarded after it.
+    * In backward they are gathered again, and discarded.  The layer's gradients are
+      reduce-scattered, and after ``loss.backward()`` the ``.grad`` of every shard is its part of
+      the mean over all ranks.  There is nothing else to call.
+    * So training is the same as in one process on the rows of all ranks together, step after step,
+      as long as all have the same number of rows and the loss is a mean over rows.
+    * From the end of ``__init__`` on, this rank has at no time more weights than its shards and two
+      whole layers, and beside the shards' ``.grad`` at most the whole gradients of two layers
+      (each of them may be there once more while it is sent).  What fills up is not counted.  A
+      layer with other layers inside may stay while these run.
+    * What counts is memory that is alive.  A view keeps all of the tensor that it is a part of.
+      Autograd keeps what backward needs, and that includes weights: dropping your own reference to
+      a gathered layer after its forward does not free it.
+    * One step sends at most 3 Ψ elements per rank: Ψ to gather for forward, Ψ to gather for
+      backward, Ψ to reduce-scatter the gradients.  (An all-reduce counts twice its elements.)
+    * ``eval()``, ``train()`` and ``torch.no_grad()`` do what they do with the module itself.
+      Whoever only evaluates calls no backward.
+    * Every parameter is trained, is in one layer only, and is used once in each forward on all
+      ranks.  All have one dtype.  There is one backward for each forward that trains, and gradients
+      are zeroed before.  There is no BatchNorm and no other buffer that changes.
+
+    Example::
+
+        model = Zero3(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)   # of the shards
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()      # on every rank its own rows
+        optimizer.step()                                # each rank steps its shards
+
+    Lesson: docs/lessons/sharding
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._layers = [
+            _Layer(part)
+            for part in module.modules()
+            if next(part.parameters(recurse=False), None) is not None
+        ]
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """This rank's shards."""
+        return (layer.shard for layer in self._layers)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Call the module."""
+        return self.module(*inputs, **named)
+
+
+class _Layer:
+    """The own parameters of one module, side by side in one piece of memory that comes and goes.
+
+    The parameters are views of ``whole``, and so is what autograd saves of them for backward.  They
+    all look into one storage.  Emptying that storage frees the memory whoever still refers to it,
+    and filling it again before backward makes the saved tensors right again.  FSDP frees its
+    parameters in this way (torch/distributed/fsdp/_fully_shard/_fsdp_param.py).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+        self._parameters = list(module.parameters(recurse=False))
+        sizes = [parameter.numel() for parameter in self._parameters]
+        length = -(-sum(sizes) // self._world_size)  # rounded up
+        with torch.no_grad():
+            self._whole = self._parameters[0].new_zeros(length * self._world_size)
+            pieces = self._whole[: sum(sizes)].split(sizes)
+            for parameter, piece in zip(self._parameters, pieces, strict=True):
+                piece.copy_(parameter.flatten())
+                parameter.data = piece.view_as(parameter)
+        dist.broadcast(self._whole, src=0)
+        self.shard = nn.Parameter(self._slices(self._whole)[self._rank].clone())  # (length,)
+        self._bytes = self._whole.untyped_storage().nbytes()
+        self._free()
+
+        module.register_forward_pre_hook(lambda *_: self._gather())
+        module.register_forward_hook(lambda *_: self._free())
+        module.register_full_backward_pre_hook(lambda *_: self._gather())
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(lambda _: self._gradient_ready())
+
+    def _slices(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The part of ``flat`` that each rank keeps, (length,) each."""
+        return list(flat.split(len(flat) // self._world_size))
+
+    def _gather(self) -> None:
+        storage = self._whole.untyped_storage()
+        if storage.nbytes() == 0:
+            storage.resize_(self._bytes)
+            dist.all_gather(self._slices(self._whole), self.shard.detach())
+
+    def _free(self) -> None:
+        self._whole.untyped_storage().resize_(0)
+
+    def _gradient_ready(self) -> None:
+        """When the last gradient of the layer is there, nobody needs its weights any more."""
+        if any(parameter.grad is None for parameter in self._parameters):
+            return
+        self._free()
+        gradients = [parameter.grad.flatten() for parameter in self._parameters]
+        filling = len(self.shard) * self._world_size - sum(map(len, gradients))
+        flat = torch.cat([*gradients, gradients[0].new_zeros(filling)])
+        for parameter in self._parameters:
+            parameter.grad = None
+        del gradients  # views of them
+        mean = torch.empty_like(self.shard)
+        dist.reduce_scatter(mean, self._slices(flat))
+        mean /= self._world_size
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
 
 
 if __name__ == "__main__":
