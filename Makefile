@@ -21,12 +21,12 @@ help:
 start: course
 	@$(BIN)/python -m multigpu start $(ARGS)
 
-# Half of a test is waiting for other processes, so two cores serve four test processes. Thousands
-# of processes import the same modules: compiled once, even where Python is told to keep none.
+# Half of a test is waiting for other processes, so two cores serve four test processes; one of them
+# builds the site first. Thousands of processes import the same modules: compiled once, even where
+# Python is told to keep none.
 test: export PYTHONDONTWRITEBYTECODE =
 test: tools $(SITE_TOOLS)
-	-@$(BIN)/python -m multigpu.commands.site  # where it fails, the tests of the pages fail, too
-	@$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-gpu: tools
 	@$(BIN)/python -m pytest -m "gpu or multi_gpu" --require-gpu $(ARGS)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ pytest_plugins = [
 ]  # tests/exercises: the checks and their options
 
 ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "tests" / "mutants"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,7 +39,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.exit("There is no NVIDIA GPU that PyTorch can use on this machine.", returncode=1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         needed = 2 if item.get_closest_marker("multi_gpu") else 1
         if not (item.get_closest_marker("gpu") or item.get_closest_marker("multi_gpu")):
@@ -45,25 +47,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if gpu_count() < needed:
             reason = f"needs {needed} NVIDIA GPU(s), this machine has {gpu_count()}"
             item.add_marker(pytest.mark.skip(reason=reason))
+    if hasattr(config, "workerinput"):  # one of several test processes
+        items[:] = in_good_order(items)
+
+
+def in_good_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The order in which test processes take their work, so that all of them end together.
+
+    One builds the site, which takes minutes, while the others test what needs no pages. Long files
+    come before short ones; answers are many and short, and fill what is left.
+    """
+    sizes = Counter(item.path for item in items)
+    answers = [item for item in items if item.path.is_relative_to(MUTANTS)]
+    files = sorted(set(sizes) - {item.path for item in answers}, key=lambda path: -sizes[path])
+    of_pages = [path for path in files if path.parent.name in ("site", "notebooks")]
+    build = [path for path in files if path.parent.name == "site"][-1:]  # the shortest of them
+    early = [*build, *(path for path in files if path not in of_pages)]
+    by_file = {path: [item for item in items if item.path == path] for path in files}
+    half = len(answers) // 2
+    return [
+        *(item for path in early for item in by_file[path]),
+        *answers[:half],
+        *(item for path in of_pages if path not in build for item in by_file[path]),
+        *answers[half:],
+    ]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With ``--dist loadfile`` the files go first, the longest before the others.
+    """With ``--dist loadfile`` a file stays in one process, but answers go one by one.
 
-    Answers need nothing of each other: they go one by one, and last, so that all processes end
-    together.
+    They need nothing of each other.
     """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class FilesThenAnswers(LoadScopeScheduling):
+    class FilesAndAnswers(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             is_answer = nodeid.startswith("tests/mutants/")
             return nodeid if is_answer else nodeid.partition("::")[0]
 
-    return FilesThenAnswers(config, log)
+    return FilesAndAnswers(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
