@@ -4,7 +4,13 @@ import pytest
 
 from multigpu.ranks.calls import Call
 from multigpu.ranks.trace import Trace
-from multigpu.scaling.communication import all_reduce_share, bytes_between_ranks, length_of_union
+from multigpu.scaling.communication import (
+    all_reduce_share,
+    bytes_between_ranks,
+    length_of_union,
+    ring_bytes,
+    sent_by_kind,
+)
 
 
 def call(rank, number, begin, end, *, op="all_reduce", size=100):
@@ -40,6 +46,24 @@ def test_bytes_are_those_of_a_ring_per_step_of_the_window():
     others = [call(1, number, 1.0 + number, 2.0 + number, size=800) for number in (1, 2, 3, 4)]
     trace = Trace([early, *inside, *others], world_size=2)
     assert bytes_between_ranks(trace, (1.5, 9.0), steps=2) == 2 * (2 - 1) * 1600
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():
+    whole, part = call(0, 1, 0.0, 1.0, size=800), call(0, 2, 0.0, 1.0, op="all_gather", size=400)
+    halved = call(0, 3, 0.0, 1.0, op="reduce_scatter", size=800)
+    assert ring_bytes(whole) == ring_bytes(part) + ring_bytes(halved) == 800
+    trace = Trace([whole, part, halved], world_size=2)
+    assert all_reduce_share(trace, [(0.0, 2.0), (0.0, 2.0)]) == pytest.approx(0.25)
+    assert bytes_between_ranks(trace, (0.0, 2.0), steps=1) == 2 * 1600
+    assert sent_by_kind(trace) == {"all_reduce": 800, "all_gather": 400, "reduce_scatter": 400}
+
+
+def test_messages_of_all_ranks_count():
+    sends = [call(rank, 1, 0.0, 1.0, op="send", size=100 + rank) for rank in (0, 1)]
+    received = call(1, 2, 0.0, 1.0, op="recv", size=100)
+    trace = Trace([*sends, received], world_size=2)
+    assert bytes_between_ranks(trace, (0.0, 2.0), steps=1) == 201
+    assert sent_by_kind(trace, 1) == {"send": 101}
 
 
 @pytest.mark.parametrize(
