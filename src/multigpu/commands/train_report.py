@@ -24,7 +24,12 @@ class Report:
 
     def begin(self) -> None:
         """Say what runs; from now on each epoch is said when it is over."""
-        self._say(f"{self.data}: {self.task.title}", self.trainer.describe())
+        details = self.trainer.strategy.details()
+        self._say(
+            f"{self.data}: {self.task.title}",
+            self.trainer.describe(),
+            *([details] if details else []),
+        )
         if self.trainer.launch.is_main:
             self.trainer.history = Spoken(self.trainer.total_steps)
 

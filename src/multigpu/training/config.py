@@ -14,6 +14,8 @@ CHOICES = {
     "schedule": ("constant", "linear", "cosine"),
     "precision": ("float32", "bfloat16"),
     "backend": ("gloo", "nccl", None),
+    "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
+    "balance": ("time", "memory", "layers"),
 }
 AT_LEAST = {
     "gpus": 1,
@@ -26,8 +28,10 @@ AT_LEAST = {
     "patience": 0,
     "save_every": 1,
     "workers": 0,
+    "micro_batches": 1,
+    "stages_per_rank": 1,
 }
-ABOVE_ZERO = ("learning_rate", "clip_norm")
+ABOVE_ZERO = ("learning_rate", "clip_norm", "stage_memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +42,8 @@ class TrainConfig:
     """
 
     mode: str = "auto"
-    """single, dp or ddp; auto: ddp under torchrun, dp where one process sees several GPUs, else
-    single"""
+    """single, dp, ddp or pipeline; auto: ddp under torchrun, dp where one process sees several
+    GPUs, else single"""
     gpus: int | None = None
     """how many GPUs dp uses; default: all"""
     batch_size: int = 128
@@ -80,6 +84,19 @@ class TrainConfig:
     """the figure of the evaluation that says which model is best, and when to stop early"""
     patience: int | None = None
     """stop after this many epochs without a better figure"""
+    micro_batches: int = 4
+    """pipeline: parts of a batch that are under way between the stages at the same time"""
+    pipeline_schedule: str = "1f1b"
+    """pipeline: 1f1b, gpipe or interleaved: in which order a rank computes its forward and backward
+    passes"""
+    stages_per_rank: int = 1
+    """pipeline: stages of each rank; more than one with the interleaved schedule alone"""
+    balance: str = "time"
+    """pipeline: time, memory or layers: what all stages get equal shares of; time and memory are
+    measured"""
+    stage_memory: float | None = None
+    """pipeline: MB that a stage may need at most, for weights, gradients, optimizer and activations
+    """
     backend: str | None = None
     """gloo or nccl; default: nccl where every rank has a GPU, else gloo"""
     folder: str | Path | None = None

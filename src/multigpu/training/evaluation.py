@@ -44,8 +44,9 @@ def evaluate(
 
     Every rank calls this, with its own feed; all get the very same numbers. A rank may have no row
     in a batch: it then runs the filler row without counting it, because a model whose weights lie
-    on several ranks gathers them whenever it is called. Training mode, gradient mode and random
-    numbers are afterwards as they were. Raises ValueError where no rank has a row.
+    on several ranks gathers them whenever it is called. A pipeline gives its answers on the last
+    stage's rank and None on the others, which then count nothing. Training mode, gradient mode and
+    random numbers are afterwards as they were. Raises ValueError where no rank has a row.
     """
     from multigpu.training.metrics import RowMean, make_metrics
 
@@ -58,7 +59,7 @@ def evaluate(
         for batch in feed.batches(0):
             with autocast():
                 answers = call(model, to_device(batch.inputs, inputs_device or device))
-                if not batch.rows:
+                if answers is None or not batch.rows:
                     continue
                 targets = to_device(batch.targets, device)
                 loss.update(loss_fn(answers, targets), batch.rows)

@@ -14,24 +14,41 @@ from multigpu.training.config import TrainConfig, check_choice
 from multigpu.training.launch import Launch
 from multigpu.training.metrics import make_metrics
 
+# Settings of mode="pipeline"; the other modes refuse them.
+OF_PIPELINE = ("micro_batches", "pipeline_schedule", "stages_per_rank", "balance", "stage_memory")
+
 
 def resolve_mode(config: TrainConfig, launch: Launch) -> str:
     """The mode that `config.mode` means in a process that was started like this.
 
-    Raises ValueError where a number of GPUs is given to a mode that does not take one.
+    Raises ValueError where a setting is given to a mode that does not take it.
     """
     mode = config.mode
     if mode == "auto":
         several = (config.gpus or torch.cuda.device_count()) > 1
         mode = "ddp" if launch.is_distributed else "dp" if several else "single"
-    if config.gpus is not None and mode == "ddp":
+    refuse_pipeline_settings(config, mode)
+    if config.gpus is not None and mode in ("ddp", "pipeline"):
         raise ValueError(
-            f"gpus={config.gpus} with mode='ddp': there every rank has one GPU. "
+            f"gpus={config.gpus} with mode={mode!r}: there every rank has one GPU. "
             f"Leave gpus out and start `torchrun --nproc_per_node {config.gpus} ...`."
         )
     if config.gpus is not None and config.gpus > 1 and mode == "single":
         raise ValueError(f"gpus={config.gpus} with mode='single': use mode='dp', or gpus=1.")
     return mode
+
+
+def refuse_pipeline_settings(config: TrainConfig, mode: str) -> None:
+    """Raise ValueError where another mode is told how to run a pipeline."""
+    if mode == "pipeline":
+        return
+    for name in OF_PIPELINE:
+        value = getattr(config, name)
+        if value != TrainConfig.__dataclass_fields__[name].default:
+            raise ValueError(
+                f"{name}={value!r} with mode={mode!r}: a pipeline alone has {name}. "
+                f"Use mode='pipeline', or leave {name} out."
+            )
 
 
 def refuse_kinds(model: Any, config: Any) -> None:

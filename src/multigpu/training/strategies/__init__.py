@@ -18,6 +18,7 @@ HOMES = {
     "single": ("single", "Single"),
     "dp": ("data_parallel", "DataParallel"),
     "ddp": ("distributed", "Distributed"),
+    "pipeline": ("pipeline", "Pipeline"),
 }
 MODES = tuple(HOMES)
 

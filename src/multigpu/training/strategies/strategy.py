@@ -45,6 +45,24 @@ class Strategy:
         """Copies of the model that compute at the same time, each on a GPU of its own."""
         return self.world_size
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(parameter.numel() for parameter in self.plain.parameters())
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts of a batch that are computed at the same time, each by another stage."""
+        return 1
+
+    def remarks(self) -> list[str]:
+        """What else there is to say about the run in its one line."""
+        return []
+
+    def details(self) -> str:
+        """How the model is divided, as a table; "" where it is whole. The same on every rank."""
+        return ""
+
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Move `model` and wrap it: afterwards `model` and `plain` are there."""
         raise NotImplementedError

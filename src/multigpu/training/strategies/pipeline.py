@@ -1,0 +1,189 @@
+"""One model over several GPUs, a stage on each: PyTorch's torch.distributed.pipelining.
+
+    torchrun --nproc_per_node 2 -m multigpu train --data text --mode pipeline
+
+The model is cut into stages (training/cutting), rank r gets stage r, and a batch goes through them
+in micro-batches, so that all ranks have something to do. Every rank reads the whole batch: rank 0
+needs its inputs, the last rank its targets. The parts of this mode are in pipelining/.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from multigpu.data.feeds import Batch, rows_of
+from multigpu.training.config import TrainConfig
+from multigpu.training.devices import device_of
+from multigpu.training.group import join_group
+from multigpu.training.launch import Launch
+from multigpu.training.placing import to_device
+from multigpu.training.strategies.pipelining.agreeing import Cut, cut_alike, same_weights
+from multigpu.training.strategies.pipelining.flows import flows_between
+from multigpu.training.strategies.pipelining.micro_batches import Layout
+from multigpu.training.strategies.pipelining.ownership import Ownership
+from multigpu.training.strategies.pipelining.refusing import refuse_inputs, refuse_settings
+from multigpu.training.strategies.pipelining.runner import Runner, as_arguments
+from multigpu.training.strategies.pipelining.tied import Tied, share_within
+from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
+
+
+class Pipeline(Strategy):
+    """Each rank has a stage of the model, or several; activations and gradients travel."""
+
+    mode = "pipeline"
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        super().__init__(config, launch)
+        if not launch.is_distributed:
+            raise ValueError(
+                "mode='pipeline' needs one process for each GPU. Start them with "
+                "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
+            )
+        refuse_settings(config, ranks=launch.world_size)
+        self.backend = join_group(launch, config.backend)
+        self.device = device_of(launch)
+        self.ranks = launch.world_size
+        # One rank has nothing to take turns with: there the model is one stage.
+        alone = self.ranks == 1
+        self.num_stages = 1 if alone else self.ranks * config.stages_per_rank
+        self.schedule = "1f1b" if alone else config.pipeline_schedule
+
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
+        """Cut `model` as rank 0 measures, and keep this rank's stages alone."""
+        inputs = sample().inputs
+        refuse_inputs(inputs)
+        same_weights(model, device=self.device)
+        self.cut: Cut = cut_alike(model, self._first(inputs), self.num_stages, self.config)
+        self.parts = {
+            number: self.cut.modules[number].to(self.device)
+            for number in range(self.launch.rank, self.num_stages, self.ranks)
+        }
+        self.owned = Ownership(model, self.cut.modules, rank=self.launch.rank, ranks=self.ranks)
+        share_within(list(self.parts.values()), self.owned.names)
+        self.plain = nn.ModuleList(self.parts.values())
+        if not any(parameter.requires_grad for parameter in self.plain.parameters()):
+            # An optimizer wants a parameter; a stage may have none. This one is never moved.
+            self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
+        self.tied = Tied(self.owned.parameters_of(self.plain), self.owned.holders)
+        self.model = Outputs(self)
+        self.cut.keep_only(self.parts)
+        self._runners: dict[Any, Runner] = {}
+
+    def gradients(self, parts: Any, loss_fn: LossFn) -> Tensor:
+        """As in every mode; the losses are those of the last rank, the others return 0."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part in parts:
+            runner, layout = self._runner(part.inputs, backward=True)
+            inputs, targets = self.place(part)
+            total += runner.train(inputs, targets, layout, loss_fn, global_rows=part.global_rows)
+        self.finish_backward()
+        return total
+
+    def place(self, batch: Batch) -> tuple[Any, Any]:
+        """The inputs go to the first stage's rank alone, the targets to the last one's."""
+        inputs = to_device(batch.inputs, self.device) if 0 in self.parts else batch.inputs
+        last = self.num_stages - 1 in self.parts
+        return inputs, to_device(batch.targets, self.device) if last else batch.targets
+
+    def finish_backward(self) -> None:
+        self.tied.add_up_gradients()
+
+    def clip(self, max_norm: float) -> None:
+        """The norm is that of all stages' gradients, with a tied weight counted once."""
+        mine = self.owned.owned_of(self.plain)
+        gradients = [each.grad for each in mine.values() if each.grad is not None]
+        norm = nn.utils.get_total_norm(gradients).to(self.device, torch.float64)
+        square = norm**2
+        dist.all_reduce(square)
+        nn.utils.clip_grads_with_norm_(self.plain.parameters(), max_norm, square.sqrt())
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        dist.all_reduce(value)
+        return value
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        """Gives the outputs on the last stage's rank and None on the others."""
+        return self.model
+
+    @property
+    def inputs_device(self) -> torch.device:
+        return self.device if 0 in self.parts else torch.device("cpu")
+
+    @property
+    def num_parameters(self) -> int:
+        return self.owned.num_parameters
+
+    @property
+    def micro_batches(self) -> int:
+        return self.config.micro_batches
+
+    def where(self) -> str:
+        ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
+        return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
+
+    def remarks(self) -> list[str]:
+        return self.cut.remarks(self.micro_batches)
+
+    def details(self) -> str:
+        return self.cut.table_text(self.micro_batches)
+
+    def model_state(self) -> dict[str, Any]:
+        """The whole model's weights on rank 0; tensors without values on the others."""
+        return self.owned.model_state(self.parts, device=self.device)
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        self.owned.load_model_state(self.parts, state)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The whole optimizer's state on rank 0; tensors without values on the others."""
+        return self.owned.optimizer_state(optimizer, self.plain, device=self.device)
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        self.owned.load_optimizer_state(optimizer, self.plain, state)
+
+    def outputs(self, inputs: Any) -> Any:
+        """The outputs of the whole model, on the last stage's rank; None on the others."""
+        runner, layout = self._runner(inputs, backward=False)
+        return runner.evaluate(inputs, layout)
+
+    def _runner(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
+        """The pipeline for a batch's size; the last batch of an epoch may have one of its own."""
+        layout = Layout.of(rows_of(inputs), self.micro_batches)
+        first = self._first(inputs)
+        key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
+        if key not in self._runners:
+            flows = flows_between(self.parts, first, num_stages=self.num_stages, device=self.device)
+            self._runners[key] = Runner(
+                self.parts,
+                flows,
+                schedule=self.schedule,
+                micro_batches=self.micro_batches,
+                device=self.device,
+                autocast=self.autocast,
+                backward=backward,
+            )
+        return self._runners[key], layout
+
+    def _first(self, inputs: Any) -> tuple[Tensor, ...]:
+        """The first micro-batch of a batch, on this rank's device."""
+        layout = Layout.of(rows_of(inputs), self.micro_batches)
+        return tuple(
+            to_device(tensor[: layout.size], self.device) for tensor in as_arguments(inputs)
+        )
+
+
+class Outputs(nn.Module):
+    """The pipeline as a model: the whole model's outputs, on the last stage's rank."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        self.stages = pipeline.plain
+        self.outputs = pipeline.outputs
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.outputs(inputs[0] if len(inputs) == 1 else inputs)
