@@ -1,0 +1,76 @@
+"""A schedule as a learner's function returned it: is it a table, and is each action there once?"""
+
+from multigpu.checking import describe
+from multigpu.checking.wording import count, listed
+
+KINDS = ("forward", "backward")
+
+
+def examine_table(came, num_stages, num_microbatches, wrong):
+    """Raise unless it is a list with one list of actions per stage, each action once.
+
+    ``wrong(mistake, came, usually)`` makes the verdict.
+    """
+    if came is None:
+        raise wrong("returned_nothing", "None", "the function ends without `return`.")
+    if not isinstance(came, list | tuple) or not all(isinstance(row, list | tuple) for row in came):
+        raise wrong(
+            "not_a_table",
+            describe(came),
+            "the result is a list with one list of pairs per stage.",
+        )
+    if len(came) != num_stages:
+        raise wrong(
+            "wrong_number_of_stages",
+            count(len(came), "list"),
+            "there is one list for each stage, and micro-batches are inside of them."
+            if len(came) == num_microbatches
+            else "there is one list for each stage.",
+        )
+    for stage, row in enumerate(came):
+        for action in row:
+            examine_action(stage, action, num_microbatches, wrong)
+    for stage, row in enumerate(came):
+        examine_once(stage, row, num_microbatches, wrong)
+
+
+def examine_action(stage, action, num_microbatches, wrong):
+    pair = isinstance(action, tuple) and len(action) == 2
+    if not pair or action[0] not in KINDS or type(action[1]) is not int:
+        raise wrong(
+            "not_an_action",
+            f"{action if isinstance(action, tuple | str) else describe(action)} on stage {stage}",
+            'an action is a pair: ("forward", m) or ("backward", m).',
+        )
+    if not 0 <= action[1] < num_microbatches:
+        raise wrong(
+            "no_such_microbatch",
+            f"{action} on stage {stage}",
+            f"micro-batches are counted from 0 to {num_microbatches - 1}.",
+        )
+
+
+def examine_once(stage, row, num_microbatches, wrong):
+    for action in dict.fromkeys(row):
+        if row.count(action) > 1:
+            raise wrong(
+                "action_twice",
+                f"{action} is there {row.count(action)} times on stage {stage}: {shown(row)}",
+                "two loops overlap. Forwards at the beginning are not to be done again later.",
+            )
+    missing = [(kind, m) for kind in KINDS for m in range(num_microbatches) if (kind, m) not in row]
+    if missing:
+        raise wrong(
+            "action_missing",
+            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing on stage {stage}:"
+            f" {shown(row)}",
+            "a loop ends too early, or a part is left out where there are few micro-batches.",
+        )
+
+
+def shown(row):
+    """For example "F0 F1 B0 B1"; the beginning of a long row."""
+    words = [f"{kind[0].upper()}{m}" for kind, m in row]
+    if len(words) > 14:
+        words = [*words[:12], "..."]
+    return " ".join(words) or "nothing"
