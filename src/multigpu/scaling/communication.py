@@ -52,9 +52,10 @@ def bytes_between_ranks(trace: Trace, window: Window, *, steps: int) -> int:
     `steps` steps.
     """
     part = trace.since(window[0], until=window[1])
-    shared = sum(ring_bytes(call) for call in part.collectives(0) if call.op in SHARING)
+    collectives = [call for call in part.collectives(0) if call.op in SHARING]
+    shared = sum(len(call.members) * ring_bytes(call) for call in collectives)
     messages = sum(call.bytes for call in part.messages() if call.op == "send")
-    return round((trace.world_size * shared + messages) / steps)
+    return round((shared + messages) / steps)
 
 
 def sent_by_kind(trace: Trace, rank: int = 0) -> dict[str, float]:

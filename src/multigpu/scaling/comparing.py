@@ -14,7 +14,7 @@ from typing import Any
 
 from multigpu.scaling.machine import Machine, load_here
 from multigpu.scaling.measuring import Sample
-from multigpu.scaling.plan import MODES, Candidate, Plan, in_turn, plan_of
+from multigpu.scaling.plan import USUAL, Candidate, Plan, in_turn, plan_of
 from multigpu.scaling.results import Comparison, Row, Settings
 from multigpu.scaling.runs import Runs
 from multigpu.scaling.stopwatch import Stopwatch
@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 def compare(
     workload: Workload,
     *,
-    modes: Sequence[str] = MODES,
+    modes: Sequence[str] = USUAL,
     gpus: Sequence[int] = (1, 2),
     steps: int = 20,
     warmup: int = 5,

@@ -13,6 +13,7 @@ import copy
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -23,6 +24,8 @@ from multigpu.ranks.memory import limited_memory
 from multigpu.scaling.plan import ONE_PROCESS, Candidate
 from multigpu.scaling.stopwatch import Stopwatch
 from multigpu.scaling.workload import Workload
+from multigpu.training.config import TrainConfig
+from multigpu.training.modes import OF_PIPELINE
 from multigpu.training.trainer import Trainer
 
 NO_LIMIT = 2**50  # bytes: the meter shall count, not refuse
@@ -72,6 +75,7 @@ def trainer_of(candidate: Candidate, workload: Workload, data: Stopwatch) -> Tra
         workload.config,
         mode=candidate.mode,
         gpus=candidate.gpus if candidate.mode == "dp" else None,
+        **pipeline_settings(candidate, workload.config),
         epochs=1,
         max_steps=None,
         schedule="constant",
@@ -89,6 +93,17 @@ def trainer_of(candidate: Candidate, workload: Workload, data: Stopwatch) -> Tra
         loss_fn=workload.loss_fn,
         metrics=workload.metrics,
     )
+
+
+def pipeline_settings(candidate: Candidate, config: TrainConfig) -> dict[str, Any]:
+    """A pipeline's settings for a pipeline, with a micro-batch for each stage at least.
+
+    The other modes refuse them.
+    """
+    if candidate.mode != "pipeline":
+        return {name: TrainConfig.__dataclass_fields__[name].default for name in OF_PIPELINE}
+    rounds = -(-config.micro_batches // candidate.gpus)
+    return {"micro_batches": max(1, rounds) * candidate.gpus}
 
 
 def evaluation_in(row: dict[str, float]) -> dict[str, float]:

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-MODES = ("single", "dp", "ddp")
+MODES = ("single", "dp", "ddp", "pipeline")
+USUAL = ("single", "dp", "ddp")  # compared where nobody says what
 ONE_PROCESS = ("single", "dp")  # every other mode has a rank for each GPU
 MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process
 
@@ -61,7 +62,7 @@ def plan_of(modes: Sequence[str], gpus: Sequence[int], *, batch_size: int) -> Pl
         raise ValueError("nothing to compare: give at least one mode and one number of GPUs")
     wanted = [mode for mode in MODES if mode in modes]
     candidates = []
-    left_out = []
+    left_out: list[LeftOut] = []
     for mode in wanted:
         for count in sorted(set(gpus)):
             if mode == "single":
@@ -70,7 +71,12 @@ def plan_of(modes: Sequence[str], gpus: Sequence[int], *, batch_size: int) -> Pl
                 reason = "nn.DataParallel with one GPU calls the model directly, as single does"
                 left_out.append(LeftOut(mode, count, reason))
                 continue
-            refuse_batch(batch_size, count)
+            if mode == "pipeline" and count == 1:
+                reason = "a pipeline of one stage is single, its batch in parts"
+                left_out.append(LeftOut(mode, count, reason))
+                continue
+            if mode != "pipeline":  # there every GPU works on the whole batch
+                refuse_batch(batch_size, count)
             candidates.append(Candidate(mode, count))
     if "single" in wanted:
         candidates.insert(0, Candidate("single", 1))

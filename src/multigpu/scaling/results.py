@@ -115,8 +115,9 @@ class Comparison:
         return self.settings.batch_size / row.step_seconds
 
     def rows_per_gpu(self, row: Row) -> int:
-        """The local batch."""
-        return self.settings.batch_size // row.candidate.gpus
+        """The local batch; in a pipeline every GPU sees all rows, a micro-batch at a time."""
+        whole = row.candidate.mode == "pipeline"
+        return self.settings.batch_size // (1 if whole else row.candidate.gpus)
 
     @property
     def busy(self) -> bool:

@@ -42,7 +42,8 @@ class Runs:
         if candidate.ranks > 1:
             traced = self._run(candidate, self._untested, TRACED, self.warmup, trace=True)
             windows = [sample.window for sample in traced]
-            counted["communication"] = all_reduce_share(traced.trace, windows)
+            if candidate.mode != "pipeline":  # whose ranks wait for messages
+                counted["communication"] = all_reduce_share(traced.trace, windows)
             counted["traffic"] = bytes_between_ranks(traced.trace, windows[0], steps=TRACED)
         return counted
 
