@@ -19,6 +19,7 @@ from multigpu.pictures.picture import Picture
 from multigpu.pictures.row_groups import row_groups
 from multigpu.pictures.schedule import schedule
 from multigpu.pictures.slides import Slide, Slides
+from multigpu.pictures.stacks import Stack, stacks
 from multigpu.pictures.star import star
 from multigpu.pictures.tables import Table
 from multigpu.pictures.units import human_bytes
@@ -27,6 +28,7 @@ __all__ = [
     "Picture",
     "Slide",
     "Slides",
+    "Stack",
     "Step",
     "Table",
     "curves",
@@ -35,6 +37,7 @@ __all__ = [
     "memory",
     "row_groups",
     "schedule",
+    "stacks",
     "star",
     "steps",
     "timeline",
