@@ -1,0 +1,193 @@
+"""What is wrong with an answer to ``sharding.Zero3``: its shards, and its values."""
+
+import torch
+
+from multigpu.checking import Returned, Wrong, describe
+from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.wording import count
+
+from .explain_zero3_gradients import explain_gradients
+from .explain_zero3_memory import examine_memory, examine_rest
+from .explain_zero3_travel import examine_travel
+from .zero3_one_process import flat, outputs_with, sizes_of, train
+
+FUNCTION = "Zero3"
+
+
+class Report:
+    """What training one model came to on every rank, and what is wrong with it."""
+
+    def __init__(self, world, case, results, answer):
+        self.n, self.case, self.results = world, case, results
+        self.answer = answer
+        self.right = train(case.model_of, case.steps, case.evaluation)
+        self.sizes = sizes_of(case.model_of, world, case.steps[0][0])
+
+    def wrong(self, mistake, expected, came, usually, *, step=None, where=None):
+        situation = f" ({count(self.n, 'rank')}" + (")" if step is None else f", step {step + 1})")
+        return Wrong(
+            f"{FUNCTION}.{mistake}",
+            expected=expected + situation,
+            came=came,
+            usually=usually,
+            where=where or self.answer.where,
+        )
+
+    def examine(self):
+        """Shards, then values in the order of training, then memory, then what was sent."""
+        examine_shards(self)
+        for step in range(len(self.case.steps)):
+            self.examine_outputs("steps", step, self.right.steps[step].outputs, step)
+            if step in (0, len(self.case.steps) - 1):
+                place = 0 if step == 0 else 1
+                self.examine_outputs("evaluated", place, self.right.evaluated[place], step)
+        for rank, result in enumerate(self.results):
+            examine_rest(self, rank, result["start"])
+        for step in range(len(self.case.steps)):
+            for rank in range(self.n):
+                examine_memory(self, step, rank)
+        for step in range(len(self.case.steps)):
+            for rank in range(self.n):
+                examine_travel(self, step, rank)
+
+    def examine_outputs(self, kind, place, right, step):
+        """What forward returned on every rank, in training or in eval mode."""
+        for rank, expected in enumerate(right):
+            came = self.results[rank][kind][place]["outputs"]
+            if not isinstance(came, Returned):
+                raise self.wrong(
+                    "no_output",
+                    "forward returns what the module returns",
+                    f"on rank {rank} it returned {describe(came)}",
+                    "a return is missing, or something was put around the outputs.",
+                    step=step,
+                )
+            if not same(came.value, expected):
+                self.explain(kind, step, rank, came.value, expected)
+
+    def explain(self, kind, step, rank, came, expected):
+        """Why one rank's outputs are wrong: the start, the step before, or the mode."""
+        evaluated = kind == "evaluated"
+        rows = (self.case.evaluation if evaluated else self.case.steps[step])[rank]
+        if step == 0 and not evaluated:
+            explain_start(self, rank, came, expected)
+        in_training = outputs_with(self.case.model_of, self.right.weights_after[step], rows)
+        if evaluated and same(came, in_training):
+            raise self.wrong(
+                "mode_not_passed_on",
+                "after eval() forward gives what the module gives in eval mode",
+                f"on rank {rank} the outputs are those of training mode",
+                "the module is not a part of the wrapper: eval() and train() reach what was"
+                " assigned to self, and no module that stands in a list or behind a property."
+                " Write self.module = module.",
+                step=step,
+            )
+        for done in range(step + evaluated):
+            explain_gradients(self, done)
+        self.explain_later(evaluated, step, rank, came, expected, rows)
+
+    def explain_later(self, evaluated, step, rank, came, expected, rows):
+        """The gradients were right, and still the outputs are not."""
+        found = f"on rank {rank} the output {largest_difference(came, expected)}"
+        for earlier in range(step + evaluated):
+            old = self.right.steps[earlier].weights
+            if same(came, outputs_with(self.case.model_of, old, rows, training=not evaluated)):
+                raise self.wrong(
+                    "stale_weights",
+                    "forward uses the weights after the step before",
+                    f"the outputs of rank {rank} are those of the weights before step"
+                    f" {earlier + 1}",
+                    "a gathered layer was kept, or the shard that is gathered is not the one that"
+                    " the optimizer steps. Gather anew before each forward, from what parameters()"
+                    " gives.",
+                    step=step,
+                )
+        raise self.wrong(
+            "other_output",
+            "forward gives on every rank what one process gives that has trained on the rows of all"
+            " ranks" + (", also in eval mode and without gradients" if evaluated else ""),
+            found,
+            "the layers are put together wrongly, or from old shards. Compare what you gather with"
+            " the parameters of the module, element by element.",
+            step=step,
+        )
+
+
+def examine_shards(report):
+    """``parameters()`` gives shards: tensors to step, few elements, and none that keeps more."""
+    limit, usually = report.sizes.shards, None
+    for rank, result in enumerate(report.results):
+        shards = result["shards"]
+        strange = next((shard["type"] for shard in shards if "type" in shard), None)
+        expected = (
+            f"parameters() gives this rank's shards: at most {limit} of"
+            f" {count(report.sizes.whole, 'element')}"
+        )
+        if strange or not shards:
+            raise report.wrong(
+                "no_parameters",
+                expected,
+                f"on rank {rank} it gives {f'a {strange}' if strange else 'nothing'}",
+                "parameters() of nn.Module finds nn.Parameters that were assigned to a module, or"
+                " put into an nn.ParameterList. What stands in a plain list it does not find:"
+                " write a method parameters() of your own.",
+            )
+        elements = sum(shard["elements"] for shard in shards)
+        if elements <= limit:
+            continue
+        usually = (
+            "parameters() of nn.Module also gives the parameters of the module inside. Write a"
+            " method parameters() that gives the shards and nothing else."
+        )
+        if elements <= report.sizes.whole:
+            usually = (
+                "these are whole parameters, or pieces too large: rank r keeps the r-th of n pieces"
+                " of equal length, and the optimizer gets nothing else."
+            )
+        raise report.wrong(
+            "parameters_not_sharded",
+            expected,
+            f"on rank {rank} it gives {count(elements, 'element')}",
+            usually,
+        )
+
+
+def explain_start(report, rank, came, expected):
+    """The first outputs are wrong: whose numbers are in the shards?"""
+    mine = [flat(report.case.model_of(r).parameters()) for r in range(report.n)]
+    kept = [flat([shard.value for shard in result["numbers"]]) for result in report.results]
+    everything = torch.cat(kept)
+    expected = "every rank begins with its shards of rank 0's weights"
+    for other in range(1, report.n):
+        found = torch.isin(everything, mine[other])
+        if found.any():
+            raise report.wrong(
+                "start_not_shared",
+                expected,
+                f"{int(found.sum())} elements of the shards are numbers of rank {other}",
+                "each rank cut its own module. Before you cut, dist.broadcast(tensor, src=0) brings"
+                " rank 0's numbers to all, in place.",
+                step=0,
+            )
+    lost = int((~torch.isin(mine[0], everything)).sum())
+    if lost:
+        raise report.wrong(
+            "numbers_lost",
+            "the shards of all ranks together are rank 0's weights",
+            f"{lost} of {count(len(mine[0]), 'number')} are in no shard",
+            "the last pieces are missing or twice the same. chunk(n) and // leave a rest where n"
+            " does not divide: fill up with zeros to a multiple of n first. Small parameters have"
+            " fewer elements than there are ranks.",
+            step=0,
+        )
+    raise report.wrong(
+        "put_together_wrongly",
+        "the first forward gives what rank 0's module gives",
+        f"the shards hold all of rank 0's numbers, but on rank {rank} the output"
+        f" {largest_difference(came, report.right.steps[0].outputs[rank])}",
+        "the pieces are in another order, what fills up was not cut off, or the gathered tensor has"
+        " another shape than the parameter.",
+        step=0,
+    )
+
+

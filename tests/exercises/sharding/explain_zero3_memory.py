@@ -1,0 +1,177 @@
+"""Whether a rank with ``sharding.Zero3`` ever held more than its shards and two whole layers."""
+
+from multigpu.checking.wording import count
+
+VIEWS = (
+    "a shard that is a slice or a chunk of the whole tensor keeps all of it alive. Copy it:"
+    " .clone()."
+)
+AUTOGRAD = (
+    "autograd has saved the gathered weights for backward and keeps them, whatever your own"
+    " references are (p.data = torch.empty(0) frees nothing). Empty the storage itself,"
+    " untyped_storage().resize_(0), and fill it again before backward; or have something else saved,"
+    " with torch.autograd.graph.saved_tensors_hooks or a torch.autograd.Function."
+)
+COPIES = (
+    "one layer is there several times: the list that was received into, what cat made of it, and a"
+    " copy in the parameter. Receive into the slices of one tensor, and let the parameters be views"
+    " of it. Or a layer is freed only after others were gathered."
+)
+
+
+def examine_rest(report, rank, held):
+    """After ``__init__``, before any step."""
+    if not too_much(report, held["left"]):
+        return
+    shards = report.results[rank]["shards"]
+    stored = sum({shard["storage"]: shard["stored"] for shard in shards}.values())
+    if stored > report.sizes.shards + report.sizes.two:
+        raise report.wrong(
+            "shards_are_views",
+            allowed(report),
+            f"after __init__ {whose(rank)} {of_weights(report, held['left'])}: the storages behind"
+            f" its {count(len(shards), 'shard')} hold {stored}",
+            VIEWS,
+        )
+    raise report.wrong(
+        "whole_module_kept",
+        allowed(report),
+        f"after __init__ {whose(rank)} {of_weights(report, held['left'])}",
+        "the parameters of the module still hold their numbers. Free them as soon as the shard is"
+        " cut: p.data = torch.empty(0), or p.untyped_storage().resize_(0). A view, or a flat copy of"
+        " all, keeps them too.",
+    )
+
+
+def examine_memory(report, step, rank):
+    """Every phase of one step, in their order."""
+    note = report.results[rank]["steps"][step]
+    memory = note["memory"]
+    examine_left_after_forward(report, step, rank, memory)
+    examine_forward(report, step, rank, memory["forward"], note["base"], "forward")
+    examine_backward(report, step, rank, memory["backward"], note["base"])
+    place = {0: 0, len(report.case.steps) - 1: 1}.get(step)
+    if place is None:
+        return
+    evaluated = report.results[rank]["evaluated"][place]
+    held = evaluated["memory"]["evaluation"]
+    if too_much(report, held["left"]):
+        raise report.wrong(
+            "kept_after_evaluation",
+            allowed(report),
+            f"after forward in eval mode and without gradients {whose(rank)}"
+            f" {of_weights(report, held['left'])}",
+            "without gradients no backward comes that would discard the layers. Discard each after"
+            " its forward, always.",
+            step=step,
+        )
+    examine_forward(report, step, rank, held, evaluated["base"], "forward without gradients")
+
+
+def examine_left_after_forward(report, step, rank, memory):
+    """Between forward and backward."""
+    left = memory["forward"]["left"]
+    if not too_much(report, left):
+        return
+    came = f"between forward and backward {whose(rank)} {of_weights(report, left)}"
+    rest = memory["step"]["left"]
+    if too_much(report, rest):
+        raise report.wrong(
+            "never_discarded",
+            allowed(report),
+            f"{came}, and after the optimizer's step it still {of_weights(report, rest)}",
+            "what was gathered is never freed. Discard a layer after its forward, and after its"
+            " backward.",
+            step=step,
+        )
+    raise report.wrong("kept_for_backward", allowed(report), came, AUTOGRAD, step=step)
+
+
+def examine_forward(report, step, rank, held, base, when):
+    """The most there was during forward."""
+    peak = held["peak"]
+    hidden = max(0, peak["others"] - base - report.sizes.activations)
+    if peak["weights"] + hidden <= report.sizes.weights:
+        return
+    found = peak | {"weights": peak["weights"] + hidden}
+    line = peak["weights_line"] or peak["others_line"]
+    raise too_many(report, step, rank, found, when, line)
+
+
+def examine_backward(report, step, rank, held, base):
+    """The most there was during backward: weights, then gradients."""
+    peak, left = held["peak"], held["left"]
+    if too_much(report, left):
+        raise report.wrong(
+            "kept_after_backward",
+            allowed(report),
+            f"after backward {whose(rank)} {of_weights(report, left)}",
+            "layers were gathered again for backward and then kept. A layer can go when the last of"
+            " its gradients is there: register_post_accumulate_grad_hook tells.",
+            step=step,
+        )
+    if too_much(report, peak):
+        raise too_many(report, step, rank, peak, "backward", peak["weights_line"])
+    gradients = peak["others"] - base
+    if gradients > report.sizes.in_backward:
+        raise report.wrong(
+            "gradients_kept",
+            "in backward a rank has at most the whole gradients of two layers beside its shards'"
+            f" .grad: {report.sizes.in_backward} elements, each gradient twice and activations"
+            " included",
+            f"{whose(rank)} had {gradients} at once, of {report.sizes.whole} trained ones",
+            "gradients are reduced only when backward is over, or the whole ones stay in .grad of"
+            " the module's parameters. When a layer's gradients are there, reduce-scatter them, and"
+            " set .grad of these parameters to None.",
+            step=step,
+            where=place(report, peak["others_line"]),
+        )
+
+
+def too_many(report, step, rank, peak, when, line):
+    came = f"during {when} {whose(rank)} {of_weights(report, peak)}"
+    layers = (peak["weights"] - report.sizes.shards) / report.sizes.largest
+    if peak["weights"] >= 0.9 * report.sizes.whole:
+        return report.wrong(
+            "gathered_at_once",
+            allowed(report),
+            came,
+            "all layers are gathered together. Gather a layer when it is its turn, and discard it"
+            " before the next but one: register_forward_pre_hook and register_forward_hook, for"
+            " backward register_full_backward_pre_hook.",
+            step=step,
+            where=place(report, line),
+        )
+    return report.wrong(
+        "more_than_two_layers",
+        allowed(report),
+        f"{came}: its shards and {layers:.1f} times the largest layer",
+        COPIES,
+        step=step,
+        where=place(report, line),
+    )
+
+
+def too_much(report, held):
+    return held["weights"] > report.sizes.weights
+
+
+def allowed(report):
+    sizes = report.sizes
+    return (
+        f"of {sizes.whole} weights in {sizes.layers} layers a rank holds at most {sizes.weights} at"
+        f" any time: {sizes.shards} in its shards and {sizes.two} in two whole layers"
+    )
+
+
+def of_weights(report, held):
+    return f"held {held['weights']} weights"
+
+
+def whose(rank):
+    return f"rank {rank}"
+
+
+def place(report, line):
+    """The line that was running, in the learner's file."""
+    return f"{report.answer.where.rpartition(':')[0]}:{line}" if line else None

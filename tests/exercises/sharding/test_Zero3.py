@@ -1,0 +1,49 @@
+"""Checks of ``sharding.Zero3``: training as in one process, and what each rank holds meanwhile."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pytest
+
+from multigpu.checking import exercise
+
+from .explain_zero3 import Report
+from .zero3_driving import drive
+from .zero3_models import deep, rows_for, steps_for, words
+from .zero3_one_process import sizes_of
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training: ``model_of(rank)``, ``steps[s][rank]``, ``evaluation[rank]``."""
+
+    model_of: object
+    world: int
+    number: int = 3
+
+    @cached_property
+    def steps(self):
+        return steps_for(self.model_of, self.world, self.number)
+
+    @cached_property
+    def evaluation(self):
+        return [rows_for(self.model_of, 900 + rank) for rank in range(self.world)]
+
+    def sent(self):
+        sizes = sizes_of(self.model_of, self.world, self.steps[0][0])
+        allowed = sizes.weights, sizes.in_backward
+        return self.model_of, self.steps, self.evaluation, allowed
+
+
+def check(learner, world, *models):
+    cases = [Case(model_of, world) for model_of in models]
+    answer = learner.run_ranks(drive, [case.sent() for case in cases], world=world)
+    for i, case in enumerate(cases):
+        Report(world, case, [own[i] for own in answer.results], answer).examine()
+
+
+@exercise("sharding.Zero3")
+@pytest.mark.parametrize("world", [3, 4, 2, 1])
+def test_training(learner, world):
+    """Eight layers of one size; then words, parameters of the outermost module, odd sizes."""
+    check(learner, world, deep, words)

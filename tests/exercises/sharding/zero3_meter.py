@@ -1,0 +1,164 @@
+"""What a rank's tensors hold, storage by storage, and how much of it are weights.
+
+Storages count, not tensors: a view keeps all of its storage alive, and so does what autograd has
+saved for backward.  A storage that was emptied with ``resize_(0)`` holds nothing, whoever still
+refers to it.  What was copied from weights, or came from other ranks' weights, is weights as well.
+"""
+
+import gc
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from multigpu.ranks.memory import PLAIN, tensors_in
+
+BYTES = 8  # of a number in float64, which all of these models are in
+COPYING = ("clone", "copy_", "cat", "stack", "_to_copy", "constant_pad_nd", "_reshape_copy")
+MOVING = ("gather", "alltoall", "all_to_all")  # collectives whose outputs hold others' inputs
+
+
+@dataclass
+class Held:
+    """Elements that are alive: weights, and everything else.
+
+    ``line`` is that of the submission which was running when there were so many; None in torch.
+    """
+
+    weights: int = 0
+    others: int = 0
+    weights_line: int | None = None
+    others_line: int | None = None
+
+
+@dataclass
+class Kept:
+    """One storage that was seen; ``counted`` is False for copies of the checker's own."""
+
+    storage: StorageWeakRef
+    weights: bool = False
+    counted: bool = True
+
+    def elements(self):
+        """0 when the storage is gone or empty."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        return -(-storage.nbytes() // BYTES) if storage is not None else 0
+
+
+@dataclass
+class Allowed:
+    """From how many elements on it is worth asking whether they are garbage."""
+
+    weights: int
+    others: int
+
+
+class Meter(TorchDispatchMode):
+    """Looks at all storages after every operator of this thread, also in backward."""
+
+    def __init__(self, path, allowed=None):
+        super().__init__()
+        self.path, self.allowed = path, allowed
+        self.kept = {}
+        self.peak = Held()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind not in PLAIN for kind in types):
+            return NotImplemented  # a DTensor, say: its parts come here by themselves
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = func._schema.name.rpartition("::")[2]
+        if func.namespace == "c10d":
+            self.moved(name, args)
+        else:
+            inputs, outputs = list(tensors_in([*args, *kwargs.values()])), list(tensors_in(result))
+            copied = name.startswith(COPYING) or (
+                func.namespace == "_c10d_functional" and any(word in name for word in MOVING)
+            )
+            weights = copied and self.from_weights(inputs[1:] if name == "copy_" else inputs)
+            for tensor in inputs:
+                self.see(tensor)
+            for tensor in outputs:
+                self.see(tensor, weights=weights)
+        self.look()
+        return result
+
+    def see(self, tensor, *, weights=False, counted=True):
+        """Take a tensor's storage into account from now on."""
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
+        kept = self.kept.get(storage._cdata)
+        if kept is None or kept.storage.expired():
+            kept = self.kept[storage._cdata] = Kept(StorageWeakRef(storage), counted=counted)
+        kept.weights |= weights
+
+    def is_weights(self, tensor):
+        if tensor.layout != torch.strided:
+            return False
+        kept = self.kept.get(tensor.untyped_storage()._cdata)
+        return kept is not None and not kept.storage.expired() and kept.weights
+
+    def from_weights(self, tensors):
+        """Whether at least half of what is copied are weights."""
+        weights = sum(tensor.numel() for tensor in tensors if self.is_weights(tensor))
+        return weights > 0 and 2 * weights >= sum(tensor.numel() for tensor in tensors)
+
+    def moved(self, name, args):
+        """A collective has filled its first argument.  Its tensors may be the tracer's copies."""
+        outputs = list(tensors_in(args[0]))
+        inputs = list(tensors_in(args[1])) if len(args) > 1 else []
+        weights = name.startswith("broadcast") or (
+            any(word in name for word in MOVING)
+            and "reduce" not in name
+            and any(self.is_weights(tensor) for tensor in inputs)
+        )
+        for tensor in outputs:
+            self.see(tensor, weights=weights, counted=False)
+
+    def held(self):
+        """What is alive at this moment."""
+        self.kept = {key: kept for key, kept in self.kept.items() if not kept.storage.expired()}
+        now = Held()
+        for kept in self.kept.values():
+            if kept.weights:
+                now.weights += kept.elements() * kept.counted
+            else:
+                now.others += kept.elements() * kept.counted
+        return now
+
+    def look(self):
+        """Note a new peak.  Garbage that Python has not collected yet is not held against it."""
+        now, peak = self.held(), self.peak
+        if now.weights <= peak.weights and now.others <= peak.others:
+            return
+        allowed = self.allowed
+        if allowed and (now.weights > allowed.weights or now.others > allowed.others):
+            gc.collect()
+            now = self.held()
+        if now.weights > peak.weights:
+            peak.weights, peak.weights_line = now.weights, self.line()
+        if now.others > peak.others:
+            peak.others, peak.others_line = now.others, self.line()
+
+    def line(self):
+        """The line of the submission that is running, innermost first."""
+        frame = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_filename == self.path:
+                return frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def begin(self):
+        """Start a new phase: the peak is what is there now."""
+        gc.collect()
+        self.peak = self.held()
+
+    def end(self):
+        """The peak of the phase, and what is left at its end; as plain data."""
+        self.look()
+        gc.collect()
+        return {"peak": dict(vars(self.peak)), "left": vars(self.held())}
