@@ -224,7 +224,7 @@ def test_the_command_for_torchrun_has_the_options_that_were_given(command: Comma
         assert "--gpus" not in said.partition("torchrun")[2]
         assert "run_ranks" not in said
     given = ("train", "--data", "tiny", "--with", own)
-    assert train.in_ddp(parser_for(given).parse_args(given)) == (
+    assert train.on_ranks(parser_for(given).parse_args(given)) == (
         f"-m multigpu train --data tiny --with '{own}' --mode ddp"
     )
 

@@ -192,14 +192,16 @@ def in_words_of_the_command(message: str, options: argparse.Namespace) -> str:
 
     said = as_options(message, TrainConfig).replace(", or try it here with run_ranks(fn, 2)", "")
     started = re.compile(r"(torchrun --nproc_per_node \w+) \.\.\.")
-    return started.sub(lambda found: f"{found[1]} {in_ddp(options)}", said)
+    return started.sub(lambda found: f"{found[1]} {on_ranks(options)}", said)
 
 
-def in_ddp(options: argparse.Namespace) -> str:
-    """The command that was given, with mode ddp, as torchrun starts it."""
+def on_ranks(options: argparse.Namespace) -> str:
+    """The command that was given as torchrun starts it: with mode ddp, or another for ranks."""
     from multigpu.training import TrainConfig
 
-    given = {**given_fields(options, TrainConfig), "mode": "ddp"}
+    given = given_fields(options, TrainConfig)
+    if given.get("mode", "auto") in ("auto", "single", "dp"):
+        given["mode"] = "ddp"
     given.pop("gpus", None)  # each rank has one
     words = ["-m", "multigpu", "train", "--data", options.data]
     words += [] if options.own is None else ["--with", options.own]
