@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multigpu.training.config import TrainConfig
+    from multigpu.training.cutting import cut, cut_points
     from multigpu.training.history import History
     from multigpu.training.trainer import Trainer
 
-HOMES = {"History": "history", "TrainConfig": "config", "Trainer": "trainer"}
-__all__ = ["History", "TrainConfig", "Trainer"]
+HOMES = {
+    "History": "history",
+    "TrainConfig": "config",
+    "Trainer": "trainer",
+    "cut": "cutting",
+    "cut_points": "cutting",
+}
+__all__ = ["History", "TrainConfig", "Trainer", "cut", "cut_points"]
 
 
 def __getattr__(name: str) -> Any:

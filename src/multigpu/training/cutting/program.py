@@ -1,0 +1,150 @@
+"""What a model computes, as a list of steps: what recording.py writes and stage.py runs.
+
+A step is one call: of a module of torch.nn, or of a function of torch. Its arguments are kept as
+they were, with a note in the place of whatever is only known when the step runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx.node import map_aggregate
+
+
+@dataclass(frozen=True)
+class Value:
+    """The tensor of this number: an input of the model, or what an earlier step made."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter, a buffer or another tensor of the model, by its full name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that the model takes from elsewhere, by its number in `Program.constants`."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Here:
+    """The device that the stage runs on."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A number that follows from the number of rows; `text` is the formula for people: `4*rows`."""
+
+    expression: Any  # of sympy, in one symbol
+    kind: type  # int, float or bool
+    text: str
+
+    def at(self, rows: int) -> Any:
+        """Its value for a batch of this many rows."""
+        return _evaluated(self.expression, self.kind, rows)
+
+
+@functools.lru_cache(maxsize=4096)
+def _evaluated(expression: Any, kind: type, rows: int) -> Any:
+    return kind(expression.subs(dict.fromkeys(expression.free_symbols, rows)))
+
+
+@dataclass(frozen=True)
+class ByMode:
+    """An argument that is one thing in training and another in evaluation."""
+
+    training: Any
+    evaluation: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call. `made` are the numbers of the tensors in what it returns, in order."""
+
+    module: str | None  # the module's full name; None where `function` is called
+    function: Callable[..., Any] | None
+    name: str  # for people: "Linear", "softmax"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made: tuple[int, ...]
+    where: str  # the line of the model's code: "model.py:31"
+
+    @property
+    def used(self) -> list[int]:
+        """The numbers of the tensors that it needs."""
+        return [note.number for note in notes(self) if isinstance(note, Value)]
+
+    @property
+    def held(self) -> list[str]:
+        """Names of the parameters and buffers that it names itself."""
+        return [note.name for note in notes(self) if isinstance(note, Held)]
+
+    def __str__(self) -> str:
+        inside = f" ({self.module})" if self.module else ""
+        return f"{self.name}{inside} at {self.where}"
+
+
+def notes(step: Step) -> Iterator[Any]:
+    """All that stands in the arguments of a step, one by one."""
+    found: list[Any] = []
+    map_aggregate((step.args, step.kwargs), lambda note: found.append(note))
+    for note in found:
+        yield from (note.training, note.evaluation) if isinstance(note, ByMode) else (note,)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a value looks like; sizes may be `Rows`."""
+
+    sizes: tuple[Any, ...]
+    dtype: Any
+    requires_grad: bool
+    numbers: Any  # elements: int or Rows
+    storage: int  # the same for values that share memory
+
+    def bytes(self, rows: int) -> int:
+        """Bytes for a batch of this many rows."""
+        count = self.numbers.at(rows) if isinstance(self.numbers, Rows) else self.numbers
+        return int(count * self.dtype.itemsize)
+
+    def at(self, rows: int) -> tuple[int, ...]:
+        """Its sizes for a batch of this many rows."""
+        return tuple(size.at(rows) if isinstance(size, Rows) else int(size) for size in self.sizes)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model as steps, in the order in which it calls them."""
+
+    inputs: tuple[int, ...]  # the tensors among the inputs
+    steps: tuple[Step, ...]
+    outputs: Any  # what the model returns, with a Value in the place of each tensor
+    shapes: dict[int, Shape]  # of each value
+    constants: tuple[Any, ...]
+    saved: tuple[dict[int, Any], ...]  # per step: storages kept for backward → bytes (int or Rows)
+    joined: frozenset[int] = field(default=frozenset())  # places where it must not be cut
+
+    def crossing(self, place: int) -> list[int]:
+        """The values made before step `place` that it or a later step needs, in order."""
+        made = [*self.inputs, *(n for step in self.steps[:place] for n in step.made)]
+        return [number for number in made if self.last_use.get(number, -1) >= place]
+
+    @functools.cached_property
+    def last_use(self) -> dict[int, int]:
+        """The last step that needs a value; what the model returns is needed after all steps."""
+        last: dict[int, int] = {}
+        for place, step in enumerate(self.steps):
+            last.update(dict.fromkeys(step.used, place))
+        returned: list[Any] = []
+        map_aggregate(self.outputs, lambda note: returned.append(note))
+        last.update({n.number: len(self.steps) for n in returned if isinstance(n, Value)})
+        return last

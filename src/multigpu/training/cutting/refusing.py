@@ -1,0 +1,73 @@
+"""Models that cannot be cut: which operation it is, on which line, and what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+OURS = str(Path(__file__).resolve().parent)
+TORCH = str(Path(torch.__file__).resolve().parent)
+
+
+def here() -> str:
+    """The line of the model's code that runs now: the innermost that is not PyTorch's."""
+    frame: FrameType | None = sys._getframe(1)
+    inside = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OURS):
+            inside = inside or f"{short(file)}:{frame.f_lineno}"
+            if not file.startswith(TORCH):
+                return f"{short(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return inside or "?"
+
+
+def line_of(error: BaseException) -> tuple[str, str]:
+    """Where in the model's code an error arose: `model.py:31`, and the text of that line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((TORCH, OURS))]
+    after = [f for f in frames if not f.filename.startswith(OURS)]
+    # The caller of cut stands before the model: only what comes after our own frames counts.
+    first = max((i for i, f in enumerate(frames) if f.filename.startswith(OURS)), default=-1)
+    started = next((i for i, f in enumerate(frames) if f.filename.startswith(OURS)), first)
+    own = [f for f in frames[started:] if f in own]
+    found = own[-1] if own else (after[-1] if after else frames[-1])
+    return f"{short(found.filename)}:{found.lineno}", (found.line or "").strip()
+
+
+def short(file: str) -> str:
+    """A file as people call it: relative to where they are, if it is there."""
+    try:
+        near = os.path.relpath(file)
+    except ValueError:  # another drive
+        return file
+    return file if near.startswith("..") else near
+
+
+def refuse(error: Exception) -> ValueError:
+    """The ValueError for a model whose forward could not be recorded."""
+    where, line = line_of(error)
+    kind = type(error).__name__
+    if "DataDependent" in kind:
+        return ValueError(
+            f"the model cannot be cut: at {where}, `{line}` depends on the numbers in a tensor, so "
+            "there is no one list of steps to cut. Decide it outside forward, or replace the "
+            "branch by arithmetic (torch.where); or write the stages by hand."
+        )
+    if "DynamicOutputShape" in kind:
+        return ValueError(
+            f"the model cannot be cut: at {where}, `{line}` makes a tensor whose size depends on "
+            "the numbers in another one, so the next stage could not know what it receives. Use "
+            "a mask of fixed size (torch.where), or write the stages by hand."
+        )
+    return ValueError(
+        f"the model cannot be cut: its forward fails at {where}, `{line}`, when it runs on tensors "
+        f"without numbers: {kind}: {str(error).strip().splitlines()[0] if str(error) else ''}. "
+        "If it fails with the sample itself, too, mend that; else write the stages by hand."
+    )

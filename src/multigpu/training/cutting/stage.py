@@ -1,0 +1,186 @@
+"""A part of a model that is a module itself: it takes what the stage before it returned."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.node import map_aggregate
+from torch.utils._pytree import tree_leaves
+
+from multigpu.training.cutting.program import (
+    ByMode,
+    Constant,
+    Held,
+    Here,
+    Program,
+    Rows,
+    Shape,
+    Step,
+    Value,
+)
+
+
+class Holder(nn.Module):
+    """Holds modules and parameters under the names that they have in the model."""
+
+
+class Stage(nn.Module):
+    """Some of the steps of a model, one after the other.
+
+    Call it with the tensors that the stage before it returned; it returns the tensors that the next
+    one needs, those that it only hands on included. The last returns what the model returns. Its
+    modules are the model's own, under the same names, so `state_dict()` has the model's names.
+    """
+
+    def __init__(
+        self, model: nn.Module, program: Program, begin: int, end: int, *, also: Iterable[str] = ()
+    ) -> None:
+        """The steps from `begin` up to `end`; `also` names tensors to hold, besides those used."""
+        super().__init__()
+        self.steps = program.steps[begin:end]
+        self.takes = tuple(program.crossing(begin)) if begin else program.inputs
+        self.last = end == len(program.steps)
+        self.returns = program.outputs if self.last else tuple(program.crossing(end))
+        self.from_model_inputs = begin == 0
+        self._drop = _last_uses(self.steps, self.returns)
+        self._rows = rows_in(self.takes, program.shapes)
+        for name in dict.fromkeys(s.module for s in self.steps if s.module is not None):
+            _put(self, name, model.get_submodule(name))
+        for name in dict.fromkeys([*(n for s in self.steps for n in s.held), *also]):
+            _put_tensor(self, model, name)
+        for step in self.steps:
+            for note in _notes(step):
+                if isinstance(note, Constant):
+                    name = f"_constant_{note.number}"
+                    self.register_buffer(name, program.constants[note.number], persistent=False)
+        self.train(model.training)
+
+    def forward(self, *given: Any) -> Any:
+        """Tensors in, a tensor or a tuple of tensors out; any number of rows."""
+        tensors = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
+        if len(tensors) != len(self.takes):
+            raise ValueError(f"this stage takes {len(self.takes)} tensors, got {len(tensors)}")
+        values: dict[int, Tensor] = dict(zip(self.takes, tensors, strict=True))
+        context = _Context(self, values, tensors)
+        for step, drop in zip(self.steps, self._drop, strict=True):
+            returned = self.run(step, context)
+            if isinstance(returned, Tensor):
+                values[step.made[0]] = returned
+            else:
+                made = [one for one in tree_leaves(returned) if isinstance(one, Tensor)]
+                values.update(zip(step.made, made, strict=True))
+            for number in drop:
+                values.pop(number, None)
+        if self.last:
+            return map_aggregate(self.returns, context.find)
+        # A neighbour receives into memory without gaps.
+        handed = tuple(values[number].contiguous() for number in self.returns)
+        return handed[0] if len(handed) == 1 else handed
+
+    def run(self, step: Step, context: _Context) -> Any:
+        """What one step returns."""
+        args, kwargs = map_aggregate((step.args, step.kwargs), context.find)
+        call = step.function if step.module is None else self.get_submodule(step.module)
+        return call(*args, **kwargs)  # type: ignore[misc]
+
+    def extra_repr(self) -> str:
+        return f"{len(self.steps)} steps, takes {len(self.takes)} tensors"
+
+
+class _Context:
+    """Puts the real thing in the place of each note."""
+
+    def __init__(self, stage: Stage, values: dict[int, Tensor], given: Sequence[Tensor]) -> None:
+        self.stage, self.values, self.given = stage, values, given
+        self.rows: int | None = None
+
+    def find(self, note: Any) -> Any:
+        if isinstance(note, Value):
+            return self.values[note.number]
+        if isinstance(note, Held):
+            return functools.reduce(getattr, note.name.split("."), self.stage)
+        if isinstance(note, ByMode):
+            return self.find(note.training if self.stage.training else note.evaluation)
+        if isinstance(note, Rows):
+            return note.at(self.count())
+        if isinstance(note, Here):
+            return self.given[0].device
+        if isinstance(note, Constant):
+            return getattr(self.stage, f"_constant_{note.number}")
+        return note
+
+    def count(self) -> int:
+        """The number of rows of the batch."""
+        if self.rows is None:
+            if self.stage._rows is None:
+                raise AssertionError("a stage that needs the number of rows receives none")
+            which, dim, times = self.stage._rows
+            self.rows = self.given[which].shape[dim] // times
+        return self.rows
+
+
+def rows_in(takes: Sequence[int], shapes: dict[int, Shape]) -> tuple[int, int, int] | None:
+    """What tells the number of rows: the index of a tensor, its dimension, what to divide by."""
+    for which, number in enumerate(takes):
+        for dim, size in enumerate(shapes[number].sizes):
+            if isinstance(size, Rows):
+                one, two, three = (size.at(rows) for rows in (1, 2, 3))
+                if two == 2 * one and three == 3 * one and one:
+                    return which, dim, one
+    return None
+
+
+def _notes(step: Step) -> list[Any]:
+    found: list[Any] = []
+    map_aggregate((step.args, step.kwargs), lambda note: found.append(note))
+    return found
+
+
+def _last_uses(steps: Sequence[Step], returns: Any) -> list[list[int]]:
+    """After each step, the values that nothing in the stage needs any more."""
+    needed = (
+        set(returns)
+        if isinstance(returns, tuple) and all(isinstance(one, int) for one in returns)
+        else {one.number for one in tree_leaves(returns) if isinstance(one, Value)}
+    )
+    drop: list[list[int]] = []
+    for step in reversed(steps):
+        over = [n for n in dict.fromkeys((*step.used, *step.made)) if n not in needed]
+        needed.update(over)
+        drop.append(over)
+    return drop[::-1]
+
+
+def _home(stage: nn.Module, path: Sequence[str]) -> nn.Module:
+    """The module at a path, made where it is missing."""
+    home = stage
+    for name in path:
+        if name not in home._modules:
+            home.add_module(name, Holder())
+        home = home.get_submodule(name)
+    return home
+
+
+def _put(stage: nn.Module, name: str, module: nn.Module) -> None:
+    *path, last = name.split(".")
+    home = _home(stage, path)
+    home.add_module(last, module)
+
+
+def _put_tensor(stage: nn.Module, model: nn.Module, name: str) -> None:
+    """Hold a parameter, a buffer or a plain tensor of the model, if a module does not yet do so."""
+    *path, last = name.split(".")
+    source = model.get_submodule(".".join(path))
+    home = _home(stage, path)
+    if home is source or hasattr(home, last):
+        return
+    if last in source._parameters:
+        home.register_parameter(last, source._parameters[last])
+    else:
+        persistent = last in source._buffers and last not in source._non_persistent_buffers_set
+        value = torch.as_tensor(getattr(source, last))
+        home.register_buffer(last, value, persistent=persistent)
