@@ -18,6 +18,8 @@ HOMES = {
     "single": ("single", "Single"),
     "dp": ("data_parallel", "DataParallel"),
     "ddp": ("distributed", "Distributed"),
+    "zero2": ("sharded", "Zero2"),
+    "zero3": ("sharded", "Zero3"),
     "pipeline": ("pipeline", "Pipeline"),
 }
 MODES = tuple(HOMES)

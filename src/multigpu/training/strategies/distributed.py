@@ -24,7 +24,7 @@ class Distributed(Strategy):
         super().__init__(config, launch)
         if not launch.is_distributed:
             raise ValueError(
-                "mode='ddp' needs one process for each GPU. Start them with "
+                f"mode={self.mode!r} needs one process for each GPU. Start them with "
                 "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
             )
         self.backend = join_group(launch, config.backend)

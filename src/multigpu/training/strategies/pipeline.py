@@ -21,7 +21,14 @@ from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
 from multigpu.training.launch import Launch
 from multigpu.training.placing import to_device
-from multigpu.training.strategies.pipelining.agreeing import Cut, cut_alike, same_weights
+from multigpu.training.strategies.pipelining.agreeing import (
+    Plan,
+    plan_alike,
+    same_weights,
+    stages_at,
+    what_is_asked,
+    write_down,
+)
 from multigpu.training.strategies.pipelining.flows import flows_between
 from multigpu.training.strategies.pipelining.micro_batches import Layout
 from multigpu.training.strategies.pipelining.ownership import Ownership
@@ -57,12 +64,10 @@ class Pipeline(Strategy):
         inputs = sample().inputs
         refuse_inputs(inputs)
         same_weights(model, device=self.device)
-        self.cut: Cut = cut_alike(model, self._first(inputs), self.num_stages, self.config)
-        self.parts = {
-            number: self.cut.modules[number].to(self.device)
-            for number in range(self.launch.rank, self.num_stages, self.ranks)
-        }
-        self.owned = Ownership(model, self.cut.modules, rank=self.launch.rank, ranks=self.ranks)
+        stages = self._cut(model, self._first(inputs))
+        mine = range(self.launch.rank, self.num_stages, self.ranks)
+        self.parts = {number: stages[number].to(self.device) for number in mine}
+        self.owned = Ownership(model, stages, rank=self.launch.rank, ranks=self.ranks)
         share_within(list(self.parts.values()), self.owned.names)
         self.plain = nn.ModuleList(self.parts.values())
         if not any(parameter.requires_grad for parameter in self.plain.parameters()):
@@ -70,8 +75,17 @@ class Pipeline(Strategy):
             self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
         self.tied = Tied(self.owned.parameters_of(self.plain), self.owned.holders)
         self.model = Outputs(self)
-        self.cut.keep_only(self.parts)
         self._runners: dict[Any, Runner] = {}
+        self.kept = False  # whether the plan is written down
+
+    def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
+        """All stages; the caller keeps those of this rank, and lets go of the others."""
+        self.plan: Plan | None = None
+        if self.num_stages == 1:
+            return [model]
+        asked = what_is_asked(self.config, num_stages=self.num_stages, rows=len(sample[0]))
+        self.plan = plan_alike(model, sample, self.config, asked=asked)
+        return stages_at(model, sample, self.plan)
 
     def gradients(self, parts: Any, loss_fn: LossFn) -> Tensor:
         """As in every mode; the losses are those of the last rank, the others return 0."""
@@ -105,6 +119,12 @@ class Pipeline(Strategy):
         dist.all_reduce(value)
         return value
 
+    def before_evaluation(self) -> None:
+        """Also called before a checkpoint is written: the places of the cuts belong to it."""
+        if self.plan is not None and not self.kept:
+            write_down(self.plan, self.config)
+            self.kept = True
+
     @property
     def evaluation_model(self) -> nn.Module:
         """Gives the outputs on the last stage's rank and None on the others."""
@@ -127,10 +147,10 @@ class Pipeline(Strategy):
         return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
 
     def remarks(self) -> list[str]:
-        return self.cut.remarks(self.micro_batches)
+        return [] if self.plan is None else [f"predicted bubble {self.plan.bubble:.0%}"]
 
     def details(self) -> str:
-        return self.cut.table_text(self.micro_batches)
+        return "" if self.plan is None else self.plan.table
 
     def model_state(self) -> dict[str, Any]:
         """The whole model's weights on rank 0; tensors without values on the others."""

@@ -1,54 +1,114 @@
-"""All ranks begin with the same weights and cut the model at the same places."""
+"""All ranks begin with the same weights and cut the model at the same places.
+
+Where to cut is measured, so no two measurements need to agree: rank 0 measures and tells the
+others. In a run with a folder it also writes the places down (stages.json). A run that goes on is
+cut there again, or dropout would draw its numbers in another order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import contextlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from multigpu.training.agreement import from_main_rank
+from multigpu.training.atomic_file import replace_file
 from multigpu.training.config import TrainConfig
+from multigpu.training.resuming import restarted
+
+FILE = "stages.json"
+STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers that an optimizer keeps per parameter
 
 
-class Cut:
-    """The stages of a model."""
+class Plan(NamedTuple):
+    """Where a model is cut, with what rank 0 measured."""
 
-    def __init__(self, modules: list[nn.Module]) -> None:
-        self.modules = modules
-
-    def keep_only(self, numbers: Iterable[int]) -> None:
-        """Let go of the other ranks' stages, whose weights take memory."""
-        kept = set(numbers)
-        self.modules = [
-            module if number in kept else nn.Module() for number, module in enumerate(self.modules)
-        ]
-
-    def remarks(self, micro_batches: int) -> list[str]:
-        return []
-
-    def table_text(self, micro_batches: int) -> str:
-        return ""
+    places: list[int]  # steps of the model at which a stage begins, and the number of steps
+    bubble: float  # predicted share of a step in which a rank waits
+    table: str
+    asked: dict[str, Any]  # for what it was measured
 
 
 def same_weights(model: nn.Module, *, device: torch.device) -> None:
     """Give all ranks rank 0's weights and buffers, as DistributedDataParallel does."""
-    for value in model.state_dict().values():
-        if isinstance(value, Tensor) and value.numel():
-            sent = value.detach().to(device).contiguous()
-            dist.broadcast(sent, src=0)
-            value.copy_(sent)
+    with torch.no_grad():
+        for value in itertools.chain(model.parameters(), model.buffers()):
+            if value.numel():
+                sent = value.to(device).contiguous()
+                dist.broadcast(sent, src=0)
+                value.copy_(sent)
 
 
-def cut_alike(
-    model: nn.Module, sample: tuple[Tensor, ...], num_stages: int, config: TrainConfig
-) -> Cut:
-    """The stages of `model`, the same on every rank: rank 0 measures and says where."""
-    if num_stages == 1:
-        return Cut([model])
-    return Cut(by_hand(model, num_stages))
+def plan_alike(
+    model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
+) -> Plan:
+    """Where to cut `model`, the same on every rank.  Raises ValueError on every rank."""
+    told: Any = None
+    if dist.get_rank() == 0:
+        try:
+            told = written(config, asked=asked) or measured(model, sample, config, asked=asked)
+        except ValueError as error:
+            told = str(error)
+    told = from_main_rank(told)
+    if isinstance(told, str):
+        raise ValueError(told)
+    plan: Plan = told
+    return plan
 
 
-def by_hand(model: Any, num_stages: int) -> list[nn.Module]:
-    raise NotImplementedError
+def what_is_asked(config: TrainConfig, *, num_stages: int, rows: int) -> dict[str, Any]:
+    """What the places depend on, besides the model and the machine; `rows` of a micro-batch."""
+    return {
+        "num_stages": num_stages,
+        "rows": rows,
+        "micro_batches": config.micro_batches,
+        "schedule": "gpipe" if config.pipeline_schedule == "gpipe" else "1f1b",
+        "balance": config.balance,
+        "memory": None if config.stage_memory is None else round(config.stage_memory * 1e6),
+        "optimizer_state": STATE[config.optimizer],
+    }
+
+
+def measured(
+    model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
+) -> Plan:
+    """Measure the model's pieces on this rank's device and divide them."""
+    from multigpu.training.cutting import cut
+
+    settings = {name: value for name, value in asked.items() if name not in ("num_stages", "rows")}
+    stages = cut(model, sample, asked["num_stages"], device=sample[0].device, **settings)
+    bubble = stages.bubble(config.micro_batches, asked["schedule"])
+    return Plan(list(stages.places), bubble, str(stages), asked)
+
+
+def stages_at(model: nn.Module, sample: tuple[Tensor, ...], plan: Plan) -> list[nn.Module]:
+    """The stages of `model`: modules with its own parameters, under its own names."""
+    from multigpu.training.cutting.recording import record
+    from multigpu.training.cutting.stage import Stage
+
+    home = next(model.parameters()).device
+    program = record(model, tuple(tensor.to(home) for tensor in sample), device=home)
+    return [Stage(model, program, begin, end) for begin, end in itertools.pairwise(plan.places)]
+
+
+def written(config: TrainConfig, *, asked: dict[str, Any]) -> Plan | None:
+    """The plan in the run's folder, if the run goes on and asks for the same."""
+    if config.folder is None or not (config.resume or restarted()):
+        return None
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        plan = Plan(**json.loads((Path(config.folder) / FILE).read_text(encoding="utf-8")))
+        return plan if plan.asked == asked else None
+    return None
+
+
+def write_down(plan: Plan, config: TrainConfig) -> None:
+    """Keep the plan in the run's folder, which is there and belongs to this run."""
+    if config.folder is not None and dist.get_rank() == 0:
+        text = json.dumps(plan._asdict(), indent=1)
+        replace_file(Path(config.folder) / FILE, text.encode())

@@ -1,0 +1,162 @@
+"""One process for each GPU, and each keeps a share of the model: ZeRO, as PyTorch's FSDP2 does it.
+
+    zero3: weights, gradients and the optimizer's state are divided among the ranks. A group of
+           layers is gathered when its forward or its backward begins, and given up afterwards.
+    zero2: the same, but gathered weights stay from forward to backward, so they are sent once.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
+FSDP2 is not ZeRO-2 to the letter: between two steps it divides the weights, too.
+
+The whole model is built on every rank first and divided then, so it must fit there once, without
+gradients and optimizer. What is gathered together stands in shard_groups.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from multigpu.data.feeds import Batch
+from multigpu.training.config import TrainConfig
+from multigpu.training.launch import Launch
+from multigpu.training.strategies.distributed import Distributed
+from multigpu.training.strategies.shard_groups import (
+    batch_norms,
+    groups_of,
+    refuse_other_shapes,
+    refuse_other_types,
+)
+from multigpu.training.strategies.shards import divided_as, divided_optimizer, whole
+from multigpu.training.strategies.strategy import LossFn, Sample
+
+
+class Sharded(Distributed):
+    """Each rank computes its share of the batch, and keeps its share of the model."""
+
+    reshard: ClassVar[bool]  # give gathered weights up after forward?
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        super().__init__(config, launch)
+        if self.device.type == "cuda" and self.backend.name != "nccl":
+            raise ValueError(
+                f"mode={self.mode!r} on {self.backend}: FSDP's messages between GPUs need nccl, "
+                "and that a GPU for every rank. Start fewer ranks, or compute on the CPU with "
+                "CUDA_VISIBLE_DEVICES= before the command."
+            )
+
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
+        """Start all ranks from rank 0's weights, and divide them."""
+        refuse_other_shapes(model)
+        refuse_other_types(model)
+        self.plain = self.model = model.to(self.device)
+        for value in (*model.parameters(), *model.buffers()):
+            dist.broadcast(value.detach(), src=0)
+        mesh = init_device_mesh(self.device.type, (self.world_size,))
+        settings = {"mesh": mesh, "reshard_after_forward": self.reshard}
+        lower = self.config.precision != "float32"
+        policy = lower_precision() if lower else MixedPrecisionPolicy()
+        blocks = groups_of(model)
+        norms = batch_norms(model) if lower else []
+        for norm in norms:
+            fully_shard(norm, mp_policy=MixedPrecisionPolicy(), **settings)  # type: ignore[call-overload]
+        for block in blocks:
+            if block not in norms:
+                fully_shard(block, mp_policy=policy, **settings)  # type: ignore[call-overload]
+        # The loss is computed of float32, as under autocast.
+        last = replace(policy, output_dtype=torch.float32) if lower else policy
+        self.root: FSDPModule = fully_shard(model, mp_policy=last, **settings)  # type: ignore[call-overload]
+        if self.config.find_unused_parameters:
+            self.root.set_reduce_scatter_unused_params(True)
+
+    def gradients(self, parts: Sequence[Batch], loss_fn: LossFn) -> Tensor:
+        """As in every mode. A forward gathers weights, so each rank runs as many as the others."""
+        for buffer in self.plain.buffers():  # as DDP does before forward
+            dist.broadcast(buffer, src=0)
+        wanted = self.config.accumulation_steps
+        fillers = [filler(parts[0])] * (wanted - len(parts))
+        return super().gradients([*parts, *fillers], loss_fn)
+
+    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+        """Nothing: what is sent together does not change after the first step."""
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """None: FSDP hands out weights and inputs in 16 bits."""
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside it a rank adds up gradients of all weights, not of its share alone."""
+        self.root.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.root.set_requires_gradient_sync(True)
+
+    def before_evaluation(self) -> None:
+        super().before_evaluation()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Give up what is gathered: after an evaluation zero2 has all weights still."""
+        for module in self.plain.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        return self.model
+
+    def model_state(self) -> dict[str, Any]:
+        self.give_up()
+        return whole(self.plain.state_dict())
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        self.give_up()
+        there = self.plain.state_dict()
+        self.plain.load_state_dict(
+            {name: divided_as(there.get(name), value) for name, value in state.items()}
+        )
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return whole(optimizer.state_dict())
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        optimizer.load_state_dict(divided_optimizer(optimizer, state))
+
+
+class Zero2(Sharded):
+    """Gathered weights stay until backward has used them."""
+
+    mode = "zero2"
+    reshard = False
+
+
+class Zero3(Sharded):
+    """Gathered weights are given up after forward, and gathered again for backward."""
+
+    mode = "zero3"
+    reshard = True
+
+
+def lower_precision() -> MixedPrecisionPolicy:
+    """Weights, activations and messages of weights in bfloat16; gradients are added in float32."""
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def filler(part: Batch) -> Batch:
+    """A part of one row that counts nothing."""
+    from torch.utils._pytree import tree_map
+
+    inputs, targets = tree_map(
+        lambda value: value[:1] if isinstance(value, Tensor) else value,
+        (part.inputs, part.targets),
+    )
+    return replace(part, inputs=inputs, targets=targets, rows=0)
