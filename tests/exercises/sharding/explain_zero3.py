@@ -189,5 +189,3 @@ def explain_start(report, rank, came, expected):
         " another shape than the parameter.",
         step=0,
     )
-
-

@@ -41,11 +41,6 @@ class Kept:
     weights: bool = False
     counted: bool = True
 
-    def elements(self):
-        """0 when the storage is gone or empty."""
-        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
-        return -(-storage.nbytes() // BYTES) if storage is not None else 0
-
 
 @dataclass
 class Allowed:
@@ -61,8 +56,9 @@ class Meter(TorchDispatchMode):
     def __init__(self, path, allowed=None):
         super().__init__()
         self.path, self.allowed = path, allowed
-        self.kept = {}
+        self.kept = {}  # by the address of the storage
         self.peak = Held()
+        self.may_be_more = False  # since the last look
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(kind not in PLAIN for kind in types):
@@ -72,7 +68,9 @@ class Meter(TorchDispatchMode):
         name = func._schema.name.rpartition("::")[2]
         if func.namespace == "c10d":
             self.moved(name, args)
+            self.may_be_more = True  # what it fills may have been empty before
         else:
+            self.may_be_more |= name == "copy_"
             inputs, outputs = list(tensors_in([*args, *kwargs.values()])), list(tensors_in(result))
             copied = name.startswith(COPYING) or (
                 func.namespace == "_c10d_functional" and any(word in name for word in MOVING)
@@ -82,7 +80,8 @@ class Meter(TorchDispatchMode):
                 self.see(tensor)
             for tensor in outputs:
                 self.see(tensor, weights=weights)
-        self.look()
+        if self.may_be_more:
+            self.look()
         return result
 
     def see(self, tensor, *, weights=False, counted=True):
@@ -93,6 +92,7 @@ class Meter(TorchDispatchMode):
         kept = self.kept.get(storage._cdata)
         if kept is None or kept.storage.expired():
             kept = self.kept[storage._cdata] = Kept(StorageWeakRef(storage), counted=counted)
+            self.may_be_more = True
         kept.weights |= weights
 
     def is_weights(self, tensor):
@@ -119,19 +119,28 @@ class Meter(TorchDispatchMode):
             self.see(tensor, weights=weights, counted=False)
 
     def held(self):
-        """What is alive at this moment."""
-        self.kept = {key: kept for key, kept in self.kept.items() if not kept.storage.expired()}
-        now = Held()
-        for kept in self.kept.values():
-            if kept.weights:
-                now.weights += kept.elements() * kept.counted
-            else:
-                now.others += kept.elements() * kept.counted
-        return now
+        """What is alive at this moment.
+
+        A learner's code is traced, which makes calls of Python functions slow: here are none.
+        """
+        alive = torch.UntypedStorage._new_with_weak_ptr  # None for a storage that is gone
+        gone, weights, others = [], 0, 0
+        for key, kept in self.kept.items():
+            storage = alive(kept.storage.cdata)
+            if storage is None:
+                gone.append(key)
+            elif kept.counted and kept.weights:
+                weights += -(-storage.nbytes() // BYTES)
+            elif kept.counted:
+                others += -(-storage.nbytes() // BYTES)
+        for key in gone:
+            del self.kept[key]
+        return Held(weights, others)
 
     def look(self):
         """Note a new peak.  Garbage that Python has not collected yet is not held against it."""
         now, peak = self.held(), self.peak
+        self.may_be_more = False
         if now.weights <= peak.weights and now.others <= peak.others:
             return
         allowed = self.allowed

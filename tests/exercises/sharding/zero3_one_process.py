@@ -1,5 +1,6 @@
 """What one process computes on the rows of all ranks, and how much of it a layer is."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,18 @@ class Right:
     evaluated: list[list[torch.Tensor]]  # by rank
 
 
+@contextmanager
+def one_thread():
+    """Sums as small as these are quicker in one thread than in threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def train(model_of, steps, evaluation):
     """Train rank 0's model on the rows of all ranks."""
     model = model_of(0)
@@ -107,6 +120,7 @@ class Sizes:
         return self.shards + 2 * self.two + self.activations
 
 
+@one_thread()
 def sizes_of(model_of, world, rows):
     model = model_of(0)
     filled = {}  # layers and their elements
@@ -131,8 +145,5 @@ def activations(model, rows):
     with meter:
         for parameter in model.parameters():
             meter.see(parameter, weights=True)
-        meter.begin()
-        outputs = model(*inputs, **named)
-        peak = meter.end()["peak"]["others"]
-        del outputs
-    return 2 * peak
+        model(*inputs, **named)
+    return 2 * meter.peak.others
