@@ -32,6 +32,11 @@ class Learner:
     backing: str = "cpu"
     limits: Limits = field(default_factory=Limits)
     answers: list[Answer | RankAnswer] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, remark: str) -> None:
+        """Say something about an answer that passes, such as that less would do."""
+        self.notes.append(remark)
 
     def run(
         self, drive: Drive, *arguments: Any, gpus: int, memory: str = "8 GiB", **limits: float

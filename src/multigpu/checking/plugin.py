@@ -161,6 +161,7 @@ class Checks:
                 report.outcome, report.longrepr = "failed", "the check ran nothing"
             else:
                 tally.passed += 1
+                tally.notes += learner.notes
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

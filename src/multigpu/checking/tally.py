@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from multigpu.checking.verdicts import Refused, Status, Verdict
+from multigpu.checking.verdicts import Refused, Status, Verdict, printable
 from multigpu.checking.wording import count
 
 GO_ON = ("wrong",)  # after anything else the other checks would most likely say the same
@@ -18,6 +18,7 @@ class Tally:
     passed: int = 0
     seconds: float = 0.0
     first: Refused | None = field(default=None)
+    notes: list[str] = field(default_factory=list)  # of checks that passed
 
     @property
     def stopped(self) -> bool:
@@ -43,12 +44,17 @@ class Tally:
             exercise=self.exercise,
             status=status,
             message_id=self.first.message_id if self.first else None,
-            message=self.first.message if self.first else "",
+            message=self.first.message if self.first else remarks(self.notes),
             passed=self.passed,
             total=self.total,
             seconds=round(self.seconds, 3),
             output=self.first.output if self.first else "",
         )
+
+
+def remarks(notes: list[str]) -> str:
+    """What a pass says: the first remark, for those of other world sizes say much the same."""
+    return f"note: {printable(notes[0])}" if notes else ""
 
 
 def unfinished(refused: Refused, passed: int) -> Refused:

@@ -17,7 +17,8 @@ class Verdict:
     """The verdict on one exercise, with the first failing check explained.
 
     ``passed`` of ``total`` checks went through.  ``message_id`` names the mistake for programs
-    ("split.remainder_dropped"), ``message`` explains it to people; a pass has neither.
+    ("split.remainder_dropped"), ``message`` explains it to people.  A pass has no id, and a message
+    only where a check has a remark on it.
     ``output`` is what the learner's code printed in that check.
     """
 

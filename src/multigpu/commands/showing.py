@@ -20,7 +20,7 @@ LOOKS = {  # status: mark, the same in ASCII, colour
     "not_started": ("○", "o", "yellow"),
     "checker_fault": ("!", "!", "magenta"),
 }
-LABELS = ("expected", "came", "usually", "where")
+LABELS = ("expected", "came", "usually", "where", "note")
 LABEL_WIDTH = 10
 WIDTH = 100
 
@@ -74,7 +74,8 @@ def show_message(verdict: Verdict, out: Console) -> None:
             show_row(label, text, out)
         else:
             show_row("", line.removeprefix("      "), out)
-    show_row("message", str(verdict.message_id), out, style="dim")
+    if verdict.message_id:
+        show_row("message", verdict.message_id, out, style="dim")
     if verdict.output.strip():
         lines = verdict.output.rstrip().splitlines()
         more = [f"... and {len(lines) - SHOWN_LINES} lines more"] if lines[SHOWN_LINES:] else []

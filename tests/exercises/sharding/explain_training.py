@@ -1,0 +1,260 @@
+"""What is wrong with training through a sharded optimizer: the weights, in the learner's numbers.
+
+These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Optimizer``.
+"""
+
+import torch
+
+from multigpu.checking import Wrong
+from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.handles import examine_handles
+from multigpu.checking.wording import count, listed
+
+from .explain_state import examine_state
+from .explain_traffic import calls_of, examine_traffic
+from .known_steps import KNOWN
+from .one_process import mistaken, train
+
+EQUAL = "after every step each rank has the weights of the plain optimizer in one process"
+
+
+class Report:
+    """What training with one optimizer came to on every rank, and what is wrong with it."""
+
+    function: str  # the learner's class
+    most_traffic: int  # times Ψ
+
+    def __init__(self, world, case, results, answer):
+        self.n, self.case, self.results, self.answer = world, case, results, answer
+        trainings = [train(case), train(case, zeros=True)]  # both are right where they differ
+        self.right = min(trainings, key=self.wrong_weights)
+        self.trained = sizes_of(case)
+        self.total = sum(self.trained.values())
+        self.share = -(-self.total // world)  # rounded up
+        self.bound = self.share + max(self.trained.values())
+
+    @property
+    def at_most(self):
+        """The share of a rank, in words."""
+        return (
+            f"at most {self.bound} of {self.total} elements: ⌈{self.total}/{self.n}⌉ ="
+            f" {self.share}, plus the largest parameter's {self.bound - self.share}"
+        )
+
+    @classmethod
+    def most_gradients(cls, case, world):
+        """How many a rank may hold in the inner step; None where they may be there."""
+        return None
+
+    def wrong(self, mistake, expected, came, usually, *, step=None, where=None):
+        situation = f"{self.case.title}; {count(self.n, 'rank')}"
+        situation += "" if step is None else f", step {step + 1}"
+        return Wrong(
+            f"{self.function}.{mistake}",
+            expected=f"{expected} ({situation})",
+            came=came,
+            usually=usually,
+            where=where or self.answer.where,
+        )
+
+    def note(self, step, rank):
+        """What the drive wrote down in one step on one rank."""
+        return self.results[rank]["steps"][step]
+
+    def examine(self):
+        """Raise what is wrong.  Returns remarks on what is right, but could be better."""
+        self.examine_start()
+        for step in range(len(self.right)):
+            self.examine_messages(step)
+            for rank in range(self.n):
+                self.examine_cleared(step, rank)
+                self.examine_frozen(step, rank)
+                self.examine_weights(step, rank)
+        self.examine_inner()
+        examine_state(self)
+        self.examine_more()
+        return examine_traffic(self) if self.case.measured and self.n > 1 else []
+
+    def examine_more(self):
+        """For what one of the optimizers promises beyond the other."""
+
+    def examine_start(self):
+        """Before the first step nothing has changed, and the options are there to be set."""
+        before = self.right[0].model.state_dict()
+        for rank, result in enumerate(self.results):
+            came = {name: tensor.value for name, tensor in result["start"]["weights"].items()}
+            for name, tensor in came.items():
+                if not same(tensor, before[name]):
+                    raise self.wrong(
+                        "start_changed",
+                        "the constructor changes no weight: all ranks have equal ones already",
+                        f"on rank {rank}, {name} {largest_difference(tensor, before[name])}",
+                        "weights were copied to another place in the wrong order, scaled, or"
+                        " received from somewhere.",
+                    )
+            self.examine_groups(rank, result["start"]["groups"])
+
+    def examine_groups(self, rank, groups):
+        rate = self.case.options["lr"]
+        if groups.get("rates") == [rate]:
+            return
+        came = groups.get("problem") or f"the values of lr in it are {listed(groups['rates'])}"
+        raise self.wrong(
+            "param_groups_missing",
+            f"param_groups is a list with one dict, in which lr is {rate}, on every rank",
+            f"on rank {rank}: {came}",
+            "return inner.param_groups. A rank without an inner optimizer needs a list like that"
+            " too: a schedule sets lr there on all ranks.",
+        )
+
+    def examine_messages(self, step):
+        """Every handle was waited for, and nobody wrote into what was on its way."""
+
+        def wrong(mistake, came, usually, *, where):
+            expected = "what travels is left alone until its handle was waited for"
+            return self.wrong(mistake, expected, came, usually, step=step, where=where)
+
+        for rank in range(self.n):
+            examine_handles(calls_of(self, step, rank), wrong)
+
+    def examine_cleared(self, step, rank):
+        left = self.note(step, rank)["left"]
+        if left:
+            raise self.wrong(
+                "not_cleared",
+                "after zero_grad() the gradients of all parameters are None or zeros",
+                f"on rank {rank}, {listed(left, most=4)} still had gradients",
+                "it cleared nothing, or only what the inner optimizer holds: that is a part of the"
+                " parameters, or copies.",
+                step=step,
+            )
+
+    def examine_frozen(self, step, rank):
+        note, frozen = self.note(step, rank), self.right[0].model.state_dict()
+        for name, tensor in note["weights"].items():
+            if name not in self.trained and not same(tensor.value, frozen[name]):
+                raise self.wrong(
+                    "frozen_moved",
+                    "a frozen parameter (requires_grad=False) stays as it is",
+                    f"on rank {rank}, {name} {largest_difference(tensor.value, frozen[name])}",
+                    "it was given to the inner optimizer with a gradient of zeros: weight decay"
+                    " moves it then. Leave frozen parameters out.",
+                    step=step,
+                )
+
+    def examine_weights(self, step, rank):
+        came, right = self.weights(step, rank), flat(self.right[step].weights, self.trained)
+        if same(came, right):
+            return
+        off = ~torch.isclose(came, right, rtol=1e-9, atol=1e-9 * float(right.abs().max()))
+        before = flat(self.right[step].model.state_dict(), self.trained)
+        if torch.equal(came[off], before[off]):
+            raise self.stale(step, rank, off, before)
+        for mistake, forms in mistaken(self.case, self.right, step):
+            others = torch.stack([flat(weights, self.trained)[off] for weights in forms])
+            nearest = others[(others - came[off]).abs().argmin(dim=0), torch.arange(int(off.sum()))]
+            if same(came[off], nearest):
+                raise self.known(step, rank, off, mistake)
+        name, place = self.first(off)
+        raise self.wrong(
+            "other_weights",
+            EQUAL,
+            f"on rank {rank}, {self.named(off)} differ: {name} at {place} is"
+            f" {came[off][0]:.6g} and not {right[off][0]:.6g}",
+            "slices of gradients and of weights do not lie at the same place, or ranks received"
+            " into the wrong parameter.",
+            step=step,
+        )
+
+    def known(self, step, rank, off, mistake):
+        """A mistake that has a name."""
+        mistake, _, what = mistake.partition(" ")
+        came, usually = KNOWN[mistake]
+        words = {"n": self.n, "what": what}
+        return self.wrong(
+            mistake,
+            EQUAL,
+            f"on rank {rank}, {self.named(off)} are {came.format(**words)}",
+            usually.format(**words),
+            step=step,
+        )
+
+    def stale(self, step, rank, off, before):
+        """Some weights have not moved: on this rank only, or on all?"""
+        everywhere = [torch.equal(self.weights(step, r)[off], before[off]) for r in range(self.n)]
+        if all(everywhere):
+            return self.wrong(
+                "not_stepped",
+                EQUAL,
+                f"on all ranks {self.named(off)} are as they were before the step",
+                "nobody owns them, or their owner's step did not reach the model. Division with //"
+                " rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds copies moves"
+                " the copies.",
+                step=step,
+            )
+        return self.wrong(
+            "weights_not_shared",
+            EQUAL,
+            f"on rank {rank}, {self.named(off)} are as they were before the step, on rank"
+            f" {everywhere.index(False)} they are new",
+            "the owner stepped, and did not bring the new weights to the other ranks: broadcast or"
+            " all_gather after the inner step, written into the parameters.",
+            step=step,
+        )
+
+    def examine_inner(self):
+        """The steps were made by optimizers of the class that was given."""
+        for step in range(len(self.right)):
+            if not any(self.note(step, rank)["inner_steps"] for rank in range(self.n)):
+                raise self.wrong(
+                    "inner_not_used",
+                    f"an optimizer of the class {self.case.kind} makes the step",
+                    "the weights are right, but no optimizer of that class stepped on any rank",
+                    "the step was computed by hand. Make optimizer_class(mine, **kwargs) and call"
+                    " its step().",
+                    step=step,
+                )
+
+    def weights(self, step, rank):
+        """All trained weights of a rank after a step, side by side."""
+        came = {name: t.value for name, t in self.note(step, rank)["weights"].items()}
+        return flat(came, self.trained)
+
+    def wrong_weights(self, training):
+        """How many steps of a training differ from what came on rank 0."""
+        steps = self.results[0]["steps"]
+        return sum(
+            any(
+                not same(came["weights"][name].value, right) for name, right in step.weights.items()
+            )
+            for came, step in zip(steps, training, strict=True)
+        )
+
+    def named(self, off):
+        """Which parameters elements belong to, in words."""
+        parts = off.split(list(self.trained.values()))
+        names = {n: part for n, part in zip(self.trained, parts, strict=True) if part.any()}
+        if len(names) == len(self.trained) and off.all():
+            return "all trained weights"
+        if len(names) == 1 and not all(part.all() for part in names.values()):
+            return f"{int(off.sum())} elements of {listed(names)}"
+        return f"{int(off.sum())} of {len(off)} elements ({listed(names, most=4)})"
+
+    def first(self, off):
+        """The parameter and the place of the first element."""
+        place = int(off.nonzero()[0])
+        for name, size in self.trained.items():
+            if place < size:
+                return name, place
+            place -= size
+        raise AssertionError("no element is off")
+
+
+def sizes_of(case):
+    """The elements of every trained parameter, by name."""
+    return {n: p.numel() for n, p in case.model_of().named_parameters() if p.requires_grad}
+
+
+def flat(weights, trained):
+    """The trained ones side by side."""
+    return torch.cat([weights[name].flatten() for name in trained])

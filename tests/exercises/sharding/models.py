@@ -1,0 +1,141 @@
+"""Models whose optimizer is shared out, and the rows of the ranks.  They travel into the ranks.
+
+``Specimen`` (multigpu.checking.specimens) has tied, frozen and zero-dimensional parameters.
+"""
+
+import itertools
+
+import torch
+from torch import nn
+
+from multigpu.checking.specimens import Specimen
+
+WIDTHS = (6, 7) * 7 + (6,)
+
+
+class Deep(nn.Module):
+    """Fourteen layers of 42 numbers, without bias: a share of them is much more than one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(fan_in, fan_out, bias=False, dtype=torch.float64)
+            for fan_in, fan_out in itertools.pairwise(WIDTHS)
+        )
+
+    def forward(self, rows):
+        """(rows, 6) to (rows, 6)."""
+        for layer in self.layers:
+            rows = rows + 0.5 if rows.shape[1] == 7 else rows
+            rows = torch.tanh(2 * layer(rows))
+        return rows
+
+
+class Biased(nn.Module):
+    """Large weights and small biases in turn: every second parameter has nearly everything."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Linear(8, 8, dtype=torch.float64) for _ in range(6)),
+        )
+
+    def forward(self, rows):
+        """(rows, 8) to (rows, 8)."""
+        for layer in self.layers:
+            rows = torch.tanh(layer(rows))
+        return rows
+
+
+class Fork(nn.Module):
+    """A step uses one of two layers: that for the width of its rows.  ``idle`` is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleDict(
+            {
+                "narrow": nn.Linear(3, 4, dtype=torch.float64),
+                "wide": nn.Linear(6, 4, dtype=torch.float64),
+            }
+        )
+        self.idle = nn.Linear(2, 2, dtype=torch.float64)
+        self.head = nn.Linear(4, 2, dtype=torch.float64)
+
+    def forward(self, rows):
+        """(rows, 3 or 6) to (rows, 2)."""
+        layer = self.layers["narrow" if rows.shape[1] == 3 else "wide"]
+        return self.head(torch.tanh(layer(rows)))
+
+
+class Scales(nn.Module):
+    """One parameter with two elements: fewer parameters, and fewer elements, than ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(2, dtype=torch.float64))
+
+    def forward(self, rows):
+        """(rows, 2) to (rows, 2)."""
+        return rows * self.scale
+
+
+def seeded(make):
+    torch.manual_seed(7)
+    return make()
+
+
+def specimen():
+    return Specimen(seed=7)
+
+
+def deep():
+    return seeded(Deep)
+
+
+def biased():
+    return seeded(Biased)
+
+
+def fork():
+    return seeded(Fork)
+
+
+def scales():
+    return seeded(Scales)
+
+
+def rows(*shape, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def batch(columns, outputs, *, seed, count=4):
+    """Inputs and targets: (count, columns) and (count, outputs)."""
+    return rows(count, columns, seed=seed), rows(count, outputs, seed=seed + 1000)
+
+
+def steps_of(world, steps, columns, outputs, *, passes=1):
+    """Rows for ``steps`` steps, other ones for every rank: ``result[step][pass][rank]``."""
+    return [
+        [
+            [batch(columns, outputs, seed=100 * s + 10 * p + rank) for rank in range(world)]
+            for p in range(passes)
+        ]
+        for s in range(steps)
+    ]
+
+
+def forked(world, steps):
+    """Rows for Fork: rank by rank in turn narrow and wide, and the other way in the next step.
+
+    In the last step all are narrow: no rank uses the wide layer.
+    """
+    return [
+        [
+            [
+                batch(3 + 3 * ((rank + s) % 2 if s < steps - 1 else 0), 2, seed=100 * s + rank)
+                for rank in range(world)
+            ]
+        ]
+        for s in range(steps)
+    ]

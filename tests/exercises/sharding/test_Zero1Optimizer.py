@@ -1,0 +1,37 @@
+"""Checks of ``sharding.Zero1Optimizer``: plain training with a share of the state."""
+
+import pytest
+
+from multigpu.checking import exercise
+
+from .cases import every_optimizer, few_elements, some_unused, training
+from .explain_training import Report
+from .training import check, check_unused
+
+
+class Zero1(Report):
+    function = "Zero1Optimizer"
+    most_traffic = 3
+
+
+@exercise("sharding.Zero1Optimizer")
+@pytest.mark.parametrize("world", [3, 4, 2, 1])
+def test_training(learner, world):
+    """Tied, frozen and zero-dimensional parameters; then five steps, what is held and sent."""
+    check(learner, Zero1, world, training(world))
+
+
+@exercise("sharding.Zero1Optimizer")
+def test_every_optimizer(learner):
+    """Also with every second parameter large, on two ranks."""
+    check(learner, Zero1, 2, every_optimizer(2))
+
+
+@exercise("sharding.Zero1Optimizer")
+def test_parameters_that_some_ranks_do_not_use(learner):
+    check_unused(learner, Zero1, 3, some_unused(3))
+
+
+@exercise("sharding.Zero1Optimizer")
+def test_fewer_elements_than_ranks(learner):
+    check(learner, Zero1, 4, few_elements(4))

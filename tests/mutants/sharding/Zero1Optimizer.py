@@ -1,0 +1,713 @@
+"""Answers to ``Zero1Optimizer``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
+
+import torch
+import torch.distributed as dist
+from harness import right, wrong
+from torch import nn
+
+
+def owners_of(params):
+    """The rank of each parameter: the largest first, each to who has the least so far."""
+    load, owner = [0] * dist.get_world_size(), {}
+    for p in sorted(params, key=lambda p: -p.numel()):
+        owner[p] = load.index(min(load))
+        load[owner[p]] += p.numel()
+    return owner
+
+
+class Owners:
+    """What most of these answers have in common: a rank owns whole parameters."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.owner = owners_of(self.params)
+        self.mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
+        self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.reduce(p.grad, dst=self.owner[p])
+            p.grad /= dist.get_world_size()
+
+    def share(self):
+        for p in self.params:
+            dist.broadcast(p.data, src=self.owner[p])
+
+    def step(self):
+        self.reduce()
+        if self.inner:
+            self.inner.step()
+        self.share()
+
+
+class Flat:
+    """What others have in common: all parameters in one flat tensor, a slice per rank."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        total = sum(p.numel() for p in self.params)
+        self.length = (total + self.n - 1) // self.n
+        self.flat = self.params[0].new_zeros(self.length * self.n)
+        at = 0
+        for p in self.params:
+            self.flat[at : at + p.numel()] = p.data.flatten()
+            p.data = self.flat[at : at + p.numel()].view_as(p)
+            at += p.numel()
+        self.mine = nn.Parameter(self.flat[self.rank * self.length : (self.rank + 1) * self.length])
+        self.inner = optimizer_class([self.mine], **kwargs)
+
+    @property
+    def param_groups(self):
+        return self.inner.param_groups
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+    def gradients(self):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        whole = torch.cat([g.flatten() for g in grads])
+        return torch.cat([whole, whole.new_zeros(self.length * self.n - len(whole))])
+
+    def step(self):
+        self.mine.grad = torch.empty_like(self.mine)
+        dist.reduce_scatter_tensor(self.mine.grad, self.gradients() / self.n)
+        self.inner.step()
+        dist.all_gather_into_tensor(self.flat, self.mine.data.clone())
+
+
+class Unsharded:
+    """An optimizer for everything on every rank."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.inner = optimizer_class(self.params, **kwargs)
+        self.param_groups = self.inner.param_groups
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def average(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+    def step(self):
+        self.average()
+        self.inner.step()
+
+
+@wrong("Zero1Optimizer.state_not_sharded")
+class data_parallel(Unsharded):
+    pass
+
+
+@wrong("Zero1Optimizer.state_not_sharded")
+class steps_all_and_sends_all_the_same(Unsharded):
+    def step(self):
+        self.average()
+        self.inner.step()
+        for i, p in enumerate(self.params):
+            dist.broadcast(p.data, src=i % dist.get_world_size())
+
+
+@wrong("Zero1Optimizer.state_not_sharded")
+class inner_holds_all_and_gets_few_gradients(Unsharded):
+    """Right but for Adagrad, which makes its state before there is a gradient."""
+
+    def step(self):
+        self.average()
+        owner = owners_of(self.params)
+        for p in self.params:
+            if owner[p] != dist.get_rank():
+                p.grad = None
+        self.inner.step()
+        for p in self.params:
+            dist.broadcast(p.data, src=owner[p])
+
+
+@wrong("Zero1Optimizer.state_for_a_while")
+class makes_all_state_and_deletes_it(Unsharded):
+    def step(self):
+        self.average()
+        owner = owners_of(self.params)
+        self.inner.step()
+        for p in self.params:
+            dist.broadcast(p.data, src=owner[p])
+            if owner[p] != dist.get_rank():
+                del self.inner.state[p]
+
+
+@wrong("Zero1Optimizer.state_for_a_while")
+class adagrad_begins_with_everything(Unsharded):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        self.owner = owners_of(self.params)
+        for p in self.params:
+            if self.owner[p] != dist.get_rank():
+                self.inner.state.pop(p, None)
+
+    def step(self):
+        self.average()
+        for p in self.params:
+            if self.owner[p] != dist.get_rank():
+                p.grad = None
+        self.inner.step()
+        for p in self.params:
+            dist.broadcast(p.data, src=self.owner[p])
+
+
+@wrong("Zero1Optimizer.state_on_one_rank")
+class rank_0_owns_everything(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.owner = {p: 0 for p in self.params}
+        self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+
+@wrong("Zero1Optimizer.state_unbalanced")
+class every_nth_parameter(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        n, rank = dist.get_world_size(), dist.get_rank()
+        self.owner = {p: i % n for i, p in enumerate(self.params)}
+        mine = self.params[rank::n]
+        self.inner = optimizer_class(mine, **kwargs) if mine else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+
+@wrong("Zero1Optimizer.state_is_a_view")
+class state_in_one_flat_tensor(Flat):
+    def step(self):
+        super().step()
+        for own in self.inner.state.values():
+            for name, value in own.items():
+                if torch.is_tensor(value) and value.numel() > 1:
+                    whole = torch.zeros_like(self.flat)
+                    whole[: value.numel()] = value.flatten()
+                    own[name] = whole[: value.numel()].view_as(value)
+
+
+@wrong("Zero1Optimizer.weights_not_shared")
+class keeps_its_weights(Owners):
+    def share(self):
+        pass
+
+
+@wrong("Zero1Optimizer.weights_not_shared")
+class receives_into_copies(Owners):
+    def share(self):
+        for p in self.params:
+            dist.broadcast(p.data.clone(), src=self.owner[p])
+
+
+@wrong("Zero1Optimizer.weights_not_shared")
+class sends_before_the_step(Owners):
+    def step(self):
+        self.reduce()
+        self.share()
+        if self.inner:
+            self.inner.step()
+
+
+@wrong("Zero1Optimizer.not_waited")
+class does_not_wait(Owners):
+    def share(self):
+        for p in self.params:
+            dist.broadcast(p.data, src=self.owner[p], async_op=True)
+
+
+@wrong("Zero1Optimizer.summed")
+class sums(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.reduce(p.grad, dst=self.owner[p])
+
+
+@wrong("Zero1Optimizer.divided_twice")
+class divides_twice(Owners):
+    def reduce(self):
+        super().reduce()
+        for p in self.params:
+            p.grad /= dist.get_world_size()
+
+
+@wrong("Zero1Optimizer.of_one_rank")
+class steps_with_its_own(Owners):
+    def reduce(self):
+        pass
+
+
+@wrong("Zero1Optimizer.only_divided")
+class reduces_a_copy(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad /= dist.get_world_size()
+            dist.reduce(p.grad.clone(), dst=self.owner[p])
+
+
+@wrong("Zero1Optimizer.stepped_twice")
+class steps_twice(Owners):
+    def step(self):
+        self.reduce()
+        for p in self.mine[:1]:
+            self.inner.step()
+        if self.inner:
+            self.inner.step()
+        self.share()
+
+
+@wrong("Zero1Optimizer.old_rate")
+class hands_out_a_copy_of_its_options(Flat):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        self.options = [dict(kwargs)]
+
+    @property
+    def param_groups(self):
+        return self.options
+
+
+@wrong("Zero1Optimizer.param_groups_missing")
+class has_no_groups(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        del self.param_groups
+
+
+@wrong("Zero1Optimizer.param_groups_missing")
+class has_groups_where_it_has_parameters(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        if self.inner is None:
+            self.param_groups = []
+
+
+@wrong("Zero1Optimizer.option_dropped")
+class passes_on_the_learning_rate(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, lr=kwargs["lr"])
+
+
+@wrong("Zero1Optimizer.option_dropped")
+class passes_on_what_it_knows(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        known = ("lr", "momentum", "betas", "eps")
+        super().__init__(params, optimizer_class, **{k: kwargs[k] for k in known if k in kwargs})
+
+
+@wrong("Zero1Optimizer.state_lost")
+class a_new_optimizer_for_each_step(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        self.kind = optimizer_class
+
+    def step(self):
+        self.reduce()
+        if self.mine:
+            options = {k: v for k, v in self.param_groups[0].items() if k != "params"}
+            self.inner = self.kind(self.mine, **options)
+            self.inner.step()
+        self.share()
+
+
+@wrong("Zero1Optimizer.not_cleared")
+class clears_nothing(Owners):
+    def zero_grad(self):
+        pass
+
+
+@wrong("Zero1Optimizer.not_cleared")
+class clears_what_the_inner_optimizer_has(Flat):
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+
+@wrong("Zero1Optimizer.older_gradients")
+class adds_to_a_flat_tensor(Flat):
+    def gradients(self):
+        self.sum = getattr(self, "sum", 0) + super().gradients()
+        return self.sum
+
+
+@wrong("Zero1Optimizer.not_stepped")
+class rounds_down(Flat):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.total = sum(p.numel() for p in self.params)
+        self.length = max(1, self.total // self.n)
+        self.flat = self.params[0].new_zeros(max(self.total, self.length * self.n))
+        at = 0
+        for p in self.params:
+            self.flat[at : at + p.numel()] = p.data.flatten()
+            p.data = self.flat[at : at + p.numel()].view_as(p)
+            at += p.numel()
+        self.mine = nn.Parameter(self.flat[self.rank * self.length : (self.rank + 1) * self.length])
+        self.inner = optimizer_class([self.mine], **kwargs)
+
+    def step(self):
+        end = self.length * self.n
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        whole = torch.cat([g.flatten() for g in grads] + [self.flat.new_zeros(self.n)])[:end]
+        self.mine.grad = torch.empty_like(self.mine)
+        dist.reduce_scatter(self.mine.grad, list((whole / self.n).split(self.length)))
+        self.inner.step()
+        dist.all_gather(list(self.flat[:end].split(self.length)), self.mine.data)
+
+
+@wrong("Zero1Optimizer.not_stepped")
+class steps_copies(Flat):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        for p in self.params:
+            p.data = p.data.clone()
+
+
+@wrong("Zero1Optimizer.start_changed")
+class begins_with_zeros(Flat):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        self.flat.zero_()
+
+
+@wrong("Zero1Optimizer.frozen_moved")
+class frozen_ones_too(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        params = list(params)
+        super().__init__(params, optimizer_class, **kwargs)
+        self.params = params
+        self.owner = owners_of(params)
+        self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
+        self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+
+@wrong("Zero1Optimizer.other_weights")
+class gathers_in_another_order(Flat):
+    def step(self):
+        self.mine.grad = torch.empty_like(self.mine)
+        dist.reduce_scatter_tensor(self.mine.grad, self.gradients() / self.n)
+        self.inner.step()
+        slices = list(self.flat.split(self.length))
+        new = [torch.empty_like(s) for s in slices]
+        dist.all_gather(new, self.mine.data)
+        for s, other in zip(slices, reversed(new)):
+            s.copy_(other)
+
+
+@wrong("Zero1Optimizer.too_much_traffic")
+class gathers_the_gradients_of_all(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            all_of_it = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+            dist.all_gather(all_of_it, p.grad)
+            p.grad = sum(all_of_it) / dist.get_world_size()
+
+
+@wrong("Zero1Optimizer.too_much_traffic")
+class adds_up_weights_and_zeros(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+    def share(self):
+        for p in self.params:
+            if self.owner[p] != dist.get_rank():
+                p.data.zero_()
+            dist.all_reduce(p.data)
+
+
+@wrong("Zero1Optimizer.inner_not_used")
+class sgd_by_hand(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.owner = owners_of(self.params)
+        self.param_groups, self.momentum = [dict(kwargs)], {}
+
+    def step(self):
+        self.reduce()
+        options = self.param_groups[0]
+        for p in self.params:
+            if self.owner[p] == dist.get_rank():
+                grad = p.grad + options.get("weight_decay", 0) * p.data
+                self.momentum[p] = options.get("momentum", 0) * self.momentum.get(p, 0) + grad
+                p.data -= options["lr"] * self.momentum[p]
+        self.share()
+
+
+@wrong("Zero1Optimizer.unused_out_of_step")
+class skips_missing_gradients(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is not None:
+                dist.reduce(p.grad, dst=self.owner[p])
+                p.grad /= dist.get_world_size()
+
+
+@wrong("exception", status="crash")
+class an_optimizer_for_nothing(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.owner = owners_of(self.params)
+        self.inner = optimizer_class([p for p in self.params if self.owner[p] == dist.get_rank()], **kwargs)
+        self.param_groups = self.inner.param_groups
+
+
+@wrong("deadlock", status="hang")
+class who_owns_nothing_stays_away(Owners):
+    def step(self):
+        if self.inner:
+            super().step()
+
+
+@wrong("refused_name")
+class asks_pytorch:
+    def __init__(self, params, optimizer_class, **kwargs):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        self.inner = ZeroRedundancyOptimizer(params, optimizer_class, **kwargs)
+
+
+@right
+class whole_parameters(Owners):
+    pass
+
+
+@right
+class all_reduce_and_broadcast(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad.div_(dist.get_world_size())
+
+
+@right
+class one_flat_tensor(Flat):
+    pass
+
+
+@right
+class handles(Owners):
+    def step(self):
+        started = []
+        for p in self.params:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad / dist.get_world_size()
+            started.append(dist.reduce(p.grad, self.owner[p], async_op=True))
+        for handle in started:
+            handle.wait()
+        if self.inner:
+            self.inner.step()
+        for handle in [dist.broadcast(p.data, self.owner[p], async_op=True) for p in self.params]:
+            handle.wait()
+
+
+@right
+class every_nth_by_size(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        n, rank = dist.get_world_size(), dist.get_rank()
+        by_size = sorted(self.params, key=lambda p: p.numel())
+        self.owner = {p: i % n for i, p in enumerate(by_size)}
+        mine = by_size[rank::n]
+        self.inner = optimizer_class(mine, **kwargs) if mine else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+
+@right
+class made_at_the_first_step(Owners):
+    """Options of its own on every rank, copied into the inner optimizer before each step."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.owner = owners_of(self.params)
+        self.kind, self.inner = optimizer_class, None
+        self.param_groups = [{"params": self.params, **kwargs}]
+
+    def step(self):
+        self.reduce()
+        mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
+        options = {k: v for k, v in self.param_groups[0].items() if k != "params"}
+        if mine and self.inner is None:
+            self.inner = self.kind(mine, **options)
+        if self.inner:
+            self.inner.param_groups[0].update(options)
+            self.inner.step()
+        self.share()
+
+
+@right
+class an_optimizer_itself(torch.optim.Optimizer):
+    """As ZeroRedundancyOptimizer: the wrapper is an optimizer with all parameters in its groups."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        params = [p for p in params if p.requires_grad]
+        super().__init__(params, kwargs)
+        self.owner = owners_of(params)
+        mine = [p for p in params if self.owner[p] == dist.get_rank()]
+        self.inner = optimizer_class(mine, **kwargs) if mine else None
+        if self.inner:
+            self.state = self.inner.state
+
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad, op=dist.ReduceOp.SUM)
+            p.grad /= dist.get_world_size()
+        if self.inner:
+            for name, value in self.param_groups[0].items():
+                if name != "params":
+                    self.inner.param_groups[0][name] = value
+            self.inner.step()
+        for p in self.param_groups[0]["params"]:
+            dist.broadcast(p.data, self.owner[p])
+
+
+@right
+class an_optimizer_for_each_parameter(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.owner = owners_of(self.params)
+        mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
+        self.inners = {p: optimizer_class([p], **kwargs) for p in mine}
+        self.param_groups = [dict(kwargs)]
+
+    def step(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.reduce(p.grad, self.owner[p])
+            if p in self.inners:
+                p.grad /= dist.get_world_size()
+                for group in self.inners[p].param_groups:
+                    group["lr"] = self.param_groups[0]["lr"]
+                self.inners[p].step()
+            dist.broadcast(p.data, self.owner[p])
+
+
+@right
+class skips_what_nobody_used(Owners):
+    """Exactly as the plain optimizer: no gradient on any rank, no step."""
+
+    def reduce(self):
+        used = torch.tensor([p.grad is not None for p in self.params]).int()
+        dist.all_reduce(used)
+        for p, count in zip(self.params, used.tolist()):
+            if count:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+                dist.reduce(p.grad, self.owner[p])
+                p.grad /= dist.get_world_size()
+
+
+@right
+class a_slice_of_every_parameter:
+    """Each parameter is filled up to n equal parts, and every rank owns one part of each."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.params = [p for p in params if p.requires_grad]
+        self.parts = [nn.Parameter(self.cut(p.data)[self.rank].clone()) for p in self.params]
+        self.inner = optimizer_class(self.parts, **kwargs)
+        self.param_groups = self.inner.param_groups
+
+    def cut(self, tensor):
+        flat = tensor.flatten()
+        flat = torch.cat([flat, flat.new_zeros(-len(flat) % self.n)])
+        return list(flat.chunk(self.n))
+
+    def zero_grad(self):
+        for p in [*self.params, *self.parts]:
+            p.grad = None
+
+    def step(self):
+        for p, part in zip(self.params, self.parts):
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            part.grad = torch.empty_like(part)
+            dist.reduce_scatter(part.grad, self.cut(grad / self.n))
+        self.inner.step()
+        for p, part in zip(self.params, self.parts):
+            new = [torch.empty_like(part) for _ in range(self.n)]
+            dist.all_gather(new, part.data)
+            p.data.copy_(torch.cat(new)[: p.numel()].view_as(p))
+
+
+@right
+class point_to_point(Owners):
+    def reduce(self):
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            if rank != self.owner[p]:
+                dist.send(p.grad, dst=self.owner[p])
+                continue
+            for other in range(n):
+                if other != rank:
+                    arrived = torch.empty_like(p)
+                    dist.recv(arrived, src=other)
+                    p.grad += arrived
+            p.grad /= n
+
+
+@right
+class contiguous_blocks(Flat):
+    """Whole parameters in their order, a block for each rank, in parts of one flat tensor."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        total, seen = sum(p.numel() for p in self.params), 0
+        self.blocks = [[] for _ in range(self.n)]
+        for p in self.params:
+            self.blocks[min(seen * self.n // total, self.n - 1)].append(p)
+            seen += p.numel()
+        mine = self.blocks[self.rank]
+        self.inner = optimizer_class(mine, **kwargs) if mine else None
+        self.own = [dict(kwargs)]
+
+    @property
+    def param_groups(self):
+        return self.inner.param_groups if self.inner else self.own
+
+    def step(self):
+        for owner, block in enumerate(self.blocks):
+            if block:
+                grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in block]
+                flat = torch.cat([g.flatten() for g in grads])
+                dist.reduce(flat, dst=owner)
+                if owner == self.rank:
+                    for p, g in zip(block, flat.split([p.numel() for p in block])):
+                        p.grad = (g / self.n).view_as(p)
+        if self.inner:
+            self.inner.step()
+        for owner, block in enumerate(self.blocks):
+            if block:
+                flat = torch.cat([p.data.flatten() for p in block])
+                dist.broadcast(flat, src=owner)
+                for p, new in zip(block, flat.split([p.numel() for p in block])):
+                    p.data = new.view_as(p).clone()
