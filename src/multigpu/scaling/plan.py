@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-MODES = ("single", "dp", "ddp", "pipeline")
+MODES = ("single", "dp", "ddp", "zero2", "zero3", "pipeline")
 USUAL = ("single", "dp", "ddp")  # compared where nobody says what
 ONE_PROCESS = ("single", "dp")  # every other mode has a rank for each GPU
 MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process

@@ -42,8 +42,8 @@ class TrainConfig:
     """
 
     mode: str = "auto"
-    """single, dp, ddp or pipeline; auto: ddp under torchrun, dp where one process sees several
-    GPUs, else single"""
+    """single, dp, ddp, zero2, zero3 or pipeline; auto: ddp under torchrun, dp where one process
+    sees several GPUs, else single"""
     gpus: int | None = None
     """how many GPUs dp uses; default: all"""
     batch_size: int = 128
@@ -73,7 +73,8 @@ class TrainConfig:
     clip_norm: float | None = None
     """scale the gradients down when their norm over all parameters is larger than this"""
     precision: str = "float32"
-    """float32, or bfloat16: autocast, where the device can"""
+    """float32, or bfloat16, where the device can: by autocast; in zero2 and zero3 the weights
+    travel and compute in it"""
     seed: int = 0
     """of the order of rows, and of dropout (there each rank adds its number)"""
     find_unused_parameters: bool = False

@@ -28,7 +28,7 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
         several = (config.gpus or torch.cuda.device_count()) > 1
         mode = "ddp" if launch.is_distributed else "dp" if several else "single"
     refuse_pipeline_settings(config, mode)
-    if config.gpus is not None and mode in ("ddp", "pipeline"):
+    if config.gpus is not None and mode in ("ddp", "zero2", "zero3", "pipeline"):
         raise ValueError(
             f"gpus={config.gpus} with mode={mode!r}: there every rank has one GPU. "
             f"Leave gpus out and start `torchrun --nproc_per_node {config.gpus} ...`."
