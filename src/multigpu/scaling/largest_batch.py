@@ -1,0 +1,193 @@
+"""How large a batch fits into a limited memory, and how long an epoch takes with it.
+
+    task = replace(workload_of("text"), model=SmallGPT)
+    for found in largest_batches(task, ["ddp", "zero3"], ranks=4, memory="96 MiB"):
+        print(found.mode, found.rows, found.epoch_seconds)
+
+Ranks are given a limit and really train: what fits was tried, and so was one row more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import cast
+
+import torch
+from torch import nn
+
+from multigpu.gpus.memory import parse_bytes
+from multigpu.ranks import RankError, Results, run_ranks
+from multigpu.scaling.stopwatch import Stopwatch
+from multigpu.scaling.workload import Workload, first_rows
+from multigpu.training.config import TrainConfig
+from multigpu.training.trainer import Trainer
+
+STEPS = 2  # the optimizer's state is there after the first; the second is as any other
+NO_LIMIT = 2**50  # bytes: the meter shall count, not refuse
+NEARLY = 0.05  # of the limit: a guess leaves it free
+OUT_OF_MEMORY = "OutOfMemoryError"
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest batch of one mode, and what it costs."""
+
+    mode: str
+    ranks: int
+    memory: int  # bytes: the limit of each rank
+    rows: int  # of each rank; 0 if not even one fits
+    peak: int  # bytes: the most that a rank held with them
+    common_peak: int  # bytes: the same with as many rows as fit in every mode
+    rounds: tuple[float, ...] = ()  # seconds of a step, one for each run
+    epoch_rows: int = 0
+
+    @property
+    def step_seconds(self) -> float:
+        """The median of the runs."""
+        return median(self.rounds)
+
+    @property
+    def batch_size(self) -> int:
+        """The global batch."""
+        return self.rows * self.ranks
+
+    @property
+    def epoch_seconds(self) -> float:
+        """All rows once, at the pace of a step."""
+        return self.step_seconds * self.epoch_rows / self.batch_size
+
+
+def largest_batches(
+    workload: Workload,
+    modes: Sequence[str],
+    *,
+    ranks: int,
+    memory: int | str,
+    steps: int = 4,
+    repeats: int = 3,
+) -> list[Largest]:
+    """Find the most rows per rank that each mode trains in `memory`, and time `steps` steps of it.
+
+    The workload's model must be a function that makes it: each rank makes its own, so that nothing
+    is there twice. Two small batches are metered first; a straight line through their peaks gives
+    the guess, and trying goes on from there. The modes are timed in turn, `repeats` times, without
+    meter or limit.
+
+    Raises ValueError for a model that is made already, and where not even one row fits.
+    """
+    if isinstance(workload.model, nn.Module):
+        raise ValueError("the workload's model is made: give the function that makes it")
+    limit = parse_bytes(memory)
+    trials = {mode: Trials(workload, mode, ranks) for mode in modes}
+    rows = {
+        mode: largest(partial(trial.fits, limit=limit), guess=trial.guess(limit))
+        for mode, trial in trials.items()
+    }
+    for mode, count in rows.items():
+        if not count:
+            raise ValueError(f"memory={memory!r}: {mode} does not train one row in it; give more")
+    runs = [
+        {mode: trial.seconds(rows[mode], steps=steps) for mode, trial in trials.items()}
+        for _ in range(repeats)
+    ]
+    return [
+        Largest(
+            mode,
+            ranks,
+            limit,
+            rows[mode],
+            peak=trial.peak(rows[mode]),
+            common_peak=trial.peak(min(rows.values())),
+            rounds=tuple(run[mode] for run in runs),
+            epoch_rows=len(workload.train),
+        )
+        for mode, trial in trials.items()
+    ]
+
+
+def largest(fits: Callable[[int], bool], *, guess: int) -> int:
+    """The largest number that fits, 0 if none does: what fits is tried, and so is one more."""
+    rows = max(guess, 1)
+    if fits(rows):
+        while fits(rows + 1):
+            rows += 1
+        return rows
+    while rows > 1:
+        rows -= 1
+        if fits(rows):
+            return rows
+    return 0
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Short trainings of one mode, that differ in their batch."""
+
+    workload: Workload
+    mode: str
+    ranks: int
+
+    def run(
+        self, rows: int, *, steps: int = STEPS, warmup: int = 0, memory: int | None = None
+    ) -> Results:
+        """Train with `rows` rows on each rank: the seconds of a step, and the ranks' peaks."""
+        batch_size = rows * self.ranks
+        # The ranks get no more rows than they need: on the CPU these count as the GPU's memory.
+        few = first_rows(self.workload.train, batch_size * (steps + warmup))
+        workload = replace(self.workload, train=few, test=None)
+        config = quiet(workload.config, self.mode, batch_size)
+
+        def train() -> float:
+            torch.manual_seed(config.seed)
+            watch = Stopwatch(workload.train, steps=steps, warmup=warmup)
+            model = cast("Callable[[], nn.Module]", workload.model)()
+            Trainer(model, config, watch, loss_fn=workload.loss_fn).fit()
+            return watch.seconds
+
+        return run_ranks(train, self.ranks, memory=memory, timeout=None, trace=False, show=False)
+
+    def seconds(self, rows: int, *, steps: int) -> float:
+        """Seconds of a step, the mean of `steps` after the first one."""
+        return float(self.run(rows, steps=steps, warmup=1)[0])
+
+    def peak(self, rows: int) -> int:
+        """Bytes: the most that a rank holds."""
+        return max(self.run(rows, memory=NO_LIMIT).memory or ())
+
+    def guess(self, limit: int) -> int:
+        """How many rows may fit, from the peaks with one row and with three."""
+        one, three = self.peak(1), self.peak(3)
+        each = max((three - one) / 2, 1.0)
+        return int(1 + max(limit * (1 - NEARLY) - one, 0) // each)
+
+    def fits(self, rows: int, limit: int) -> bool:
+        """Whether `rows` rows on each rank can be trained in `limit` bytes."""
+        try:
+            self.run(rows, memory=limit)
+        except RankError as error:
+            if OUT_OF_MEMORY not in str(error):
+                raise
+            return False
+        return True
+
+
+def quiet(config: TrainConfig, mode: str, batch_size: int) -> TrainConfig:
+    """The configuration for a few steps of a mode, that leave nothing behind."""
+    return replace(
+        config,
+        mode=mode,
+        gpus=None,
+        batch_size=batch_size,
+        epochs=1,
+        max_steps=None,
+        schedule="constant",
+        warmup_steps=0,
+        lr_scaling="none",
+        monitor="loss",
+        patience=None,
+        folder=None,
+        progress=False,
+    )
