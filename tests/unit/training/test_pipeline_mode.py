@@ -4,20 +4,25 @@ All in float64 where figures are compared: then rounding hides nothing.
 """
 
 import functools
-import io
-from contextlib import redirect_stderr
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from multigpu import RankError, run_ranks
+from multigpu import run_ranks
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.launch import Launch
 from multigpu.training.models import LargeCNN, SmallGPT
 from multigpu.training.models.small_gpt import next_byte_loss
+from multigpu.training.modes import resolve_mode
 from multigpu.training.strategies.pipelining.micro_batches import Layout
+from multigpu.training.strategies.pipelining.refusing import refuse_inputs, refuse_settings
 
 ROWS, BATCH, BLOCK = 37, 12, 8  # in each epoch 12, 12, 12 rows and one row
 INTERLEAVED = {"pipeline_schedule": "interleaved", "stages_per_rank": 2}
@@ -50,7 +55,25 @@ def gpt(mode: str, *, seed: int = 4, dtype: torch.dtype = torch.float64, **setti
 def cnn(mode: str, **settings) -> Trainer:
     torch.manual_seed(4)
     config = TrainConfig(mode=mode, batch_size=6, epochs=1, optimizer="sgd", **settings)
-    return Trainer(LargeCNN().double(), config, images(14), images(5), metrics=["accuracy"])
+    return Trainer(LargeCNN().double(), config, images(14), images(5))
+
+
+class Nervous(nn.Sequential):
+    """Dropout, and statistics of BatchNorm: what a run that goes on has to bring back, too."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU()),
+            *(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 10)),
+        )
+
+
+def nervous(mode: str, rows: int = 36, **settings) -> Trainer:
+    torch.manual_seed(4)
+    pixels, digits = images(rows).tensors
+    data = TensorDataset(pixels.flatten(1).float(), digits)
+    settings = {"batch_size": 12, "epochs": 3, "progress": False} | settings
+    return Trainer(Nervous(), TrainConfig(mode=mode, **settings), data)
 
 
 def outcome(trainer: Trainer) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
@@ -83,44 +106,200 @@ def alone(**settings):
 
 CLIPPED = {"clip_norm": 0.1, "weight_decay": 0.01}
 PARTS = {"accumulation_steps": 2, "schedule": "cosine", "warmup_steps": 2}
-WORLDS = {
+RUNS = {  # by the number of ranks: how single is trained, and what the pipeline has besides
     1: [({}, {"micro_batches": 5}), (CLIPPED, INTERLEAVED | {"micro_batches": 3})],
     2: [({}, INTERLEAVED), (CLIPPED, {"micro_batches": 5}), (PARTS, GPIPE | {"micro_batches": 1})],
     3: [(CLIPPED, GPIPE | {"micro_batches": 7}), (PARTS, {"micro_batches": 3})],
-    4: [({}, {}), (CLIPPED, GPIPE), (CLIPPED, INTERLEAVED | {"balance": "layers"})],
+    4: [({}, {})],
 }
 
 
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_a_tied_gpt_trains_and_evaluates_as_on_one_device(world_size):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("pipelines")
+
+
+@functools.cache
+def ranks_of(world_size: int, folder: Path):
+    """All that is looked at with this number of ranks, in one start of them."""
+
+    def on_a_rank():
+        rank = dist.get_rank()
+        # Rank 0's first weights count, whatever the others have.
+        trainers = [gpt("pipeline", seed=4 + rank, **a, **b) for a, b in RUNS[world_size]]
+        return SimpleNamespace(
+            said=[(each.describe(), each.strategy.details()) for each in trainers],
+            trained=[outcome(each) for each in trainers],
+            held=sum(each.numel() for each in trainers[0].strategy.plain.parameters()),
+            besides={2: on_two_ranks, 3: on_three_ranks, 4: on_four_ranks}.get(world_size, str)(
+                *([folder] if world_size > 1 else [])
+            ),
+        )
+
+    return run_ranks(on_a_rank, world_size, show=False)
+
+
+def on_two_ranks(folder: Path) -> SimpleNamespace:
+    """A run in one go and in two, one that is cut elsewhere, bfloat16, what is refused."""
+
+    def run(name, steps=None):
+        trainer = nervous("pipeline", folder=folder / name, max_steps=steps)
+        return outcome(trainer), trainer.strategy.plan.places
+
+    whole = run("whole")
+    if dist.get_rank() == 0:  # the clock could choose other places for the next one
+        (folder / "parts").mkdir()
+        shutil.copy(folder / "whole" / "stages.json", folder / "parts")
+    dist.barrier()
+    run("parts", 5)
+    parts = run("parts")
+    if dist.get_rank() == 0:
+        plan = json.loads((folder / "parts" / "stages.json").read_text())
+        plan["places"][1] = 7  # before the last Linear
+        (folder / "parts" / "stages.json").write_text(json.dumps(plan))
+    dist.barrier()
+    elsewhere = nervous("pipeline", folder=folder / "parts").strategy.plan.places
+    half = gpt("pipeline", dtype=torch.float32, precision="bfloat16", epochs=1)
+    return SimpleNamespace(
+        whole=whole,
+        parts=parts,
+        elsewhere=elsewhere,
+        bfloat16=half.fit().last["loss"],
+        kinds={flow.dtype for run in half.strategy._runners.values() for flow in run.flows[-1]},
+        refused=[refusal(model) for model in (Branching(), nn.Sequential(nn.Linear(64, 10)))],
+    )
+
+
+def on_three_ranks(folder: Path):
+    gpt("pipeline", folder=folder / "moved", max_steps=3, **CLIPPED).fit()
+    return outcome(cnn("pipeline", micro_batches=4))
+
+
+def on_four_ranks(folder: Path):
+    return outcome(gpt("pipeline", folder=folder / "moved", **CLIPPED))
+
+
+class Branching(nn.Module):
+    """It decides by the numbers in a tensor, so that there is no one list of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, pixels):
+        hidden = self.one(pixels)
+        return self.other(hidden if hidden.sum() > 0 else -hidden)
+
+
+def refusal(model: nn.Module) -> str:
+    pixels, digits = images(12).tensors
+    data = TensorDataset(pixels.flatten(1).float(), digits)
+    with pytest.raises(ValueError) as said:
+        Trainer(model, TrainConfig(mode="pipeline", batch_size=12), data)
+    return str(said.value)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_tied_gpt_trains_and_evaluates_as_on_one_device(world_size, folder):
     """Micro-batches of unequal size, a last batch of one row, all schedules, several steps."""
-
-    def on_a_rank():
-        return [outcome(gpt("pipeline", **run, **how)) for run, how in WORLDS[world_size]]
-
-    ranks = run_ranks(on_a_rank, world_size, show=False)
-    for number, (run, _) in enumerate(WORLDS[world_size]):
-        assert_same([each[number] for each in ranks], alone(**run))
-    for values, _ in ranks[-1] if world_size > 1 else ():
-        assert all(value.is_meta for value in values.values())
+    ranks = ranks_of(world_size, folder)
+    for number, (run, _) in enumerate(RUNS[world_size]):
+        assert_same([rank.trained[number] for rank in ranks], alone(**run))
 
 
-def test_a_cnn_trains_and_evaluates_as_on_one_device():
-    ranks = run_ranks(lambda: outcome(cnn("pipeline", micro_batches=4)), 3, show=False)
-    assert_same(ranks, outcome(cnn("single")))
+def test_a_cnn_trains_and_evaluates_as_on_one_device(folder):
+    assert_same([rank.besides for rank in ranks_of(3, folder)], outcome(cnn("single")))
 
 
-def test_ranks_begin_with_the_weights_of_rank_0_and_keep_their_stages_alone():
-    def on_a_rank():
-        trainer = gpt("pipeline", seed=4 + Launch.here().rank)
-        held = sum(each.numel() for each in trainer.strategy.plain.parameters())
-        return outcome(trainer), held, trainer.strategy.num_parameters, trainer.describe()
+def test_a_run_goes_on_in_another_mode_and_with_another_number_of_stages(folder):
+    """Within epochs, from 3 stages to one device and on to 4 stages."""
+    ranks_of(3, folder)
+    gpt("single", folder=folder / "moved", max_steps=6, **CLIPPED).fit()
+    saved = torch.load(folder / "moved" / "latest.pt")
+    plain = gpt("single", **CLIPPED)
+    assert list(saved["model"]) == list(plain.strategy.plain.state_dict())
+    assert len(saved["optimizer"]["state"]) == len(plain.optimizer.param_groups[0]["params"])
+    ranks = ranks_of(4, folder)
+    assert_same([rank.besides for rank in ranks], alone(**CLIPPED))
+    assert_same([rank.trained[0] for rank in ranks], alone())
 
-    ranks = run_ranks(on_a_rank, 2, show=False)
-    assert_same([rank[0] for rank in ranks], alone())
+
+def test_a_run_goes_on_bit_for_bit_and_is_cut_where_it_was(folder):
+    """Dropout draws on each rank for the layers of its stage."""
+    for rank in ranks_of(2, folder):
+        ((whole, rows), places), ((parts, again), same_places) = (
+            rank.besides.whole,
+            rank.besides.parts,
+        )
+        assert places == same_places
+        assert rows == again
+        assert all(
+            value.is_meta or torch.equal(value, parts[name]) for name, value in whole.items()
+        )
+        assert rank.besides.elsewhere == [0, 7, 8]
+
+
+def test_a_rank_holds_its_stages_alone(folder):
+    ranks = ranks_of(3, folder)
     whole = sum(each.numel() for each in SmallGPT(block=BLOCK, width=16, heads=2).parameters())
-    assert {rank[2] for rank in ranks} == {whole}
-    assert sum(rank[1] for rank in ranks) == whole + 256 * 16, "the tied matrix is there twice"
-    assert max(rank[1] for rank in ranks) < 0.8 * whole
-    assert "2 stages, 1f1b; batch 12 = 4 micro-batches × 3 rows" in ranks[0][3]
-    assert "bubble" in ranks[0][3]
+    assert sum(rank.held for rank in ranks) == whole + 256 * 16, "the tied matrix is there twice"
+    assert max(rank.held for rank in ranks) < 0.7 * whole
+    assert all(value.is_meta for weights, _ in ranks[1].trained for value in weights.values())
+
+
+def test_it_says_how_the_model_is_divided(folder):
+    for rank in ranks_of(2, folder):
+        one, two, three = (line for line, _ in rank.said)
+        assert "pipeline on 2 ranks (gloo on the CPU), 4 stages, interleaved" in one
+        assert "batch 12 = 4 micro-batches × 3 rows" in one
+        assert "batch 12 = 5 micro-batches × at most 3 rows" in two
+        assert "2 stages, gpipe; batch 12 = 2 parts × 6 rows" in three
+        assert all("predicted bubble" in line for line in (one, two, three))
+        assert all("stage" in table and "parameters" in table for _, table in rank.said)
+
+
+def test_bfloat16_is_computed_in_every_stage(folder):
+    wanted = gpt("single", dtype=torch.float32, precision="bfloat16", epochs=1).fit().last["loss"]
+    for rank in ranks_of(2, folder):
+        assert rank.besides.bfloat16 == pytest.approx(wanted, rel=1e-3)
+        assert rank.besides.kinds == {torch.bfloat16}
+
+
+def test_every_rank_refuses_a_model_that_cannot_be_cut_so(folder):
+    for rank in ranks_of(2, folder):
+        branching, short = rank.besides.refused
+        assert "hidden.sum() > 0" in branching
+        assert "2 stages, but the model can only be cut into 1 piece" in short
+
+
+def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
+    config = functools.partial(TrainConfig, mode="pipeline")
+    for said, settings in {
+        "micro_batches=6 on 4 ranks.*nearest that work: 4 or 8": INTERLEAVED | {"micro_batches": 6},
+        "micro_batches=3 with 4 stages.*micro_batches=4 or more": {"micro_batches": 3},
+        "stages_per_rank=2 with pipeline_schedule='1f1b'.*'interleaved'": {"stages_per_rank": 2},
+        "nothing to interleave. Use stages_per_rank=2": {"pipeline_schedule": "interleaved"},
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            refuse_settings(config(**settings), ranks=4)
+    with pytest.raises(ValueError, match=r"needs one process for each GPU.*torchrun"):
+        gpt("pipeline")
+    with pytest.raises(ValueError, match="micro_batches=8 with mode='single': a pipeline alone"):
+        gpt("single", micro_batches=8)
+    with pytest.raises(ValueError, match=r"gpus=2 with mode='pipeline'.*--nproc_per_node 2"):
+        resolve_mode(config(gpus=2), Launch(world_size=2, started_by="torchrun"))
+    with pytest.raises(ValueError, match="inputs by name"):
+        refuse_inputs({"pixels": torch.zeros(3, 4)})
+
+
+def test_rows_that_fill_up_a_micro_batch_are_dropped():
+    layout = Layout.of(5, 4)
+    assert (layout.counts, layout.size) == ((2, 1, 1, 1), 2)
+    rows = torch.arange(5)
+    assert layout.fill(rows).tolist() == [0, 1, 2, 2, 3, 3, 4, 4]
+    assert layout.empty(layout.fill(rows)).tolist() == rows.tolist()
+    assert [layout.part(rows, number).tolist() for number in range(4)] == [[0, 1], [2], [3], [4]]
+    assert Layout.of(1, 3).fill(rows[:1]).tolist() == [0, 0, 0]
+    assert Layout.of(6, 3).fill(rows) is rows
+    with pytest.raises(ValueError, match="first dimension must count the rows"):
+        layout.counted(torch.zeros(4, 3), 1)

@@ -89,11 +89,12 @@ def measured(
 
 def stages_at(model: nn.Module, sample: tuple[Tensor, ...], plan: Plan) -> list[nn.Module]:
     """The stages of `model`: modules with its own parameters, under its own names."""
-    from multigpu.training.cutting.recording import record
+    from multigpu.training.cutting.recording import record_both
     from multigpu.training.cutting.stage import Stage
 
     home = next(model.parameters()).device
-    program = record(model, tuple(tensor.to(home) for tensor in sample), device=home)
+    inputs = tuple(tensor.to(home) for tensor in sample)
+    program = record_both(model, inputs, rows=len(sample[0]))
     return [Stage(model, program, begin, end) for begin, end in itertools.pairwise(plan.places)]
 
 

@@ -9,7 +9,7 @@ numbers put back, and the stages are told.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,7 @@ class Flow(NamedTuple):
         )
 
 
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 Flows = list[tuple[Flow, ...]]  # into each stage, and out of the last one
 
 
@@ -44,13 +45,14 @@ def flows_between(
     *,
     num_stages: int,
     device: torch.device,
+    autocast: Autocast = contextlib.nullcontext,
 ) -> Flows:
     """What goes into each stage, and out of the last one, for a micro-batch `inputs`.
 
     Every rank calls it with its own `stages`, by their number; all get the same answer.
     """
     flows: Flows = [tuple(Flow.of(tensor) for tensor in inputs)]
-    with quietly(stages, device), torch.enable_grad():
+    with quietly(stages, device), torch.enable_grad(), autocast():
         for number in range(num_stages):
             box: list[Any] = [None]
             if number in stages:

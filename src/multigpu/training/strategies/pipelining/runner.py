@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +15,9 @@ from torch.distributed.pipelining import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.training.strategies.pipelining.flows import Flows
+from multigpu.ranks.recorder import Current
+from multigpu.ranks.stage_spans import WatchedStage
+from multigpu.training.strategies.pipelining.flows import Autocast, Flows
 from multigpu.training.strategies.pipelining.micro_batches import Layout
 from multigpu.training.strategies.strategy import LossFn, require_mean
 
@@ -25,7 +26,6 @@ SCHEDULES = {
     "1f1b": Schedule1F1B,
     "interleaved": ScheduleInterleaved1F1B,
 }
-Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class Runner:
@@ -46,12 +46,12 @@ class Runner:
 
         `backward`: for training; else for an evaluation, which has no loss here.
         """
-        self.autocast, self.device = autocast, device
+        self.autocast, self.device, self.flows = autocast, device, flows
         self.has_last = len(flows) - 2 in stages
         self.has_first = 0 in stages
         pieces = [
             PipelineStage(
-                Part(stage, autocast),
+                self._watched(Part(stage, autocast), number, micro_batches, len(stages)),
                 number,
                 len(flows) - 1,
                 device,
@@ -67,6 +67,14 @@ class Runner:
             loss_fn=self._loss if backward else None,
             scale_grads=False,  # each loss is weighted by its rows, see _loss
         )
+
+    @staticmethod
+    def _watched(part: nn.Module, number: int, micro_batches: int, stages: int) -> nn.Module:
+        """Under run_ranks the trace shows each forward and backward, as long as it records."""
+        if Current.recorder is None:
+            return part
+        label = number if stages > 1 else None
+        return WatchedStage(part, micro_batches=micro_batches, number=label)
 
     def train(
         self, inputs: Any, targets: Any, layout: Layout, loss_fn: LossFn, *, global_rows: int
