@@ -34,6 +34,8 @@ class Report:
             self.examine_cover(i, [tuple(pair) for _, *pair in result])
         for i, result in enumerate(self.results):
             self.examine_cost(i, [tuple(pair) for _, *pair in result])
+        for i, result in enumerate(self.results):
+            self.examine_empty(i, [tuple(pair) for _, *pair in result])
 
     def examine_type(self, i, result):
         if result is None:
@@ -104,12 +106,15 @@ class Report:
         smallest, reached = largest(costs, right), largest(costs, came)
         if reached > smallest * (1 + ROUNDING):
             raise self.too_expensive(i, came, right, float(smallest), float(reached))
+
+    def examine_empty(self, i, came):
+        costs, num_stages = self.calls[i]
         empty = [stage for stage, (first, end) in enumerate(came) if end <= first]
         if empty and len(costs) >= num_stages:
             raise self.wrong(
                 "empty_stage",
                 i,
-                f"a layer or more for every stage, such as {shown(right)}",
+                f"one or more layers for every stage, as {shown(ranges(best(costs, num_stages)))}",
                 f"{shown(came)}: {numbered('stage', empty)} without a layer",
                 "a GPU without a layer does nothing. With as many layers as stages, or more, every"
                 " stage gets one, even where that makes the largest cost no smaller.",

@@ -144,5 +144,5 @@ def examine_gone(side, kept):
             "graph_kept",
             "after the backward of a micro-batch its graph is gone",
             f"on rank {side.rank} that of micro-batch {side.microbatch_of[kept[0]]} is still there",
-            "retain_graph=True keeps it. It is the memory that the order of one_f_one_b is to save.",
+            "retain_graph=True keeps it: the very memory that one_f_one_b saves.",
         )

@@ -13,7 +13,7 @@ def examine_table(came, num_stages, num_microbatches, wrong):
     """
     if came is None:
         raise wrong("returned_nothing", "None", "the function ends without `return`.")
-    if not isinstance(came, list | tuple) or not all(isinstance(row, list | tuple) for row in came):
+    if not isinstance(came, list | tuple) or not all(map(is_row, came)):
         raise wrong(
             "not_a_table",
             describe(came),
@@ -32,6 +32,11 @@ def examine_table(came, num_stages, num_microbatches, wrong):
             examine_action(stage, action, num_microbatches, wrong)
     for stage, row in enumerate(came):
         examine_once(stage, row, num_microbatches, wrong)
+
+
+def is_row(row):
+    """Whether it could be the actions of one stage, and is not an action itself."""
+    return isinstance(row, list | tuple) and row[:1] not in ((KINDS[0],), (KINDS[1],))
 
 
 def examine_action(stage, action, num_microbatches, wrong):

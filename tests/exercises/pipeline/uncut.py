@@ -13,7 +13,7 @@ from .driving import move
 
 @dataclass(frozen=True)
 class Step:
-    """One batch.  ``[stage][m]`` of micro-batch m; ``losses[m]`` and ``weights[m]`` of its mean loss.
+    """One batch.  Lists go by ``[stage][m]`` for micro-batch m; ``losses[m]`` is its mean loss.
 
     ``inputs`` is what a stage takes, ``output_gradients`` the gradient of the mean loss of one
     micro-batch by what the stage returns, ``gradients`` those by its parameters, by name.  None of
