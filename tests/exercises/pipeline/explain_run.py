@@ -7,6 +7,8 @@ from multigpu.checking.handles import examine_handles
 from .tables import shown
 
 KINDS = ("forward", "backward")
+MISSING = {"forward": "forward_missing", "backward": "backward_missing"}
+TWICE = {"forward": "forward_twice", "backward": "backward_twice"}
 
 
 def examine_messages(side):
@@ -95,7 +97,7 @@ def examine_order(side):
     if came == list(dict.fromkeys(came)) and missing:
         kind, m = missing[0]
         raise side.wrong(
-            f"{kind}_missing",
+            MISSING[kind],
             expected,
             f"{found}: no {kind} of micro-batch {m}",
             "an action of the schedule is left out."
@@ -107,13 +109,13 @@ def examine_order(side):
     if twice:
         kind, m = twice[0]
         raise side.wrong(
-            f"{kind}_twice",
+            TWICE[kind],
             expected,
             f"{found}: micro-batch {m} more than once",
             "each action is done once. A micro-batch whose number is not looked up in the schedule"
             " is easily taken for another one.",
         )
-    if came == sorted(came, key=lambda action: KINDS.index(action[0])):
+    if forwards_first(came) and not forwards_first(side.row):
         raise side.wrong(
             "always_all_forwards_first",
             expected,
@@ -128,6 +130,10 @@ def examine_order(side):
         "the actions come in another order. Go through schedule[rank], and take the micro-batch"
         " that it names.",
     )
+
+
+def forwards_first(row):
+    return row == sorted(row, key=lambda action: KINDS.index(action[0]))
 
 
 def examine_kept(side):

@@ -38,6 +38,12 @@ def examine(sides):
 
 
 @exercise("pipeline.run")
+def test_one_step(learner):
+    """Alone: who gets stuck, gets stuck here, and the other side has returned."""
+    check(learner, 2, [Case("vectors", (4, 4, 4), all_forwards_first(2, 3))])
+
+
+@exercise("pipeline.run")
 @pytest.mark.parametrize("world", [2, 3, 4, 1])
 def test_all_forwards_first(learner, world):
     """The gradients and the loss of the whole batch, step after step."""
