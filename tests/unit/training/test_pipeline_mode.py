@@ -194,7 +194,7 @@ class Branching(nn.Module):
 def refusal(model: nn.Module) -> str:
     pixels, digits = images(12).tensors
     data = TensorDataset(pixels.flatten(1).float(), digits)
-    with pytest.raises(ValueError) as said:
+    with pytest.raises(ValueError, match="cut") as said:
         Trainer(model, TrainConfig(mode="pipeline", batch_size=12), data)
     return str(said.value)
 

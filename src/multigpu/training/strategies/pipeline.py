@@ -32,7 +32,11 @@ from multigpu.training.strategies.pipelining.agreeing import (
 from multigpu.training.strategies.pipelining.flows import flows_between
 from multigpu.training.strategies.pipelining.micro_batches import Layout
 from multigpu.training.strategies.pipelining.ownership import Ownership
-from multigpu.training.strategies.pipelining.refusing import refuse_inputs, refuse_settings
+from multigpu.training.strategies.pipelining.refusing import (
+    refuse_flows,
+    refuse_inputs,
+    refuse_settings,
+)
 from multigpu.training.strategies.pipelining.runner import Runner, as_arguments
 from multigpu.training.strategies.pipelining.tied import Tied, share_within
 from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
@@ -178,6 +182,7 @@ class Pipeline(Strategy):
         key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
         if key not in self._runners:
             flows = flows_between(self.parts, first, num_stages=self.num_stages, device=self.device)
+            refuse_flows(flows)
             self._runners[key] = Runner(
                 self.parts,
                 flows,

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from multigpu.training.agreement import from_main_rank
+from multigpu.training.agreement import from_main_rank, main_rank_does
 from multigpu.training.atomic_file import replace_file
+from multigpu.training.checkpoints import CheckpointError
 from multigpu.training.config import TrainConfig
 from multigpu.training.resuming import restarted
 
@@ -109,7 +110,11 @@ def written(config: TrainConfig, *, asked: dict[str, Any]) -> Plan | None:
 
 
 def write_down(plan: Plan, config: TrainConfig) -> None:
-    """Keep the plan in the run's folder, which is there and belongs to this run."""
-    if config.folder is not None and dist.get_rank() == 0:
-        text = json.dumps(plan._asdict(), indent=1)
-        replace_file(Path(config.folder) / FILE, text.encode())
+    """Keep the plan in the run's folder, which is there and belongs to this run.
+
+    Every rank calls it.  Raises CheckpointError on every rank where rank 0 cannot write.
+    """
+    if config.folder is not None:
+        path = Path(config.folder) / FILE
+        content = json.dumps(plan._asdict(), indent=1).encode()
+        main_rank_does(lambda: replace_file(path, content), error=CheckpointError)

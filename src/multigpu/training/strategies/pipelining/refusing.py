@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.distributed.pipelining import PipelineStage
 
 from multigpu.training.config import TrainConfig
+from multigpu.training.strategies.pipelining.flows import Flows
 from multigpu.training.strategies.pipelining.runner import as_arguments
 
 
@@ -54,3 +58,21 @@ def refuse_inputs(inputs: Any) -> None:
                 f"mode='pipeline' and an input that is a {type(each).__name__}: give tensors, "
                 "whose first dimension counts the rows"
             )
+
+
+def refuse_flows(flows: Flows) -> None:
+    """Raise ValueError where a value without a gradient has to travel and PyTorch is too old.
+
+    Until it took `input_grads`, PipelineStage asked for a gradient of everything it received, which
+    whole numbers cannot have.
+    """
+    if "input_grads" in inspect.signature(PipelineStage).parameters:
+        return
+    for number, flow in enumerate(flows[1:-1], start=1):
+        for each in flow:
+            if not each.requires_grad:
+                raise ValueError(
+                    f"stage {number} receives a tensor {each.shape} of {each.dtype} that has no "
+                    f"gradient, and the pipelines of torch {torch.__version__} cannot pass one on: "
+                    "use torch 2.13 or later, or compute it anew in the layers that need it."
+                )
