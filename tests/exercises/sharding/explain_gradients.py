@@ -3,10 +3,13 @@
 These mistakes belong to ``sharding.Zero2Optimizer``.
 """
 
-from multigpu.checking.wording import count, listed
+import itertools
+
+import torch
+
+from multigpu.checking.wording import listed
 
 from .explain_training import Report, sizes_of
-from .one_process import added
 
 FREED = "when the inner optimizer steps, a rank has the gradients of its own elements only"
 
@@ -53,36 +56,40 @@ class Gradients(Report):
     def examine_contents(self, step, rank):
         """Whether gradients live on in other tensors."""
         contents = [storage.value for storage in self.note(step, rank)["contents"]]
-        found = [
-            name
-            for name, parts in self.right[step].parts.items()
-            if any(contains(storage, known) for known in forms(parts, rank) for storage in contents)
-        ]
-        held = sum(self.trained[name] for name in found)
-        if held > self.bound:
+        if not contents:
+            return
+        living = torch.cat(contents).sort().values
+        held = {n: there(living, forms(parts)) for n, parts in self.right[step].parts.items()}
+        total = sum(held.values())
+        if total > self.bound:
+            names = [name for name, number in held.items() if number]
             raise self.wrong(
                 "gradients_kept_elsewhere",
                 f"{FREED}, {self.at_most}; everything else is freed",
-                f"on rank {rank} the gradients of {count(len(found), 'parameter')}"
-                f" ({listed(found, most=4)}) with {held} elements were still in other tensors",
+                f"on rank {rank} the numbers of {total} gradients were still in other tensors:"
+                f" {listed(names, most=4)}",
                 "a flat tensor, a list or a view of them was still there: a local variable and an"
                 " attribute keep what they name. del it, or copy your part out of it.",
                 step=step,
             )
 
 
-def forms(parts, rank):
-    """What a rank can have of a gradient: its own, the sum, and both divided."""
-    total = added(parts)
-    for tensor in (parts[rank], total):
-        if tensor is not None and tensor.any():
-            yield from (tensor.flatten(), tensor.flatten() / len(parts))
+def forms(parts):
+    """All that a rank can have of a gradient, (forms, numbers).
+
+    The sums over some of the ranks, for a reduce leaves those behind on ranks that are not its
+    destination, other ones in other parts of a tensor; and the same divided.
+    """
+    own = [part.flatten() for part in parts if part is not None]
+    sums = [sum(some) for n in range(len(own)) for some in itertools.combinations(own, n + 1)]
+    return torch.stack([form for total in sums for form in (total, total / len(parts))])
 
 
-def contains(storage, piece):
-    """Whether the numbers of ``piece`` stand in ``storage``, one after another."""
-    if len(storage) < len(piece):
-        return False
-    windows = storage.unfold(0, len(piece), 1)  # (places, numbers)
-    near = (windows - piece).abs().amax(dim=1) <= 1e-9 * piece.abs().max()
-    return bool(near.any())
+def there(living, known):
+    """How many numbers are among those in ``living``, which is sorted, in one of their forms.
+
+    To nine digits: no number of another meaning is as near by chance.
+    """
+    places = torch.searchsorted(living, known).clamp(1, len(living) - 1)
+    apart = torch.minimum((living[places] - known).abs(), (living[places - 1] - known).abs())
+    return int(((apart <= 1e-9 * known.abs()) & (known != 0)).any(dim=0).sum())
