@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.training.cutting.costs import Costs
 from multigpu.training.cutting.measuring import measure, pieces_of
-from multigpu.training.cutting.recording import record
+from multigpu.training.cutting.recording import record_both
 from multigpu.training.cutting.stages import CutPoints, Stages
+from multigpu.training.cutting.verifying import verify
 
 __all__ = ["CutPoints", "Stages", "cut", "cut_points"]
 
@@ -69,11 +70,9 @@ def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any =
     device = torch.device(device) if device is not None else home
     rows = len(tensors[0])
     inputs = tree_map(lambda one: one.to(home) if isinstance(one, Tensor) else one, inputs)
-    was_training = model.training
-    model.train()
-    program = record(model, inputs, device=home)
+    program = record_both(model, inputs, rows=rows)
+    verify(model, program, inputs, rows=rows)
     places = pieces_of(model, program, inputs, rows=rows)
     there = tree_map(lambda one: one.to(device) if isinstance(one, Tensor) else one, inputs)
     seconds = measure(model, program, places, there, device=device, repeats=repeats)
-    model.train(was_training)
     return CutPoints(model, program, Costs(model, program, places, seconds), rows)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from multigpu.training.cutting.measuring import Seconds
-from multigpu.training.cutting.program import Program, Rows
+from multigpu.training.cutting.program import Program, at_rows
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,9 @@ class Costs:
             for step in self.program.saved[begin:end]
             for storage, size in step.items()
         }
-        sizes = {
-            storage: size.at(rows) if isinstance(size, Rows) else size
-            for storage, size in kept.items()
-        }
-        for number in [
-            *received,
-            *(self.program.crossing(end) if end < len(self.program.steps) else ()),
-        ]:
+        sizes = {storage: int(at_rows(size, rows)) for storage, size in kept.items()}
+        handed = self.program.crossing(end) if end < len(self.program.steps) else []
+        for number in (*received, *handed):
             shape = self.program.shapes[number]
             sizes.setdefault(shape.storage, shape.bytes(rows))
         return sum(sizes.values())

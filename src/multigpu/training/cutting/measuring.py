@@ -92,7 +92,8 @@ def pieces_of(
         after.append(ends)
     for place in allowed_places(program):
         handed = program.crossing(place)
-        size = sum(program.shapes[number].bytes(rows) for number in handed)
+        shapes = [program.shapes[number] for number in handed]
+        size = sum(shape.bytes(rows) * (2 if shape.gaps else 1) for shape in shapes)
         mine = (size, len(handed), place)
         which = int(after[place] / window)
         best[which] = min(best.get(which, mine), mine)

@@ -7,7 +7,7 @@ they were, with a note in the place of whatever is only known when the step runs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,20 +42,20 @@ class Here:
 
 @dataclass(frozen=True)
 class Rows:
-    """A number that follows from the number of rows; `text` is the formula for people: `4*rows`."""
+    """A number that follows from the number of rows: `times * rows + plus`, or `times / rows`."""
 
-    expression: Any  # of sympy, in one symbol
-    kind: type  # int, float or bool
-    text: str
+    times: float
+    plus: float
+    inverse: bool = False
 
     def at(self, rows: int) -> Any:
-        """Its value for a batch of this many rows."""
-        return _evaluated(self.expression, self.kind, rows)
+        """Its value for a batch of this many rows; a whole number where it was one."""
+        return self.times / rows if self.inverse else self.times * rows + self.plus
 
 
-@functools.lru_cache(maxsize=4096)
-def _evaluated(expression: Any, kind: type, rows: int) -> Any:
-    return kind(expression.subs(dict.fromkeys(expression.free_symbols, rows)))
+def at_rows(size: Any, rows: int) -> float:
+    """A size, be it fixed or not, for a batch of this many rows."""
+    return size.at(rows) if isinstance(size, Rows) else size  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -77,28 +77,38 @@ class Step:
     kwargs: dict[str, Any]
     made: tuple[int, ...]
     where: str  # the line of the model's code: "model.py:31"
+    only: str | None = None  # "training" or "evaluation": it is left out in the other mode
+    no_grad: bool = False  # it was called under torch.no_grad()
 
     @property
     def used(self) -> list[int]:
         """The numbers of the tensors that it needs."""
-        return [note.number for note in notes(self) if isinstance(note, Value)]
+        return [note.number for note in self.notes if isinstance(note, Value)]
 
     @property
     def held(self) -> list[str]:
         """Names of the parameters and buffers that it names itself."""
-        return [note.name for note in notes(self) if isinstance(note, Held)]
+        return [note.name for note in self.notes if isinstance(note, Held)]
+
+    @functools.cached_property
+    def notes(self) -> list[Any]:
+        """All that stands in its arguments."""
+        return notes_in((self.args, self.kwargs))
 
     def __str__(self) -> str:
         inside = f" ({self.module})" if self.module else ""
         return f"{self.name}{inside} at {self.where}"
 
 
-def notes(step: Step) -> Iterator[Any]:
-    """All that stands in the arguments of a step, one by one."""
+def notes_in(tree: Any) -> list[Any]:
+    """The leaves of a tree of arguments, slices included, and what a ByMode holds."""
     found: list[Any] = []
-    map_aggregate((step.args, step.kwargs), lambda note: found.append(note))
-    for note in found:
-        yield from (note.training, note.evaluation) if isinstance(note, ByMode) else (note,)
+    map_aggregate(tree, lambda note: found.append(note))
+    inside = [
+        notes_in((note.training, note.evaluation)) if isinstance(note, ByMode) else [note]
+        for note in found
+    ]
+    return [note for notes in inside for note in notes]
 
 
 @dataclass(frozen=True)
@@ -110,15 +120,15 @@ class Shape:
     requires_grad: bool
     numbers: Any  # elements: int or Rows
     storage: int  # the same for values that share memory
+    gaps: bool  # not contiguous: has to be copied before it is handed on
 
     def bytes(self, rows: int) -> int:
         """Bytes for a batch of this many rows."""
-        count = self.numbers.at(rows) if isinstance(self.numbers, Rows) else self.numbers
-        return int(count * self.dtype.itemsize)
+        return int(at_rows(self.numbers, rows) * self.dtype.itemsize)
 
     def at(self, rows: int) -> tuple[int, ...]:
         """Its sizes for a batch of this many rows."""
-        return tuple(size.at(rows) if isinstance(size, Rows) else int(size) for size in self.sizes)
+        return tuple(int(at_rows(size, rows)) for size in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -135,8 +145,19 @@ class Program:
 
     def crossing(self, place: int) -> list[int]:
         """The values made before step `place` that it or a later step needs, in order."""
-        made = [*self.inputs, *(n for step in self.steps[:place] for n in step.made)]
-        return [number for number in made if self.last_use.get(number, -1) >= place]
+        return self._crossings[place]
+
+    @functools.cached_property
+    def _crossings(self) -> list[list[int]]:
+        """For each place."""
+        alive = list(self.inputs)
+        crossings = []
+        for place in range(len(self.steps) + 1):
+            alive = [number for number in alive if self.last_use.get(number, -1) >= place]
+            crossings.append(alive)
+            if place < len(self.steps):
+                alive = [*alive, *self.steps[place].made]
+        return crossings
 
     @functools.cached_property
     def last_use(self) -> dict[int, int]:
@@ -144,7 +165,6 @@ class Program:
         last: dict[int, int] = {}
         for place, step in enumerate(self.steps):
             last.update(dict.fromkeys(step.used, place))
-        returned: list[Any] = []
-        map_aggregate(self.outputs, lambda note: returned.append(note))
-        last.update({n.number: len(self.steps) for n in returned if isinstance(n, Value)})
+        returned = [note for note in notes_in(self.outputs) if isinstance(note, Value)]
+        last.update({note.number: len(self.steps) for note in returned})
         return last

@@ -10,6 +10,11 @@ from types import FrameType
 
 import torch
 
+
+class Refused(Exception):
+    """What is wrong with a model, without "the model cannot be cut"."""
+
+
 OURS = str(Path(__file__).resolve().parent)
 TORCH = str(Path(torch.__file__).resolve().parent)
 
@@ -31,13 +36,11 @@ def here() -> str:
 def line_of(error: BaseException) -> tuple[str, str]:
     """Where in the model's code an error arose: `model.py:31`, and the text of that line."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((TORCH, OURS))]
-    after = [f for f in frames if not f.filename.startswith(OURS)]
-    # The caller of cut stands before the model: only what comes after our own frames counts.
-    first = max((i for i, f in enumerate(frames) if f.filename.startswith(OURS)), default=-1)
-    started = next((i for i, f in enumerate(frames) if f.filename.startswith(OURS)), first)
-    own = [f for f in frames[started:] if f in own]
-    found = own[-1] if own else (after[-1] if after else frames[-1])
+    # The first of our own frames stands before the model's; theirs and PyTorch's come after it.
+    begin = next((i for i, frame in enumerate(frames) if frame.filename.startswith(OURS)), 0)
+    after = [frame for frame in frames[begin:] if not frame.filename.startswith(OURS)]
+    own = [frame for frame in after if not frame.filename.startswith(TORCH)]
+    found = (own or after or list(frames))[-1]
     return f"{short(found.filename)}:{found.lineno}", (found.line or "").strip()
 
 

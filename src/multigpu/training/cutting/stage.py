@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from multigpu.training.cutting.program import (
     Shape,
     Step,
     Value,
+    notes_in,
 )
 
 
@@ -44,7 +46,9 @@ class Stage(nn.Module):
         self.steps = program.steps[begin:end]
         self.takes = tuple(program.crossing(begin)) if begin else program.inputs
         self.last = end == len(program.steps)
-        self.returns = program.outputs if self.last else tuple(program.crossing(end))
+        self.returns: Any = (
+            program.outputs if self.last else tuple(map(Value, program.crossing(end)))
+        )
         self.from_model_inputs = begin == 0
         self._drop = _last_uses(self.steps, self.returns)
         self._rows = rows_in(self.takes, program.shapes)
@@ -53,7 +57,7 @@ class Stage(nn.Module):
         for name in dict.fromkeys([*(n for s in self.steps for n in s.held), *also]):
             _put_tensor(self, model, name)
         for step in self.steps:
-            for note in _notes(step):
+            for note in step.notes:
                 if isinstance(note, Constant):
                     name = f"_constant_{note.number}"
                     self.register_buffer(name, program.constants[note.number], persistent=False)
@@ -67,6 +71,8 @@ class Stage(nn.Module):
         values: dict[int, Tensor] = dict(zip(self.takes, tensors, strict=True))
         context = _Context(self, values, tensors)
         for step, drop in zip(self.steps, self._drop, strict=True):
+            if step.only == self.left_out:
+                continue
             returned = self.run(step, context)
             if isinstance(returned, Tensor):
                 values[step.made[0]] = returned
@@ -75,17 +81,24 @@ class Stage(nn.Module):
                 values.update(zip(step.made, made, strict=True))
             for number in drop:
                 values.pop(number, None)
+        answer: Any = map_aggregate(self.returns, context.find)
         if self.last:
-            return map_aggregate(self.returns, context.find)
+            return answer
         # A neighbour receives into memory without gaps.
-        handed = tuple(values[number].contiguous() for number in self.returns)
+        handed = tuple(tensor.contiguous() for tensor in answer)
         return handed[0] if len(handed) == 1 else handed
 
     def run(self, step: Step, context: _Context) -> Any:
         """What one step returns."""
         args, kwargs = map_aggregate((step.args, step.kwargs), context.find)
         call = step.function if step.module is None else self.get_submodule(step.module)
-        return call(*args, **kwargs)  # type: ignore[misc]
+        with torch.no_grad() if step.no_grad else contextlib.nullcontext():
+            return call(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def left_out(self) -> str:
+        """The mode whose own steps do not run now."""
+        return "evaluation" if self.training else "training"
 
     def extra_repr(self) -> str:
         return f"{len(self.steps)} steps, takes {len(self.takes)} tensors"
@@ -104,7 +117,8 @@ class _Context:
         if isinstance(note, Held):
             return functools.reduce(getattr, note.name.split("."), self.stage)
         if isinstance(note, ByMode):
-            return self.find(note.training if self.stage.training else note.evaluation)
+            chosen = note.training if self.stage.training else note.evaluation
+            return map_aggregate(chosen, self.find)
         if isinstance(note, Rows):
             return note.at(self.count())
         if isinstance(note, Here):
@@ -127,26 +141,14 @@ def rows_in(takes: Sequence[int], shapes: dict[int, Shape]) -> tuple[int, int, i
     """What tells the number of rows: the index of a tensor, its dimension, what to divide by."""
     for which, number in enumerate(takes):
         for dim, size in enumerate(shapes[number].sizes):
-            if isinstance(size, Rows):
-                one, two, three = (size.at(rows) for rows in (1, 2, 3))
-                if two == 2 * one and three == 3 * one and one:
-                    return which, dim, one
+            if isinstance(size, Rows) and isinstance(size.times, int) and not size.plus:
+                return which, dim, size.times
     return None
-
-
-def _notes(step: Step) -> list[Any]:
-    found: list[Any] = []
-    map_aggregate((step.args, step.kwargs), lambda note: found.append(note))
-    return found
 
 
 def _last_uses(steps: Sequence[Step], returns: Any) -> list[list[int]]:
     """After each step, the values that nothing in the stage needs any more."""
-    needed = (
-        set(returns)
-        if isinstance(returns, tuple) and all(isinstance(one, int) for one in returns)
-        else {one.number for one in tree_leaves(returns) if isinstance(one, Value)}
-    )
+    needed = {one.number for one in notes_in(returns) if isinstance(one, Value)}
     drop: list[list[int]] = []
     for step in reversed(steps):
         over = [n for n in dict.fromkeys((*step.used, *step.made)) if n not in needed]
