@@ -1,5 +1,7 @@
 """What is wrong with an answer to ``sharding.Zero3``: its shards, and its values."""
 
+import itertools
+
 import torch
 
 from multigpu.checking import Returned, Wrong, describe
@@ -69,6 +71,7 @@ class Report:
         """Why one rank's outputs are wrong: the start, the step before, or the mode."""
         evaluated = kind == "evaluated"
         rows = (self.case.evaluation if evaluated else self.case.steps[step])[rank]
+        examine_waits(self, step)
         if step == 0 and not evaluated:
             explain_start(self, rank, came, expected)
         in_training = outputs_with(self.case.model_of, self.right.weights_after[step], rows)
@@ -111,6 +114,25 @@ class Report:
             " the parameters of the module, element by element.",
             step=step,
         )
+
+
+def examine_waits(report, step):
+    """Until the end of a step everything that it has sent was waited for."""
+    for done, rank in itertools.product(range(step + 1), range(report.n)):
+        begin, *_, end = report.results[rank]["steps"][done]["times"]
+        calls = [c for c in report.answer.trace.of(rank) if begin <= c.time <= end]
+        waiting = [call for call in calls if call.end is None or call.end > end]
+        if waiting:
+            raise report.wrong(
+                "not_waited",
+                "when backward ends, everything that was sent or asked for has been waited for",
+                f"on rank {rank} {len(waiting)} of {count(len(calls), 'call')} had not been, among"
+                f" them the {waiting[0].op} of {waiting[0].place}",
+                "async_op=True returns a handle; the numbers are there after handle.wait(). What"
+                " backward starts last, torch.autograd.Variable._execution_engine.queue_callback"
+                " can wait for, or do without async_op.",
+                step=done,
+            )
 
 
 def examine_shards(report):

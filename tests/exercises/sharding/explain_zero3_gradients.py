@@ -22,6 +22,8 @@ def explain_gradients(report, step):
     everything = torch.cat(came)
     if holds(everything, mean):
         return
+    if not len(everything):
+        raise told(report, step, "all_zero")
     n = report.n
     known = {
         "summed": mean * n,
@@ -31,7 +33,7 @@ def explain_gradients(report, step):
     if step:
         means = [done.mean for done in report.right.steps[: step + 1]]
         known["gradients_added_up"] = sum(means)
-        known["gradients_of_an_earlier_step"] = means[-2]
+        known["gradient_too_early"] = means[-2]
     for mistake, values in known.items():
         if holds(everything, values):
             raise told(report, step, mistake)
@@ -89,6 +91,10 @@ def explain_own(report, step, rank, came, own):
             )
 
 
+EARLY = (
+    "the shard got its .grad before this step's gradients were there, or from another tensor than"
+    " the one that is filled later."
+)
 WORDS = {
     "summed": (
         "it is exactly {n}× that: the sum",
@@ -104,13 +110,16 @@ WORDS = {
     ),
     "gradients_added_up": (
         "it is the sum of the means of all steps so far",
-        "zero_grad() clears the .grad of the shards, and something else keeps adding up: a tensor of"
-        " your own, or .grad of the module's parameters. Set those to None once they are sent.",
+        "zero_grad() clears the .grad of the shards, and something else keeps adding up: a tensor"
+        " of your own, or .grad of the module's parameters. Set those to None once they are sent.",
     ),
-    "gradients_of_an_earlier_step": (
+    "gradient_too_early": (
         "it is the mean of the step before",
-        "the shard got its .grad before this step's gradients were there, or from a tensor that is"
-        " filled later. Wait for the reduce-scatter first.",
+        EARLY,
+    ),
+    "all_zero": (
+        "it is zero everywhere",
+        EARLY,
     ),
     "not_averaged": (
         "on this rank it is a part of this rank's own gradient",

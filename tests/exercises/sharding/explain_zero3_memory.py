@@ -9,8 +9,8 @@ VIEWS = (
 AUTOGRAD = (
     "autograd has saved the gathered weights for backward and keeps them, whatever your own"
     " references are (p.data = torch.empty(0) frees nothing). Empty the storage itself,"
-    " untyped_storage().resize_(0), and fill it again before backward; or have something else saved,"
-    " with torch.autograd.graph.saved_tensors_hooks or a torch.autograd.Function."
+    " untyped_storage().resize_(0), and fill it again before backward; or have something else"
+    " saved, with torch.autograd.graph.saved_tensors_hooks or a torch.autograd.Function."
 )
 COPIES = (
     "one layer is there several times: the list that was received into, what cat made of it, and a"
@@ -38,8 +38,8 @@ def examine_rest(report, rank, held):
         allowed(report),
         f"after __init__ {whose(rank)} {of_weights(report, held['left'])}",
         "the parameters of the module still hold their numbers. Free them as soon as the shard is"
-        " cut: p.data = torch.empty(0), or p.untyped_storage().resize_(0). A view, or a flat copy of"
-        " all, keeps them too.",
+        " cut: p.data = torch.empty(0), or p.untyped_storage().resize_(0). A view, or a flat copy"
+        " of all, keeps them too.",
     )
 
 
@@ -90,12 +90,12 @@ def examine_left_after_forward(report, step, rank, memory):
 def examine_forward(report, step, rank, held, base, when):
     """The most there was during forward."""
     peak = held["peak"]
-    hidden = max(0, peak["others"] - base - report.sizes.activations)
-    if peak["weights"] + hidden <= report.sizes.weights:
-        return
-    found = peak | {"weights": peak["weights"] + hidden}
-    line = peak["weights_line"] or peak["others_line"]
-    raise too_many(report, step, rank, found, when, line)
+    if too_much(report, peak):
+        raise too_many(report, step, rank, peak["weights"], when, peak["weights_line"])
+    # Here there are no gradients: what is more than the activations can only be weights.
+    weights = peak["together"] - base - report.sizes.activations
+    if weights > report.sizes.weights:
+        raise too_many(report, step, rank, weights, when, peak["together_line"])
 
 
 def examine_backward(report, step, rank, held, base):
@@ -111,7 +111,7 @@ def examine_backward(report, step, rank, held, base):
             step=step,
         )
     if too_much(report, peak):
-        raise too_many(report, step, rank, peak, "backward", peak["weights_line"])
+        raise too_many(report, step, rank, peak["weights"], "backward", peak["weights_line"])
     gradients = peak["others"] - base
     if gradients > report.sizes.in_backward:
         raise report.wrong(
@@ -128,10 +128,10 @@ def examine_backward(report, step, rank, held, base):
         )
 
 
-def too_many(report, step, rank, peak, when, line):
-    came = f"during {when} {whose(rank)} {of_weights(report, peak)}"
-    layers = (peak["weights"] - report.sizes.shards) / report.sizes.largest
-    if peak["weights"] >= 0.9 * report.sizes.whole:
+def too_many(report, step, rank, weights, when, line):
+    came = f"during {when} {whose(rank)} held {weights} weights"
+    layers = (weights - report.sizes.shards) / report.sizes.largest
+    if weights >= 0.9 * report.sizes.whole:
         return report.wrong(
             "gathered_at_once",
             allowed(report),

@@ -31,7 +31,7 @@ class Case:
 
     def sent(self):
         sizes = sizes_of(self.model_of, self.world, self.steps[0][0])
-        allowed = sizes.weights, sizes.in_backward
+        allowed = sizes.weights, sizes.weights + sizes.activations
         return self.model_of, self.steps, self.evaluation, allowed
 
 

@@ -22,15 +22,18 @@ MOVING = ("gather", "alltoall", "all_to_all")  # collectives whose outputs hold 
 
 @dataclass
 class Held:
-    """Elements that are alive: weights, and everything else.
+    """Elements that are alive: weights, everything else, and all together.
 
-    ``line`` is that of the submission which was running when there were so many; None in torch.
+    In a peak these are the most of each, at different moments.  The lines are those of the
+    submission that were running then; None in torch's own backward.
     """
 
     weights: int = 0
     others: int = 0
+    together: int = 0
     weights_line: int | None = None
     others_line: int | None = None
+    together_line: int | None = None
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Allowed:
     """From how many elements on it is worth asking whether they are garbage."""
 
     weights: int
-    others: int
+    together: int  # more than at the beginning of the phase, the weights there not counted
 
 
 class Meter(TorchDispatchMode):
@@ -57,7 +60,7 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.path, self.allowed = path, allowed
         self.kept = {}  # by the address of the storage
-        self.peak = Held()
+        self.peak, self.base = Held(), 0
         self.may_be_more = False  # since the last look
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -135,22 +138,22 @@ class Meter(TorchDispatchMode):
                 others += -(-storage.nbytes() // BYTES)
         for key in gone:
             del self.kept[key]
-        return Held(weights, others)
+        return Held(weights, others, weights + others)
 
     def look(self):
         """Note a new peak.  Garbage that Python has not collected yet is not held against it."""
         now, peak = self.held(), self.peak
         self.may_be_more = False
-        if now.weights <= peak.weights and now.others <= peak.others:
-            return
         allowed = self.allowed
-        if allowed and (now.weights > allowed.weights or now.others > allowed.others):
+        if allowed and (
+            now.weights > allowed.weights or now.together > self.base + allowed.together
+        ):
             gc.collect()
             now = self.held()
-        if now.weights > peak.weights:
-            peak.weights, peak.weights_line = now.weights, self.line()
-        if now.others > peak.others:
-            peak.others, peak.others_line = now.others, self.line()
+        for kind in ("weights", "others", "together"):
+            if getattr(now, kind) > getattr(peak, kind):
+                setattr(peak, kind, getattr(now, kind))
+                setattr(peak, f"{kind}_line", self.line())
 
     def line(self):
         """The line of the submission that is running, innermost first."""
@@ -165,6 +168,7 @@ class Meter(TorchDispatchMode):
         """Start a new phase: the peak is what is there now."""
         gc.collect()
         self.peak = self.held()
+        self.base = self.peak.others
 
     def end(self):
         """The peak of the phase, and what is left at its end; as plain data."""

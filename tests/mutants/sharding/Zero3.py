@@ -1,0 +1,684 @@
+"""Answers to ``Zero3``: how learners get it wrong, and ways to get it right."""
+# ruff: noqa (learners write like this)
+
+import torch
+import torch.distributed as dist
+from harness import right, wrong
+from torch import nn
+
+
+def own(module):
+    return list(module.parameters(recurse=False))
+
+
+def pad(flat):
+    n = dist.get_world_size()
+    return torch.cat([flat, flat.new_zeros(-len(flat) % n)])
+
+
+class Layer:
+    """The parameters of one layer, each cut by itself; storages come and go."""
+
+    def __init__(self, module):
+        self.params = own(module)
+        self.shards, self.numbers = [], []
+        for p in self.params:
+            flat = pad(p.detach().flatten())
+            self.start_equal(flat)
+            self.shards.append(nn.Parameter(self.cut(flat)))
+            p.data = flat[: p.numel()].view(p.shape)
+            self.numbers.append(len(flat))
+        self.free()
+
+    def start_equal(self, flat):
+        dist.broadcast(flat, src=0)
+
+    def cut(self, flat):
+        return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+    def gather(self):
+        for p, shard, number in zip(self.params, self.shards, self.numbers):
+            storage = p.untyped_storage()
+            if storage.nbytes() == 0:
+                storage.resize_(number * p.element_size())
+                flat = torch.empty(0, dtype=p.dtype).set_(storage, 0, (number,))
+                dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+
+    def free(self):
+        for p in self.params:
+            p.untyped_storage().resize_(0)
+
+    def before_forward(self):
+        self.gather()
+
+    def after_forward(self):
+        self.free()
+
+    def before_backward(self):
+        self.gather()
+
+    def gradient_ready(self, p):
+        if all(p.grad is not None for p in self.params):
+            self.free()
+            self.send()
+
+    def send(self):
+        for p, shard in zip(self.params, self.shards):
+            flat = pad(p.grad.flatten())
+            p.grad = None
+            shard.grad = self.mean(flat)
+
+    def mean(self, flat):
+        n = dist.get_world_size()
+        result = torch.empty(len(flat) // n, dtype=flat.dtype)
+        dist.reduce_scatter(result, list(flat.chunk(n)))
+        return result / n
+
+
+class Wrapper(nn.Module):
+    """A way to do it that most of these answers change in one place."""
+
+    Layer = Layer
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.layers = [self.Layer(part) for part in module.modules() if own(part)]
+        for part, layer in zip([part for part in module.modules() if own(part)], self.layers):
+            self.hook(part, layer)
+
+    def hook(self, part, layer):
+        part.register_forward_pre_hook(lambda *_: layer.before_forward())
+        part.register_forward_hook(lambda *_: layer.after_forward())
+        part.register_full_backward_pre_hook(lambda *_: layer.before_backward())
+        for p in own(part):
+            p.register_post_accumulate_grad_hook(layer.gradient_ready)
+
+    def parameters(self, recurse=True):
+        return iter([shard for layer in self.layers for shard in layer.shards])
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+
+class Averaging(nn.Module):
+    """All weights on every rank, and gradients averaged during backward: no sharding at all."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for p in module.parameters():
+            dist.broadcast(p.data, src=0)
+            p.register_post_accumulate_grad_hook(self.average)
+
+    def average(self, p):
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+
+@wrong("Zero3.parameters_not_sharded")
+class shards_nothing(Averaging):
+    pass
+
+
+@wrong("Zero3.whole_module_kept")
+class shards_only_the_optimizer(nn.Module):
+    """The optimizer steps shards, but every rank has all weights as well."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.shards = module, []
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for p in module.parameters():
+            dist.broadcast(p.data, src=0)
+            shard = nn.Parameter(pad(p.detach().flatten()).chunk(n)[rank].clone())
+            self.shards.append(shard)
+            p.register_post_accumulate_grad_hook(lambda p, shard=shard: self.average(p, shard))
+
+    def average(self, p, shard):
+        n = dist.get_world_size()
+        shard.grad = torch.empty_like(shard)
+        dist.reduce_scatter(shard.grad, list(pad(p.grad.flatten()).chunk(n)))
+        shard.grad /= n
+        p.grad = None
+
+    def parameters(self, recurse=True):
+        return iter(self.shards)
+
+    def forward(self, *inputs, **named):
+        for p, shard in zip(self.module.parameters(), self.shards):
+            pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+            dist.all_gather(pieces, shard.detach())
+            p.data.copy_(torch.cat(pieces)[: p.numel()].view(p.shape))
+        return self.module(*inputs, **named)
+
+
+@wrong("Zero3.shards_are_views")
+class shards_are_views(Wrapper):
+    class Layer(Layer):
+        def cut(self, flat):
+            return flat.clone().chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("Zero3.never_discarded")
+class gathers_and_keeps(Wrapper):
+    class Layer(Layer):
+        def gather(self):
+            self.free()
+            super().gather()
+
+        def after_forward(self):
+            pass
+
+        def before_backward(self):
+            pass
+
+        def gradient_ready(self, p):
+            if all(p.grad is not None for p in self.params):
+                self.send()
+
+
+@wrong("Zero3.kept_for_backward")
+class drops_its_own_reference(Wrapper):
+    """``p.data`` is empty after forward, and autograd still has the numbers."""
+
+    class Layer(Layer):
+        def __init__(self, module):
+            self.shapes = [p.shape for p in own(module)]
+            super().__init__(module)
+
+        def gather(self):
+            for p, shard, shape in zip(self.params, self.shards, self.shapes):
+                pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+                dist.all_gather(pieces, shard.detach())
+                p.data = torch.cat(pieces)[: shape.numel()].view(shape)
+
+        def after_forward(self):
+            for p in self.params:
+                p.data = torch.empty(0, dtype=p.dtype)
+
+        free = after_forward
+
+
+@wrong("Zero3.gathered_at_once")
+class gathers_all_before_forward(Wrapper):
+    def forward(self, *inputs, **named):
+        for layer in self.layers:
+            layer.gather()
+        return super().forward(*inputs, **named)
+
+
+@wrong("Zero3.gathered_at_once")
+class gathers_all_before_backward(Wrapper):
+    class Layer(Layer):
+        all = []
+
+        def __init__(self, module):
+            super().__init__(module)
+            self.all.append(self)
+
+        def before_backward(self):
+            for layer in self.all:
+                layer.gather()
+
+        def gather(self):
+            if not getattr(self, "done", False):
+                super().gather()
+
+        def before_forward(self):
+            self.done = False
+            super().gather()
+
+        def gradient_ready(self, p):
+            super().gradient_ready(p)
+            self.done = self.params[0].grad is None
+
+
+@wrong("Zero3.kept_after_backward")
+class keeps_after_backward(Wrapper):
+    class Layer(Layer):
+        def gradient_ready(self, p):
+            if all(p.grad is not None for p in self.params):
+                self.send()
+
+        def before_forward(self):
+            self.free()
+            self.gather()
+
+
+@wrong("Zero3.kept_after_evaluation")
+class frees_only_while_it_trains(Wrapper):
+    class Layer(Layer):
+        def before_forward(self):
+            self.free()
+            self.gather()
+
+        def after_forward(self):
+            if torch.is_grad_enabled():
+                self.free()
+
+
+@wrong("Zero3.more_than_two_layers")
+class copies_too_often(Wrapper):
+    class Layer(Layer):
+        def gather(self):
+            for p, shard, number in zip(self.params, self.shards, self.numbers):
+                if p.untyped_storage().nbytes() == 0:
+                    pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+                    dist.all_gather(pieces, shard.detach())
+                    flat = torch.cat(pieces)[: p.numel()].view(p.shape)
+                    p.untyped_storage().resize_(number * p.element_size())
+                    p.data.copy_(flat)
+
+
+@wrong("Zero3.gradients_kept")
+class reduces_after_backward(Wrapper):
+    class Layer(Layer):
+        waiting = []
+
+        def gradient_ready(self, p):
+            if all(p.grad is not None for p in self.params):
+                self.free()
+                if not self.waiting:
+                    torch.autograd.Variable._execution_engine.queue_callback(self.send_all)
+                self.waiting.append(self)
+
+        def send_all(self):
+            while self.waiting:
+                self.waiting.pop().send()
+
+
+@wrong("Zero3.all_reduced")
+class all_reduces(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            n = dist.get_world_size()
+            dist.all_reduce(flat)
+            return flat.chunk(n)[dist.get_rank()] / n
+
+
+@wrong("Zero3.sent_too_much")
+class gathers_for_every_gradient(Wrapper):
+    class Layer(Layer):
+        def gradient_ready(self, p):
+            self.free()
+            self.gather()
+            super().gradient_ready(p)
+
+
+@wrong("Zero3.start_not_shared")
+class starts_from_its_own(Wrapper):
+    class Layer(Layer):
+        def start_equal(self, flat):
+            pass
+
+
+@wrong("Zero3.summed")
+class sums(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            return super().mean(flat) * dist.get_world_size()
+
+
+@wrong("Zero3.divided_twice")
+class divides_twice(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            return super().mean(flat) / dist.get_world_size()
+
+
+@wrong("Zero3.not_averaged")
+class sends_no_gradient(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            return self.cut(flat)
+
+
+@wrong("Zero3.gradients_added_up")
+class adds_to_a_tensor_of_its_own(Wrapper):
+    class Layer(Layer):
+        def send(self):
+            if not hasattr(self, "sums"):
+                self.sums = [torch.zeros_like(shard) for shard in self.shards]
+            super().send()
+            for shard, total in zip(self.shards, self.sums):
+                total += shard.grad
+                shard.grad = total.detach().clone()
+
+
+@wrong("Zero3.all_zero")
+class hands_out_old_gradients(Wrapper):
+    class Layer(Layer):
+        def send(self):
+            old = getattr(self, "results", [torch.zeros_like(shard) for shard in self.shards])
+            super().send()
+            self.results = [shard.grad for shard in self.shards]
+            for shard, gradient in zip(self.shards, old):
+                shard.grad = gradient.detach()
+
+
+@wrong("Zero3.not_waited")
+class does_not_wait(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            n = dist.get_world_size()
+            result = torch.empty(len(flat) // n, dtype=flat.dtype)
+            self.handle = dist.reduce_scatter(result, list(flat.chunk(n)), async_op=True)
+            return result / n
+
+
+@wrong("Zero3.no_gradient")
+class forgets_the_shard(Wrapper):
+    class Layer(Layer):
+        def send(self):
+            super().send()
+            self.shards[0].grad = None
+
+
+@wrong("Zero3.numbers_lost")
+class drops_the_rest(Wrapper):
+    class Layer(Layer):
+        def __init__(self, module):
+            super().__init__(module)
+            for shard, p in zip(self.shards, self.params):
+                n = dist.get_world_size()
+                if dist.get_rank() == n - 1 and p.numel() % n:
+                    shard.data[p.numel() // n - (n - 1) :] = 0
+
+
+@wrong("Zero3.put_together_wrongly")
+class other_order(Wrapper):
+    class Layer(Layer):
+        def cut(self, flat):
+            return flat[dist.get_rank() :: dist.get_world_size()].clone()
+
+
+@wrong("Zero3.mode_not_passed_on")
+class hides_the_module(Wrapper):
+    def __setattr__(self, name, value):
+        if name == "module":
+            self.__dict__["module"] = value
+        else:
+            super().__setattr__(name, value)
+
+
+@wrong("Zero3.stale_weights")
+class gathers_once(Wrapper):
+    """What was gathered first is kept in a list, so that the shards' new numbers are not seen."""
+
+    class Layer(Layer):
+        def gather(self):
+            if not hasattr(self, "first"):
+                super().gather()
+                self.first = [p.tolist() for p in self.params]
+                return
+            for p, number, values in zip(self.params, self.numbers, self.first):
+                p.untyped_storage().resize_(number * p.element_size())
+                p.data.copy_(torch.tensor(values, dtype=p.dtype))
+
+
+@wrong("Zero3.no_parameters")
+class gives_nothing(Wrapper):
+    def parameters(self, recurse=True):
+        return iter(())
+
+
+@wrong("Zero3.no_output")
+class returns_nothing(Wrapper):
+    def forward(self, *inputs, **named):
+        self.module(*inputs, **named)
+
+
+@right
+class cuts_every_parameter(Wrapper):
+    pass
+
+
+@right
+class keeps_the_last_layer(Wrapper):
+    """What was computed last comes first in backward: it may stay, two layers are allowed."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.layers[-1].after_forward = lambda: self.layers[-1].free() if not torch.is_grad_enabled() else None
+
+
+@right
+class gathers_by_broadcast(Wrapper):
+    """Each piece by a broadcast of its owner, each sum by a reduce to its owner."""
+
+    class Layer(Layer):
+        def gather(self):
+            for p, shard, number in zip(self.params, self.shards, self.numbers):
+                if p.untyped_storage().nbytes() == 0:
+                    p.untyped_storage().resize_(number * p.element_size())
+                    flat = torch.empty(0, dtype=p.dtype).set_(p.untyped_storage(), 0, (number,))
+                    for rank, piece in enumerate(flat.chunk(dist.get_world_size())):
+                        if rank == dist.get_rank():
+                            piece.copy_(shard.detach())
+                        dist.broadcast(piece, src=rank)
+
+        def mean(self, flat):
+            pieces = list(flat.chunk(dist.get_world_size()))
+            for rank, piece in enumerate(pieces):
+                dist.reduce(piece, dst=rank)
+            return pieces[dist.get_rank()] / len(pieces)
+
+
+@right
+class gathers_ahead(Wrapper):
+    """While a layer computes the next one travels already."""
+
+    class Layer(Layer):
+        next = None
+        handles = ()
+
+        def start(self):
+            if self.params[0].untyped_storage().nbytes():
+                return
+            self.handles = []
+            for p, shard, number in zip(self.params, self.shards, self.numbers):
+                p.untyped_storage().resize_(number * p.element_size())
+                flat = torch.empty(0, dtype=p.dtype).set_(p.untyped_storage(), 0, (number,))
+                pieces = list(flat.chunk(dist.get_world_size()))
+                self.handles.append(dist.all_gather(pieces, shard.detach(), async_op=True))
+
+        def gather(self):
+            self.start()
+            for handle in self.handles:
+                handle.wait()
+            self.handles = ()
+
+        def before_forward(self):
+            self.gather()
+            if self.next is not None:
+                self.next.start()
+
+    def __init__(self, module):
+        super().__init__(module)
+        innermost = [
+            layer
+            for part, layer in zip([part for part in module.modules() if own(part)], self.layers)
+            if len(list(part.parameters())) == len(own(part))
+        ]
+        for layer, following in zip(innermost, innermost[1:]):
+            layer.next = following
+
+
+class Gather(torch.autograd.Function):
+    """From a shard to the whole parameter; back, from its gradient to the shard's."""
+
+    @staticmethod
+    def forward(ctx, shard, shape):
+        flat = shard.new_empty(len(shard) * dist.get_world_size())
+        dist.all_gather(list(flat.chunk(dist.get_world_size())), shard.detach())
+        return flat[: shape.numel()].view(shape)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        flat = pad(gradient.flatten())
+        mean = flat.new_empty(len(flat) // dist.get_world_size())
+        dist.reduce_scatter(mean, list(flat.chunk(dist.get_world_size())))
+        return mean / dist.get_world_size(), None
+
+
+@right
+class packs_what_autograd_saves(nn.Module):
+    """In the place of a weight autograd saves how to gather it."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.shards = nn.ParameterList()
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for part in module.modules():
+            if not own(part):
+                continue
+            cut = {}
+            for name, p in list(part._parameters.items()):
+                if p is None:
+                    continue
+                flat = pad(p.detach().flatten())
+                dist.broadcast(flat, src=0)
+                cut[name] = nn.Parameter(flat.chunk(n)[rank].clone()), p.shape
+                self.shards.append(cut[name][0])
+                del part._parameters[name]
+            part.register_forward_pre_hook(self.before(cut))
+            part.register_forward_hook(self.after(cut))
+        del part, p
+
+    def parameters(self, recurse=True):
+        return iter(self.shards)
+
+    def before(self, cut):
+        def hook(part, inputs):
+            whole = {name: Gather.apply(*pair) for name, pair in cut.items()}
+            for name, tensor in whole.items():
+                setattr(part, name, tensor)
+            owners = {t.untyped_storage()._cdata: cut[name] for name, t in whole.items()}
+
+            def pack(tensor):
+                pair = owners.get(tensor.untyped_storage()._cdata)
+                if pair is None:
+                    return tensor
+                return pair, (tensor.shape, tensor.stride(), tensor.storage_offset())
+
+            def unpack(packed):
+                if isinstance(packed, torch.Tensor):
+                    return packed
+                pair, view = packed
+                with torch.no_grad():
+                    return Gather.apply(*pair).as_strided(*view)
+
+            part.hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+            part.hooks.__enter__()
+
+        return hook
+
+    def after(self, cut):
+        def hook(part, inputs, outputs):
+            part.hooks.__exit__()
+            for name in cut:
+                delattr(part, name)
+
+        return hook
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+
+class Again(torch.autograd.Function):
+    """A layer without autograd in forward; backward gathers and computes it once more."""
+
+    @staticmethod
+    def forward(ctx, part, names, shapes, rows, *shards):
+        ctx.part, ctx.names, ctx.shapes = part, names, shapes
+        ctx.save_for_backward(rows, *shards)
+        whole = [Gather.apply(*pair) for pair in zip(shards, shapes)]
+        return torch.func.functional_call(part, dict(zip(names, whole)), (rows,))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rows, *shards = ctx.saved_tensors
+        rows = rows.detach().requires_grad_(rows.is_floating_point())
+        with torch.enable_grad():
+            whole = [Gather.apply(shard.detach(), shape) for shard, shape in zip(shards, ctx.shapes)]
+            whole = [tensor.detach().requires_grad_() for tensor in whole]
+            outputs = torch.func.functional_call(ctx.part, dict(zip(ctx.names, whole)), (rows,))
+        wanted = [*whole, rows] if rows.requires_grad else whole
+        found = torch.autograd.grad(outputs, wanted, gradient)
+        back = found[-1] if rows.requires_grad else None
+        del whole, wanted, outputs
+        means = [Gather.backward(None, each)[0] for each in found[: len(shards)]]
+        return None, None, None, back, *means
+
+
+@right
+class computes_again(nn.Module):
+    """Innermost layers are computed twice; those with layers inside are gathered around them."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.shards = module, []
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for part in list(module.modules()):
+            inner = len(list(part.parameters())) == len(own(part))
+            names, shapes, shards = [], [], []
+            for name, p in list(part._parameters.items()):
+                if p is not None:
+                    flat = pad(p.detach().flatten())
+                    dist.broadcast(flat, src=0)
+                    names.append(name)
+                    shapes.append(p.shape)
+                    shards.append(nn.Parameter(flat.chunk(n)[rank].clone()))
+                    p.data = torch.empty(0, dtype=p.dtype)
+                    if not inner:
+                        del part._parameters[name]
+            self.shards += shards
+            if shards and inner:
+                part.forward = self.twice(part, names, shapes, shards, part.forward)
+            elif shards:
+                part.forward = self.around(part, names, shapes, shards, part.forward)
+
+    def parameters(self, recurse=True):
+        return iter(self.shards)
+
+    def twice(self, part, names, shapes, shards, forward):
+        def call(rows):
+            if part.__dict__.get("inside"):
+                return forward(rows)
+            return Again.apply(plain, names, shapes, rows, *shards)
+
+        plain = Plain(part, forward)
+        names = ["part." + name for name in names]
+        return call
+
+    def around(self, part, names, shapes, shards, forward):
+        def call(*inputs, **named):
+            for name, shard, shape in zip(names, shards, shapes):
+                setattr(part, name, Gather.apply(shard, shape))
+            try:
+                return forward(*inputs, **named)
+            finally:
+                for name in names:
+                    delattr(part, name)
+
+        return call
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+
+class Plain(nn.Module):
+    """A layer as it was before its forward was replaced."""
+
+    def __init__(self, part, forward):
+        super().__init__()
+        self.part = part
+        self.call = forward
+
+    def forward(self, rows):
+        return self.call(rows)
