@@ -181,7 +181,13 @@ class Pipeline(Strategy):
         first = self._first(inputs)
         key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
         if key not in self._runners:
-            flows = flows_between(self.parts, first, num_stages=self.num_stages, device=self.device)
+            flows = flows_between(
+                self.parts,
+                first,
+                num_stages=self.num_stages,
+                device=self.device,
+                autocast=self.autocast,
+            )
             refuse_flows(flows)
             self._runners[key] = Runner(
                 self.parts,

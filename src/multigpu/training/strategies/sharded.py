@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
@@ -127,6 +128,25 @@ class Sharded(Distributed):
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return whole(optimizer.state_dict())
+
+    def model_shards(self) -> dict[str, Any]:
+        self.give_up()
+        return dict(self.plain.state_dict())
+
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return optimizer.state_dict()
+
+    def place_for(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+        kind, _, name = key.partition("/")
+        if kind == "model":
+            there = self.plain.state_dict().get(name)
+        else:
+            trained = [each for each in self.plain.parameters() if each.requires_grad]
+            number = int(name.partition("/")[0])
+            there = trained[number] if number < len(trained) else None
+        if isinstance(there, DTensor) and there.shape == size:
+            return torch.zeros_like(there, dtype=dtype, requires_grad=False)
+        return super().place_for(key, size, dtype)
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(divided_optimizer(optimizer, state))

@@ -160,6 +160,22 @@ class Strategy:
         """Put the state of `optimizer_state` back; every rank calls it."""
         optimizer.load_state_dict(state)
 
+    def model_shards(self) -> dict[str, Any]:
+        """As `model_state`, but what ranks divide stays divided: DTensors, of the whole's shape."""
+        return self.model_state()
+
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """As `optimizer_state`, but what ranks divide stays divided."""
+        return self.optimizer_state(optimizer)
+
+    def place_for(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+        """A tensor to read one of a checkpoint into: whole, or this rank's share of it.
+
+        `key` is ``model/NAME`` or ``optimizer/NUMBER/NAME``. `load_model_state` and
+        `load_optimizer_state` take both.
+        """
+        return torch.empty(size, dtype=dtype)
+
 
 def require_mean(loss: Any) -> Tensor:
     """The loss, if it is one number that backward can begin at.  Raises TypeError."""

@@ -45,11 +45,12 @@ def flows_between(
     *,
     num_stages: int,
     device: torch.device,
-    autocast: Autocast = contextlib.nullcontext,
+    autocast: Autocast,
 ) -> Flows:
     """What goes into each stage, and out of the last one, for a micro-batch `inputs`.
 
-    Every rank calls it with its own `stages`, by their number; all get the same answer.
+    Every rank calls it with its own `stages`, by their number; all get the same answer. In which
+    type a stage answers depends on `autocast`.
     """
     flows: Flows = [tuple(Flow.of(tensor) for tensor in inputs)]
     with quietly(stages, device), torch.enable_grad(), autocast():
