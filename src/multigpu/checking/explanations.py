@@ -59,6 +59,11 @@ EXPLANATIONS = (
         "a rank cannot send a message to itself, or receive one from itself.",
     ),
     (
+        r"optimizer got an empty parameter list",
+        "this rank owns no parameter, and torch's optimizers refuse an empty list. Make none there, "
+        "and let the rank take part in every message all the same.",
+    ),
+    (
         r"offset < this->size",
         "gloo cannot receive a message without any element from a rank that is not named. Give "
         "recv its src.",

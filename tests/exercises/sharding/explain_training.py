@@ -1,9 +1,7 @@
-"""What is wrong with training through a sharded optimizer: the weights, in the learner's numbers.
+"""What is wrong with training through a sharded optimizer, in the learner's numbers.
 
 These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Optimizer``.
 """
-
-import torch
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, same
@@ -12,10 +10,8 @@ from multigpu.checking.wording import count, listed
 
 from .explain_state import examine_state
 from .explain_traffic import calls_of, examine_traffic
-from .known_steps import KNOWN
-from .one_process import mistaken, train
-
-EQUAL = "after every step each rank has the weights of the plain optimizer in one process"
+from .explain_weights import examine_weights
+from .one_process import train
 
 
 class Report:
@@ -69,7 +65,7 @@ class Report:
             for rank in range(self.n):
                 self.examine_cleared(step, rank)
                 self.examine_frozen(step, rank)
-                self.examine_weights(step, rank)
+                examine_weights(self, step, rank)
         self.examine_inner()
         examine_state(self)
         self.examine_more()
@@ -142,66 +138,6 @@ class Report:
                     step=step,
                 )
 
-    def examine_weights(self, step, rank):
-        came, right = self.weights(step, rank), flat(self.right[step].weights, self.trained)
-        if same(came, right):
-            return
-        off = ~torch.isclose(came, right, rtol=1e-9, atol=1e-9 * float(right.abs().max()))
-        before = flat(self.right[step].model.state_dict(), self.trained)
-        if torch.equal(came[off], before[off]):
-            raise self.stale(step, rank, off, before)
-        for mistake, forms in mistaken(self.case, self.right, step):
-            others = torch.stack([flat(weights, self.trained)[off] for weights in forms])
-            nearest = others[(others - came[off]).abs().argmin(dim=0), torch.arange(int(off.sum()))]
-            if same(came[off], nearest):
-                raise self.known(step, rank, off, mistake)
-        name, place = self.first(off)
-        raise self.wrong(
-            "other_weights",
-            EQUAL,
-            f"on rank {rank}, {self.named(off)} differ: {name} at {place} is"
-            f" {came[off][0]:.6g} and not {right[off][0]:.6g}",
-            "slices of gradients and of weights do not lie at the same place, or ranks received"
-            " into the wrong parameter.",
-            step=step,
-        )
-
-    def known(self, step, rank, off, mistake):
-        """A mistake that has a name."""
-        mistake, _, what = mistake.partition(" ")
-        came, usually = KNOWN[mistake]
-        words = {"n": self.n, "what": what}
-        return self.wrong(
-            mistake,
-            EQUAL,
-            f"on rank {rank}, {self.named(off)} are {came.format(**words)}",
-            usually.format(**words),
-            step=step,
-        )
-
-    def stale(self, step, rank, off, before):
-        """Some weights have not moved: on this rank only, or on all?"""
-        everywhere = [torch.equal(self.weights(step, r)[off], before[off]) for r in range(self.n)]
-        if all(everywhere):
-            return self.wrong(
-                "not_stepped",
-                EQUAL,
-                f"on all ranks {self.named(off)} are as they were before the step",
-                "nobody owns them, or their owner's step did not reach the model. Division with //"
-                " rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds copies moves"
-                " the copies.",
-                step=step,
-            )
-        return self.wrong(
-            "weights_not_shared",
-            EQUAL,
-            f"on rank {rank}, {self.named(off)} are as they were before the step, on rank"
-            f" {everywhere.index(False)} they are new",
-            "the owner stepped, and did not bring the new weights to the other ranks: broadcast or"
-            " all_gather after the inner step, written into the parameters.",
-            step=step,
-        )
-
     def examine_inner(self):
         """The steps were made by optimizers of the class that was given."""
         for step in range(len(self.right)):
@@ -215,11 +151,6 @@ class Report:
                     step=step,
                 )
 
-    def weights(self, step, rank):
-        """All trained weights of a rank after a step, side by side."""
-        came = {name: t.value for name, t in self.note(step, rank)["weights"].items()}
-        return flat(came, self.trained)
-
     def wrong_weights(self, training):
         """How many steps of a training differ from what came on rank 0."""
         steps = self.results[0]["steps"]
@@ -230,31 +161,7 @@ class Report:
             for came, step in zip(steps, training, strict=True)
         )
 
-    def named(self, off):
-        """Which parameters elements belong to, in words."""
-        parts = off.split(list(self.trained.values()))
-        names = {n: part for n, part in zip(self.trained, parts, strict=True) if part.any()}
-        if len(names) == len(self.trained) and off.all():
-            return "all trained weights"
-        if len(names) == 1 and not all(part.all() for part in names.values()):
-            return f"{int(off.sum())} elements of {listed(names)}"
-        return f"{int(off.sum())} of {len(off)} elements ({listed(names, most=4)})"
-
-    def first(self, off):
-        """The parameter and the place of the first element."""
-        place = int(off.nonzero()[0])
-        for name, size in self.trained.items():
-            if place < size:
-                return name, place
-            place -= size
-        raise AssertionError("no element is off")
-
 
 def sizes_of(case):
     """The elements of every trained parameter, by name."""
     return {n: p.numel() for n, p in case.model_of().named_parameters() if p.requires_grad}
-
-
-def flat(weights, trained):
-    """The trained ones side by side."""
-    return torch.cat([weights[name].flatten() for name in trained])
