@@ -1,0 +1,94 @@
+"""The notebook of lesson 11 shows what its text says.  How fast it was is not asserted."""
+
+import re
+
+import pytest
+
+NOTEBOOK = "pipeline"
+EXERCISES = {"balance": ["balance"], "run": ["gpipe", "run"], "1f1b": ["one_f_one_b"]}
+RECORDED = ["wait", "recorded"]
+PREDICTED = ["schedule", "1f1b"]
+
+
+def numbers(text):
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
+
+
+@pytest.mark.parametrize(("cell", "exercises"), EXERCISES.items())
+def test_each_exercise_says_whose_it_is(printed, cell, exercises):
+    said = re.findall(r"(\w+): (?:yours|the reference(?: \(.+\))?)\n", printed(cell))
+    assert said == exercises
+
+
+def test_the_network_fits_two_ranks_and_not_one(printed):
+    assert "67,432,458 parameters, 1.00 GiB" in printed("memory")
+    one, two = printed("run").splitlines()[-2:]
+    assert "OutOfMemoryError" in one
+    peaks = re.findall(r"'(\d+) MiB'", two)
+    assert len(peaks) == 2
+    assert all(int(peak) < 1024 for peak in peaks)
+
+
+@pytest.mark.parametrize("cell", RECORDED + PREDICTED)
+def test_schedules_are_drawn_with_a_lane_for_each_rank(cells, printed, cell):
+    drawings = [o.data["text/html"] for o in cells[cell].outputs if "data" in o]
+    assert any("<svg" in drawing for drawing in drawings)
+    assert "rank 0" in printed(cell)
+    assert "rank 1" in printed(cell)
+
+
+def test_without_micro_batches_a_rank_computes_at_most_half_of_the_time(printed):
+    share = re.search(r"a rank computes (\d+)% of the time", printed("wait"))
+    assert int(share[1]) <= 50
+
+
+def test_the_predicted_schedule_has_the_bubble_of_the_formula(printed):
+    assert "done at 15, bubble 20%" in printed("schedule")
+
+
+def test_the_bubble_stands_beside_its_formula_for_each_number_of_micro_batches(printed):
+    rows = [numbers(line) for line in printed("bubbles").splitlines()[1:]]
+    assert [(row[0], row[1]) for row in rows] == [(1, 50), (2, 33), (4, 20), (8, 11), (16, 6)]
+    assert all(len(row) == 4 for row in rows)
+
+
+def test_one_forward_one_backward_holds_less(printed):
+    assert "in flight: [4, 3, 2, 1]" in printed("1f1b")
+    gpipe, one_f_one_b = (
+        numbers(line.partition("peaks")[2]) for line in printed("peaks").splitlines()
+    )
+    assert len(gpipe) == len(one_f_one_b) == 4
+    assert all(less < more for less, more in zip(one_f_one_b, gpipe, strict=True))
+    assert printed("peaks").count("bubble 27%") == 2
+
+
+def test_gradients_are_those_of_the_uncut_model(printed):
+    gaps = re.findall(r"gradients off by (\S+)", printed("proof"))
+    assert len(gaps) == 2
+    assert all(float(gap) < 1e-6 for gap in gaps)
+
+
+def test_the_gpt_is_cut_with_its_tied_weights(cells, printed):
+    table = next(o.data["text/html"] for o in cells["cut"].outputs if "data" in o)
+    assert table.count("<tr>") == 3
+    assert "[('bytes.weight', (0, 1))]" in printed("tied")
+    assert "the same scores: True" in printed("tied")
+
+
+def test_all_schedules_train_to_the_loss_of_one_process(printed):
+    losses = dict(re.findall(r"^(\S+(?: process)?) +loss ([\d.]+)$", printed("trainer"), re.M))
+    assert list(losses) == ["one process", "gpipe", "1f1b", "interleaved"]
+    alone = float(losses["one process"])
+    assert all(float(loss) == pytest.approx(alone, abs=1e-3) for loss in losses.values())
+
+
+def test_the_formula_is_within_5_percent_of_the_published_seconds(printed):
+    rows = re.findall(r"(\d) GPUs: +(\d+) s, .* s \(([+-][\d.]+)%\)", printed("published"))
+    assert [int(gpus) for gpus, _, _ in rows] == [2, 3, 4, 5, 6, 7, 8]
+    assert (rows[0][1], rows[-1][1]) == ("2270", "1632")
+    assert all(abs(float(off)) < 5 for _, _, off in rows)
+
+
+def test_the_check_in_the_notebook_says_how_it_ended(printed):
+    said = printed("your-turn").strip()
+    assert re.search(r"pipeline\.balance: (passed|not passed yet)$", said)
