@@ -37,7 +37,13 @@ class Memory:
     @property
     def total(self) -> int:
         """All of it."""
-        return sum(getattr(self, field.name) for field in fields(self))
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The bytes by name, without what is nothing; for a picture."""
+        sizes = {field.name: int(getattr(self, field.name)) for field in fields(self)}
+        return {name: size for name, size in sizes.items() if size}
 
 
 def memory_per_gpu(
