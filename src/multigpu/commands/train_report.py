@@ -58,9 +58,9 @@ class Report:
         if self.trainer.checkpoints is None:
             yield "nothing is kept: with --folder runs/NAME checkpoints and the history are"
             return
-        folder = self.trainer.checkpoints.folder
-        yield f"history      {folder / 'history.csv'}"
-        yield f"checkpoints  {folder / 'latest.pt'}, {folder / 'best.pt'}"
+        checkpoints = self.trainer.checkpoints
+        yield f"history      {checkpoints.folder / 'history.csv'}"
+        yield f"checkpoints  {checkpoints.path('latest')}, {checkpoints.path('best')}"
 
     def _say(self, *lines: str) -> None:
         if self.trainer.launch.is_main:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import shutil
 import socket
 import uuid
 import zipfile
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from multigpu.training.launch import Launch
 
 FORMAT = "multigpu checkpoint 1"
+SHARES = ".shares-"  # the folders of sharded_checkpoints.py, to which `latest` and `best` lead
 UNREADABLE = (RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError)
 
 
@@ -82,7 +84,9 @@ class Checkpoints:
 
         def remove() -> None:
             for name in ("latest", "best"):
-                self.path(name).unlink(missing_ok=True)
+                (self.folder / name).unlink(missing_ok=True)
+                (self.folder / f"{name}.pt").unlink(missing_ok=True)
+            self.sweep()
 
         main_rank_does(remove, error=CheckpointError)
 
@@ -126,8 +130,7 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._lock.acquire():
-                for leftover in self.folder.glob(LEFTOVERS):
-                    leftover.unlink(missing_ok=True)
+                self.sweep()
         except FolderInUse as owner:
             raise CheckpointError(
                 f"{self.folder} belongs to another run that is still going on ({owner}). Wait for "
@@ -135,6 +138,15 @@ class Checkpoints:
             ) from None
         except OSError as problem:
             raise self._cannot_write(problem) from problem
+
+    def sweep(self) -> None:
+        """Remove what killed writers have left, and folders of shares that are no longer used."""
+        for leftover in self.folder.glob(LEFTOVERS):
+            leftover.unlink(missing_ok=True)
+        used = {(self.folder / name).resolve().name for name in ("latest", "best")}
+        for shares in self.folder.glob(f"{SHARES}*"):
+            if shares.name not in used:
+                shutil.rmtree(shares, ignore_errors=True)
 
     def _write(self, state: dict[str, Any], *, name: str, best: bool) -> None:
         """`best.pt` comes first: a run killed in between goes on from the older `latest.pt`, and
@@ -145,6 +157,8 @@ class Checkpoints:
         try:
             for target in ("best", name) if best else (name,):
                 replace_file(self.path(target), memory.getbuffer())
+                if (link := self.folder / target).is_symlink():  # of the time before
+                    link.unlink()
         except OSError as problem:
             raise self._cannot_write(problem) from problem
 

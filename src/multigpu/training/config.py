@@ -14,6 +14,7 @@ CHOICES = {
     "schedule": ("constant", "linear", "cosine"),
     "precision": ("float32", "bfloat16"),
     "backend": ("gloo", "nccl", None),
+    "checkpoints": ("full", "sharded"),
     "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
     "balance": ("time", "memory", "layers"),
 }
@@ -104,6 +105,9 @@ class TrainConfig:
     """where checkpoints and history go; default: nothing is written"""
     save_every: int | None = None
     """steps between two checkpoints; there is always one at the end of an epoch"""
+    checkpoints: str = "full"
+    """full: one file that rank 0 writes; sharded: a folder in which each rank writes its share, so
+    that no rank ever holds the whole model"""
     resume: bool = True
     """go on from the latest checkpoint in the folder, if there is one; else remove it and begin
     anew"""

@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import Store
 
 from multigpu.ranks.backend import Backend, choose_backend
 from multigpu.training.devices import device_of
+from multigpu.training.gloo_threads import let_gloo_finish
 from multigpu.training.launch import Launch
 from multigpu.training.meeting import meeting_store
 
@@ -35,6 +36,8 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
                 f"backend={asked!r}, but this process is in a process group of {there} already. "
                 "Leave backend out, or make the group with it."
             )
+        atexit.unregister(let_gloo_finish)
+        atexit.register(let_gloo_finish)  # to leave that group is its maker's
         return Backend(there, gpus, ranks)
     store, rank, world_size = meeting_store()
     if asked is None:
@@ -70,12 +73,13 @@ def chosen_by_all(
 def leave_group() -> None:
     """Leave in good order: NCCL complains at the end of a process that did not.
 
-    The threads of gloo end with the last reference to the group, and a DDP wrapper that nobody
-    uses any more still is one. A thread that is there when the interpreter ends may abort it.
+    The threads of gloo end with the last reference to the group. Where there is another, they are
+    waited for: one that is busy when the interpreter ends may abort it (gloo_threads.py).
     """
     if dist.is_initialized():
         dist.destroy_process_group()
         gc.collect()
+        let_gloo_finish()
 
 
 def leave_unless_failed() -> None:
@@ -86,3 +90,5 @@ def leave_unless_failed() -> None:
     """
     if getattr(sys, "last_value", None) is None:
         leave_group()
+    else:
+        let_gloo_finish()  # which waits for no other rank

@@ -38,6 +38,7 @@ FREE = (
     "find_unused_parameters",
     "folder",
     "save_every",
+    "checkpoints",
     "resume",
     "workers",
     "progress",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multigpu.training.agreement import main_rank_does
-from multigpu.training.checkpoints import CheckpointError
+from multigpu.training.checkpoints import CheckpointError, Checkpoints
 from multigpu.training.resuming import restarted
 from multigpu.training.state import capture, restore
 
@@ -25,9 +26,35 @@ def resume(trainer: Trainer) -> None:
     began = trainer.position.step > 0  # fit was called before: what is there is this run's own
     if not trainer.config.resume and not restarted() and not began:
         checkpoints.clear()
-    if (state := checkpoints.load()) is not None:
-        restore(trainer, state, path=checkpoints.path())
+    for each in (checkpoints, other_kind(trainer)):
+        if (state := each.load()) is None:
+            continue
+        restore(trainer, state, path=each.path())
         write_history(trainer)  # one killed between the checkpoint and the history lacks a row
+        return
+
+
+def checkpoints_of(trainer: Trainer) -> Checkpoints | None:
+    """Where the run's checkpoints go: to one file each, or to a folder of shares."""
+    if trainer.config.folder is None:
+        return None
+    sharded = trainer.config.checkpoints == "sharded"
+    return make_checkpoints(trainer, trainer.config.folder, sharded=sharded)
+
+
+def other_kind(trainer: Trainer) -> Checkpoints:
+    """The checkpoints that a run with the other setting has left in the folder."""
+    assert trainer.checkpoints is not None
+    sharded = trainer.config.checkpoints != "sharded"
+    return make_checkpoints(trainer, trainer.checkpoints.folder, sharded=sharded)
+
+
+def make_checkpoints(trainer: Trainer, folder: str | Path, *, sharded: bool) -> Checkpoints:
+    if not sharded:
+        return Checkpoints(folder, launch=trainer.launch)
+    from multigpu.training.sharded_checkpoints import ShardedCheckpoints
+
+    return ShardedCheckpoints(folder, launch=trainer.launch, place=trainer.strategy.place_for)
 
 
 def save(trainer: Trainer, *, best: bool) -> None:

@@ -57,12 +57,14 @@ class Position:
 
 def capture(trainer: Trainer) -> dict[str, Any]:
     """Everything that the rest of the run depends on. Every rank calls it."""
-    position = trainer.position
-    trainer.strategy.before_evaluation()
-    mine = {"rng": rng.collect(trainer.strategy.devices), "loss_sum": float(position.loss_sum)}
+    position, strategy = trainer.position, trainer.strategy
+    sharded = trainer.config.checkpoints == "sharded"
+    optimizer_state = strategy.optimizer_shards if sharded else strategy.optimizer_state
+    strategy.before_evaluation()
+    mine = {"rng": rng.collect(strategy.devices), "loss_sum": float(position.loss_sum)}
     return {
-        "model": trainer.strategy.model_state(),
-        "optimizer": trainer.strategy.optimizer_state(trainer.optimizer),
+        "model": strategy.model_shards() if sharded else strategy.model_state(),
+        "optimizer": optimizer_state(trainer.optimizer),
         "schedule": trainer.schedule.state_dict(),
         "epoch": position.epoch,
         "step": position.step,
@@ -88,7 +90,7 @@ def restore(trainer: Trainer, state: dict[str, Any], *, path: Path) -> None:
     """
     refuse_other_run(state["config"], trainer.config.as_dict(), path=path)
     refuse_other_rows(state["num_rows"], trainer.train_feed.num_rows, path=path)
-    refuse_other_model(state["model"], trainer.strategy.model_state(), path=path)
+    refuse_other_model(state["model"], trainer.strategy.model_shards(), path=path)
     if state["step"] < trainer.total_steps:
         trainer.strategy.settle(next(iter(trainer.train_feed.batches(0))), trainer.loss_fn)
     trainer.strategy.load_model_state(state["model"])

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from multigpu.data.feeds import Batch, Feed, feed_for
-from multigpu.training.checkpoints import Checkpoints
 from multigpu.training.config import TrainConfig
 from multigpu.training.describing import describe
 from multigpu.training.devices import has_real_gpu, synchronize
@@ -39,7 +38,7 @@ from multigpu.training.modes import (
 )
 from multigpu.training.optimizers import make_optimizer
 from multigpu.training.progress import ProgressBar, progress_bar
-from multigpu.training.saving import resume, save, write_history
+from multigpu.training.saving import checkpoints_of, resume, save, write_history
 from multigpu.training.schedule import learning_rate_of, make_schedule
 from multigpu.training.seeding import deterministic_algorithms, seed_rank
 from multigpu.training.state import Position
@@ -88,9 +87,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.strategy.trained, config)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps)
         self.history, self.position = History(), Position()
-        self.checkpoints = (
-            None if config.folder is None else Checkpoints(config.folder, launch=self.launch)
-        )
+        self.checkpoints = checkpoints_of(self)
 
     def fit(self) -> History:
         """Train to the end, from the folder's latest checkpoint if there is one."""

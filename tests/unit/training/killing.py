@@ -61,7 +61,7 @@ def one_rank(case: Case, folder: Path, rank: int, meeting: str, ready: int) -> N
     """What each forked process does: join the others, say that it is ready, train."""
     torch.set_num_threads(1)
     os.fsync = lambda descriptor: time.sleep(FSYNC)
-    if case.mode == "ddp":
+    if case.ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         dist.init_process_group(
             "gloo",
@@ -152,16 +152,29 @@ def wait_for_saves(folder: Path, wanted: int, *, watched: int) -> None:
 def written(folder: Path) -> int:
     """When `latest.pt` was written."""
     try:
-        return (folder / "latest.pt").stat().st_mtime_ns
+        return latest(folder).stat().st_mtime_ns
     except FileNotFoundError:
         return 0
 
 
+def latest(folder: Path) -> Path:
+    """What is replaced by every save: a file, or the file without tensors of a folder of shares."""
+    shares = folder / "latest" / "run.pt"
+    return shares if shares.exists() else folder / "latest.pt"
+
+
 def where(folder: Path) -> dict[str, Any]:
     """Where a run was killed, from what it has left."""
-    writing = [path.name for path in folder.glob(".*.partial")]
-    latest = folder / "latest.pt"
-    return {"writing": writing, "step": load(latest)["step"] if latest.exists() else 0}
+    writing = leftovers(folder)
+    found = latest(folder)
+    return {"writing": writing, "step": load(found)["step"] if found.exists() else 0}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What a killed writer has left: half a file, or shares that no link leads to."""
+    used = {(folder / name).resolve() for name in ("latest", "best")}
+    shares = [path for path in folder.glob(".shares-*") if path.resolve() not in used]
+    return [path.name for path in [*folder.glob(".*.partial"), *shares]]
 
 
 def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
@@ -193,11 +206,11 @@ def compare(case: Case, *, kills: int, seed: int) -> dict[str, Any]:
         )
         found = [
             f"{name}{difference}"
-            for name in ("latest.pt", "best.pt")
-            for difference in differences(load(alone / name), load(killed / name))
+            for name in ("latest", "best")
+            for difference in differences(state(alone, name), state(killed, name))
         ]
-        steps = load(killed / "latest.pt")["step"]
-        left = [path.name for path in killed.glob(".*.partial")]
+        steps = load(latest(killed))["step"]
+        left = leftovers(killed)
     return {
         "seed": seed,
         "kills": len(struck),
@@ -208,6 +221,16 @@ def compare(case: Case, *, kills: int, seed: int) -> dict[str, Any]:
         "leftovers": left,
         "differences": found,
     }
+
+
+def state(folder: Path, name: str) -> dict[str, Any]:
+    """All of a checkpoint; of shares, the whole tensors."""
+    if (folder / f"{name}.pt").exists():
+        return load(folder / f"{name}.pt")
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(folder / name, folder / "whole.pt")
+    return {**load(folder / name / "run.pt"), "tensors": load(folder / "whole.pt")}
 
 
 def load(path: Path) -> dict[str, Any]:

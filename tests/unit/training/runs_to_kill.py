@@ -14,6 +14,8 @@ import numpy
 import pandas  # noqa: F401 - by the history; it takes long
 import torch
 import torch._dynamo  # by the optimizers
+import torch.distributed.checkpoint  # by zero3
+import torch.distributed.fsdp
 import torchmetrics  # noqa: F401
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -34,6 +36,7 @@ class Case:
     workers: int = 0
     parts: int = 2  # one row alone is too few for BatchNorm
     epochs: int = 4
+    checkpoints: str = "full"
 
 
 CASES = {
@@ -43,6 +46,8 @@ CASES = {
     "ddp": Case("ddp", ranks=2),
     "ddp-3": Case("ddp", ranks=3, parts=1),
     "ddp-partitions": Case("ddp", ranks=2, partitions=True),
+    "zero2": Case("zero2", ranks=2),
+    "zero3-sharded": Case("zero3", ranks=3, parts=1, checkpoints="sharded"),
 }
 
 
@@ -84,6 +89,7 @@ def train(case: Case, folder: Path) -> None:
         patience=3,
         folder=folder,
         save_every=1,
+        checkpoints=case.checkpoints,
         workers=case.workers,
         progress=False,
     )
