@@ -40,6 +40,7 @@ def train(make, model_of, kind_name, options, slots, steps, rates, look):
 
 def one_step(model, optimizer, passes, watch, look):
     """Every pass adds to the gradients of the one before; then comes one step."""
+    times = [time.monotonic()]
     optimizer.zero_grad()
     left = [n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()]
     for ranks in passes:
@@ -47,7 +48,6 @@ def one_step(model, optimizer, passes, watch, look):
         mse_loss(model(inputs), targets).backward()
     del inputs, targets
     watch.new_step(look_at=look)
-    times = [time.monotonic()]
     optimizer.step()
     times.append(time.monotonic())
     watch.note_state("end")

@@ -11,7 +11,7 @@ BYTES = 8  # of a number in float64
 
 
 def calls_of(report, step, rank):
-    """The calls that one rank made in one step."""
+    """The calls that one rank made in one step, from zero_grad on: hooks can send in backward."""
     begin, end = report.note(step, rank)["times"]
     return [call for call in report.answer.trace.of(rank) if begin <= call.time <= end]
 

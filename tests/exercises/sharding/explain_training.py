@@ -92,8 +92,8 @@ class Report:
 
     def examine_groups(self, rank, groups):
         rate = self.case.options["lr"]
-        if groups.get("rates") == [rate]:
-            return
+        if groups.get("rates") and all(each == rate for each in groups["rates"]):
+            return  # there may be several: one for each inner optimizer
         came = groups.get("problem") or f"the values of lr in it are {listed(groups['rates'])}"
         raise self.wrong(
             "param_groups_missing",

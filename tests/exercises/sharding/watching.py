@@ -5,6 +5,7 @@ torch's own class, and what its optimizers hold is seen from the moment at which
 """
 
 import functools
+import gc
 import time
 import weakref
 from contextlib import contextmanager
@@ -99,6 +100,7 @@ class Watch:
         The backend's threads may let go of a tensor a moment after the wait for it is over.  So
         where there is more than expected, look again for a while.
         """
+        gc.collect()  # what only refers to itself is as good as gone
         end = time.monotonic() + PATIENCE
         while elements(self.others()) > self.look_at and time.monotonic() < end:
             time.sleep(0.01)

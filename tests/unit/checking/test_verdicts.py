@@ -8,6 +8,7 @@ from multigpu.checking.catalog import Catalog
 from multigpu.checking.judge import check_with
 from multigpu.checking.places import Course
 from multigpu.checking.verdicts import Verdict, Wrong, exit_code
+from multigpu.commands.showing import console, show_verdicts
 
 HEAD = """
 import pytest, torch
@@ -57,6 +58,31 @@ def test_a_right_answer_passes_all_checks(check):
     verdict = check()
     assert verdict.seconds > 0
     assert verdict == Verdict("data_parallel.double", "pass", None, "", 3, 3, verdict.seconds)
+
+
+NOTES = """
+@exercise("data_parallel.double")
+@pytest.mark.parametrize("number", [1, 2])
+def test_numbers(learner, number):
+    judge(learner.run(drive, number, gpus=1), 2 * number)
+    learner.note(f"{number} is enough")
+"""
+
+
+def test_a_pass_may_carry_a_remark_and_only_the_first_one_is_told(check, capsys):
+    verdict = check(checks=NOTES)
+    assert (verdict.status, verdict.message_id) == ("pass", None)
+    assert verdict.message == "note: 1 is enough"
+    show_verdicts([verdict], console())
+    shown = capsys.readouterr().out
+    assert "1 is enough" in shown
+    assert "message" not in shown
+
+
+def test_a_wrong_answer_carries_no_remark(check):
+    verdict = check("def double(x):\n    return x * x + 1\n", checks=NOTES)  # right for 1
+    assert verdict.status == "wrong"
+    assert "enough" not in verdict.message
 
 
 def test_after_a_wrong_answer_the_other_checks_still_count(check):
