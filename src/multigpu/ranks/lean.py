@@ -3,6 +3,9 @@
 Optimizers import ``torch._dynamo``, the front end of torch.compile, only to tell it to stay away
 from them; ``init_process_group`` tells it to forget what it knew, and DistributedDataParallel asks
 how it would treat it.  Where nothing is compiled a stand-in can hear and answer that.
+
+``backward(gradient)`` imports the compiler's symbolic algebra, and sympy with it, to compare two
+shapes.  Where shapes are numbers, another stand-in can do that.
 """
 
 import importlib
@@ -11,6 +14,7 @@ import types
 from typing import Any
 
 NAME = "torch._dynamo"
+SHAPES = "torch.fx.experimental.symbolic_shapes"
 
 
 class Rules:
@@ -68,9 +72,35 @@ def real() -> types.ModuleType:
     return importlib.import_module(NAME)
 
 
+class Shapes(types.ModuleType):
+    """Compares shapes whose sizes are numbers; whatever else is asked for loads the real one."""
+
+    def __init__(self) -> None:
+        super().__init__(SHAPES)
+
+    @staticmethod
+    def sym_eq(one: Any, other: Any) -> Any:
+        """Whether two shapes, or two sizes, are equal."""
+        return one == other
+
+    @staticmethod
+    def expect_true(answer: Any, skip: int = 0) -> Any:
+        """The answer: it is known already."""
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # someone looks through all modules
+        if isinstance(sys.modules.get(SHAPES), Shapes):
+            del sys.modules[SHAPES]
+        return getattr(importlib.import_module(SHAPES), name)
+
+
 def spare_the_compiler() -> None:
-    """Put the stand-in where torch looks, unless the compiler is loaded already."""
+    """Put the stand-ins where torch looks, unless the compiler is loaded already."""
     import torch
 
     if NAME not in sys.modules:
         sys.modules[NAME] = torch._dynamo = Standin()
+    if SHAPES not in sys.modules:
+        sys.modules[SHAPES] = Shapes()
