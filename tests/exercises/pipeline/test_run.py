@@ -44,7 +44,7 @@ def test_one_step(learner):
 
 
 @exercise("pipeline.run")
-@pytest.mark.parametrize("world", [2, 3, 4, 1])
+@pytest.mark.parametrize("world", [3, 4, 1])
 def test_all_forwards_first(learner, world):
     """The gradients and the loss of the whole batch, step after step."""
     check(
@@ -52,7 +52,6 @@ def test_all_forwards_first(learner, world):
         world,
         [
             Case("vectors", (4, 4, 4), all_forwards_first(world, 3), steps=3),
-            Case("vectors", (3, 3, 3, 3), all_forwards_first(world, 4, reverse=True)),
         ],
     )
 
@@ -60,7 +59,7 @@ def test_all_forwards_first(learner, world):
 @exercise("pipeline.run")
 @pytest.mark.parametrize("world", [2, 3, 4, 1])
 def test_forwards_and_backwards_in_turn(learner, world):
-    """More micro-batches than stages, as many, fewer, and one; in another order, too."""
+    """More micro-batches than stages, as many, fewer, and one.  Then other orders."""
     check(
         learner,
         world,
@@ -70,6 +69,7 @@ def test_forwards_and_backwards_in_turn(learner, world):
             Case("vectors", (2, 2), in_turns(world, 2)),
             Case("vectors", (3,), in_turns(world, 1)),
             Case("vectors", (2,) * 5, in_turns(world, 5, order=(3, 0, 4, 1, 2))),
+            Case("vectors", (3, 3, 3, 3), all_forwards_first(world, 4, reverse=True)),
         ],
     )
 
@@ -88,15 +88,14 @@ def test_microbatches_of_different_sizes(learner, world):
 
 
 @exercise("pipeline.run")
-@pytest.mark.parametrize("world", [4, 2])
-def test_activations_of_any_shape(learner, world):
+def test_activations_of_any_shape(learner):
     """Images, and sequences of tokens."""
     check(
         learner,
-        world,
+        4,
         [
-            Case("images", (2, 3, 1), in_turns(world, 3), steps=2),
-            Case("sequences", (2, 1, 3, 2), in_turns(world, 4), steps=2),
-            Case("images", (1, 2), all_forwards_first(world, 2)),
+            Case("images", (2, 3, 1), in_turns(4, 3), steps=2),
+            Case("sequences", (2, 1, 3, 2), in_turns(4, 4), steps=2),
+            Case("images", (1, 2), all_forwards_first(4, 2)),
         ],
     )
