@@ -226,38 +226,50 @@ if __name__ == "__main__":
         storages = {t.untyped_storage().data_ptr(): t for t in tensors if t is not None}
         return sum(len(t.untyped_storage()) // t.element_size() for t in storages.values())
 
-    def train(make):
-        """The last loss, and the most that this rank held of the gradients and of the state."""
-        torch.manual_seed(0)  # all ranks begin with the same weights
+    def small_gpt():
+        """With a head of its own: Zero3 takes each parameter as that of one layer."""
         model = SmallGPT()
-        gradients, state = [0], [0]
+        model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+        return model
+
+    def train(make):
+        """The last loss, and the most that this rank held: weights, gradients and state."""
+        torch.manual_seed(0)  # all ranks begin with the same weights
+        model = small_gpt()
+        kind = make
+        if make is Zero3:
+            model, kind = Zero3(model), torch.optim.AdamW
+        held = {"weights": [], "gradients": [], "state": []}
 
         def note_gradients(inner, *_):
             stepped = inner.param_groups[0]["params"]
-            gradients.append(elements(p.grad for p in (*model.parameters(), *stepped)))
+            held["gradients"].append(elements(p.grad for p in (*model.parameters(), *stepped)))
 
         def note_state(inner, *_):
-            state.append(elements(t for own in inner.state.values() for t in own.values()))
+            held["state"].append(elements(t for own in inner.state.values() for t in own.values()))
 
         hooks = before_inner_step(note_gradients), after_inner_step(note_state)
-        optimizer = make(model.parameters(), torch.optim.AdamW, lr=3e-3)
+        shared = {} if make is Zero3 else {"optimizer_class": torch.optim.AdamW}
+        optimizer = kind(model.parameters(), lr=3e-3, **shared)
         for step in range(STEPS):
             first = ROWS * (WORLD_SIZE * step + dist.get_rank())
             rows = slice(first, first + ROWS)
             optimizer.zero_grad()
             scores = model(inputs[rows])  # (rows, length, 256)
+            # Between forward and backward: what is stepped, and what the modules hold.
+            held["weights"].append(elements((*model.parameters(), *nn.Module.parameters(model))))
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), targets[rows].flatten())
             loss.backward()
             optimizer.step()
         for hook in hooks:
             hook.remove()
         dist.all_reduce(loss.detach_())
-        return loss.item() / WORLD_SIZE, max(gradients), max(state)
+        return loss.item() / WORLD_SIZE, {name: max(seen) for name, seen in held.items()}
 
-    total = sum(parameter.numel() for parameter in SmallGPT().parameters())
+    total = sum(parameter.numel() for parameter in small_gpt().parameters())
     print(f"A GPT with Ψ = {total:,} weights and AdamW on {WORLD_SIZE} ranks, {STEPS} steps.")
-    print("Elements on each rank when the optimizer steps:")
-    for make in (Replicated, Zero1Optimizer, Zero2Optimizer):
+    print("Elements on each rank: weights after forward; the rest when the optimizer steps.")
+    for make in (Replicated, Zero1Optimizer, Zero2Optimizer, Zero3):
         try:
             results = run_ranks(train, WORLD_SIZE, make, show=False)
         except RankError as error:
@@ -266,6 +278,7 @@ if __name__ == "__main__":
             name = f"sharding.{make.__name__}"
             print(f"Next to write: {make.__name__}. Check it with: multigpu check {name}")
             break
-        loss, gradients, state = (max(each) for each in zip(*results, strict=True))
-        held = f"gradients {gradients:>7,}  state {state:>7,}"
+        loss = max(loss for loss, _ in results)
+        most = {name: max(held[name] for _, held in results) for name in results[0][1]}
+        held = "  ".join(f"{name} {number:>7,}" for name, number in most.items())
         print(f"  {make.__name__:<15} {held}  loss {loss:.4f}")
