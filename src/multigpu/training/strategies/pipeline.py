@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from multigpu.data.feeds import Batch, rows_of
+from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
 from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
@@ -29,15 +29,16 @@ from multigpu.training.strategies.pipelining.agreeing import (
     what_is_asked,
     write_down,
 )
-from multigpu.training.strategies.pipelining.flows import flows_between
-from multigpu.training.strategies.pipelining.micro_batches import Layout
 from multigpu.training.strategies.pipelining.ownership import Ownership
 from multigpu.training.strategies.pipelining.refusing import (
-    refuse_flows,
     refuse_inputs,
     refuse_settings,
 )
-from multigpu.training.strategies.pipelining.runner import Runner, as_arguments
+from multigpu.training.strategies.pipelining.runners import (
+    Outputs,
+    Runners,
+    first_micro_batch,
+)
 from multigpu.training.strategies.pipelining.tied import Tied, share_within
 from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
 
@@ -68,7 +69,8 @@ class Pipeline(Strategy):
         inputs = sample().inputs
         refuse_inputs(inputs)
         same_weights(model, device=self.device)
-        stages = self._cut(model, self._first(inputs))
+        first = first_micro_batch(inputs, self.micro_batches, device=self.device)
+        stages = self._cut(model, first)
         mine = range(self.launch.rank, self.num_stages, self.ranks)
         self.parts = {number: stages[number].to(self.device) for number in mine}
         self.owned = Ownership(model, stages, rank=self.launch.rank, ranks=self.ranks)
@@ -78,8 +80,15 @@ class Pipeline(Strategy):
             # An optimizer wants a parameter; a stage may have none. This one is never moved.
             self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
         self.tied = Tied(self.owned.parameters_of(self.plain), self.owned.holders)
-        self.model = Outputs(self)
-        self._runners: dict[Any, Runner] = {}
+        self.runners = Runners(
+            self.parts,
+            num_stages=self.num_stages,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches,
+            device=self.device,
+            autocast=self.autocast,
+        )
+        self.model = Outputs(self.plain, self.runners.of)
         self.kept = False  # whether the plan is written down
 
     def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
@@ -95,7 +104,7 @@ class Pipeline(Strategy):
         """As in every mode; the losses are those of the last rank, the others return 0."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in parts:
-            runner, layout = self._runner(part.inputs, backward=True)
+            runner, layout = self.runners.of(part.inputs, backward=True)
             inputs, targets = self.place(part)
             total += runner.train(inputs, targets, layout, loss_fn, global_rows=part.global_rows)
         self.finish_backward()
@@ -169,52 +178,3 @@ class Pipeline(Strategy):
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         self.owned.load_optimizer_state(optimizer, self.plain, state)
-
-    def outputs(self, inputs: Any) -> Any:
-        """The outputs of the whole model, on the last stage's rank; None on the others."""
-        runner, layout = self._runner(inputs, backward=False)
-        return runner.evaluate(inputs, layout)
-
-    def _runner(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
-        """The pipeline for a batch's size; the last batch of an epoch may have one of its own."""
-        layout = Layout.of(rows_of(inputs), self.micro_batches)
-        first = self._first(inputs)
-        key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
-        if key not in self._runners:
-            flows = flows_between(
-                self.parts,
-                first,
-                num_stages=self.num_stages,
-                device=self.device,
-                autocast=self.autocast,
-            )
-            refuse_flows(flows)
-            self._runners[key] = Runner(
-                self.parts,
-                flows,
-                schedule=self.schedule,
-                micro_batches=self.micro_batches,
-                device=self.device,
-                autocast=self.autocast,
-                backward=backward,
-            )
-        return self._runners[key], layout
-
-    def _first(self, inputs: Any) -> tuple[Tensor, ...]:
-        """The first micro-batch of a batch, on this rank's device."""
-        layout = Layout.of(rows_of(inputs), self.micro_batches)
-        return tuple(
-            to_device(tensor[: layout.size], self.device) for tensor in as_arguments(inputs)
-        )
-
-
-class Outputs(nn.Module):
-    """The pipeline as a model: the whole model's outputs, on the last stage's rank."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__()
-        self.stages = pipeline.plain
-        self.outputs = pipeline.outputs
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.outputs(inputs[0] if len(inputs) == 1 else inputs)
