@@ -9,7 +9,14 @@ from torch import nn
 from multigpu import virtual_gpus
 from multigpu.data import digits
 from multigpu.data.flight_rows import NO_FLIGHT
-from multigpu.training.models import LargeCNN, NextDestination, SmallCNN, SmallGPT, TinyMLP
+from multigpu.training.models import (
+    LargeCNN,
+    NextDestination,
+    SmallCNN,
+    SmallGPT,
+    SmallViT,
+    TinyMLP,
+)
 from multigpu.training.models.small_gpt import next_byte_loss
 
 
@@ -36,6 +43,7 @@ MODELS = {  # a model, rows for it, and the shape of a row's scores
     TinyMLP: (images, (10,)),
     NextDestination: (histories, (104,)),
     SmallGPT: (blocks, (64, 256)),
+    SmallViT: (images, (10,)),
 }
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 

@@ -66,6 +66,10 @@ def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any =
 
     inputs = sample if isinstance(sample, tuple) else (sample,)
     tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
+    if not tensors:
+        raise ValueError("sample has no tensor: give the model's inputs for one micro-batch")
+    if not (tensors[0].dim() and len(tensors[0])):
+        raise ValueError(f"sample {tuple(tensors[0].shape)} has no rows: give a whole micro-batch")
     home = next((p.device for p in model.parameters()), tensors[0].device)
     device = torch.device(device) if device is not None else home
     rows = len(tensors[0])

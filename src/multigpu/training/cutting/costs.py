@@ -40,6 +40,9 @@ class StageCost:
         return fixed + self.in_flight * self.activation_bytes
 
 
+SCHEDULES = ("1f1b", "gpipe", "interleaved")
+
+
 @dataclass(frozen=True)
 class Setting:
     """For what training the stages are chosen."""

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable
 
-from multigpu.pictures.units import human_bytes
+from multigpu.pictures.units import human_bytes, human_seconds
 from multigpu.training.cutting.costs import Costs, Setting, StageCost
 
 LINK_BYTES_PER_SECOND = 5e9  # gloo within one machine, or a slow PCIe: a guess that is on record
@@ -47,7 +47,8 @@ def divide(costs: Costs, setting: Setting, *, balance: str, memory: int | None) 
     if stages > pieces:
         raise ValueError(
             f"{stages} stages, but the model can only be cut into {pieces} "
-            f"{'piece' if pieces == 1 else 'pieces'}: use at most {pieces} stages"
+            f"{'piece' if pieces == 1 else 'pieces'}: use at most {pieces} "
+            f"{'stage' if pieces == 1 else 'stages'}. The slowest piece is {_slowest(costs)}"
         )
     weigh = WEIGHTS[balance]
     table: dict[tuple[int, int, int], StageCost] = {}
@@ -64,6 +65,13 @@ def divide(costs: Costs, setting: Setting, *, balance: str, memory: int | None) 
     fewest = _best(stages, pieces, bytes_, lambda one, other: one + other)
     assert fewest is not None
     return fewest[1]
+
+
+def _slowest(costs: Costs) -> str:
+    """The first step of the piece that takes longest, and how long it takes."""
+    which = max(range(len(costs.seconds)), key=lambda piece: costs.seconds[piece].both)
+    step = costs.program.steps[costs.places[which]]
+    return f"{step}, {human_seconds(costs.seconds[which].both)}"
 
 
 def _spans(number: int, stages: int, pieces: int) -> list[tuple[int, int]]:

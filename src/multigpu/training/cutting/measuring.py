@@ -24,6 +24,7 @@ from multigpu.training.cutting.stage import Stage, rows_in
 from multigpu.training.devices import synchronize
 
 WINDOWS = 48  # a model is measured in about so many pieces, however many steps it has
+AT_LEAST = 16  # of them where there are so many places, even if one step takes nearly all the time
 PER_SWEEP = 2  # timed runs of a piece before the next one has its turn
 ENOUGH_SECONDS = 4.0  # after which no new sweep begins
 
@@ -74,8 +75,8 @@ def pieces_of(
 ) -> list[int]:
     """The places where pieces begin and end, 0 and the end included.
 
-    The forward pass is divided into windows of equal time; in each the place is taken at which the
-    fewest bytes would have to be handed on.
+    The forward pass is divided into windows of equal time, and once more into fewer of equally many
+    places; in each the place is taken at which the fewest bytes would have to be handed on.
     """
     with quietly():
         stage = copied(TimedStage(model, program, 0, len(program.steps)))
@@ -84,20 +85,23 @@ def pieces_of(
             with torch.no_grad():
                 stage(*inputs)
     ends = 0.0
-    best: dict[int, tuple[int, int, int]] = {}
+    best: dict[tuple[str, int], tuple[int, int, int]] = {}
     window = sum(stage.taken) / WINDOWS
     after = [0.0]
     for seconds in stage.taken:
         ends += seconds
         after.append(ends)
-    for place in allowed_places(program):
+    allowed = allowed_places(program)
+    for nth, place in enumerate(allowed):
         handed = program.crossing(place)
         shapes = [program.shapes[number] for number in handed]
         size = sum(shape.bytes(rows) * (2 if shape.gaps else 1) for shape in shapes)
         mine = (size, len(handed), place)
-        which = int(after[place] / window)
-        best[which] = min(best.get(which, mine), mine)
-    return [0, *sorted(place for _, _, place in best.values()), len(program.steps)]
+        by_time = "time", int(after[place] / window)
+        by_count = "count", nth * AT_LEAST // len(allowed)
+        for which in (by_time, by_count):
+            best[which] = min(best.get(which, mine), mine)
+    return [0, *sorted({place for _, _, place in best.values()}), len(program.steps)]
 
 
 def measure(

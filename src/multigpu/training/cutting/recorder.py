@@ -62,7 +62,7 @@ class Recorder(TorchFunctionMode):
         self.device = inputs[0].device
         self.touched.update((storage_of(tensor), (0, 0)) for tensor in inputs)
         for path, module in twin.named_modules():
-            if is_leaf(module):
+            if path and is_leaf(module):
                 module._forward_hooks.clear()  # the real ones run with the real module
                 module._forward_pre_hooks.clear()
                 module.forward = functools.partial(

@@ -17,6 +17,7 @@ class Refused(Exception):
 
 OURS = str(Path(__file__).resolve().parent)
 TORCH = str(Path(torch.__file__).resolve().parent)
+NN = f"{TORCH}{os.sep}nn{os.sep}"
 
 
 def here() -> str:
@@ -34,14 +35,22 @@ def here() -> str:
 
 
 def line_of(error: BaseException) -> tuple[str, str]:
-    """Where in the model's code an error arose: `model.py:31`, and the text of that line."""
+    """Where in the model's code an error arose: `model.py:31`, and the text of that line.
+
+    Where a module of torch.nn is to blame, its own line is named after the model's.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     # The first of our own frames stands before the model's; theirs and PyTorch's come after it.
     begin = next((i for i, frame in enumerate(frames) if frame.filename.startswith(OURS)), 0)
     after = [frame for frame in frames[begin:] if not frame.filename.startswith(OURS)]
     own = [frame for frame in after if not frame.filename.startswith(TORCH)]
     found = (own or after or list(frames))[-1]
-    return f"{short(found.filename)}:{found.lineno}", (found.line or "").strip()
+    where, line = f"{short(found.filename)}:{found.lineno}", (found.line or "").strip()
+    blamed = [frame for frame in after[after.index(found) + 1 :] if NN in frame.filename]
+    if blamed and blamed[-1].name not in ("_call_impl", "_wrapped_call_impl"):
+        file = blamed[-1].filename.partition(TORCH)[2]
+        where += f" (in torch{file}:{blamed[-1].lineno}, {blamed[-1].name})"
+    return where, line
 
 
 def short(file: str) -> str:
@@ -56,7 +65,7 @@ def short(file: str) -> str:
 def refuse(error: Exception) -> ValueError:
     """The ValueError for a model whose forward could not be recorded."""
     where, line = line_of(error)
-    kind = type(error).__name__
+    kind, said = type(error).__name__, (str(error).strip().splitlines() or [""])[0].rstrip(".")
     if "DataDependent" in kind:
         return ValueError(
             f"the model cannot be cut: at {where}, `{line}` depends on the numbers in a tensor, so "
@@ -71,6 +80,6 @@ def refuse(error: Exception) -> ValueError:
         )
     return ValueError(
         f"the model cannot be cut: its forward fails at {where}, `{line}`, when it runs on tensors "
-        f"without numbers: {kind}: {str(error).strip().splitlines()[0] if str(error) else ''}. "
+        f"without numbers: {kind}: {said}. "
         "If it fails with the sample itself, too, mend that; else write the stages by hand."
     )

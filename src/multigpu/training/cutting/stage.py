@@ -61,14 +61,15 @@ class Stage(nn.Module):
                 if isinstance(note, Constant):
                     name = f"_constant_{note.number}"
                     self.register_buffer(name, program.constants[note.number], persistent=False)
-        self.train(model.training)
+        self.training = model.training  # its modules are the model's, and are in a mode already
 
     def forward(self, *given: Any) -> Any:
         """Tensors in, a tensor or a tuple of tensors out; any number of rows."""
         tensors = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
         if len(tensors) != len(self.takes):
             raise ValueError(f"this stage takes {len(self.takes)} tensors, got {len(tensors)}")
-        values: dict[int, Tensor] = dict(zip(self.takes, tensors, strict=True))
+        entered = [_entered(tensor) for tensor in tensors]
+        values: dict[int, Tensor] = dict(zip(self.takes, entered, strict=True))
         context = _Context(self, values, tensors)
         for step, drop in zip(self.steps, self._drop, strict=True):
             if step.only == self.left_out:
@@ -102,6 +103,19 @@ class Stage(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.steps)} steps, takes {len(self.takes)} tensors"
+
+
+def _entered(tensor: Tensor) -> Tensor:
+    """The same tensor; the gradient that goes back to the stage before has no gaps either."""
+    if not tensor.requires_grad:
+        return tensor
+    entered = tensor.view_as(tensor)
+    entered.register_hook(_without_gaps)  # type: ignore[no-untyped-call]
+    return entered
+
+
+def _without_gaps(gradient: Tensor) -> Tensor:
+    return gradient.contiguous()
 
 
 class _Context:

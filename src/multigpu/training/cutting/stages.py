@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from multigpu.pictures.tables import Table
-from multigpu.training.cutting.costs import Costs, Setting, StageCost
+from multigpu.training.cutting.costs import SCHEDULES, Costs, Setting, StageCost
 from multigpu.training.cutting.dividing import WEIGHTS, divide
 from multigpu.training.cutting.program import Program
 from multigpu.training.cutting.stage import Stage
@@ -45,6 +45,10 @@ class CutPoints:
             raise ValueError(f"balance={balance!r}: choose from {', '.join(map(repr, WEIGHTS))}")
         if num_stages < 1:
             raise ValueError(f"num_stages must be at least 1, got {num_stages}")
+        if schedule not in SCHEDULES:
+            raise ValueError(
+                f"schedule={schedule!r}: choose from {', '.join(map(repr, SCHEDULES))}"
+            )
         setting = Setting(
             num_stages, self.rows, micro_batches or num_stages, schedule, optimizer_state
         )

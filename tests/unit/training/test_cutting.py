@@ -1,0 +1,227 @@
+"""A model in stages computes what it computes whole: values, gradients, names, modes, any rows."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from multigpu import run_ranks
+from multigpu.training import cut, cut_points
+from multigpu.training.cutting.stage import Stage
+from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
+
+from .models_to_cut import Mixed, Named, Translator, UNet
+
+ROWS = 5
+
+
+def sample_of(name):
+    torch.manual_seed(0)
+    words = torch.randint(0, 50, (2, ROWS, 6))
+    return {
+        "cnn": (torch.randn(ROWS, 1, 8, 8),),
+        "gpt": (torch.randint(0, 256, (ROWS, 16)),),
+        "vit": (torch.randn(ROWS, 1, 8, 8),),
+        "unet": (torch.randn(ROWS, 1, 8, 8),),
+        "translator": (words[0], words[1, :, :4]),
+        "named": ({"x": torch.randn(ROWS, 4), "weight": torch.rand(ROWS)}, None),
+        "mixed": (torch.randn(ROWS, 3, 8),),
+    }[name]
+
+
+MODELS = {
+    "cnn": LargeCNN,
+    "gpt": lambda: SmallGPT(width=16, depth=2),
+    "vit": lambda: SmallViT(width=16, depth=2, dropout=0.1),
+    "unet": UNet,
+    "translator": Translator,
+    "named": Named,
+    "mixed": Mixed,
+}
+
+
+@pytest.fixture(scope="module")
+def points():
+    """Each model measured once: `points(name)`."""
+    known = {}
+
+    def of(name):
+        if name not in known:
+            torch.manual_seed(1)
+            known[name] = cut_points(MODELS[name](), sample_of(name), repeats=1)
+        return known[name]
+
+    return of
+
+
+def resized(inputs, rows):
+    """The inputs with another number of rows."""
+    return tree_map(
+        lambda one: torch.cat([one, one])[:rows] if isinstance(one, torch.Tensor) else one, inputs
+    )
+
+
+def chain(modules, inputs):
+    """Call one stage after the other."""
+    for module in modules:
+        outputs = module(*inputs)
+        inputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return outputs
+
+
+def run(call, model, inputs):
+    """The outputs and the gradients of one call, from the same random numbers and buffers."""
+    before = copy.deepcopy(model.state_dict())
+    model.zero_grad()
+    torch.manual_seed(2)
+    outputs = tree_leaves(call(inputs))
+    sum(output.square().sum() for output in outputs).backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    after = copy.deepcopy(model.state_dict())
+    model.load_state_dict(before)
+    return outputs, gradients, after
+
+
+def assert_same(one, other):
+    for left, right in zip(one, other, strict=True):
+        if left is None or right is None:
+            assert left is right
+        else:
+            torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_compute_what_the_model_computes_for_any_number_of_rows(points, name, training):
+    found = points(name)
+    model, stages = found.model, found.cut(min(3, found.num_pieces))
+    for module in (model, *stages.modules):
+        module.train(training)
+    for rows in (ROWS, 3, 7):
+        more = resized(sample_of(name), rows)
+        whole = run(lambda given: model(*given), model, more)
+        parts = run(lambda given: chain(stages.modules, given), model, more)
+        assert_same(whole[0], parts[0])
+        assert_same(whole[1], parts[1])
+        assert_same(whole[2].values(), parts[2].values())  # BatchNorm's buffers and the like
+
+
+@pytest.mark.parametrize("name", ["gpt", "unet", "named"])
+def test_a_cut_at_any_place_gives_the_same(points, name):
+    found = points(name)
+    model, program = found.model.eval(), found.program
+    expected = tree_leaves(model(*sample_of(name)))
+    for place in found.costs.places[1:-1]:
+        modules = [
+            Stage(model, program, begin, end)
+            for begin, end in itertools.pairwise((0, place, len(program.steps)))
+        ]
+        assert_same(tree_leaves(chain(modules, sample_of(name))), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_have_the_names_of_the_model(points, name):
+    found = points(name)
+    stages = found.cut(2).modules
+    names = [key for stage in stages for key in stage.state_dict()]
+    assert set(names) == set(found.model.state_dict())
+    for stage in stages:
+        for key, tensor in stage.state_dict().items():
+            assert torch.equal(tensor, found.model.state_dict()[key])
+
+
+def test_tied_weights_are_named_with_the_stages_that_hold_them(points):
+    assert points("gpt").cut(2).tied == [("bytes.weight", (0, 1))]
+    assert points("cnn").cut(2).tied == []
+
+
+def test_long_skips_are_handed_on_through_the_stages_between(points):
+    stages = points("unet").cut(4).modules
+    assert max(len(stage.takes) for stage in stages) >= 2
+
+
+def test_cutting_leaves_the_model_and_the_random_numbers_as_they_were():
+    torch.manual_seed(3)
+    model, sample = UNet(), torch.randn(4, 1, 8, 8)
+    model.down1.eval()
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    random = torch.get_rng_state()
+    cut(model, sample, 2, repeats=1)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_frozen_parameters_stay_frozen_and_get_no_gradient():
+    model = LargeCNN()
+    model.features[0].requires_grad_(False)
+    stages = cut(model, torch.randn(4, 1, 8, 8), 2, repeats=1)
+    chain(stages.modules, (torch.randn(2, 1, 8, 8),)).sum().backward()
+    assert model.features[0].weight.grad is None
+    assert model.classifier.weight.grad is not None
+    assert stages.costs[0].gradient_bytes < stages.costs[0].weight_bytes
+
+
+def pipelined(name):
+    """One step of PyTorch's own schedule on a rank's stage: the gradients of its parameters."""
+    from torch import distributed as dist
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    torch.manual_seed(1)
+    model = MODELS[name]().eval()  # without noise
+    inputs = tree_map(lambda one: torch.cat([one[:3], one[:3]]), sample_of(name))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    program = cut_points(model, inputs, repeats=1).program
+    size = len(program.steps)
+    places = {"unet": [0, 5, 13, size], "gpt": [0, 6, 20, size]}[name]
+    stage = Stage(model, program, *list(itertools.pairwise(places))[rank])
+    schedule = ScheduleGPipe(
+        PipelineStage(stage, rank, ranks, torch.device("cpu")),
+        2,
+        loss_fn=lambda outputs, _: outputs.square().sum(),
+        scale_grads=False,
+    )
+    schedule.step(
+        *(inputs if rank == 0 else ()), target=torch.zeros(6) if rank == ranks - 1 else None
+    )
+    return {key: parameter.grad for key, parameter in stage.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["unet", "gpt"])
+def test_stages_run_in_the_pipeline_of_torch(name):
+    ranks = run_ranks(pipelined, 3, name, trace=False, show=False)
+    torch.manual_seed(1)
+    model = MODELS[name]().eval()
+    inputs = tree_map(lambda one: torch.cat([one[:3], one[:3]]), sample_of(name))
+    model(*inputs).square().sum().backward()
+    sums = {}
+    for gradients in ranks:
+        for key, gradient in gradients.items():
+            if gradient is not None:
+                shared = "bytes.weight" if key == "head.weight" else key  # tied
+                sums[shared] = sums.get(shared, 0) + gradient
+    expected = {key: one.grad for key, one in model.named_parameters() if one.grad is not None}
+    assert sums.keys() == expected.keys()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(sums[key], gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_model_on_the_cpu_can_be_measured_on_a_gpu():
+    stages = cut(SmallGPT(), torch.randint(0, 256, (4, 64)), 2, device="cuda", repeats=1)
+    assert all(parameter.device.type == "cpu" for parameter in stages.modules[0].parameters())
+    first = stages.modules[0].to("cuda")
+    assert first(torch.randint(0, 256, (3, 64), device="cuda")).device.type == "cuda"
+
+
+def test_a_stage_is_an_ordinary_module(points):
+    stage = points("vit").cut(2).modules[0]
+    assert isinstance(stage, nn.Module)
+    assert any(isinstance(module, nn.Dropout) for module in stage.modules())
+    assert "layers.0" in repr(stage) or "(layers)" in repr(stage)

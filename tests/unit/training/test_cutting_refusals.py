@@ -1,0 +1,158 @@
+"""A model that cannot be cut is refused: which operation, on which line, and what to do."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from multigpu.training import cut, cut_points
+
+
+class Layer(nn.Module):
+    """What each of the models below has; each has one line that no cut can live with."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+
+class Branch(Layer):
+    def forward(self, rows):
+        if self.layer(rows).sum() > 0:
+            rows = rows + 1
+        return self.layer(rows)
+
+
+class Item(Layer):
+    def forward(self, rows):
+        return self.layer(rows) * rows.max().item()
+
+
+class Chosen(Layer):
+    def forward(self, rows):
+        return self.layer(rows[rows[:, 0] > 0])
+
+
+class Loop(Layer):
+    def forward(self, rows):
+        return torch.stack([self.layer(row) for row in rows])
+
+
+class OtherForMany(Layer):
+    def forward(self, rows):
+        return self.layer(rows) if len(rows) > 50 else self.layer(rows) + 1
+
+
+class Squared(Layer):
+    def forward(self, rows):
+        return self.layer(rows) / len(rows) ** 2.5
+
+
+class Rebound(Layer):
+    def forward(self, rows):
+        self.mean = 0.9 * self.mean + rows.mean(0)
+        return self.layer(rows)
+
+
+class Numpy(Layer):
+    def forward(self, rows):
+        return self.layer(torch.from_numpy(rows.numpy()))
+
+
+class Listed(Layer):
+    def __init__(self):
+        super().__init__()
+        self.masks = [torch.ones(4)]
+
+    def forward(self, rows):
+        return self.layer(rows * self.masks[0])
+
+
+class Precise(Layer):
+    def forward(self, rows):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(rows)
+
+
+class Counting(Layer):
+    calls = 0
+
+    def forward(self, rows):
+        Counting.calls += 1
+        return self.layer(rows) * Counting.calls
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "words"),
+    [
+        (Branch, "if self.layer(rows).sum() > 0:", r"depends on the numbers in a tensor.*where"),
+        (Item, "rows.max().item()", "depends on the numbers in a tensor"),
+        (Chosen, "rows[rows[:, 0] > 0]", "a tensor whose size depends"),
+        (Loop, None, r"number of rows: .*Linear \(layer\) at .* operations on the whole batch"),
+        (OtherForMany, None, r"number of rows: .*test_cutting_refusals.py:\d+"),
+        (Squared, None, r"depends on the number of rows in a way that cannot be followed"),
+        (Rebound, None, r"assigns the buffer mean.*self\.mean\.copy_"),
+        (Numpy, "rows.numpy()", r"numpy.*write the stages by hand"),
+        (Listed, None, r"uses a tensor \(4,\).* Make it a buffer"),
+        (Precise, None, "autocast inside forward"),
+        (Counting, None, "compute something else than the model"),
+    ],
+)
+def test_what_cannot_be_cut_is_named(model, line, words):
+    with pytest.raises(ValueError, match=r"the model cannot be cut") as refused:
+        cut(model(), torch.randn(5, 4), 2)
+    assert re.search(words, str(refused.value)), refused.value
+    if line is not None:
+        assert re.search(r"test_cutting_refusals\.py:\d+", str(refused.value))
+        assert line in str(refused.value)
+
+
+def test_a_refusal_inside_a_module_of_torch_names_its_line_too():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.transformer = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
+
+        def forward(self, rows):
+            mask = nn.Transformer.generate_square_subsequent_mask(rows.size(1))
+            return self.transformer(rows, rows, tgt_mask=mask)
+
+    with pytest.raises(ValueError, match=r"_detect_is_causal_mask"):
+        cut(Masked(), torch.randn(5, 3, 8), 2)
+
+
+def test_more_stages_than_pieces_are_refused_with_the_number_of_pieces():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="3 stages, but .* 2 pieces: use at most 2"):
+        cut(model, torch.randn(5, 4), 3, repeats=1)
+
+
+def test_a_model_of_one_operation_is_refused():
+    with pytest.raises(ValueError, match="1 piece: .*Linear"):
+        cut(nn.Linear(4, 4), torch.randn(5, 4), 2, repeats=1)
+
+
+def test_too_little_memory_is_refused_with_what_would_do():
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    with pytest.raises(ValueError, match=r"no division into 2 stages fits 1,000 B each: .*KiB"):
+        cut(model, torch.randn(5, 64), 2, memory=1000, repeats=1)
+
+
+def test_unknown_balances_schedules_and_counts_are_refused():
+    points = cut_points(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(5, 4), repeats=1)
+    with pytest.raises(ValueError, match="balance='speed': choose from 'time', 'memory', 'layers'"):
+        points.cut(2, balance="speed")
+    with pytest.raises(ValueError, match="schedule='fast': choose from"):
+        points.cut(2, schedule="fast")
+    with pytest.raises(ValueError, match="num_stages must be at least 1, got 0"):
+        points.cut(0)
+
+
+def test_samples_without_tensors_or_rows_are_refused():
+    model = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match="no tensor"):
+        cut(model, (None,), 2)
+    with pytest.raises(ValueError, match="no rows"):
+        cut(model, torch.zeros(0, 4), 2)
