@@ -14,13 +14,15 @@ folder. To make one file of it without this package:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import shutil
 import uuid
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +100,8 @@ class ShardedCheckpoints(Checkpoints):
                 for key, about in known.items()
                 if isinstance(about, TensorStorageMetadata)
             }
-            load(tensors, storage_reader=reader, no_dist=not in_a_group())
+            with quiet_alone():
+                load(tensors, storage_reader=reader, no_dist=not in_a_group())
         except (CheckpointException, OSError, EOFError, pickle.UnpicklingError) as problem:
             raise CheckpointError(
                 f"{path} is broken: {reason(problem)}. To begin anew, remove it."
@@ -118,7 +121,8 @@ class ShardedCheckpoints(Checkpoints):
         from torch.distributed.checkpoint.state_dict_saver import save
 
         try:
-            save(tensors, storage_writer=FileSystemWriter(shares), no_dist=not in_a_group())
+            with quiet_alone():
+                save(tensors, storage_writer=FileSystemWriter(shares), no_dist=not in_a_group())
         except (CheckpointException, OSError) as problem:
             if self.launch.is_main:
                 shutil.rmtree(shares, ignore_errors=True)
@@ -176,6 +180,14 @@ def together(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]
             number, _, name = place.partition("/")
             state["optimizer"]["state"].setdefault(int(number), {})[name] = value
     return state
+
+
+@contextlib.contextmanager
+def quiet_alone() -> Iterator[None]:
+    """PyTorch warns where there is no process group; here that is no mistake."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def reason(problem: BaseException) -> str:

@@ -1,0 +1,235 @@
+"""zero2 and zero3: as one device computes, with a share of the model on every rank."""
+
+import functools
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from multigpu import RankError, run_ranks
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.checkpoints import CheckpointError
+from multigpu.training.models import SmallGPT
+from multigpu.training.strategies.shard_groups import groups_of
+
+from .test_trainer_modes import COMMON, SCENARIOS, Small, assert_same, data, on_one_device
+
+BOTH = ("zero2", "zero3")
+
+
+def trained(mode, scenario):
+    """Whole weights and history, as test_trainer_modes has them of the other"""
+    config = TrainConfig(mode=mode, **COMMON | SCENARIOS[scenario])
+    trainer = Trainer(Small(), config, data(), data(7))
+    measured = ("seconds", "rows_per_second", "gpu")
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith(measured)}
+        for row in trainer.fit().rows
+    ]
+    return trainer.strategy.model_state(), rows
+
+
+@pytest.mark.parametrize(
+    ("world_size", "scenarios"),
+    [(1, ["parts"]), (2, [*SCENARIOS]), (3, ["plain", "clipped"]), (4, ["parts"])],
+)
+def test_ranks_with_shares_train_and_evaluate_as_one_device_does(world_size, scenarios):
+    """With ranks that have no row in a batch, a shared weight, a frozen one, and float64."""
+
+    def on_a_rank():
+        return [trained(mode, scenario) for mode in BOTH for scenario in scenarios]
+
+    for found in run_ranks(on_a_rank, world_size, show=False):
+        for each, scenario in zip(found, scenarios * 2, strict=True):
+            assert_same(each, on_one_device(scenario, evaluated=True))
+
+
+def layers(*more):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 8), *more, nn.Tanh(), nn.Linear(8, 3))
+
+
+def rows(count=24):
+    generator = torch.Generator().manual_seed(count)
+    return TensorDataset(
+        torch.rand(count, 5, generator=generator),
+        torch.randint(0, 3, (count,), generator=generator),
+    )
+
+
+def trainer_of(mode, model=None, **settings):
+    usual = {"batch_size": 12, "epochs": 2, "progress": False}
+    model = layers() if model is None else model
+    return Trainer(model, TrainConfig(mode=mode, **usual | settings), rows(), rows(7))
+
+
+def test_a_rank_keeps_its_share_alone():
+    """Of 5 × 8 + 8 + 8 × 3 + 3 = 75 weights; 3 rows and 3 biases are 2 and 1 on two ranks."""
+
+    def on_a_rank():
+        held = []
+        for mode in BOTH:
+            trainer = trainer_of(mode)
+            trainer.fit()
+            trainer.strategy.before_evaluation()  # zero2 still has what it gathered to evaluate
+            weights = [each.to_local().numel() for each in trainer.strategy.plain.parameters()]
+            states = trainer.optimizer.state.values()
+            means = [state["exp_avg"].to_local().numel() for state in states]
+            held.append((sum(weights), sum(means)))
+        return held
+
+    assert list(run_ranks(on_a_rank, 2, show=False)) == [[(42, 42)] * 2, [(33, 33)] * 2]
+
+
+def test_zero3_gathers_twice_in_a_step_and_zero2_once():
+    """Two layers: zero3 gathers each for forward and for backward, of every part of a batch."""
+    cases = (("zero2", 1, 2), ("zero3", 1, 4), ("zero3", 2, 8))
+
+    def on_a_rank():
+        for mode, parts, _ in cases:
+            settings = TrainConfig(mode=mode, batch_size=12, accumulation_steps=parts)
+            trainer = Trainer(layers(), settings, rows())
+            batch = next(iter(trainer.train_feed.batches(0)))
+            dist.barrier()
+            trainer._step(batch)
+            dist.barrier()
+
+    calls = run_ranks(on_a_rank, 2, show=False).trace.collectives(0)
+    marks = [number for number, call in enumerate(calls) if call.op == "barrier"]
+    for (_, _, gathered), first, last in zip(cases, marks[::2], marks[1::2], strict=True):
+        ops = [call.op for call in calls[first:last]]
+        assert sum(op.startswith("all_gather") for op in ops) == gathered, ops
+        assert sum(op.startswith("reduce_scatter") for op in ops) == 2, ops  # one per layer
+
+
+def test_blocks_are_gathered_one_by_one_and_shared_weights_with_the_root():
+    gpt = SmallGPT(depth=3)
+    assert groups_of(gpt) == [*gpt.layers], "the head and the embedding share a weight"
+    stages = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.ReLU(), nn.Linear(2, 2))
+    assert groups_of(stages) == [stages[0], stages[2]]
+    stages[2].weight = stages[0][0].weight
+    assert groups_of(stages) == []
+    twice = nn.Linear(2, 2)
+    assert groups_of(nn.Sequential(twice, nn.Linear(2, 2), twice))[0] is not twice
+
+
+def test_bfloat16_computes_in_16_bits_and_keeps_weights_and_statistics_in_32():
+    def on_a_rank():
+        kinds, scores = set(), set()
+        for mode in BOTH:
+            model = layers(nn.BatchNorm1d(8))
+            model[-1].register_forward_hook(lambda _, taken, out: kinds.add(taken[0].dtype))
+            trainer = trainer_of(mode, model, precision="bfloat16", epochs=8)
+            trainer.loss_fn = lambda out, targets: (
+                scores.add(out.dtype) or (nn.functional.cross_entropy(out, targets))
+            )
+            losses = [row["loss"] for row in trainer.fit().rows]
+            assert losses[-1] < losses[0]
+            kept = {value.dtype for value in trainer.strategy.model_state().values()}
+            assert kept == {torch.float32, torch.int64}
+        return kinds, scores
+
+    for kinds, scores in run_ranks(on_a_rank, 2, show=False):
+        assert kinds == {torch.bfloat16}
+        assert scores == {torch.float32}, "the loss is computed as under autocast"
+
+
+def test_all_ranks_start_from_rank_0s_weights_and_end_with_its_statistics():
+    def on_a_rank():
+        torch.manual_seed(dist.get_rank())
+        model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+        first = model[0].weight.detach().clone()
+        trainer = trainer_of("zero3", model)
+        begun = trainer.strategy.model_state()["0.weight"]
+        trainer.fit()
+        return first, begun, trainer.strategy.model_state()
+
+    one, two = run_ranks(on_a_rank, 2, show=False)
+    assert torch.equal(one[0], one[1])
+    assert torch.equal(one[0], two[1])
+    torch.testing.assert_close(one[2], two[2], rtol=0, atol=0)
+
+
+@functools.cache
+def alone():
+    """Weights of a run on one device that was not moved, and the state of its optimizer."""
+    trainer = trainer_of("single", epochs=4)
+    trainer.fit()
+    return trainer.strategy.model_state(), trainer.optimizer.state_dict()
+
+
+def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp_path, capfd):
+    """zero3 on 2 ranks, zero2 on 3, ddp on 2, zero3 on 1, then alone; whole and in shares."""
+    places = (("sharded", "sharded"), ("full", "sharded"))
+
+    def on_a_rank(mode, steps, number):
+        for kinds in places:
+            folder, kind = tmp_path / "-".join(kinds), kinds[number % 2]
+            trainer_of(mode, max_steps=steps, epochs=4, folder=folder, checkpoints=kind).fit()
+
+    moves = (("zero3", 2, 2), ("zero2", 3, 3), ("ddp", 2, 5), ("zero3", 1, 7))
+    for number, (mode, ranks, steps) in enumerate(moves):
+        run_ranks(on_a_rank, ranks, mode, steps, number)
+    for kinds in places:
+        folder = tmp_path / "-".join(kinds)
+        trainer = trainer_of("single", epochs=4, folder=folder, checkpoints=kinds[0])
+        trainer.fit()
+        assert trainer.position.step == 8
+        torch.testing.assert_close(trainer.strategy.model_state(), alone()[0])
+        torch.testing.assert_close(trainer.optimizer.state_dict(), alone()[1])
+        kept = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        ending = "" if kinds[0] == "sharded" else ".pt"
+        assert {f"latest{ending}", f"best{ending}"} <= kept
+        assert len([*folder.glob(".shards-*")]) <= 2, "what no link leads to is removed"
+    said = "".join(capfd.readouterr())
+    moved = "saved by zero3 on 2 ranks (gloo on the CPU), goes on as zero2 on 3 ranks"
+    assert said.count(moved) == len(places)
+
+
+def test_every_rank_refuses_what_is_broken_or_of_another_model(tmp_path):
+    def on_a_rank():
+        said = []
+        settings = {"folder": tmp_path, "checkpoints": "sharded", "epochs": 1}
+        trainer_of("zero3", **settings).fit()
+        torch.manual_seed(0)
+        attempts = [nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3)), layers()]
+        for model in attempts:
+            with pytest.raises(CheckpointError) as found:
+                trainer_of("zero3", model, **settings).fit()
+            said.append(str(found.value))
+            dist.barrier()
+            if dist.get_rank() == 0:
+                for shares in tmp_path.glob("latest/*.distcp"):
+                    shares.write_bytes(b"half")
+            dist.barrier()
+        return said
+
+    for other, broken in run_ranks(on_a_rank, 2, show=False):
+        assert "latest is of another model: 0.weight is (8, 5) there and (9, 5) here" in other
+        assert "latest is broken" in broken
+
+
+def test_what_cannot_be_divided_is_refused():
+    def refused(model_of):
+        with pytest.raises(ValueError, match=r"types|rank 1|nothing|wrapped") as found:
+            trainer_of("zero2", model_of())
+        return str(found.value)
+
+    def on_a_rank():
+        mixed = lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3).double())  # noqa: E731
+        other = lambda: nn.Linear(5, 3 + dist.get_rank())  # noqa: E731
+        frozen = lambda: layers().requires_grad_(False)  # noqa: E731
+        sharded = trainer_of("zero2").strategy.plain
+        return [refused(each) for each in (mixed, other, frozen, lambda: sharded)]
+
+    for mixed, other, frozen, again in run_ranks(on_a_rank, 2, show=False):
+        assert "weights are of 2 types (0.bias is float32, 1.bias is float64)" in mixed
+        assert "rank 1 has built another model than rank 0: weight (4, 5) instead of" in other
+        assert "nothing to train" in frozen
+        assert "wrapped in FSDPSequential already" in again
+    with pytest.raises(ValueError, match="mode='zero3' needs one process for each GPU"):
+        trainer_of("zero3")
+    with pytest.raises((ValueError, RankError), match="gpus=2 with mode='zero2'"):
+        trainer_of("zero2", gpus=2)
