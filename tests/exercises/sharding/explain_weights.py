@@ -19,7 +19,7 @@ def examine_weights(report, step, rank):
     if same(came, right):
         return
     off = ~torch.isclose(came, right, rtol=1e-9, atol=1e-9 * float(right.abs().max()))
-    before = flat(report.right[step].model.state_dict(), report.trained)
+    before = flat(report.right[step].before, report.trained)
     if torch.equal(came[off], before[off]):
         raise stale(report, step, rank, off, before)
     for mistake, forms in mistaken(report.case, report.right, step):

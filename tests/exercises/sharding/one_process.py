@@ -1,6 +1,7 @@
 """What the plain optimizer makes of the rows of all ranks, and what known mistakes make of them."""
 
-import copy
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,20 +10,21 @@ from torch.nn.functional import mse_loss
 
 @dataclass(frozen=True)
 class Step:
-    """One training step: what there was before it, the gradients, and the weights after it.
+    """One training step: the weights before it, the gradients, and the weights after it.
 
     ``parts`` has by parameter what each rank's own rows give, None where a rank did not use it.
+    ``restored()`` makes model and optimizer as they were before the step.
     """
 
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    restored: Callable[[], tuple[torch.nn.Module, torch.optim.Optimizer]]
+    before: dict[str, torch.Tensor]
     parts: dict[str, list[torch.Tensor | None]]
     gradients: dict[str, torch.Tensor | None]
     weights: dict[str, torch.Tensor]
 
     def after(self, gradients, *, fresh=False, times=1, **options):
         """The weights that other gradients or options would give, from the same beginning."""
-        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+        model, optimizer = self.restored()
         if fresh:
             optimizer.state.clear()
         for group in optimizer.param_groups:
@@ -48,8 +50,7 @@ def train(case, *, zeros=False, **options):
     optimizer = kind(model.parameters(), **(case.options | options))
     done = []
     for number, passes in enumerate(case.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = case.rates.get(number, group["lr"])
+        set_rate(optimizer, case, number)
         parts = gradients_of(model, passes)
         gradients = {}
         for name, own in parts.items():
@@ -57,11 +58,28 @@ def train(case, *, zeros=False, **options):
             if total is None and zeros:
                 total = torch.zeros_like(model.get_parameter(name))
             gradients[name] = None if total is None else total / len(own)
-        before = copy.deepcopy((model, optimizer))
+        before, restored = weights_of(model), functools.partial(replayed, case, tuple(done))
         put(model, gradients)
         optimizer.step()
-        done.append(Step(*before, parts, gradients, weights_of(model)))
+        done.append(Step(restored, before, parts, gradients, weights_of(model)))
     return done
+
+
+def replayed(case, steps):
+    """Model and optimizer after some right steps: nobody needs them but to explain a wrong one."""
+    model = case.model_of()
+    optimizer = getattr(torch.optim, case.kind)(model.parameters(), **case.options)
+    for number, step in enumerate(steps):
+        set_rate(optimizer, case, number)
+        put(model, step.gradients)
+        optimizer.step()
+    set_rate(optimizer, case, len(steps))
+    return model, optimizer
+
+
+def set_rate(optimizer, case, number):
+    for group in optimizer.param_groups:
+        group["lr"] = case.rates.get(number, group["lr"])
 
 
 def gradients_of(model, passes):
@@ -117,7 +135,7 @@ def mistaken(case, steps, number):
     yield "stepped_twice", [step.after(mean, times=2)]
     if number:
         yield "state_lost", [step.after(mean, fresh=True)]
-        old_rate = steps[number - 1].optimizer.param_groups[0]["lr"]
+        old_rate = steps[number - 1].restored()[1].param_groups[0]["lr"]
         yield "old_rate", [step.after(mean, lr=old_rate)]
         earlier = [before.gradients for before in steps[: number + 1]]
         sums = {name: added([gradients[name] for gradients in earlier]) for name in mean}

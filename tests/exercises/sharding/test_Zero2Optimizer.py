@@ -15,7 +15,7 @@ class Zero2(Gradients):
 
 
 @exercise("sharding.Zero2Optimizer")
-@pytest.mark.parametrize("world", [3, 4, 2, 1])
+@pytest.mark.parametrize("world", [3, 4, 1])
 def test_training(learner, world):
     """Tied, frozen and zero-dimensional parameters; then five steps, what is held and sent."""
     check(learner, Zero2, world, training(world))
@@ -23,7 +23,7 @@ def test_training(learner, world):
 
 @exercise("sharding.Zero2Optimizer")
 def test_every_optimizer(learner):
-    """Also with every second parameter large, on two ranks."""
+    """Each of the five on two ranks; every second parameter is large, the others are small."""
     check(learner, Zero2, 2, every_optimizer(2))
 
 

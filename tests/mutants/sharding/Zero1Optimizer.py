@@ -114,15 +114,6 @@ class data_parallel(Unsharded):
 
 
 @wrong("Zero1Optimizer.state_not_sharded")
-class steps_all_and_sends_all_the_same(Unsharded):
-    def step(self):
-        self.average()
-        self.inner.step()
-        for i, p in enumerate(self.params):
-            dist.broadcast(p.data, src=i % dist.get_world_size())
-
-
-@wrong("Zero1Optimizer.state_not_sharded")
 class inner_holds_all_and_gets_few_gradients(Unsharded):
     """Right but for Adagrad, which makes its state before there is a gradient."""
 
@@ -204,13 +195,6 @@ class state_in_one_flat_tensor(Flat):
 class keeps_its_weights(Owners):
     def share(self):
         pass
-
-
-@wrong("Zero1Optimizer.weights_not_shared")
-class receives_into_copies(Owners):
-    def share(self):
-        for p in self.params:
-            dist.broadcast(p.data.clone(), src=self.owner[p])
 
 
 @wrong("Zero1Optimizer.weights_not_shared")
@@ -303,13 +287,6 @@ class has_groups_where_it_has_parameters(Owners):
 class passes_on_the_learning_rate(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         super().__init__(params, optimizer_class, lr=kwargs["lr"])
-
-
-@wrong("Zero1Optimizer.option_dropped")
-class passes_on_what_it_knows(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        known = ("lr", "momentum", "betas", "eps")
-        super().__init__(params, optimizer_class, **{k: kwargs[k] for k in known if k in kwargs})
 
 
 @wrong("Zero1Optimizer.state_lost")
@@ -526,18 +503,6 @@ class handles(Owners):
 
 
 @right
-class every_nth_by_size(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        n, rank = dist.get_world_size(), dist.get_rank()
-        by_size = sorted(self.params, key=lambda p: p.numel())
-        self.owner = {p: i % n for i, p in enumerate(by_size)}
-        mine = by_size[rank::n]
-        self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
-
-
-@right
 class made_at_the_first_step(Owners):
     """Options of its own on every rank, copied into the inner optimizer before each step."""
 
@@ -584,28 +549,6 @@ class an_optimizer_itself(torch.optim.Optimizer):
                     self.inner.param_groups[0][name] = value
             self.inner.step()
         for p in self.param_groups[0]["params"]:
-            dist.broadcast(p.data, self.owner[p])
-
-
-@right
-class an_optimizer_for_each_parameter(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        self.owner = owners_of(self.params)
-        mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
-        self.inners = {p: optimizer_class([p], **kwargs) for p in mine}
-        self.param_groups = [dict(kwargs)]
-
-    def step(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.reduce(p.grad, self.owner[p])
-            if p in self.inners:
-                p.grad /= dist.get_world_size()
-                for group in self.inners[p].param_groups:
-                    group["lr"] = self.param_groups[0]["lr"]
-                self.inners[p].step()
             dist.broadcast(p.data, self.owner[p])
 
 
@@ -672,42 +615,3 @@ class point_to_point(Owners):
                     dist.recv(arrived, src=other)
                     p.grad += arrived
             p.grad /= n
-
-
-@right
-class contiguous_blocks(Flat):
-    """Whole parameters in their order, a block for each rank, in parts of one flat tensor."""
-
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        self.n, self.rank = dist.get_world_size(), dist.get_rank()
-        total, seen = sum(p.numel() for p in self.params), 0
-        self.blocks = [[] for _ in range(self.n)]
-        for p in self.params:
-            self.blocks[min(seen * self.n // total, self.n - 1)].append(p)
-            seen += p.numel()
-        mine = self.blocks[self.rank]
-        self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.own = [dict(kwargs)]
-
-    @property
-    def param_groups(self):
-        return self.inner.param_groups if self.inner else self.own
-
-    def step(self):
-        for owner, block in enumerate(self.blocks):
-            if block:
-                grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in block]
-                flat = torch.cat([g.flatten() for g in grads])
-                dist.reduce(flat, dst=owner)
-                if owner == self.rank:
-                    for p, g in zip(block, flat.split([p.numel() for p in block])):
-                        p.grad = (g / self.n).view_as(p)
-        if self.inner:
-            self.inner.step()
-        for owner, block in enumerate(self.blocks):
-            if block:
-                flat = torch.cat([p.data.flatten() for p in block])
-                dist.broadcast(flat, src=owner)
-                for p, new in zip(block, flat.split([p.numel() for p in block])):
-                    p.data = new.view_as(p).clone()

@@ -256,17 +256,6 @@ class rank_0_owns_everything(Owners):
         self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
 
 
-@wrong("Zero2Optimizer.state_unbalanced")
-class every_nth_parameter(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        n, rank = dist.get_world_size(), dist.get_rank()
-        self.owner = {p: i % n for i, p in enumerate(self.params)}
-        mine = self.params[rank::n]
-        self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
-
-
 @wrong("Zero2Optimizer.summed")
 class sums(Owners):
     def reduce(self):
@@ -290,27 +279,6 @@ class frees_without_reducing(Owners):
 class keeps_its_weights(Owners):
     def share(self):
         pass
-
-
-@wrong("Zero2Optimizer.old_rate")
-class hands_out_a_copy_of_its_options(Flat):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        self.options = [dict(kwargs)]
-
-    @property
-    def param_groups(self):
-        return self.options
-
-
-@wrong("Zero2Optimizer.unused_out_of_step")
-class skips_missing_gradients(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is not None:
-                dist.reduce(p.grad, dst=self.owner[p])
-                mine = self.owner[p] == dist.get_rank()
-                p.grad = p.grad / dist.get_world_size() if mine else None
 
 
 @wrong("refused_name")
