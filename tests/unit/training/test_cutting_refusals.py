@@ -97,7 +97,7 @@ class Counting(Layer):
         (Numpy, "rows.numpy()", r"numpy.*write the stages by hand"),
         (Listed, None, r"uses a tensor \(4,\).* Make it a buffer"),
         (Precise, None, "autocast inside forward"),
-        (Counting, None, "compute something else than the model"),
+        (Counting, None, "changes from call to call"),
     ],
 )
 def test_what_cannot_be_cut_is_named(model, line, words):
@@ -125,12 +125,12 @@ def test_a_refusal_inside_a_module_of_torch_names_its_line_too():
 
 def test_more_stages_than_pieces_are_refused_with_the_number_of_pieces():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="3 stages, but .* 2 pieces: use at most 2"):
+    with pytest.raises(ValueError, match=r"3 stages, but .* 2 pieces: use at most 2"):
         cut(model, torch.randn(5, 4), 3, repeats=1)
 
 
 def test_a_model_of_one_operation_is_refused():
-    with pytest.raises(ValueError, match="1 piece: .*Linear"):
+    with pytest.raises(ValueError, match=r"1 piece: .*linear at"):
         cut(nn.Linear(4, 4), torch.randn(5, 4), 2, repeats=1)
 
 

@@ -110,5 +110,6 @@ def _other_calls(one: Step, other: Step | None) -> str:
 def _other_arguments(where: str, many: Any, few: Any) -> str:
     return (
         f"{where} depends on the number of rows in a way that cannot be followed, or changes from "
-        f"call to call: {many!r} for {MANY} rows, {few!r} for {FEW}. Compute it with tensors, or outside forward."
+        f"call to call: {many!r} for {MANY} rows, {few!r} for {FEW}. "
+        "Compute it with tensors, or outside forward."
     )
