@@ -258,11 +258,18 @@ if __name__ == "__main__":
 
     from multigpu import RankError, pictures, run_ranks
     from multigpu.data import digits
+    from multigpu.ranks import rank_device
 
     STAGES, MICROBATCHES, ROWS, STEPS = 3, 6, 60, 40  # rows of a micro-batch
     CHANNELS = (1, 16, 16, 32, 32, 64)
+    ON_GPUS = torch.cuda.device_count() >= STAGES
     images, labels = digits().train.tensors
     loss_fn = nn.CrossEntropyLoss()
+
+    def now():
+        if ON_GPUS:
+            torch.cuda.synchronize()  # calls return before the GPU is done
+        return time.monotonic()
 
     class Step(NamedTuple):
         """What a stage did, and when."""
@@ -289,10 +296,10 @@ if __name__ == "__main__":
             return made
 
         def begin(self, *_):
-            self.began = time.monotonic()
+            self.began = now()
 
         def end(self, *_):
-            self.steps.append(Step(dist.get_rank(), *next(self.row), self.began, time.monotonic()))
+            self.steps.append(Step(dist.get_rank(), *next(self.row), self.began, now()))
 
     def network():
         """Layers to cut between.  Every rank makes all of them and keeps its own."""
@@ -307,28 +314,31 @@ if __name__ == "__main__":
     def measured():
         """Seconds of each layer: forward and backward of a micro-batch, the best of ten."""
         torch.set_num_threads(1)  # as each rank
-        rows, costs = images[:ROWS], []
+        device = torch.device("cuda" if ON_GPUS else "cpu")
+        rows, costs = images[:ROWS].to(device), []
         for layer in network():
+            layer.to(device)
             rows, times = rows.detach().requires_grad_(), []
             for _ in range(10):
-                began = time.perf_counter()
+                began = now()
                 made = layer(rows)
                 made.backward(torch.ones_like(made))
-                times.append(time.perf_counter() - began)
+                times.append(now() - began)
             rows = made
             costs.append(min(times))
         return costs
 
     def train(stages, schedule):
         """The losses, known on the last rank, and what this rank did in the last step."""
-        rank = dist.get_rank()
-        layers = [network()[i] for i in stages[rank]]
+        rank, device = dist.get_rank(), rank_device() if ON_GPUS else "cpu"
+        layers = [network()[i].to(device) for i in stages[rank]]
         stage = Noting(layers, schedule[rank] * STEPS)
         optimizer = torch.optim.Adam(stage.parameters(), lr=0.003)
         losses, batch = [], MICROBATCHES * ROWS
         for step in range(STEPS):
             rows = torch.arange(step * batch, step * batch + batch) % len(labels)
-            microbatches = [(images[part], labels[part]) for part in rows.split(ROWS)]
+            parts = rows.split(ROWS)
+            microbatches = [(images[i].to(device), labels[i].to(device)) for i in parts]
             optimizer.zero_grad()
             losses.append(run(stage, schedule, microbatches, loss_fn))
             optimizer.step()
