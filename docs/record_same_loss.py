@@ -66,7 +66,8 @@ def main() -> None:
                 reached = run_ranks(train, ranks, settings, **options)[0]
             loss = reached["eval_loss"]
             single = loss if single is None else single
-            row = [name, ranks, reached["step"], f"{loss:.6f}", f"{abs(loss - single):.0e}"]
+            difference = f"{abs(loss - single):.0e}" if ranks > 1 else "0"
+            row = [name, ranks, reached["step"], f"{loss:.6f}", difference]
             writer.writerow(row)
             file.flush()
             print(*row, flush=True)
