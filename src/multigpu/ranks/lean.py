@@ -40,11 +40,24 @@ class Utils:
         return getattr(real().utils, name)
 
 
+class Config:
+    """What activation checkpointing asks: a setting that only the compiler's own traces heed."""
+
+    error_on_nested_fx_trace = True  # as it is where nobody has changed it
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real().config, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(real().config, name, value)
+
+
 class Standin(types.ModuleType):
     """Has the functions that are called anyway; whatever else is asked for loads the real one."""
 
     trace_rules = Rules()
     utils = Utils()
+    config = Config()
 
     def __init__(self) -> None:
         super().__init__(NAME)

@@ -5,6 +5,7 @@ import sys
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from multigpu import run_ranks
 
@@ -34,6 +35,23 @@ def test_who_asks_for_more_gets_the_real_one():
     assert mode in modes
     assert mode == "ddp_optimizer"
     assert loaded
+
+
+def test_activation_checkpointing_does_not_load_it():
+    def compute_twice():
+        layer = nn.Linear(2, 1)
+        checkpoint(layer, torch.ones(3, 2), use_reentrant=False).mean().backward()
+        return layer.weight.grad is not None, compiler_is_loaded()
+
+    assert list(run_ranks(compute_twice, 1, show=False)) == [(True, False)]
+
+
+def test_settings_reach_the_real_one():
+    def change():
+        torch._dynamo.config.error_on_nested_fx_trace = False
+        return sys.modules["torch._dynamo"].config.error_on_nested_fx_trace, compiler_is_loaded()
+
+    assert list(run_ranks(change, 1, show=False)) == [(False, True)]
 
 
 def backward_of_a_gradient():
