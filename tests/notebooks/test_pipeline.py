@@ -6,7 +6,7 @@ import pytest
 
 NOTEBOOK = "pipeline"
 EXERCISES = {"balance": ["balance"], "run": ["gpipe", "run"], "1f1b": ["one_f_one_b"]}
-RECORDED = ["wait", "recorded"]
+RECORDED = ["wait", "messages", "recorded"]
 PREDICTED = ["schedule", "1f1b"]
 
 
