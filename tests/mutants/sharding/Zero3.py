@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 from harness import right, wrong
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def own(module):
@@ -211,32 +212,6 @@ class gathers_all_before_forward(Wrapper):
         return super().forward(*inputs, **named)
 
 
-@wrong("Zero3.gathered_at_once")
-class gathers_all_before_backward(Wrapper):
-    class Layer(Layer):
-        all = []
-
-        def __init__(self, module):
-            super().__init__(module)
-            self.all.append(self)
-
-        def before_backward(self):
-            for layer in self.all:
-                layer.gather()
-
-        def gather(self):
-            if not getattr(self, "done", False):
-                super().gather()
-
-        def before_forward(self):
-            self.done = False
-            super().gather()
-
-        def gradient_ready(self, p):
-            super().gradient_ready(p)
-            self.done = self.params[0].grad is None
-
-
 @wrong("Zero3.kept_after_backward")
 class keeps_after_backward(Wrapper):
     class Layer(Layer):
@@ -323,13 +298,6 @@ class sums(Wrapper):
             return super().mean(flat) * dist.get_world_size()
 
 
-@wrong("Zero3.divided_twice")
-class divides_twice(Wrapper):
-    class Layer(Layer):
-        def mean(self, flat):
-            return super().mean(flat) / dist.get_world_size()
-
-
 @wrong("Zero3.not_averaged")
 class sends_no_gradient(Wrapper):
     class Layer(Layer):
@@ -349,17 +317,6 @@ class adds_to_a_tensor_of_its_own(Wrapper):
                 shard.grad = total.detach().clone()
 
 
-@wrong("Zero3.all_zero")
-class hands_out_old_gradients(Wrapper):
-    class Layer(Layer):
-        def send(self):
-            old = getattr(self, "results", [torch.zeros_like(shard) for shard in self.shards])
-            super().send()
-            self.results = [shard.grad for shard in self.shards]
-            for shard, gradient in zip(self.shards, old):
-                shard.grad = gradient.detach()
-
-
 @wrong("Zero3.not_waited")
 class does_not_wait(Wrapper):
     class Layer(Layer):
@@ -368,14 +325,6 @@ class does_not_wait(Wrapper):
             result = torch.empty(len(flat) // n, dtype=flat.dtype)
             self.handle = dist.reduce_scatter(result, list(flat.chunk(n)), async_op=True)
             return result / n
-
-
-@wrong("Zero3.no_gradient")
-class forgets_the_shard(Wrapper):
-    class Layer(Layer):
-        def send(self):
-            super().send()
-            self.shards[0].grad = None
 
 
 @wrong("Zero3.numbers_lost")
@@ -387,13 +336,6 @@ class drops_the_rest(Wrapper):
                 n = dist.get_world_size()
                 if dist.get_rank() == n - 1 and p.numel() % n:
                     shard.data[p.numel() // n - (n - 1) :] = 0
-
-
-@wrong("Zero3.put_together_wrongly")
-class other_order(Wrapper):
-    class Layer(Layer):
-        def cut(self, flat):
-            return flat[dist.get_rank() :: dist.get_world_size()].clone()
 
 
 @wrong("Zero3.mode_not_passed_on")
@@ -418,12 +360,6 @@ class gathers_once(Wrapper):
             for p, number, values in zip(self.params, self.numbers, self.first):
                 p.untyped_storage().resize_(number * p.element_size())
                 p.data.copy_(torch.tensor(values, dtype=p.dtype))
-
-
-@wrong("Zero3.no_parameters")
-class gives_nothing(Wrapper):
-    def parameters(self, recurse=True):
-        return iter(())
 
 
 @wrong("Zero3.no_output")
@@ -682,3 +618,46 @@ class Plain(nn.Module):
 
     def forward(self, rows):
         return self.call(rows)
+
+
+@right
+class checkpoints_every_layer(nn.Module):
+    """Activation checkpointing throws away what forward saved, weights too, and gathers again."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.shards = module, []
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for part in list(module.modules()):
+            inner = len(list(part.parameters())) == len(own(part))
+            cut = {}
+            for name, p in list(part._parameters.items()):
+                if p is not None:
+                    flat = pad(p.detach().flatten())
+                    dist.broadcast(flat, src=0)
+                    cut[name] = nn.Parameter(flat.chunk(n)[rank].clone()), p.shape
+                    del part._parameters[name]
+            self.shards += [shard for shard, _ in cut.values()]
+            if cut:
+                part.forward = self.gathering(part, cut, part.forward, inner)
+
+    def gathering(self, part, cut, forward, inner):
+        def gathered(*inputs, **named):
+            for name, pair in cut.items():
+                setattr(part, name, Gather.apply(*pair))
+            try:
+                return forward(*inputs, **named)
+            finally:
+                for name in cut:
+                    delattr(part, name)
+
+        def twice(*inputs, **named):
+            return checkpoint(gathered, *inputs, use_reentrant=False, **named)
+
+        return twice if inner else gathered
+
+    def parameters(self, recurse=True):
+        return iter(self.shards)
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
