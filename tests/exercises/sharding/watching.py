@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 from .holdings import contents, elements, living_tensors, storages
 
 SMALL = 100_000  # bytes of a storage that the judge wants to see
-PATIENCE = 0.5  # seconds
+PATIENCE = 1.0  # seconds
 
 
 class Watch:
