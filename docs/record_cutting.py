@@ -1,0 +1,144 @@
+"""Record what lesson 11 shows of cutting: equal layer counts, equal memory, equal measured time.
+
+    python docs/record_cutting.py     writes docs/reference/cutting/balance.csv
+
+A CNN, a small GPT and a small ViT are measured once and cut into 2 and 4 stages in each of the
+three ways. Two stages also train, on two gloo ranks with PyTorch's 1F1B schedule, the three ways in
+turn in the same run, so that a busy machine slows all alike. About two minutes of two cores. The
+page shows what is stored.
+
+The first line begins with `#`: date, machine, versions, load. Then one line per model, number of
+stages and way, with these columns:
+
+    model                  LargeCNN, SmallGPT or SmallViT
+    stages                 2 or 4
+    balance                layers, memory or time
+    cut before             the first module of each stage but the first, separated by spaces
+    ms of each stage       forward and backward of a micro-batch, measured piece by piece
+    MB of each stage       weights, gradients, Adam's state, activations in flight (10**6 bytes)
+    predicted ms per step  for 8 micro-batches, without optimizer and loss
+    predicted bubble       the share of a step in which a stage waits
+    measured ms per step   the median of all rounds; empty where it was not run
+    against time           measured step by that of balance=time: the median of the rounds' ratios
+"""
+
+import csv
+import os
+import platform
+import statistics
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn import functional as F
+
+from multigpu import run_ranks
+from multigpu.training import cut_points
+from multigpu.training.cutting.recording import record_both
+from multigpu.training.cutting.stage import Stage
+from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
+from multigpu.training.models.small_gpt import next_byte_loss
+
+TARGET = Path(__file__).resolve().parent / "reference" / "cutting" / "balance.csv"
+MICRO_BATCHES, ROUNDS, WARM_UP = 8, 15, 2
+BALANCES = ("layers", "memory", "time")
+
+
+def models() -> dict[str, tuple[nn.Module, torch.Tensor, torch.Tensor, Any]]:
+    """Each model with the inputs and targets of a micro-batch, and its loss."""
+    torch.manual_seed(0)
+    images, digits = torch.rand(32, 1, 8, 8), torch.randint(0, 10, (32,))
+    text = torch.randint(0, 256, (8, 65))
+    return {
+        "LargeCNN": (LargeCNN(), images, digits, F.cross_entropy),
+        "SmallGPT": (SmallGPT(), text[:, :-1], text[:, 1:], next_byte_loss),
+        "SmallViT": (SmallViT(), images, digits, F.cross_entropy),
+    }
+
+
+def steps_in_turn(name: str, places: dict[str, tuple[int, ...]]) -> dict[str, list[float]]:
+    """On each of the ranks: the seconds of a step of 8 micro-batches, each way in its turn."""
+    model, inputs, targets, loss_fn = models()[name]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    program = record_both(model, (inputs,), rows=len(inputs))
+    schedules = {}
+    for balance, cuts in places.items():
+        stage = Stage(model, program, cuts[rank], cuts[rank + 1])
+        piece = PipelineStage(stage, rank, ranks, torch.device("cpu"))
+        schedules[balance] = Schedule1F1B(piece, MICRO_BATCHES, loss_fn=loss_fn)
+    given = (torch.cat([inputs] * MICRO_BATCHES),) if rank == 0 else ()
+    target = torch.cat([targets] * MICRO_BATCHES) if rank == ranks - 1 else None
+    taken: dict[str, list[float]] = {balance: [] for balance in places}
+    for _ in range(WARM_UP + ROUNDS):
+        for balance, schedule in schedules.items():
+            dist.barrier()
+            began = time.perf_counter()
+            schedule.step(*given, target=target, return_outputs=False)
+            dist.barrier()
+            taken[balance].append(time.perf_counter() - began)
+    return {balance: seconds[WARM_UP:] for balance, seconds in taken.items()}
+
+
+def lines_of(name: str) -> list[dict[str, Any]]:
+    """All lines of one model."""
+    model, inputs, _, _ = models()[name]
+    points = cut_points(model, inputs, repeats=10)
+    lines = []
+    for count in (2, 4):
+        ways = {b: points.cut(count, balance=b, micro_batches=MICRO_BATCHES) for b in BALANCES}
+        places = {balance: stages.places for balance, stages in ways.items()}
+        timeout = {"trace": False, "show": False, "timeout": 300}
+        taken = run_ranks(steps_in_turn, 2, name, places, **timeout)[0] if count == 2 else {}
+        lines += [line_of(name, balance, stages, taken) for balance, stages in ways.items()]
+    return lines
+
+
+def line_of(name: str, balance: str, stages: Any, taken: dict[str, list[float]]) -> dict[str, Any]:
+    """One line: what was predicted, and what was measured where it was run."""
+    steps = stages.points.program.steps
+    begins = [next((s.module for s in steps[p:] if s.module), "?") for p in stages.places[1:-1]]
+    mine, best = taken.get(balance, []), taken.get("time", [])
+    ratios = [one / other for one, other in zip(mine, best, strict=True)]
+    return {
+        "model": name,
+        "stages": len(stages),
+        "balance": balance,
+        "cut before": " ".join(begins),
+        "ms of each stage": " ".join(f"{1e3 * cost.seconds:.2f}" for cost in stages.costs),
+        "MB of each stage": " ".join(f"{cost.memory / 1e6:.2f}" for cost in stages.costs),
+        "predicted ms per step": f"{1e3 * stages.predicted_step(MICRO_BATCHES):.1f}",
+        "predicted bubble": f"{stages.bubble(MICRO_BATCHES):.3f}",
+        "measured ms per step": f"{1e3 * statistics.median(mine):.1f}" if mine else "",
+        "against time": f"{statistics.median(ratios):.3f}" if ratios else "",
+    }
+
+
+def machine(load: float) -> str:
+    """Date, machine, versions and load, for the head of the record."""
+    return (
+        f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, torch {torch.__version__}, gloo on the CPU, "
+        f"{MICRO_BATCHES} micro-batches, load {load:.1f} before"
+    )
+
+
+def main() -> None:
+    """Measure all, and write a line after the other."""
+    load = os.getloadavg()[0]
+    torch.set_num_threads(1)  # like a rank
+    lines = [line for name in models() for line in lines_of(name)]
+    TARGET.parent.mkdir(exist_ok=True)
+    with TARGET.open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# {machine(load)}\n")
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()

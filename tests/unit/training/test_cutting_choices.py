@@ -1,0 +1,108 @@
+"""Which cut is chosen: the slowest stage as fast as can be, within the memory, and its table."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from multigpu.training import cut_points
+from multigpu.training.cutting.costs import Costs
+from multigpu.training.cutting.dividing import weigh_time
+from multigpu.training.cutting.measuring import Seconds
+from multigpu.training.cutting.stages import Stages
+
+
+@pytest.fixture(scope="module")
+def measured():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(8)))
+    return cut_points(model, torch.randn(4, 32), repeats=1)
+
+
+@pytest.fixture
+def with_times(measured):
+    """The same model, as if its layers took so many seconds, a third of it forward."""
+
+    def of(*seconds):
+        made_up = [Seconds(s / 3, s * 2 / 3) for s in seconds]
+        costs = Costs(measured.model, measured.program, measured.costs.places, made_up)
+        return dataclasses.replace(measured, costs=costs)
+
+    return of
+
+
+def slowest(points, pieces):
+    return max(weigh_time(cost) for cost in Stages(points, setting_of(points), pieces).costs)
+
+
+def setting_of(points, stages=3):
+    return points.cut(stages).setting
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_cut_has_a_faster_slowest_stage(with_times, seed):
+    torch.manual_seed(seed)
+    points = with_times(*torch.rand(8).tolist())
+    chosen = max(weigh_time(cost) for cost in points.cut(3).costs)
+    others = [slowest(points, (0, *cuts, 8)) for cuts in itertools.combinations(range(1, 8), 2)]
+    assert chosen <= min(others) * 1.01
+
+
+def test_each_balance_makes_its_own_equal(with_times):
+    points = with_times(8, 1, 1, 1, 1, 1, 1, 2)
+    assert points.cut(2, balance="time").pieces == (0, 1, 8)
+    assert points.cut(2, balance="layers").pieces == (0, 4, 8)
+    memory = [cost.memory for cost in points.cut(2, balance="memory").costs]
+    assert max(memory) - min(memory) < max(memory) / 3
+
+
+def test_a_memory_limit_moves_the_cut(with_times):
+    points = with_times(8, 1, 1, 1, 1, 1, 1, 2)
+    free = points.cut(2)
+    limit = max(cost.memory for cost in free.costs) - 1
+    tight = points.cut(2, memory=limit)
+    assert tight.pieces != free.pieces
+    assert all(cost.memory <= limit for cost in tight.costs)
+
+
+def test_the_first_stages_hold_more_micro_batches(measured):
+    stages = measured.cut(4, micro_batches=8)
+    assert [cost.in_flight for cost in stages.costs] == [4, 3, 2, 1]
+    stages = measured.cut(4, micro_batches=8, schedule="gpipe")
+    assert [cost.in_flight for cost in stages.costs] == [8, 8, 8, 8]
+
+
+def test_memory_is_counted_to_the_byte(measured):
+    stages = measured.cut(2, balance="layers", optimizer_state=2)
+    for cost in stages.costs:
+        weights = 4 * (32 * 32 + 32) * 4  # four layers of float32
+        assert cost.weight_bytes == cost.gradient_bytes == weights
+        assert cost.optimizer_bytes == 2 * weights
+    kept = 4 * 32 * 4  # one (4, 32) of float32
+    # What goes into each layer is kept, and what goes out of the stage.
+    assert [cost.activation_bytes for cost in stages.costs] == [5 * kept, 4 * kept]
+
+
+def test_equal_stages_have_the_bubble_of_the_formula(with_times):
+    stages = with_times(*[1.0] * 8).cut(4)
+    for count in (1, 4, 16):
+        assert stages.bubble(count) == pytest.approx(3 / (count + 3))
+        assert stages.bubble(count, "gpipe") == pytest.approx(3 / (count + 3))
+        assert stages.predicted_step(count) == pytest.approx((count + 3) * 2)
+
+
+def test_the_table_has_a_line_per_stage_and_the_bubble(with_times):
+    stages = with_times(*[0.001] * 8).cut(4, micro_batches=4)
+    table = stages.table()
+    assert len(table.rows) == 4
+    assert table.rows[0][:4] == ("0", "0 … 1", "2,112", "2.00 ms")
+    assert "43%" in table.title  # 3 / 7
+    assert str(stages) == table.text()
+    assert "<table>" in stages._repr_html_()
+
+
+def test_another_process_can_cut_at_the_same_places(measured):
+    stages = measured.cut(3)
+    assert measured.at(stages.places).places == stages.places
