@@ -60,7 +60,7 @@ EXPLANATIONS = (
     ),
     (
         r"optimizer got an empty parameter list",
-        "this rank owns no parameter, and torch's optimizers refuse an empty list. Make none there, "
+        "this rank owns no parameter, and torch's optimizers refuse an empty list. Make none there "
         "and let the rank take part in every message all the same.",
     ),
     (
