@@ -34,7 +34,13 @@ def counts(text: str) -> list[int]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu compare``."""
     parser.add_argument("--data", default="flights", metavar="TASK", help="what to train")
-    parser.add_argument("--modes", type=words, default=["single", "dp", "ddp"], metavar="LIST")
+    parser.add_argument(
+        "--modes",
+        type=words,
+        default=["single", "dp", "ddp"],
+        metavar="LIST",
+        help="of single, dp, ddp, zero2, zero3 and pipeline; default: single,dp,ddp",
+    )
     parser.add_argument("--gpus", type=counts, default=[1, 2], metavar="LIST", help="default: 1,2")
     parser.add_argument("--steps", type=int, default=20, help="measured in a round (default 20)")
     parser.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")

@@ -23,6 +23,12 @@ def test_dp_on_one_gpu_is_left_out_with_its_reason():
     ]
 
 
+def test_a_pipeline_of_one_stage_is_left_out_and_any_batch_will_do_for_more():
+    plan = plan_of(["pipeline", "single"], [1, 3], batch_size=8)
+    assert names(plan) == ["single", "pipeline on 3"]
+    assert "one stage is single" in str(plan.left_out[0])
+
+
 def test_when_nothing_is_left_the_reason_is_given():
     with pytest.raises(ValueError, match="calls the model directly"):
         plan_of(["dp"], [1], batch_size=8)
@@ -32,7 +38,7 @@ def test_when_nothing_is_left_the_reason_is_given():
     ("modes", "gpus", "batch_size", "said"),
     [
         (["dpp"], [2], 8, "'dpp' cannot be compared.*Did you mean 'dp'"),
-        (["zero3"], [2], 8, "choose from single, dp, ddp"),
+        (["fsdp"], [2], 8, "choose from single, dp, ddp"),
         (["single"], [0], 8, "0 GPUs: give numbers from 1 to 64"),
         (["ddp"], [-1], 8, "-1 GPUs"),
         (["ddp"], [2000], 8, "2000 GPUs"),
