@@ -36,17 +36,13 @@ def by_microbatch(num_stages, num_microbatches):
 @wrong("gpipe.no_such_microbatch")
 def counts_from_one(num_stages, num_microbatches):
     ms = range(1, num_microbatches + 1)
-    return [
-        [("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)
-    ]
+    return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]
 
 
 @wrong("gpipe.action_missing")
 def stages_for_microbatches(num_stages, num_microbatches):
     ms = range(num_stages)
-    return [
-        [("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)
-    ]
+    return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]
 
 
 @wrong("gpipe.action_missing")
@@ -87,9 +83,7 @@ def orders_do_not_fit(num_stages, num_microbatches):
 @wrong("gpipe.backward_before_forward")
 def backwards_first(num_stages, num_microbatches):
     ms = range(num_microbatches)
-    return [
-        [("backward", m) for m in ms] + [("forward", m) for m in ms] for _ in range(num_stages)
-    ]
+    return [[("backward", m) for m in ms] + [("forward", m) for m in ms] for _ in range(num_stages)]
 
 
 @wrong("gpipe.not_an_action")
@@ -101,17 +95,13 @@ def letters(num_stages, num_microbatches):
 @wrong("gpipe.not_an_action")
 def lists_for_pairs(num_stages, num_microbatches):
     ms = range(num_microbatches)
-    return [
-        [["forward", m] for m in ms] + [["backward", m] for m in ms] for _ in range(num_stages)
-    ]
+    return [[["forward", m] for m in ms] + [["backward", m] for m in ms] for _ in range(num_stages)]
 
 
 @wrong("gpipe.not_an_action")
 def texts(num_stages, num_microbatches):
     ms = range(num_microbatches)
-    return [
-        [f"forward {m}" for m in ms] + [f"backward {m}" for m in ms] for _ in range(num_stages)
-    ]
+    return [[f"forward {m}" for m in ms] + [f"backward {m}" for m in ms] for _ in range(num_stages)]
 
 
 @wrong("gpipe.not_an_action")

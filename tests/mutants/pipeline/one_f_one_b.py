@@ -19,9 +19,7 @@ def with_ahead(num_stages, num_microbatches, ahead_of):
 @wrong("one_f_one_b.all_forwards_first")
 def that_is_gpipe(num_stages, num_microbatches):
     ms = range(num_microbatches)
-    return [
-        [("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)
-    ]
+    return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]
 
 
 @wrong("one_f_one_b.one_at_a_time")
