@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from multigpu import run_ranks
 from multigpu.training import cut_points
@@ -30,6 +31,7 @@ def test_cutting(name, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     import record_cutting
 
+    torch.set_num_threads(1)  # like a rank
     model, inputs, *_ = record_cutting.models()[name]
     points = cut_points(model, inputs, repeats=10)
     count = record_cutting.MICRO_BATCHES
