@@ -79,7 +79,8 @@ class TrainConfig:
     seed: int = 0
     """of the order of rows, and of dropout (there each rank adds its number)"""
     find_unused_parameters: bool = False
-    """ddp: look in every step which parameters took no part; without it they must all take part"""
+    """ddp: look in every step which parameters took no part; without it they must all take part.
+    zero2, zero3: needed where a parameter takes no part on some ranks; its gradient there is 0"""
     deterministic: bool = False
     """use deterministic algorithms alone, and raise an error where PyTorch has none"""
     monitor: str = "loss"

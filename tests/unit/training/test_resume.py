@@ -20,7 +20,7 @@ from multigpu.training import TrainConfig, Trainer
 from multigpu.training.checkpoints import CheckpointError
 
 KILLING = Path(__file__).with_name("killing.py")
-CASES = ["single", "dp", "ddp-3", "ddp-partitions"]  # the last one on two ranks
+CASES = ["single", "dp", "ddp-3", "zero3-sharded", "ddp-partitions"]  # the last one on two ranks
 
 
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits():

@@ -38,6 +38,8 @@ from multigpu.training.strategies.shard_groups import (
 from multigpu.training.strategies.shards import divided_as, divided_optimizer, whole
 from multigpu.training.strategies.strategy import LossFn, Sample
 
+UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
+
 
 class Sharded(Distributed):
     """Each rank computes its share of the batch, and keeps its share of the model."""
@@ -51,6 +53,11 @@ class Sharded(Distributed):
                 f"mode={self.mode!r} on {self.backend}: FSDP's messages between GPUs need nccl, "
                 "and that a GPU for every rank. Start fewer ranks, or compute on the CPU with "
                 "CUDA_VISIBLE_DEVICES= before the command."
+            )
+        if config.find_unused_parameters and not hasattr(FSDPModule, UNUSED):
+            raise ValueError(
+                f"find_unused_parameters=True with mode={self.mode!r} needs PyTorch 2.13, this is "
+                f"{torch.__version__}. Freeze what takes no part, or use mode='ddp'."
             )
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
@@ -75,7 +82,7 @@ class Sharded(Distributed):
         last = replace(policy, output_dtype=torch.float32) if lower else policy
         self.root: FSDPModule = fully_shard(model, mp_policy=last, **settings)  # type: ignore[call-overload]
         if self.config.find_unused_parameters:
-            self.root.set_reduce_scatter_unused_params(True)
+            getattr(self.root, UNUSED)(True)
 
     def gradients(self, parts: Sequence[Batch], loss_fn: LossFn) -> Tensor:
         """As in every mode. A forward gathers weights, so each rank runs as many as the others."""
