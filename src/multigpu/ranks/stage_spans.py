@@ -45,8 +45,10 @@ class WatchedStage(nn.Module):
         self.calls = 0
 
     def forward(self, *inputs: Any) -> Any:
-        """What the stage returns. Its backward is a span if any of that needs a gradient."""
-        if any(_is_stand_in(each) for each in inputs):
+        """What the stage returns. Where gradients are off nothing is recorded."""
+        # PyTorch's stages ask for shapes before the first micro-batch comes: with stand-ins for
+        # tensors, or, before 2.13, with zeros and without gradients.
+        if not torch.is_grad_enabled() or any(_is_stand_in(each) for each in inputs):
             return self.stage(*inputs)
         name = f"{self.calls % self.micro_batches}{self.suffix}"
         self.calls += 1
@@ -59,7 +61,7 @@ class WatchedStage(nn.Module):
 
 
 def _is_stand_in(value: Any) -> bool:
-    """PyTorch's pipeline stages ask for shapes this way before the first micro-batch comes."""
+    """A tensor with a shape and without numbers."""
     return isinstance(value, Tensor) and (value.is_meta or isinstance(value, FakeTensor))
 
 
