@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from multigpu.pictures.tables import Table
+from multigpu.training.cutting.chain import chain_of
 from multigpu.training.cutting.costs import SCHEDULES, Costs, Setting, StageCost
 from multigpu.training.cutting.dividing import WEIGHTS, divide
 from multigpu.training.cutting.program import Program
-from multigpu.training.cutting.stage import Stage
 from multigpu.training.cutting.table import table_of
 
 
@@ -73,11 +73,7 @@ class Stages:
             points.costs.stage(number, first, last, setting)
             for number, (first, last) in enumerate(spans)
         )
-        unused = unused_tensors(points)
-        self.modules: list[nn.Module] = [
-            Stage(points.model, points.program, begin, end, also=unused if begin == 0 else ())
-            for begin, end in itertools.pairwise(self.places)
-        ]
+        self.modules = chain_of(points.model, points.program, self.places)
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -119,15 +115,3 @@ class Stages:
 
     def _repr_html_(self) -> str:
         return self.table().html()
-
-
-def unused_tensors(points: CutPoints) -> list[str]:
-    """Parameters and buffers that forward never uses: stage 0 holds them, for checkpoints."""
-    used = {name for own in points.costs.own for name in own}
-    persistent = points.model.state_dict(keep_vars=True)
-    same = {id(persistent[name]) for name in used if name in persistent}
-    return [
-        name
-        for name, one in persistent.items()
-        if name not in used and hasattr(one, "dim") and (id(one) not in same)
-    ]

@@ -90,13 +90,13 @@ def measured(
 
 def stages_at(model: nn.Module, sample: tuple[Tensor, ...], plan: Plan) -> list[nn.Module]:
     """The stages of `model`: modules with its own parameters, under its own names."""
+    from multigpu.training.cutting.chain import chain_of
     from multigpu.training.cutting.recording import record_both
-    from multigpu.training.cutting.stage import Stage
 
     home = next(model.parameters()).device
     inputs = tuple(tensor.to(home) for tensor in sample)
     program = record_both(model, inputs, rows=len(sample[0]))
-    return [Stage(model, program, begin, end) for begin, end in itertools.pairwise(plan.places)]
+    return chain_of(model, program, plan.places)
 
 
 def written(config: TrainConfig, *, asked: dict[str, Any]) -> Plan | None:
