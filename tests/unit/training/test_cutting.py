@@ -134,11 +134,11 @@ def test_stages_have_the_names_of_the_model(points, name):
 
 
 def test_what_forward_never_uses_belongs_to_the_first_stage():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    model[3].spare = nn.Parameter(torch.ones(3))
-    first, last = cut(model, torch.randn(ROWS, 4), 2, repeats=1).modules
-    assert "3.spare" in first.state_dict()
-    assert "3.spare" not in last.state_dict()
+    model = UNet()
+    model.spare = nn.Linear(2, 2)
+    first, last = cut(model, *sample_of("unet"), 2, repeats=1).modules
+    assert {"spare.weight", "spare.bias"} <= set(first.state_dict())
+    assert not any(name.startswith("spare") for name in last.state_dict())
 
 
 def test_tied_weights_are_named_with_the_stages_that_hold_them(points):
