@@ -59,7 +59,9 @@ def in_good_order(items: list[pytest.Item]) -> list[pytest.Item]:
     """
     sizes = Counter(item.path for item in items)
     answers = [item for item in items if item.path.is_relative_to(MUTANTS)]
-    files = sorted(set(sizes) - {item.path for item in answers}, key=lambda path: -sizes[path])
+    files = sorted(
+        set(sizes) - {item.path for item in answers}, key=lambda path: (-sizes[path], path)
+    )
     of_pages = [path for path in files if path.parent.name in ("site", "notebooks")]
     build = [path for path in files if path.parent.name == "site"][-1:]  # the shortest of them
     early = [*build, *(path for path in files if path not in of_pages)]
