@@ -2,7 +2,7 @@
 
 import time
 from functools import partial
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 import torch.distributed as dist
@@ -24,17 +24,17 @@ class Watched(nn.Module):
     """A stage that notes each forward with its input, and each backward with its gradient.
 
     ``events`` are dicts; ``call`` counts the forwards.  ``kept`` names the calls whose graphs are
-    still there at that moment.
+    still there at that moment, ``made`` those whose outputs are.
     """
 
     def __init__(self, layers):
         super().__init__()
         self.layers = layers
-        self.events, self.graphs = [], []
+        self.events, self.graphs, self.outputs = [], [], []
 
     def forward(self, rows):
         call = len(self.graphs)
-        note = {"kind": "forward", "call": call, "kept": self.kept()}
+        note = {"kind": "forward", "call": call, **self.alive()}
         self.events.append(note | {"tensor": copy_of(rows), "graph": torch.is_grad_enabled()})
         self.graphs.append(WeakSet())
         hooks = torch.autograd.graph.saved_tensors_hooks(
@@ -42,6 +42,7 @@ class Watched(nn.Module):
         )
         with hooks:
             made = self.layers(rows)
+        self.outputs.append(ref(made))
         if made.requires_grad:
             made.register_hook(partial(self.note_backward, call))
         return made
@@ -52,8 +53,12 @@ class Watched(nn.Module):
         return kept
 
     def note_backward(self, call, gradient):
-        note = {"kind": "backward", "call": call, "kept": self.kept()}
+        note = {"kind": "backward", "call": call, **self.alive()}
         self.events.append(note | {"tensor": copy_of(gradient)})
+
+    def alive(self):
+        made = [call for call, output in enumerate(self.outputs) if output() is not None]
+        return {"kept": self.kept(), "made": made}
 
     def kept(self):
         return [call for call, graph in enumerate(self.graphs) if len(graph)]
@@ -76,7 +81,7 @@ def drive_one(submission, case):
     for step in range(case.steps):
         stage = Watched(layers)
         microbatches = [tuple(part.to(place) for part in pair) for pair in case.microbatches(step)]
-        layers.zero_grad()
+        begin_with(case.before, layers)
         began = time.monotonic()
         try:
             returned = submission.run(stage, case.table, microbatches, case.loss_fn())
@@ -95,6 +100,14 @@ def drive_one(submission, case):
         )
         move(layers)
     return steps
+
+
+def begin_with(value, layers):
+    """Gradients of an earlier batch; none if the value is zero."""
+    layers.zero_grad()
+    if value:
+        for parameter in layers.parameters():
+            parameter.grad = torch.full_like(parameter, value)
 
 
 def copy_or_none(gradient):

@@ -61,6 +61,7 @@ def examine_gradients(side):
     came, right = of(side), side.right.right[side.rank]
     if all_same(came, right):
         return
+    examine_added(side, came, right)
     for mistake, (weights, usually) in known_weights(side.right, len(side.case.table)).items():
         if not side.is_last and not mistake.startswith("one"):  # the loss is right: it is later
             continue
@@ -73,8 +74,21 @@ def examine_gradients(side):
     raise other(side, came, right)
 
 
+def examine_added(side, came, right):
+    """What was in ``.grad`` before is still in it."""
+    before = side.case.before
+    if before and all_same({n: added + before for n, added in came.items()}, right):
+        raise side.wrong(
+            "earlier_gradients_lost",
+            "the gradients of the batch are added to what is in .grad",
+            f"on rank {side.rank} what was there before run is lost",
+            "run sets the gradients to zero, or puts its own in their place. Whoever calls it"
+            " calls optimizer.zero_grad().",
+        )
+
+
 def of(side):
-    """The gradients by name, zeros of no dimension for those that are missing."""
+    """The gradients that run has added, by name.  Raises where there are none."""
     missing = [name for name, gradient in side.gradients.items() if gradient is None]
     if missing:
         raise side.wrong(
@@ -84,7 +98,7 @@ def of(side):
             "backward was not called on what the stage has returned, or the gradients were"
             " computed and never put into .grad.",
         )
-    return {name: gradient.value for name, gradient in side.gradients.items()}
+    return {n: gradient.value - side.case.before for n, gradient in side.gradients.items()}
 
 
 def examine_arrived(side):

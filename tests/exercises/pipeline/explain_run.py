@@ -3,10 +3,12 @@
 from multigpu.checking import Returned, describe
 from multigpu.checking.comparing import same
 from multigpu.checking.handles import examine_handles
+from multigpu.checking.wording import numbered
 
 from .tables import shown
 
 KINDS = ("forward", "backward")
+KEPT = "after the backward of a micro-batch its graph is gone"
 MISSING = {"forward": "forward_missing", "backward": "backward_missing"}
 TWICE = {"forward": "forward_twice", "backward": "backward_twice"}
 
@@ -139,8 +141,20 @@ def forwards_first(row):
 def examine_kept(side):
     """When a backward is done, its graph is gone."""
     for index, (_, event) in enumerate(side.actions):
-        over = {e["call"] for a, e in side.actions[:index] if a[0] == "backward"}
-        examine_gone(side, sorted(over & set(event["kept"])))
+        over = [e["call"] for a, e in side.actions[:index] if a[0] == "backward"]
+        examine_gone(side, sorted({*over} & set(event["kept"])))
+        # A variable may name the last one, and a thread that sends may name another.
+        outputs = sorted({*over[:-1]} & set(event["made"]))
+        if len(outputs) > 1:
+            raise side.wrong(
+                "outputs_kept",
+                KEPT,
+                f"on rank {side.rank} what the stage had returned for"
+                f" {numbered('micro-batch', [side.microbatch_of[call] for call in outputs])} was"
+                " still there",
+                "a list or dict still has it. Take it out when its backward comes:"
+                " in_flight.pop(m).",
+            )
     examine_gone(side, side.left)
 
 
@@ -148,7 +162,7 @@ def examine_gone(side, kept):
     if kept:
         raise side.wrong(
             "graph_kept",
-            "after the backward of a micro-batch its graph is gone",
+            KEPT,
             f"on rank {side.rank} that of micro-batch {side.microbatch_of[kept[0]]} is still there",
             "retain_graph=True keeps it: the very memory that one_f_one_b saves.",
         )

@@ -72,12 +72,16 @@ def sequence_rows(count, generator):
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the sizes of its micro-batches, and the schedule by which it is trained."""
+    """A model, the sizes of its micro-batches, and the schedule by which it is trained.
+
+    Every gradient is ``before`` when ``run`` is called; None, if that is zero.
+    """
 
     kind: str
     rows: tuple[int, ...]
     table: Any  # as gpipe and one_f_one_b make them, with one row per rank
     steps: int = 1
+    before: float = 0.0
 
     def stages(self):
         """A new model, always the same, as one module per stage."""

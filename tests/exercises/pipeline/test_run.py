@@ -77,12 +77,14 @@ def test_forwards_and_backwards_in_turn(learner, world):
 @exercise("pipeline.run")
 @pytest.mark.parametrize("world", [3, 1])
 def test_microbatches_of_different_sizes(learner, world):
+    """The last ones add to gradients that are there already."""
     check(
         learner,
         world,
         [
             Case("vectors", (4, 1, 3, 2), all_forwards_first(world, 4), steps=2),
             Case("vectors", (1, 5, 2, 2, 3), in_turns(world, 5)),
+            Case("vectors", (2, 1), in_turns(world, 2), before=1 / 128),
         ],
     )
 

@@ -34,13 +34,14 @@ def pipeline(
     given=lambda tensor: tensor,
     back=lambda gradient, m: gradient,
     keep=False,
+    held=None,
     loss_of=lambda losses, rows: sum(l * n for l, n in zip(losses, rows)) / sum(rows),
 ):
     """The right answer, unless an option says otherwise."""
     rank, world = dist.get_rank(), dist.get_world_size()
     rows = [len(x) for x, _ in microbatches]
     weight = weight or (lambda n: n / sum(rows))
-    held, sending, losses = {}, [], {}
+    held, sending, losses = {} if held is None else held, [], {}
     for action, m in row:
         x, y = microbatches[m]
         if action == "forward":
@@ -307,6 +308,20 @@ def retains_every_graph(stage, schedule, microbatches, loss_fn):
     return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn, keep=True)
 
 
+@wrong("run.outputs_kept")
+def pops_nothing(stage, schedule, microbatches, loss_fn):
+    class Held(dict):
+        pop = dict.get
+
+    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn, held=Held())
+
+
+@wrong("run.earlier_gradients_lost")
+def clears_at_the_beginning(stage, schedule, microbatches, loss_fn):
+    stage.zero_grad()
+    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn)
+
+
 @wrong("run.own_inputs")
 def every_stage_takes_the_inputs(stage, schedule, microbatches, loss_fn):
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -507,7 +522,7 @@ def shapes_first_gradients_by_hand(stage, schedule, microbatches, loss_fn):
     for key in [key for key in held if key[0] == "sent"]:
         held[key][1].wait()
     for p, own in zip(parameters, sums):
-        p.grad = own
+        p.grad = own if p.grad is None else p.grad + own
     return loss_sum / total if rank == world - 1 else None
 
 
