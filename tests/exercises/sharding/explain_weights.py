@@ -63,7 +63,7 @@ def stale(report, step, rank, off, before):
             f"on all ranks {named(report, off)} are as they were before the step",
             "nobody owns them, or their owner's step did not reach the model. Division with //"
             " rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds copies moves"
-            " the copies.",
+            " the copies. model.parameters() can be gone through once: begin with list(params).",
             step=step,
         )
     return report.wrong(
