@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from multigpu.training.cutting.program import Program
 from multigpu.training.cutting.stage import Stage
@@ -15,20 +15,18 @@ def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[
     The first one also holds the parameters and buffers that forward never uses: they belong to a
     checkpoint all the same.
     """
-    unused = unused_tensors(model, program)
-    return [
-        Stage(model, program, begin, end, also=() if number else unused)
-        for number, (begin, end) in enumerate(itertools.pairwise(places))
-    ]
+    stages = [Stage(model, program, begin, end) for begin, end in itertools.pairwise(places)]
+    used = {name for stage in stages for name in stage.state_dict()}
+    stages[0] = Stage(model, program, *places[:2], also=others(model, used))
+    return list(stages)
 
 
-def unused_tensors(model: nn.Module, program: Program) -> list[str]:
-    """The names of parameters and buffers that forward never uses, under no other name either."""
-    used = {name for step in program.steps for name in step.held}
+def others(model: nn.Module, used: set[str]) -> list[str]:
+    """The names of parameters and buffers that are not `used`, under another name either."""
     persistent = model.state_dict(keep_vars=True)
     same = {id(persistent[name]) for name in used if name in persistent}
     return [
         name
         for name, one in persistent.items()
-        if name not in used and hasattr(one, "dim") and id(one) not in same
+        if name not in used and isinstance(one, Tensor) and id(one) not in same
     ]
