@@ -3,7 +3,7 @@
 from multigpu.checking import Returned, describe
 from multigpu.checking.comparing import same
 from multigpu.checking.handles import examine_handles
-from multigpu.checking.wording import numbered
+from multigpu.checking.wording import listed
 
 from .tables import shown
 
@@ -149,9 +149,8 @@ def examine_kept(side):
             raise side.wrong(
                 "outputs_kept",
                 KEPT,
-                f"on rank {side.rank} what the stage had returned for"
-                f" {numbered('micro-batch', [side.microbatch_of[call] for call in outputs])} was"
-                " still there",
+                f"on rank {side.rank} what the stage had returned for the micro-batches"
+                f" {listed(side.microbatch_of[call] for call in outputs)} was still there",
                 "a list or dict still has it. Take it out when its backward comes:"
                 " in_flight.pop(m).",
             )
