@@ -70,8 +70,9 @@ def examine_state(report):
         "state_unbalanced",
         expected,
         came,
-        "shares differ too much. Taking every n-th parameter can give one rank all the large ones:"
-        " give each to the rank that has the fewest elements so far, the largest ones first.",
+        "shares differ too much. Every n-th parameter, or the same number of parameters for each"
+        " rank, can give one of them all the large ones: give each to the rank that has the fewest"
+        " elements so far, the largest ones first.",
         step=step,
     )
 

@@ -32,18 +32,26 @@ class Deep(nn.Module):
 
 
 class Biased(nn.Module):
-    """Large weights and small biases in turn: every second parameter has nearly everything."""
+    """Large weights and small biases in turn, then as many small scales.
+
+    Every second parameter has nearly everything, and so has the first half of them.
+    """
 
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
             *(nn.Linear(8, 8, dtype=torch.float64) for _ in range(6)),
         )
+        self.scales = nn.ParameterList(
+            1 + torch.randn(8, dtype=torch.float64) / 10 for _ in range(12)
+        )
 
     def forward(self, rows):
         """(rows, 8) to (rows, 8)."""
         for layer in self.layers:
             rows = torch.tanh(layer(rows))
+        for scale in self.scales:
+            rows = rows * scale
         return rows
 
 

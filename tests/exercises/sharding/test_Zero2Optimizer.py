@@ -23,7 +23,7 @@ def test_training(learner, world):
 
 @exercise("sharding.Zero2Optimizer")
 def test_every_optimizer(learner):
-    """Each of the five on two ranks; every second parameter is large, the others are small."""
+    """Each of the five on two ranks; large and small parameters in turn, then small ones."""
     check(learner, Zero2, 2, every_optimizer(2))
 
 

@@ -179,6 +179,19 @@ class every_nth_parameter(Owners):
         self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
 
 
+@wrong("Zero1Optimizer.state_unbalanced")
+class as_many_parameters_for_each(Owners):
+    """The list of parameters in n pieces of one length: the front has the large ones."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        n, count = dist.get_world_size(), len(self.params)
+        self.owner = {p: i * n // count for i, p in enumerate(self.params)}
+        mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
+        self.inner = optimizer_class(mine, **kwargs) if mine else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+
 @wrong("Zero1Optimizer.state_is_a_view")
 class state_in_one_flat_tensor(Flat):
     def step(self):

@@ -93,6 +93,19 @@ class Flat:
         dist.all_gather_into_tensor(self.flat, self.mine.data.clone())
 
 
+@wrong("Zero2Optimizer.state_unbalanced")
+class as_many_parameters_for_each(Owners):
+    """The list of parameters in n pieces of one length: the front has the large ones."""
+
+    def __init__(self, params, optimizer_class, **kwargs):
+        self.params = [p for p in params if p.requires_grad]
+        n, count = dist.get_world_size(), len(self.params)
+        self.owner = {p: i * n // count for i, p in enumerate(self.params)}
+        mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
+        self.inner = optimizer_class(mine, **kwargs) if mine else None
+        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+
+
 @wrong("Zero2Optimizer.gradients_to_everyone")
 class all_reduces_and_frees(Owners):
     def reduce(self):
