@@ -41,7 +41,7 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
     * The largest cost of a stage, the sum over its layers, is the smallest that is possible.  Where
       several cuts reach it, any of them is right.
     * No stage is empty if there are as many layers as stages, or more.  With fewer layers some
-      stages are empty, such as ``range(2, 2)``.
+      stages are empty, whichever: ``range(2, 2)``, or any other empty range.
 
     Returns a list of ``range`` objects.
 
@@ -64,7 +64,8 @@ def gpipe(num_stages: int, num_microbatches: int) -> list[list[tuple[str, int]]]
     * ``result[s]`` is the list of what stage s does: ``("forward", m)`` and ``("backward", m)``
       once for each micro-batch m from 0 to ``num_microbatches - 1``.
     * Every stage does all of its forwards before its first backward.
-    * The backwards may come in the order 0, 1, 2, ... or the other way round.
+    * The backwards may come in the order 0, 1, 2, ... or the other way round, on all stages the
+      same.
     * A stage can do the forward of a micro-batch when the stage before has done it, and the
       backward when the stage after has done it.  A stage whose next action is not possible yet
       waits.  If each action takes one unit of time, the last one is done after

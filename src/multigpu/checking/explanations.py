@@ -20,8 +20,13 @@ EXPLANATIONS = (
     ),
     (
         r"'NoneType' object has no attribute",
-        "something is None there. A gradient is None where a layer was not used, and in a replica "
-        "without rows.",
+        "something is None there. A gradient is None where a layer was not used, in a replica "
+        "without rows, and of a tensor without requires_grad.",
+    ),
+    (
+        r"forward\(\) got an unexpected keyword argument|forward\(\) takes \d+ positional",
+        "a model can have several inputs, and inputs with names: forward(self, *inputs, **named) "
+        "passes all of them on.",
     ),
     (
         r"leaf Variable that requires grad",

@@ -17,6 +17,22 @@ INSTEAD = {
     "one_f_one_b": "Stage s first does num_stages - s - 1 forwards more than backwards.",
 }
 
+TOO_FEW = {
+    "one_f_one_b": "there are fewer micro-batches than stages: at most that many forwards come"
+    " first.",
+}
+TOO_SLOW = {
+    "gpipe": "a stage waits longer than it must. {orders}",
+    "one_f_one_b": "a stage waits longer than it must. All stages go through the micro-batches in"
+    " the same order; a stage with k stages after it does k forwards more than backwards before it"
+    " takes turns.",
+}
+ORDERS = {
+    "forward": "The stages do their forwards in different orders: 0, 1, 2, ... on all of them.",
+    "backward": "The stages go back in different orders: 0, 1, 2, ... or the reverse, the same on"
+    " all.",
+}
+
 
 class Report:
     """One schedule, and what is wrong with it."""
@@ -37,7 +53,8 @@ class Report:
         )
 
     def examine(self):
-        examine_table(self.came, self.stages, self.microbatches, self.wrong)
+        too_few = TOO_FEW.get(self.function)
+        examine_table(self.came, self.stages, self.microbatches, self.wrong, too_few=too_few)
         self.examine_own_order()
         if self.function == "gpipe":
             self.examine_forwards_first()
@@ -115,10 +132,13 @@ class Report:
                 "bubble_too_large",
                 f"{end:g} units; stage 0: {shown(self.came[0])}; stage {self.stages - 1}:"
                 f" {shown(self.came[-1])}",
-                "a stage waits longer than it must. All stages go through the micro-batches in the"
-                " same order; a stage with k stages after it does k forwards more than backwards"
-                " before it takes turns.",
+                TOO_SLOW[self.function].format(orders=ORDERS[self.unequal()]),
             )
+
+    def unequal(self):
+        """The kind of action whose order is not the same on all stages."""
+        forwards = {tuple(m for kind, m in row if kind == "forward") for row in self.came}
+        return "forward" if len(forwards) > 1 else "backward"
 
     def examine_one_at_a_time(self):
         """Is it the schedule of somebody who does not pipeline at all?"""

@@ -1,6 +1,9 @@
-"""Stages that wait for ever: who waits for what, in the words of a pipeline."""
+"""Stages that do not come to an end: who waits for what, in the words of a pipeline."""
+
+import re
 
 from multigpu.checking import Wrong
+from multigpu.checking.verdicts import Refused
 
 USUALLY = {
     "both_send": "a stage sends forward while the next one sends back, and dist.send waits until"
@@ -21,11 +24,23 @@ EXPECTED = {
     "activation_not_sent": "each stage gets what the stage before has returned",
     "not_received": "every message is received",
 }
+SHAPES = (
+    "the shape changes from stage to stage: send it before the tensor; a gradient has the shape of"
+    " your output. Or the messages are in another order on one side."
+)
+NOT_NEIGHBOURS = "a stage talks to the one before, rank - 1, and to the one after, rank + 1."
+NO_GRADIENT = (
+    "what was received has no .grad: call requires_grad_() on it before the stage takes it."
+)
 
 
 def in_own_words(refused):
     """The refusal of a run; better said where it is about messages between neighbours."""
     finding = refused.finding
+    if finding is not None and finding.kind == "mismatch":
+        return instead(refused, unequal(finding))
+    if "NoneType" in refused.message and ".grad" in refused.message:
+        return instead(refused, NO_GRADIENT)
     if finding is None or finding.kind != "deadlock":
         return refused
     mistake = mistake_of(finding.details["ranks"])
@@ -40,6 +55,31 @@ def in_own_words(refused):
     )
     own.output, own.finding = refused.output, finding
     return own
+
+
+def unequal(finding):
+    """Why a message does not fit; None if it is no message, or one of another type."""
+    if finding.details["difference"] != "bytes" or "dtype" in finding.usually:
+        return None
+    first, last = min(finding.ranks), max(finding.ranks)
+    return SHAPES if last - first == 1 else NOT_NEIGHBOURS
+
+
+def instead(refused, usually):
+    """The same refusal with another explanation."""
+    if usually is None:
+        return refused
+    line = f"usually: {usually}"
+    message = re.sub("^usually: .*$", line, refused.message, flags=re.MULTILINE)
+    if line not in message:
+        message += f"\n{line}"
+    return Refused(
+        refused.status,
+        refused.message_id,
+        message,
+        output=refused.output,
+        finding=refused.finding,
+    )
 
 
 def mistake_of(states):

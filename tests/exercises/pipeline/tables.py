@@ -6,10 +6,15 @@ from multigpu.checking.wording import count, listed
 KINDS = ("forward", "backward")
 
 
-def examine_table(came, num_stages, num_microbatches, wrong):
+# Words for a unit of time in which a stage does nothing.
+PAUSES = (None, "", "bubble", "idle", "none", "pause", "wait")
+
+
+def examine_table(came, num_stages, num_microbatches, wrong, *, too_few=None):
     """Raise unless it is a list with one list of actions per stage, each action once.
 
-    ``wrong(mistake, came, usually)`` makes the verdict.
+    ``wrong(mistake, came, usually)`` makes the verdict.  ``too_few`` says what is usual where a
+    number is too large and there are fewer micro-batches than stages.
     """
     if came is None:
         raise wrong("returned_nothing", "None", "the function ends without `return`.")
@@ -23,15 +28,24 @@ def examine_table(came, num_stages, num_microbatches, wrong):
         raise wrong(
             "wrong_number_of_stages",
             count(len(came), "list"),
-            "there is one list for each stage, and micro-batches are inside of them."
-            if len(came) == num_microbatches
-            else "there is one list for each stage.",
+            why_so_many(len(came), num_stages, num_microbatches),
         )
+    if num_microbatches >= num_stages:
+        too_few = None
     for stage, row in enumerate(came):
         for action in row:
-            examine_action(stage, action, num_microbatches, wrong)
+            examine_action(stage, action, num_microbatches, wrong, too_few)
     for stage, row in enumerate(came):
         examine_once(stage, row, num_microbatches, wrong)
+
+
+def why_so_many(lists, num_stages, num_microbatches):
+    """What was taken for a stage."""
+    if lists == num_microbatches:
+        return "there is one list for each stage, and micro-batches are inside of them."
+    if lists == 2 * (num_microbatches + num_stages - 1):
+        return f"{lists} is the number of time units: a list belongs to a stage, not to a moment."
+    return "there is one list for each stage."
 
 
 def is_row(row):
@@ -39,20 +53,34 @@ def is_row(row):
     return isinstance(row, list | tuple) and row[:1] not in ((KINDS[0],), (KINDS[1],))
 
 
-def examine_action(stage, action, num_microbatches, wrong):
+def examine_action(stage, action, num_microbatches, wrong, too_few):
     pair = isinstance(action, tuple) and len(action) == 2
     if not pair or action[0] not in KINDS or type(action[1]) is not int:
         raise wrong(
             "not_an_action",
             f"{action if isinstance(action, tuple | str) else describe(action)} on stage {stage}",
-            'an action is a pair: ("forward", m) or ("backward", m).',
+            "pauses do not stand in the table: a stage waits by itself until its next action is"
+            " possible."
+            if is_pause(action)
+            else 'an action is a pair: ("forward", m) or ("backward", m).',
         )
     if not 0 <= action[1] < num_microbatches:
         raise wrong(
             "no_such_microbatch",
             f"{action} on stage {stage}",
-            f"micro-batches are counted from 0 to {num_microbatches - 1}.",
+            (too_few if action[1] > 0 else None) or counted(num_microbatches),
         )
+
+
+def is_pause(action):
+    word = action[0] if isinstance(action, list | tuple) and action else action
+    return word == () or (word.lower() if isinstance(word, str) else word) in PAUSES
+
+
+def counted(num_microbatches):
+    if num_microbatches == 1:
+        return "the only micro-batch is 0."
+    return f"micro-batches are counted from 0 to {num_microbatches - 1}."
 
 
 def examine_once(stage, row, num_microbatches, wrong):

@@ -9,7 +9,15 @@ from .explain_balance import Report
 
 def drive(submission, devices, calls):
     """The result of every call; a range as ("range", start, stop), and its step if that matters."""
-    return [plain(submission.balance(costs, num_stages)) for costs, num_stages in calls]
+    return [plain(balanced(submission, *call)) for call in calls]
+
+
+def balanced(submission, costs, num_stages):
+    try:
+        return submission.balance(costs, num_stages)
+    except Exception as error:
+        error.add_note(f"in balance({costs}, {num_stages})")
+        raise
 
 
 def plain(result):
