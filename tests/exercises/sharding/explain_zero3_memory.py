@@ -49,7 +49,7 @@ def examine_memory(report, step, rank):
     memory = note["memory"]
     examine_left_after_forward(report, step, rank, memory)
     examine_forward(report, step, rank, memory["forward"], note["base"], "forward")
-    examine_backward(report, step, rank, memory["backward"], note["base"])
+    examine_backward(report, step, rank, memory["backward"], note)
     place = {0: 0, len(report.case.steps) - 1: 1}.get(step)
     if place is None:
         return
@@ -84,6 +84,17 @@ def examine_left_after_forward(report, step, rank, memory):
             " backward.",
             step=step,
         )
+    in_module = report.results[rank]["steps"][step]["in_module"]
+    if in_module > report.sizes.two:
+        raise report.wrong(
+            "kept_after_forward",
+            allowed(report),
+            f"{came}, {in_module} of them in the parameters of the module",
+            "nothing discards a layer after its forward: register_forward_hook calls you there."
+            " Empty the storage, untyped_storage().resize_(0); p.data = torch.empty(0) is not"
+            " enough, for autograd has saved the weights for backward.",
+            step=step,
+        )
     raise report.wrong("kept_for_backward", allowed(report), came, AUTOGRAD, step=step)
 
 
@@ -98,7 +109,7 @@ def examine_forward(report, step, rank, held, base, when):
         raise too_many(report, step, rank, weights, when, peak["together_line"])
 
 
-def examine_backward(report, step, rank, held, base):
+def examine_backward(report, step, rank, held, note):
     """The most there was during backward: weights, then gradients."""
     peak, left = held["peak"], held["left"]
     if too_much(report, left):
@@ -112,8 +123,19 @@ def examine_backward(report, step, rank, held, base):
         )
     if too_much(report, peak):
         raise too_many(report, step, rank, peak["weights"], "backward", peak["weights_line"])
-    gradients = peak["others"] - base
+    gradients = peak["others"] - note["base"]
     if gradients > report.sizes.in_backward:
+        own = sum(g.value.numel() for g in note["gradients"] if g is not None)
+        if note["gradients_hold"] > 1.5 * own:
+            raise report.wrong(
+                "gradients_are_views",
+                "the .grad of a shard is no larger than the shard",
+                f"on {whose(rank)} the shards' .grad have {own} elements, but they are views of"
+                f" storages with {note['gradients_hold']}",
+                "a slice of a flat tensor keeps all of it alive: clone() the slice, or receive into"
+                " a tensor that is no larger.",
+                step=step,
+            )
         raise report.wrong(
             "gradients_kept",
             "in backward a rank has at most the whole gradients of two layers beside its shards'"

@@ -6,8 +6,10 @@ from functools import cached_property
 import pytest
 
 from multigpu.checking import exercise
+from multigpu.checking.verdicts import Refused
 
 from .explain_zero3 import Report
+from .explain_zero3_crash import explained
 from .zero3_driving import drive
 from .zero3_models import deep, rows_for, steps_for, words
 from .zero3_one_process import sizes_of
@@ -37,7 +39,10 @@ class Case:
 
 def check(learner, world, *models):
     cases = [Case(model_of, world) for model_of in models]
-    answer = learner.run_ranks(drive, [case.sent() for case in cases], world=world)
+    try:
+        answer = learner.run_ranks(drive, [case.sent() for case in cases], world=world)
+    except Refused as refused:
+        raise explained(refused) from None
     for i, case in enumerate(cases):
         Report(world, case, [own[i] for own in answer.results], answer).examine()
 

@@ -2,6 +2,7 @@
 
 import gc
 import time
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,7 @@ def train(submission, model_of, steps, evaluation, allowed):
         module = model_of(rank).to(rank_device())
         for parameter in module.parameters():
             meter.see(parameter, weights=True)
+        module_has = [weakref.ref(parameter) for parameter in module.parameters()]
         model = submission.Zero3(module)
         del module
         parameters = list(model.parameters())
@@ -44,7 +46,9 @@ def train(submission, model_of, steps, evaluation, allowed):
         note["numbers"] = copied(parameters)
         optimizer = torch.optim.SGD(parameters, LEARNING_RATE, momentum=MOMENTUM)
         for s, ranks in enumerate(steps):
-            note["steps"].append(one_step(meter, model, optimizer, ranks[rank], parameters))
+            note["steps"].append(
+                one_step(meter, model, optimizer, ranks[rank], parameters, module_has)
+            )
             if "gradients" not in note["steps"][-1]:
                 break  # forward gave nothing to train with
             if s in (0, len(steps) - 1):
@@ -52,7 +56,7 @@ def train(submission, model_of, steps, evaluation, allowed):
     return note
 
 
-def one_step(meter, model, optimizer, rows, parameters):
+def one_step(meter, model, optimizer, rows, parameters, module_has):
     """One step of training, with the memory of each of its phases."""
     inputs, named, targets = on_device(rows)
     for tensor in (*inputs, *named.values(), targets):
@@ -64,6 +68,7 @@ def one_step(meter, model, optimizer, rows, parameters):
     outputs = model(*inputs, **named)
     times.append(time.monotonic())
     memory = {"forward": meter.end()}
+    in_module = stored(own() for own in module_has)
     note = {"outputs": copied(outputs)}
     if not isinstance(outputs, torch.Tensor):
         return note
@@ -75,9 +80,11 @@ def one_step(meter, model, optimizer, rows, parameters):
     times.append(time.monotonic())
     memory["backward"] = meter.end()
     note["gradients"] = [copied(parameter.grad) for parameter in parameters]
+    gradients_hold = stored(parameter.grad for parameter in parameters)
     optimizer.step()
     meter.begin()
     memory["step"] = meter.end()
+    note |= {"in_module": in_module, "gradients_hold": gradients_hold}
     return note | {"times": times, "memory": memory, "base": base}
 
 
@@ -113,6 +120,12 @@ def about(parameter):
         "storage": parameter.untyped_storage()._cdata,
         "trained": parameter.requires_grad,
     }
+
+
+def stored(tensors):
+    """How many elements the storages behind these tensors hold; None is none."""
+    found = [about(tensor) for tensor in tensors if tensor is not None]
+    return sum({each["storage"]: each["stored"] for each in found}.values())
 
 
 def copied(value):

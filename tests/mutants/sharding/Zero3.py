@@ -182,6 +182,24 @@ class gathers_and_keeps(Wrapper):
                 self.send()
 
 
+@wrong("Zero3.kept_after_forward")
+class frees_in_backward_only(Wrapper):
+    class Layer(Layer):
+        def before_forward(self):
+            self.free()
+            self.gather()
+
+        def after_forward(self):
+            pass
+
+
+@wrong("Zero3.not_gathered")
+class gathers_for_forward_only(Wrapper):
+    class Layer(Layer):
+        def before_backward(self):
+            pass
+
+
 @wrong("Zero3.kept_for_backward")
 class drops_its_own_reference(Wrapper):
     """``p.data`` is empty after forward, and autograd still has the numbers."""
