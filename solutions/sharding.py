@@ -50,7 +50,8 @@ class Zero1Optimizer:
     * A rank holds optimizer state for at most ⌈Ψ/n⌉ elements plus those of the largest parameter,
       at any time, during the step too.  (Adam has two numbers for each such element, SGD with
       momentum has one.)  A view keeps the whole tensor alive that it is a part of.  You may share
-      out whole parameters, or slices of all parameters side by side: both fit.
+      out whole parameters, slices of all parameters side by side, or slices of each parameter by
+      itself: all of these fit.
     * With so few parameters that a rank owns nothing, that rank takes part all the same.  Torch's
       optimizers refuse an empty list.
     * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.

@@ -46,8 +46,7 @@ class Gradients(Report):
         raise self.wrong(
             "gradients_not_freed",
             f"{FREED}, {self.at_most}",
-            f"on rank {rank} .grad had {look['held']} elements, among them those of"
-            f" {listed(look['names'], most=4)}",
+            f"on rank {rank} {places_of(look)}",
             "after the gradients were reduced to their owners, set .grad = None for what this rank"
             " does not own, before the inner step and not after it.",
             step=step,
@@ -72,6 +71,18 @@ class Gradients(Report):
                 " attribute keep what they name. del it, or copy your part out of it.",
                 step=step,
             )
+
+
+def places_of(look):
+    """Where gradients are: in the model, in what the inner optimizer steps, or in both."""
+    came = f".grad of the model's parameters has {look['in_model']} elements"
+    if look["held"] > look["in_model"]:
+        rest = look["held"] - look["in_model"]
+        came += f", and .grad of what the inner optimizer steps has {rest} more"
+    if look["not_stepped"]:
+        names = listed(look["not_stepped"], most=4)
+        came += f". The inner optimizer does not step these parameters: {names}"
+    return came
 
 
 def forms(parts):

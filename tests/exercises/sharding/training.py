@@ -10,6 +10,7 @@ from multigpu.checking.verdicts import Refused
 from .driving import drive
 from .one_process import slots_of
 
+MEASURED_BETTER = ("state_not_sharded", "gradients_not_freed")
 OUT_OF_STEP_KINDS = ("mismatch", "deadlock")
 
 
@@ -43,10 +44,31 @@ def check(learner, report, world, cases):
     """Train all cases in one run of ``world`` ranks, and look at each."""
     sent = [case.sent(report.most_gradients(case, world)) for case in cases]
     answer = learner.run_ranks(drive, report.function, sent, world=world)
-    for i, case in enumerate(cases):
-        notes = report(world, case, [own[i] for own in answer.results], answer).examine()
+    reports = [
+        report(world, case, [own[i] for own in answer.results], answer)
+        for i, case in enumerate(cases)
+    ]
+    for i, each in enumerate(reports):
+        try:
+            notes = each.examine()
+        except Wrong as refused:
+            raise clearest(refused, reports[i + 1 :]) from None
         for note in notes:
             learner.note(note)
+
+
+def clearest(refused, later):
+    """The same mistake in a model so large that the bound is far below the whole."""
+    if refused.message_id.rpartition(".")[2] not in MEASURED_BETTER:
+        return refused
+    for report in later:
+        if report.case.measured:
+            try:
+                report.examine()
+            except Wrong as other:
+                if other.message_id == refused.message_id:
+                    return other
+    return refused
 
 
 def check_unused(learner, report, world, cases):

@@ -71,11 +71,14 @@ class Watch:
     def note_gradients(self):
         """What is in .grad now: of the model and of what the inner optimizers step."""
         there = self.gradients_now()
+        stepped = {id(p) for p in self.stepped()}
+        model = {n: p for n, p in self.model.named_parameters() if p.grad is not None}
         self.gradients.append(
             {
                 "held": elements(there),
                 "shown": sum(gradient.numel() for gradient in there),
-                "names": [n for n, p in self.model.named_parameters() if p.grad is not None],
+                "in_model": elements([p.grad for p in model.values()]),
+                "not_stepped": [n for n, p in model.items() if id(p) not in stepped],
             }
         )
         if self.look_at is not None:
@@ -84,9 +87,13 @@ class Watch:
 
     def gradients_now(self):
         """Every .grad, of the model and of what the inner optimizers step."""
-        groups = [group for inner in self.living for group in inner.param_groups]
-        parameters = [*self.model.parameters(), *(p for g in groups for p in g["params"])]
+        parameters = [*self.model.parameters(), *self.stepped()]
         return list({id(p): p.grad for p in parameters if p.grad is not None}.values())
+
+    def stepped(self):
+        """The parameters of all inner optimizers."""
+        groups = [group for inner in self.living for group in inner.param_groups]
+        return [p for group in groups for p in group["params"]]
 
     def others(self):
         """One tensor of each storage that lives, but for those of the model's weights."""
