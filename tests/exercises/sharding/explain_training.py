@@ -123,7 +123,8 @@ class Report:
                 "after zero_grad() the gradients of all parameters are None or zeros",
                 f"on rank {rank}, {listed(left, most=4)} still had gradients",
                 "it cleared nothing, or only what the inner optimizer holds: that is a part of the"
-                " parameters, or copies.",
+                " parameters, or copies. And model.parameters() can be gone through once: list() it"
+                " first.",
                 step=step,
             )
 
