@@ -72,13 +72,28 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that comes from the server with this mark; wait until all are gone."""
-    deadline = time.monotonic() + 5
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    """Kill every process that comes from the server with this mark; wait until all are gone.
+
+    A process that is just becoming another program has no environment for a moment. So we wait
+    until no process is in that state, and believe only the second look that finds none.
+    """
+    deadline, empty_looks = time.monotonic() + 5, 0
+    while empty_looks < 2 and time.monotonic() < deadline:
+        left = marked(mark)
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        empty_looks = 0 if left or any(map(_becoming, psutil.process_iter())) else empty_looks + 1
         time.sleep(0.01)
+
+
+def _becoming(process: psutil.Process) -> bool:
+    """Whether it is between two programs: it has neither arguments nor environment yet."""
+    try:
+        kernel_thread = 2 in (process.pid, process.ppid())  # Linux: they never have any
+        return not (kernel_thread or process.cmdline() or process.environ())
+    except psutil.Error:  # somebody else's, ended, or a zombie
+        return False
 
 
 def _alive(process: psutil.Process) -> bool:

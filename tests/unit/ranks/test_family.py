@@ -55,3 +55,29 @@ def test_reaping_collects_what_has_ended():
         pass
     family.reap()
     assert not psutil.pid_exists(child.pid)
+
+
+class Becoming:
+    """A process of ours that is between two programs when it is looked at for the first time."""
+
+    pid, looks, killed = 4711, 0, False
+
+    def ppid(self):
+        return 1
+
+    def cmdline(self):
+        return ["sleep", "1000"] if self.looks > 1 else []
+
+    def environ(self):
+        self.looks += 1
+        return {family.MARK: "a mark of this test"} if self.looks > 2 else {}
+
+    def kill(self):
+        self.killed = True
+
+
+def test_a_process_without_an_environment_for_a_moment_does_not_get_away(monkeypatch):
+    process = Becoming()
+    monkeypatch.setattr(psutil, "process_iter", lambda: [] if process.killed else [process])
+    family.end_marked("a mark of this test")
+    assert process.killed
