@@ -3,13 +3,14 @@
 What happens in a lane at the same time is drawn in tracks below each other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import floor
+from typing import Any
 
 from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import colour_of, ink_on
 from multigpu.pictures.picture import Picture
-from multigpu.pictures.svg import line, rectangle, striped_bar, text, tooltip, width_of
+from multigpu.pictures.svg import line, moment, rectangle, striped_bar, text, width_of
 from multigpu.pictures.time_axis import LANES, time_axis
 from multigpu.pictures.tracks import Lane, Span, coarse, in_lanes
 from multigpu.pictures.units import human_seconds
@@ -24,14 +25,16 @@ LETTERS = {"compute": "█", "communication": "▒", "waiting": "─"}
 
 
 def timeline(
-    spans: Iterable[tuple[str, str, float, float, str]],
+    spans: Iterable[Sequence[Any]],
     lanes: Iterable[str] = (),
     *,
     title: str = "Who works when",
 ) -> Picture:
     """Draw `(lane, label, start, end, kind)`, in seconds.
 
-    `kind` is `compute`, `communication` or `waiting` (for others, before the data can move).
+    `kind` is `compute`, `communication` or `waiting` (for others, before the data can move). Two
+    more words may follow: what else is to say of it, and a name that it shares with those that it
+    belongs to, such as the same all-reduce on other ranks.
 
     The lanes are those named in `lanes`, then the others in the order in which they first appear.
     Time starts at the earliest span.
@@ -85,7 +88,9 @@ def _block(span: Span, y: float, *, left: float, scale: float) -> str:
     x, wide = left + span.start * scale, max((span.end - span.start) * scale, 1.0)
     fill = colour_of(span.lane)
     if span.kind == "waiting":
-        return tooltip(str(span), line(x, y, x + wide, y, stroke=fill, stroke_width=2.5))
+        # What is only a thin line needs room for the pointer.
+        room = rectangle(x, y - BLOCK / 2, wide, BLOCK, fill="none", pointer_events="all")
+        return _part(span, room, line(x, y, x + wide, y, stroke=fill, stroke_width=2.5))
     if span.kind == "compute":
         top = y - BLOCK / 2
         bar = rectangle(x, top, wide, BLOCK, rx=3, fill=fill, stroke="var(--line)")
@@ -94,9 +99,13 @@ def _block(span: Span, y: float, *, left: float, scale: float) -> str:
         bar = striped_bar(x, x + wide, y, BLOCK - 2, fill)
         style = "paint-order:stroke;stroke:var(--paper);stroke-width:4px"  # a rim: stripes are busy
     if width_of(span.label, size=11) > wide:
-        return tooltip(str(span), bar)
+        return _part(span, bar)
     label = text(x + wide / 2, y, span.label, size=11, text_anchor="middle", style=style)
-    return tooltip(str(span), bar, label)
+    return _part(span, bar, label)
+
+
+def _part(span: Span, *shapes: str) -> str:
+    return moment(span.lane, span.start, str(span), *shapes, of=span.of)
 
 
 def _text_lines(lanes: list[Lane], total: float) -> Iterable[str]:

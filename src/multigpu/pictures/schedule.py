@@ -11,7 +11,7 @@ from typing import Any
 from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import HOST, colour, ink_on, tint
 from multigpu.pictures.picture import Picture
-from multigpu.pictures.svg import rectangle, text, tooltip, width_of
+from multigpu.pictures.svg import moment, rectangle, text, width_of
 from multigpu.pictures.time_axis import LANES, time_axis
 from multigpu.pictures.units import human_seconds
 
@@ -73,12 +73,13 @@ def _block(step: Any, first: float, scale: float, *, ranks: int, write: Any) -> 
     block = rectangle(
         x + rim, top, wide - 2 * rim, BLOCK, rx=min(3.0, wide / 4), fill=fill, stroke=full
     )
-    said, label = _said(step, ranks, first, write), _label(step, ranks)
-    if width_of(label, size=SIZE) > wide:
-        return tooltip(said, block)
-    style = f"fill:{ink_on(fill)}"
-    words = text(x + wide / 2, top + BLOCK / 2, label, size=SIZE, text_anchor="middle", style=style)
-    return tooltip(said, block, words)
+    shapes, label = [block], _label(step, ranks)
+    if width_of(label, size=SIZE) <= wide:
+        place = {"x": x + wide / 2, "y": top + BLOCK / 2}
+        style = f"fill:{ink_on(fill)}"
+        shapes.append(text(**place, content=label, size=SIZE, text_anchor="middle", style=style))
+    said, of = _said(step, ranks, first, write), f"micro-batch {step.micro_batch}"
+    return moment(f"rank {step.rank}", step.start - first, said, *shapes, of=of)
 
 
 def _label(step: Any, ranks: int) -> str:

@@ -73,9 +73,20 @@ def arrow(x1: float, x2: float, y: float, thickness: float, fill: str) -> str:
     return striped_bar(x1, neck, y, thickness, fill) + head
 
 
-def tooltip(content: str, *children: str) -> str:
+def tooltip(content: str, *children: str, **attributes: object) -> str:
     """A group that says `content` when the pointer rests on it."""
-    return element("g", element("title", escape(content)), *children)
+    return element("g", element("title", escape(content)), *children, **attributes)
+
+
+def moment(lane: str, start: float, content: str, *children: str, of: str = "") -> str:
+    """A part of a picture of time, which says `content`, for the pointer and for the site's script.
+
+    `lane` and `start` are its place in time. Parts with the same `of` belong together: the calls of
+    one collective on its ranks, the work on one micro-batch.
+    """
+    return tooltip(
+        content, *children, data_lane=lane, data_start=f"{start:.6g}", data_of=of or None
+    )
 
 
 def _number(value: object) -> str:

@@ -1,5 +1,7 @@
 """Lanes of a timeline, and how what overlaps in one is put into tracks below each other."""
 
+from __future__ import annotations
+
 from bisect import bisect, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,17 +13,28 @@ MOST_TRACKS = 4  # what does not fit into these is drawn together in the last
 
 
 class Span(NamedTuple):
-    """Something that took time in a lane, from `start` to `end` in seconds."""
+    """Something that took time in a lane, from `start` to `end` in seconds.
+
+    `details` is what else there is to say of it. Spans with the same `of` belong together, such as
+    the calls of one collective on its ranks.
+    """
 
     lane: str
     label: str
     start: float
     end: float
     kind: str
+    details: str = ""
+    of: str = ""
 
     def __str__(self) -> str:
-        took = human_seconds(self.end - self.start)
-        return f"{self.lane}: {self.label} ({self.kind}), {took} from {human_seconds(self.start)}"
+        took, start, end = map(human_seconds, (self.end - self.start, self.start, self.end))
+        details = f"; {self.details}" if self.details else ""
+        return f"{self.lane}: {self.label} ({self.kind}), {took} from {start} to {end}{details}"
+
+    def as_one_of(self, count: int) -> Span:
+        """This span for `count` like it that are drawn as one: their details differ."""
+        return self._replace(label=f"{count} × {self.label}", details="", of="")
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ def coarse(spans: Iterable[Span], grain: float) -> list[Span]:
             merged.append(span)
             counts.append(1)
     return [
-        span if count == 1 else span._replace(label=f"{count} × {span.label}")
+        span if count == 1 else span.as_one_of(count)
         for span, count in zip(merged, counts, strict=True)
     ]
 
@@ -131,8 +144,7 @@ def _as_one(units: list[Unit]) -> Unit:
     last = units[0].spans[-1]
     start = min(unit.spans[-1].start for unit in units)
     end = max(unit.end for unit in units)
-    label = f"{len(units)} × {last.label}"
-    return Unit((last._replace(label=label, start=start, end=end),))
+    return Unit((last.as_one_of(len(units))._replace(start=start, end=end),))
 
 
 def _has_room(track: list[Unit], unit: Unit) -> bool:

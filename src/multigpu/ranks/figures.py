@@ -2,14 +2,22 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from multigpu.pictures import Picture, Step, Table, human_bytes, steps, timeline
+from multigpu.pictures.tracks import Span
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.calls import ROOTED, Call
 from multigpu.ranks.matching import Matching
 from multigpu.ranks.trace import Trace
 
-Spans = Iterator[tuple[str, str, float, float, str]]
+
+class Met(NamedTuple):
+    """When all that a call needs had come, whose call was the last to come, and a name for it."""
+
+    when: float
+    last: int
+    of: str
 
 
 def timeline_of(trace: Trace, *, title: str) -> Picture:
@@ -22,21 +30,30 @@ def timeline_of(trace: Trace, *, title: str) -> Picture:
     return timeline([*_work(trace), *_talk(trace)], lanes, title=title)
 
 
-def _work(trace: Trace) -> Spans:
+def _work(trace: Trace) -> Iterator[Span]:
     for span in trace.spans:
-        yield f"rank {span.rank}", span.label, span.start, span.end, "compute"
+        yield Span(f"rank {span.rank}", span.label, span.start, span.end, "compute")
 
 
-def _talk(trace: Trace) -> Spans:
-    met, last = moments_of_meeting(trace), _last_moment(trace)
+def _talk(trace: Trace) -> Iterator[Span]:
+    met, last = meetings_of(trace), _last_moment(trace)
     for call in trace.calls:
         lane = f"rank {call.rank}"
         end = min(filter(None, (call.completed, call.end)), default=last)
-        start = max(met.get((call.rank, call.id), end), call.time)
+        meeting = met.get((call.rank, call.id))
+        start = max(meeting.when if meeting else end, call.time)
+        of, details = meeting.of if meeting else "", _details(call)
         if min(start, end) > call.time:
-            yield lane, f"{call.op} waits", call.time, min(start, end), "waiting"
+            missed = f"for rank {meeting.last}" if meeting else "what it needs is not shown here"
+            said, until = f"{missed}; {details}", min(start, end)
+            yield Span(lane, f"{call.op} waits", call.time, until, "waiting", said, of)
         if end > start:
-            yield lane, call.op, start, end, "communication"
+            yield Span(lane, call.op, start, end, "communication", details, of)
+
+
+def _details(call: Call) -> str:
+    """The bytes, the other ranks and the line of a call."""
+    return ", ".join(filter(None, (_data(call), _partners(call), call.place)))
 
 
 def _last_moment(trace: Trace) -> float:
@@ -48,23 +65,29 @@ def _last_moment(trace: Trace) -> float:
     return last + 0.08 * (last - begin)
 
 
-def moments_of_meeting(trace: Trace) -> dict[tuple[int, int], float]:
-    """When all that a call needs had come, by (rank, the rank's number of the call)."""
+def meetings_of(trace: Trace) -> dict[tuple[int, int], Met]:
+    """Of each call that met what it needs, by (rank, the rank's number of the call)."""
     calls = {(call.rank, call.id): call for call in trace.calls}
     matching = Matching(calls)
     for call in trace.calls:
         matching.add(call)
-    met: dict[tuple[int, int], float] = {}
+    met: dict[tuple[int, int], Met] = {}
     for meeting in matching.meetings.values():
         if not meeting.missing:
-            when = max(call.time for call in meeting.calls(calls))
-            met |= dict.fromkeys(meeting.keys.values(), when)
+            of = f"collective {meeting.nth} of group {meeting.group}"
+            met |= dict.fromkeys(meeting.keys.values(), _met(meeting.calls(calls), of))
     for key, call in calls.items():
         if call.is_message and (call.peer is None or not call.is_open):
-            met[key] = call.time  # met at the latest at its end
+            met[key] = Met(call.time, call.rank, "")  # met at the latest at its end
         if call.is_message and (pair := matching.mailbox(call).pair(call)):
-            met[key] = max(calls[each].time for each in pair)
+            of = f"message {pair[0][1]} of rank {pair[0][0]}"
+            met[key] = _met([calls[each] for each in pair], of)
     return met
+
+
+def _met(calls: Sequence[Call], of: str) -> Met:
+    last = max(calls, key=lambda call: call.time)
+    return Met(last.time, last.rank, of)
 
 
 def traffic_of(trace: Trace, *, title: str) -> Picture:
@@ -116,18 +139,21 @@ def table_of(trace: Trace, *, rank: int | None, title: str) -> Table:
 
 def _row(call: Call, start: float) -> tuple[str, ...]:
     name = call.op if call.via in ("", call.op) else f"{call.op} ({call.via})"
-    data = f"{human_bytes(call.bytes)} {call.dtype}" if call.bytes else ""
-    reduce = f" {call.reduce}" if call.reduce else ""
     took = human_seconds(call.end - call.time) if call.end is not None else "never ended"
     return (
         human_seconds(call.time - start),
         str(call.rank),
         name,
-        data + reduce,
+        _data(call),
         _partners(call),
         call.place,
         took,
     )
+
+
+def _data(call: Call) -> str:
+    data = f"{human_bytes(call.bytes)} {call.dtype}" if call.bytes else ""
+    return f"{data} {call.reduce}" if call.reduce else data
 
 
 def _partners(call: Call) -> str:

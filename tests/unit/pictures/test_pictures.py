@@ -200,7 +200,7 @@ def test_compute_is_solid_and_communication_striped():
 
 def test_time_begins_with_the_first_span():
     assert "0 s" in texts(timeline(STEP))
-    assert "rank 0: forward (compute), 4.00 s from 0 s." in timeline(STEP).description
+    assert "rank 0: forward (compute), 4.00 s from 0 s to 4.00 s." in timeline(STEP).description
 
 
 def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():

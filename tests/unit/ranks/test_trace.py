@@ -114,6 +114,27 @@ def test_the_timeline_shows_waiting_apart_from_communication(play):
     assert "rank 1: all_reduce waits" not in picture.description
 
 
+def test_a_timeline_says_who_was_waited_for_and_which_bytes_then_moved(play):
+    run = play(2)
+    first = run.call(0, "all_reduce", numel=10)
+    run.now += 0.09
+    second = run.call(1, "all_reduce", numel=10)
+    run.now += 0.01
+    run.done(0, first)
+    run.done(1, second)
+    parts = [
+        (group.get("data-lane"), group.get("data-of"), group[0].text)
+        for group in ElementTree.fromstring(trace_of(run).timeline().svg()).iter(f"{SVG}g")
+        if group.get("data-lane")
+    ]
+    assert [lane for lane, *_ in parts] == ["rank 0", "rank 0", "rank 1"]
+    assert len({of for _, of, _ in parts}) == 1  # one all-reduce
+    waits, moves, other = (said for *_, said in parts)
+    assert "from 0 s to 90.2 ms; for rank 1; 40 B float32" in waits
+    assert "40 B float32 sum, ranks 0, 1, train.py" in moves
+    assert "for rank" not in moves + other
+
+
 def test_the_timeline_shows_a_call_that_never_ended_as_waiting(play):
     run = play(2)
     run.call(0, "recv", peer=1)
