@@ -101,8 +101,3 @@ def test_the_table_has_a_line_per_stage_and_the_bubble(with_times):
     assert "43%" in table.title  # 3 / 7
     assert str(stages) == table.text()
     assert "<table>" in stages._repr_html_()
-
-
-def test_another_process_can_cut_at_the_same_places(measured):
-    stages = measured.cut(3)
-    assert measured.at(stages.places).places == stages.places

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx.node import map_aggregate
 
-from multigpu.training.cutting.program import ByMode, Constant, Program, Step, Value, notes_in
+from multigpu.training.cutting.program import ByMode, Constant, Program, Step, Value
 
 
 def merge(training: Program, evaluation: Program) -> Program:
@@ -124,11 +124,3 @@ def _joined(one: Any, two: Any) -> Any:
         return one  # the same tensor, seen twice; see recording.py
     same = alike and (one is two or one == two)
     return one if same else ByMode(one, two)
-
-
-def uses_two_modes(program: Program) -> bool:
-    """Whether anything differs between training and evaluation, besides torch.nn's modules."""
-    return any(
-        step.only is not None or any(isinstance(n, ByMode) for n in notes_in(step.args))
-        for step in program.steps
-    )

@@ -25,8 +25,6 @@ from multigpu.training.cutting.recorder import Recorder
 from multigpu.training.cutting.refusing import Refused, refuse
 from multigpu.training.cutting.rows import FEW, MANY, generalise
 
-FAKE_ROWS = 97  # a number that no other dimension is likely to have; any but 0 and 1 would do
-
 
 def record_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Program:
     """The steps of `model(*inputs)` in training and in evaluation; the model is left as it was.

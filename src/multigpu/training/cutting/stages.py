@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
@@ -54,11 +52,6 @@ class CutPoints:
         )
         pieces = divide(self.costs, setting, balance=balance, memory=memory)
         return Stages(self, setting, tuple(pieces))
-
-    def at(self, places: Sequence[int], **settings: Any) -> Stages:
-        """The stages that another process chose: `places` are its `Stages.places`."""
-        pieces = tuple(self.costs.places.index(place) for place in places)
-        return Stages(self, Setting(len(pieces) - 1, self.rows, len(pieces) - 1), pieces)
 
 
 class Stages:
