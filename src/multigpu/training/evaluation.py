@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from multigpu.training import rng
+from multigpu.training.module_modes import modes_kept
 from multigpu.training.placing import call, to_device
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def evaluate(
         raise ValueError("there is no row to evaluate: the data set is empty")
     loss, collection = RowMean().to(device), make_metrics(metrics).to(device)
     autocast = autocast or contextlib.nullcontext
-    with as_it_was(model, device), torch.no_grad():
+    with modes_kept(model), random_numbers_kept(device), torch.no_grad():
         model.eval()
         for batch in feed.batches(0):
             with autocast():
@@ -71,20 +72,13 @@ def evaluate(
 
 
 @contextlib.contextmanager
-def as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Afterwards each module is in the mode it was in, and random numbers go on where they were.
-
-    A part of a model may have been in eval mode all along, so each module is remembered. A
-    DataLoader draws a random number whenever it begins.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    random_numbers = rng.collect([device])
+def random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Random numbers go on where they were: a DataLoader draws one whenever it begins."""
+    before = rng.collect([device])
     try:
         yield
     finally:
-        rng.restore(random_numbers, devices=[device])
-        for module, training in modes:
-            module.training = training
+        rng.restore(before, devices=[device])
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from multigpu.training.cutting.program import Program
 from multigpu.training.cutting.recorder import Recorder
 from multigpu.training.cutting.refusing import Refused, refuse
 from multigpu.training.cutting.rows import FEW, MANY, generalise
+from multigpu.training.module_modes import modes_kept
 
 
 def record_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Program:
@@ -32,19 +33,16 @@ def record_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Prog
     `rows` is how many rows the inputs have. Raises ValueError where forward decides by the numbers
     in a tensor or by the number of rows, and where it uses what cannot be seen.
     """
-    modes = {module: module.training for module in model.modules()}
+    recorded = []
     try:
-        recorded = []
-        for train in (True, False):
-            model.train(train)
-            two = [record(model, inputs, rows=rows, instead=count) for count in (MANY, FEW)]
-            recorded.append(generalise(*two))
+        with modes_kept(model):
+            for train in (True, False):
+                model.train(train)
+                two = [record(model, inputs, rows=rows, instead=count) for count in (MANY, FEW)]
+                recorded.append(generalise(*two))
         return merge(*recorded)
     except Refused as error:
         raise ValueError(f"the model cannot be cut: {error}") from None
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def record(model: nn.Module, inputs: tuple[Any, ...], *, rows: int, instead: int) -> Program:

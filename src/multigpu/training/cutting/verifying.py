@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.training.cutting.program import Program
 from multigpu.training.cutting.stage import Stage
+from multigpu.training.module_modes import modes_kept
 
 
 def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows: int) -> None:
@@ -21,22 +22,17 @@ def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows:
     Raises ValueError where the results differ.
     """
     whole = Stage(model, program, 0, len(program.steps))
-    modes = {module: module.training for module in model.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    model.eval()
-    whole.eval()
-    try:
-        with torch.random.fork_rng(), torch.no_grad():
-            more = tree_map(lambda one: _one_more(one, rows), inputs)
-            what = {"the sample": inputs, f"{rows + 1} rows instead of {rows}": more}
-            for name, given in what.items():
-                with _put_back(buffers):
-                    expected = _answer(model, given, name)
-                with _put_back(buffers):
-                    _compare(expected, _answer(whole, given, name), name)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with modes_kept(model), torch.random.fork_rng(), torch.no_grad():
+        model.eval()
+        whole.eval()
+        more = tree_map(lambda one: _one_more(one, rows), inputs)
+        what = {"the sample": inputs, f"{rows + 1} rows instead of {rows}": more}
+        for name, given in what.items():
+            with _put_back(buffers):
+                expected = _answer(model, given, name)
+            with _put_back(buffers):
+                _compare(expected, _answer(whole, given, name), name)
 
 
 def _answer(model: nn.Module, inputs: tuple[Any, ...], what: str) -> Any:

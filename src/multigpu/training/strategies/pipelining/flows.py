@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from multigpu.training.module_modes import modes_kept
+
 
 class Flow(NamedTuple):
     """A tensor that one stage hands to the next, described."""
@@ -79,13 +81,8 @@ def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
 @contextlib.contextmanager
 def quietly(stages: Mapping[int, nn.Module], device: torch.device) -> Iterator[None]:
     """Evaluation mode inside; afterwards modes and random numbers are as they were."""
-    modes = [(module, module.training) for stage in stages.values() for module in stage.modules()]
     gpus = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
+    with torch.random.fork_rng(devices=gpus), modes_kept(*stages.values()):
         for stage in stages.values():
             stage.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
+        yield
