@@ -1,10 +1,12 @@
-"""What one rank does for all of them, so that no rank waits for one that has failed."""
+"""What one rank does or knows for all of them, so that no rank waits for one that has failed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch import distributed as dist
 
 
@@ -49,3 +51,16 @@ def from_main_rank(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def take_from_main_rank(tensors: Iterable[Tensor], *, device: torch.device) -> None:
+    """Put rank 0's numbers into `tensors` on every rank, as DistributedDataParallel does.
+
+    For weights and buffers, wherever they lie: they travel between the ranks' `device`.
+    """
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.numel():
+                sent = tensor.to(device).contiguous()  # the tensor itself, where it is so already
+                dist.broadcast(sent, src=0)
+                tensor.copy_(sent)

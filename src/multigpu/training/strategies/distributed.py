@@ -8,6 +8,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from multigpu.data.feeds import Batch
+from multigpu.training.agreement import take_from_main_rank
 from multigpu.training.config import TrainConfig
 from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
@@ -67,8 +68,7 @@ class Distributed(Strategy):
 
     def before_evaluation(self) -> None:
         """Give all ranks rank 0's buffers (BatchNorm's statistics), as every forward does."""
-        for buffer in self.plain.buffers():
-            dist.broadcast(buffer, src=0)
+        take_from_main_rank(self.plain.buffers(), device=self.device)
 
     def where(self) -> str:
         count = self.world_size

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from multigpu.data.feeds import Batch
+from multigpu.training.agreement import take_from_main_rank
 from multigpu.training.config import TrainConfig
 from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
@@ -24,7 +25,6 @@ from multigpu.training.placing import to_device
 from multigpu.training.strategies.pipelining.agreeing import (
     Plan,
     plan_alike,
-    same_weights,
     stages_at,
     what_is_asked,
     write_down,
@@ -68,7 +68,7 @@ class Pipeline(Strategy):
         """Cut `model` as rank 0 measures, and keep this rank's stages alone."""
         inputs = sample().inputs
         refuse_inputs(inputs)
-        same_weights(model, device=self.device)
+        take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
         first = first_micro_batch(inputs, self.micro_batches, device=self.device)
         stages = self._cut(model, first)
         mine = range(self.launch.rank, self.num_stages, self.ranks)

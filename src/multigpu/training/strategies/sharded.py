@@ -20,12 +20,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from multigpu.data.feeds import Batch
+from multigpu.training.agreement import take_from_main_rank
 from multigpu.training.config import TrainConfig
 from multigpu.training.launch import Launch
 from multigpu.training.strategies.distributed import Distributed
@@ -65,8 +65,7 @@ class Sharded(Distributed):
         refuse_other_shapes(model)
         refuse_other_types(model)
         self.plain = self.model = model.to(self.device)
-        for value in (*model.parameters(), *model.buffers()):
-            dist.broadcast(value.detach(), src=0)
+        take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         settings = {"mesh": mesh, "reshard_after_forward": self.reshard}
         lower = self.config.precision != "float32"
@@ -86,8 +85,7 @@ class Sharded(Distributed):
 
     def gradients(self, parts: Sequence[Batch], loss_fn: LossFn) -> Tensor:
         """As in every mode. A forward gathers weights, so each rank runs as many as the others."""
-        for buffer in self.plain.buffers():  # as DDP does before forward
-            dist.broadcast(buffer, src=0)
+        take_from_main_rank(self.plain.buffers(), device=self.device)  # as DDP before forward
         wanted = self.config.accumulation_steps
         fillers = [filler(parts[0])] * (wanted - len(parts))
         return super().gradients([*parts, *fillers], loss_fn)

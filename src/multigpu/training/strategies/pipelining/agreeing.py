@@ -1,4 +1,4 @@
-"""All ranks begin with the same weights and cut the model at the same places.
+"""All ranks cut the model at the same places.
 
 Where to cut is measured, so no two measurements need to agree: rank 0 measures and tells the
 others. In a run with a folder it also writes the places down (stages.json). A run that goes on is
@@ -8,12 +8,10 @@ cut there again, or dropout would draw its numbers in another order.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
@@ -34,16 +32,6 @@ class Plan(NamedTuple):
     bubble: float  # predicted share of a step in which a rank waits
     table: str
     asked: dict[str, Any]  # for what it was measured
-
-
-def same_weights(model: nn.Module, *, device: torch.device) -> None:
-    """Give all ranks rank 0's weights and buffers, as DistributedDataParallel does."""
-    with torch.no_grad():
-        for value in itertools.chain(model.parameters(), model.buffers()):
-            if value.numel():
-                sent = value.to(device).contiguous()
-                dist.broadcast(sent, src=0)
-                value.copy_(sent)
 
 
 def plan_alike(
