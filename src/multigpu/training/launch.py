@@ -29,6 +29,14 @@ class Launch:
         """Started as a rank of a process group, though perhaps of one rank."""
         return self.started_by != "python"
 
+    def require_ranks(self, mode: str) -> None:
+        """Raise ValueError where `mode` needs ranks and this process is alone."""
+        if not self.is_distributed:
+            raise ValueError(
+                f"mode={mode!r} needs one process for each GPU. Start them with "
+                "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
+            )
+
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Launch:
         """What this process's process group or environment says.

@@ -50,11 +50,7 @@ class Pipeline(Strategy):
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
-        if not launch.is_distributed:
-            raise ValueError(
-                "mode='pipeline' needs one process for each GPU. Start them with "
-                "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
-            )
+        launch.require_ranks(self.mode)
         refuse_settings(config, ranks=launch.world_size)
         self.backend = join_group(launch, config.backend)
         self.device = device_of(launch)
