@@ -15,8 +15,9 @@ class Refused(Exception):
     """What is wrong with a model, without "the model cannot be cut"."""
 
 
-OURS = str(Path(__file__).resolve().parent)
-TORCH = str(Path(torch.__file__).resolve().parent)
+# As frames name their files. Links are not followed, or below a linked .venv torch were the model.
+OURS = str(Path(__file__).parent)
+TORCH = str(Path(torch.__file__).parent)
 NN = f"{TORCH}{os.sep}nn{os.sep}"
 
 
