@@ -9,8 +9,6 @@ stored. One process does it all: DDP on several ranks trains the same from the s
 """
 
 import csv
-import os
-import platform
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 import torch
 
+from multigpu.scaling.machine import Machine
 from multigpu.training.schedule import scaled_learning_rate
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
@@ -68,20 +67,15 @@ def train(split: Any, chosen: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def machine() -> str:
-    """Date, machine and versions, for the head of the record."""
-    return (
-        f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, one process on the CPU"
-    )
-
-
 def main() -> None:
     """Train all, and write a line as soon as a run has ended."""
     split = TASKS["flights"].load()
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {machine()}; 1 epoch, base batch size {BASE}\n")
+        file.write(
+            f"# {date.today()}, {Machine.here()}, one process on the CPU; "
+            f"1 epoch, base batch size {BASE}\n"
+        )
         writer = None
         for chosen in settings():
             row = train(split, chosen)

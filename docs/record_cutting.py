@@ -23,8 +23,6 @@ stages and way, with these columns:
 """
 
 import csv
-import os
-import platform
 import statistics
 import time
 from datetime import date
@@ -38,6 +36,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional as F
 
 from multigpu import run_ranks
+from multigpu.scaling.machine import Machine, load_here
 from multigpu.training import cut_points
 from multigpu.training.cutting.recording import record_both
 from multigpu.training.cutting.stage import Stage
@@ -118,23 +117,17 @@ def line_of(name: str, balance: str, stages: Any, taken: dict[str, list[float]])
     }
 
 
-def machine(load: float) -> str:
-    """Date, machine, versions and load, for the head of the record."""
-    return (
-        f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, gloo on the CPU, "
-        f"{MICRO_BATCHES} micro-batches, load {load:.1f} before"
-    )
-
-
 def main() -> None:
     """Measure all, and write a line after the other."""
-    load = os.getloadavg()[0]
+    load = load_here()
     torch.set_num_threads(1)  # like a rank
     lines = [line for name in models() for line in lines_of(name)]
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {machine(load)}\n")
+        file.write(
+            f"# {date.today()}, {Machine.here()}, gloo on the CPU, load {load} before; "
+            f"{MICRO_BATCHES} micro-batches\n"
+        )
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)

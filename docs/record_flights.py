@@ -8,8 +8,6 @@ not keep the two together. Two minutes on two cores. The page shows what is stor
 """
 
 import csv
-import os
-import platform
 import time
 from datetime import date
 from pathlib import Path
@@ -19,6 +17,7 @@ from torch import nn
 
 from multigpu import run_ranks
 from multigpu.data import flight_baselines
+from multigpu.scaling.machine import Machine, load_here
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
@@ -42,15 +41,6 @@ def train(hidden: str) -> tuple[str, float, dict[str, float]]:
     return where, time.perf_counter() - began, figures
 
 
-def machine() -> str:
-    """Date, machine and versions, for the head of the record."""
-    return (
-        f"{date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, "
-        f"load {os.getloadavg()[0]:.0f} at the end"
-    )
-
-
 def main() -> None:
     """Write the rules' rows, then a row for each way of training."""
     torch.set_num_threads(1)  # like a rank
@@ -60,7 +50,7 @@ def main() -> None:
         runs += [train(hidden), ranks[0]]
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {machine()}\n")
+        file.write(f"# {date.today()}, {Machine.here()}, load {load_here()} at the end\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("what", "seconds", *FIGURES))
         for rule, reached in flight_baselines().items():

@@ -8,18 +8,15 @@ About three minutes of two free cores. The page shows what is stored.
 """
 
 import csv
-import os
-import platform
 from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-import torch
-
 from multigpu.scaling import workload_of
 from multigpu.scaling.largest_batch import Largest, largest_batches
+from multigpu.scaling.machine import Machine, load_here
 from multigpu.scaling.sharding import memory_per_gpu
 from multigpu.training.models import SmallGPT
 
@@ -62,7 +59,7 @@ def ratio(found: Largest, baseline: Largest) -> float:
 
 def main() -> None:
     """Find, time and write."""
-    load = os.getloadavg()[0]
+    load = load_here()
     parameters = sum(parameter.numel() for parameter in MODEL().parameters())
     workload = replace(workload_of("text"), model=MODEL)
     found = largest_batches(workload, list(STAGES), ranks=RANKS, memory=MEMORY, repeats=ROUNDS)
@@ -70,10 +67,8 @@ def main() -> None:
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
         file.write(
-            f"# {date.today()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-            f"load before {load:.1f}, Python {platform.python_version()}, torch "
-            f"{torch.__version__}; {RANKS} gloo ranks on the CPU, {MEMORY} each, {parameters:,} "
-            "parameters, float32, AdamW\n"
+            f"# {date.today()}, {Machine.here()}, load {load} before; {RANKS} gloo ranks on the "
+            f"CPU, {MEMORY} each, {parameters:,} parameters, float32, AdamW\n"
         )
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

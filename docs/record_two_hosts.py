@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-import torch
+from multigpu.scaling.machine import Machine
 
 DOCS = Path(__file__).resolve().parent
 TARGET = DOCS / "reference" / "two_hosts"
@@ -67,7 +67,7 @@ def torchrun(
 
 def log() -> str:
     """The digits on two hosts with two ranks each, and on one host with four."""
-    lines = [f"# {machine()}"]
+    lines = [f"# {date.today()}, {Machine.here()}, gloo"]
     with tempfile.TemporaryDirectory() as folder:
         for hosts, ranks in ((2, 2), (1, 4)):
             lines.append(f"\n# {hosts} host{'s'[: hosts > 1]}, {ranks} ranks on each")
@@ -113,18 +113,13 @@ def fast(times: Sequence[list[float]]) -> float:
     return statistics.quantiles([each for run in times for each in run], n=10)[0]
 
 
-def machine() -> str:
-    """What a record begins with."""
-    return f"{date.today()}, {os.cpu_count()} cores, torch {torch.__version__}, gloo"
-
-
 def main() -> None:
     """Write both records."""
     TARGET.mkdir(exist_ok=True)
     (TARGET / "log.txt").write_text(log(), encoding="utf-8")
     rows = cables()
     with (TARGET / "cables.csv").open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {machine()}; fastest tenth of {REPEATS} runs\n")
+        file.write(f"# {date.today()}, {Machine.here()}, gloo; fastest tenth of {REPEATS} runs\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("hosts", "cable", "seconds_per_step"))
         writer.writerows(rows)
