@@ -161,11 +161,12 @@ if __name__ == "__main__":
     # A small network in three stages learns handwritten digits with your code, as far as it goes.
     import time
     from itertools import pairwise
-    from typing import NamedTuple
 
     from multigpu import RankError, pictures, run_ranks
     from multigpu.data import digits
     from multigpu.ranks import rank_device
+    from multigpu.ranks.stage_spans import WatchedStage
+    from multigpu.scaling.pipelining import recorded_steps
 
     STAGES, MICROBATCHES, ROWS, STEPS = 3, 6, 60, 40  # rows of a micro-batch
     CHANNELS = (1, 16, 16, 32, 32, 64)
@@ -177,36 +178,6 @@ if __name__ == "__main__":
         if ON_GPUS:
             torch.cuda.synchronize()  # calls return before the GPU is done
         return time.monotonic()
-
-    class Step(NamedTuple):
-        """What a stage did, and when."""
-
-        rank: int
-        kind: str
-        micro_batch: int
-        start: float
-        end: float
-
-    class Noting(nn.Module):
-        """A stage that notes its forwards and backwards."""
-
-        def __init__(self, layers, row):
-            super().__init__()
-            self.layers, self.row, self.steps = nn.Sequential(*layers), iter(row), []
-            self.layers.register_full_backward_pre_hook(self.begin)
-            self.layers.register_full_backward_hook(self.end)
-
-        def forward(self, rows):
-            self.begin()
-            made = self.layers(rows if rows.requires_grad else rows.clone().requires_grad_())
-            self.end()
-            return made
-
-        def begin(self, *_):
-            self.began = now()
-
-        def end(self, *_):
-            self.steps.append(Step(dist.get_rank(), *next(self.row), self.began, now()))
 
     def network():
         """Layers to cut between.  Every rank makes all of them and keeps its own."""
@@ -236,20 +207,21 @@ if __name__ == "__main__":
         return costs
 
     def train(stages, schedule):
-        """The losses, known on the last rank, and what this rank did in the last step."""
+        """The losses, known on the last rank.  The last step is watched."""
         rank, device = dist.get_rank(), rank_device() if ON_GPUS else "cpu"
-        layers = [network()[i].to(device) for i in stages[rank]]
-        stage = Noting(layers, schedule[rank] * STEPS)
+        stage = nn.Sequential(*(network()[i] for i in stages[rank])).to(device)
         optimizer = torch.optim.Adam(stage.parameters(), lr=0.003)
         losses, batch = [], MICROBATCHES * ROWS
         for step in range(STEPS):
             rows = torch.arange(step * batch, step * batch + batch) % len(labels)
             parts = rows.split(ROWS)
             microbatches = [(images[i].to(device), labels[i].to(device)) for i in parts]
+            if step == STEPS - 1:
+                stage = WatchedStage(stage, micro_batches=MICROBATCHES)
             optimizer.zero_grad()
             losses.append(run(stage, schedule, microbatches, loss_fn))
             optimizer.step()
-        return losses, stage.steps[-len(schedule[rank]) :]
+        return losses
 
     writing = "balance"
     try:
@@ -263,9 +235,9 @@ if __name__ == "__main__":
             schedule = make(STAGES, MICROBATCHES)
             writing = "run"
             results = run_ranks(train, STAGES, stages, schedule, show=False)
-            losses = results[-1][0]
+            losses = results[-1]
             print(f"\n{name}: loss {losses[0]:.3f}, after {STEPS} steps {losses[-1]:.3f}")
-            steps = [step for _, steps in results for step in steps]
+            steps = recorded_steps(results.trace.spans)
             print(pictures.schedule(steps, title="The last step").text())
         bubble = (STAGES - 1) / (MICROBATCHES + STAGES - 1)
         print(f"\nThe bubble of equal stages and instant messages: {bubble:.0%} of the time.")
