@@ -3,7 +3,7 @@
 A copy of the model runs on PyTorch's fake tensors: they have a shape, a dtype and a device but no
 memory. It runs four times: in training and in evaluation, for many rows and for few. What the four
 have in common is the program (rows.py and modes.py). program.py says what is written down,
-recorder.py how.
+recorder.py sees it, notebook.py is where it is written.
 
 Why not torch.export, as torch.distributed.pipelining does? It looks into every module, so dropout
 and BatchNorm stay in the mode in which they were seen.
@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.training.cutting.modes import merge
+from multigpu.training.cutting.notebook import Notebook
 from multigpu.training.cutting.program import Program
 from multigpu.training.cutting.recorder import Recorder
 from multigpu.training.cutting.refusing import Refused, refuse
@@ -63,13 +64,13 @@ def record(model: nn.Module, inputs: tuple[Any, ...], *, rows: int, instead: int
 
     fakes = tree_map(faked, inputs)
     tensors = [one for one in tree_leaves(fakes) if isinstance(one, Tensor)]
-    recorder = Recorder(model, twin, memo, tensors)
+    notebook = Notebook(model, twin, memo, tensors)
+    recorder = Recorder(notebook)
     with fake_mode, torch.enable_grad(), recorder.watching():
         try:
             with recorder:
                 returned = twin(*fakes)
-            recorder.refuse_rebound(twin)
-            return recorder.program(returned)
+            return notebook.program(returned)
         except Refused:
             raise
         except Exception as error:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves
 
+from multigpu.training.cutting.holding import hold_module, hold_tensor
 from multigpu.training.cutting.program import (
     ByMode,
     Constant,
@@ -24,10 +25,6 @@ from multigpu.training.cutting.program import (
     Value,
     notes_in,
 )
-
-
-class Holder(nn.Module):
-    """Holds modules and parameters under the names that they have in the model."""
 
 
 class Stage(nn.Module):
@@ -53,9 +50,9 @@ class Stage(nn.Module):
         self._drop = _last_uses(self.steps, self.returns)
         self._rows = rows_in(self.takes, program.shapes)
         for name in dict.fromkeys(s.module for s in self.steps if s.module is not None):
-            _put(self, name, model.get_submodule(name))
+            hold_module(self, model, name)
         for name in dict.fromkeys([*(n for s in self.steps for n in s.held), *also]):
-            _put_tensor(self, model, name)
+            hold_tensor(self, model, name)
         for step in self.steps:
             for note in step.notes:
                 if isinstance(note, Constant):
@@ -169,34 +166,3 @@ def _last_uses(steps: Sequence[Step], returns: Any) -> list[list[int]]:
         needed.update(over)
         drop.append(over)
     return drop[::-1]
-
-
-def _home(stage: nn.Module, path: Sequence[str]) -> nn.Module:
-    """The module at a path, made where it is missing."""
-    home = stage
-    for name in path:
-        if name not in home._modules:
-            home.add_module(name, Holder())
-        home = home.get_submodule(name)
-    return home
-
-
-def _put(stage: nn.Module, name: str, module: nn.Module) -> None:
-    *path, last = name.split(".")
-    home = _home(stage, path)
-    home.add_module(last, module)
-
-
-def _put_tensor(stage: nn.Module, model: nn.Module, name: str) -> None:
-    """Hold a parameter, a buffer or a plain tensor of the model, if a module does not yet do so."""
-    *path, last = name.split(".")
-    source = model.get_submodule(".".join(path))
-    home = _home(stage, path)
-    if home is source or hasattr(home, last):
-        return
-    if last in source._parameters:
-        home.register_parameter(last, source._parameters[last])
-    else:
-        persistent = last in source._buffers and last not in source._non_persistent_buffers_set
-        value = torch.as_tensor(getattr(source, last))
-        home.register_buffer(last, value, persistent=persistent)
