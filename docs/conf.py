@@ -89,6 +89,8 @@ html_sidebars = {
             "glossary",
             "notebooks",
             "troubleshooting",
+            "teaching",
+            "authors",
             "search",
             "genindex",
             "py-modindex",

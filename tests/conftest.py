@@ -77,7 +77,7 @@ def in_good_order(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With ``--dist loadfile`` a file stays in one process, but answers go one by one.
+    """With ``--dist loadfile`` a file stays in one process; answers and pages go one by one.
 
     They need nothing of each other.
     """
@@ -87,16 +87,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class FilesAndAnswers(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_answer = nodeid.startswith("tests/mutants/")
-            return nodeid if is_answer else nodeid.partition("::")[0]
+            is_alone = nodeid.startswith(("tests/mutants/", "tests/commands/"))
+            return nodeid if is_alone else nodeid.partition("::")[0]
 
     return FilesAndAnswers(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many answers got their verdict: here, because xdist's controller reads this file only."""
+    """Verdicts on answers, commands not run: here, as xdist's controller reads this file only."""
+    from .commands import listing
     from .mutants import table
 
+    listing.show(terminalreporter)
     table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
 
 
