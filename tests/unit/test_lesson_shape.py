@@ -8,7 +8,9 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "docs" / "lessons"
 LESSONS = sorted(path for path in FOLDER.glob("*.rst") if path.stem != "index")
 CODE = re.compile(r"^\.\. (?:run|math|literalinclude)::.*\n(?:(?:   .*)?\n)*", re.MULTILINE)
-MARKUP = re.compile(r"^ *\.\. \S.*?::|^   :[a-z-]+:(?= )|<[^<>`]+>(?=`)", re.MULTILINE)
+MARKUP = re.compile(
+    r"^ *\.\. (?:commands: .*|\S.*?::)|^   :[a-z-]+:(?= )|<[^<>`]+>(?=`)", re.MULTILINE
+)
 
 lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
