@@ -3,8 +3,10 @@
     python -m multigpu.ranks.forkserver FD
 
 ``FD`` is a socket to the caller.  Through it comes one more socket for each run, which is that
-run's own way to the caller: so many runs go on side by side.  The server lives as long as the other
-end of ``FD`` is open.  It touches no GPU and has one thread: threads and CUDA survive no fork.
+run's own way to the caller: so many runs go on side by side.  The byte that comes with it says what
+ranks have had to import so far (``warming.COSTLY``): from now on the server does it for them.
+It lives as long as the other end of ``FD`` is open, touches no GPU and has one thread: threads and
+CUDA survive no fork.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ from multigpu.ranks.leader import CallerGone, lead
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.rank import Job, Rank
 from multigpu.ranks.run_folder import enter_run_folder, make_run_folder
-from multigpu.ranks.warming import warming_up
+from multigpu.ranks.warming import import_costly, warming_up
 from multigpu.ranks.watch import Watch
 
 GLANCE = 0.2  # seconds between two looks for leaders that have ended
@@ -71,6 +73,7 @@ def serve(caller: socket.socket, leaders: dict[int, str]) -> bool:
         return False
     if not message:
         return False
+    import_costly(message[0])
     with socket.socket(fileno=descriptors[0]) as connection:
         folder = make_run_folder(os.environ[family.MARK])
         pid = os.fork()

@@ -16,6 +16,7 @@ from typing import Any
 from multigpu.ranks.backend import join_group
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Say
+from multigpu.ranks.warming import costly_imports
 
 SPARE = 2**10  # bytes that a result may have too many: cheaper than a copy
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -75,7 +76,7 @@ class Rank:
             say({"phase": "raised", **said, "inside": listening.inside(error), **now()})
             return
         say({"phase": "answer"}, answer)
-        say({"phase": "returned", **now()})
+        say({"phase": "returned", **now(), "costly": costly_imports()})
 
     @contextlib.contextmanager
     def _limited_memory(self, rank: int, say: Say) -> Iterator[None]:

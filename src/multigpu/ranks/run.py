@@ -127,6 +127,8 @@ def read_report(report: dict[str, Any], blob: bytes, job: Job, backend: str) -> 
         for header in said:
             if header["phase"] == "fault":
                 raise RuntimeError(f"rank {rank} broke down: {header['traceback']}")
+            if header["phase"] == "returned":
+                ForkServer.learn(header["costly"])
     values, start = [], 0
     for member in members:
         values.append(pickle.loads(blob[start : start + member["answer"]]))

@@ -90,6 +90,12 @@ class ForkServer:
     _lock = threading.Lock()
     _server: Server | None = None
     _owner = 0
+    _costly = 0  # what ranks have imported so far, by the bits of warming.COSTLY
+
+    @classmethod
+    def learn(cls, costly: int) -> None:
+        """Ranks have imported this: the server will do so before it forks the next ones."""
+        cls._costly |= costly
 
     @classmethod
     def connect(cls) -> tuple[Server, socket.socket]:
@@ -102,7 +108,7 @@ class ForkServer:
             for _ in range(2):  # the old one may have been killed
                 server = cls._running()
                 with contextlib.suppress(ConnectionError):
-                    socket.send_fds(server.connection, [b"1"], [theirs.fileno()])
+                    socket.send_fds(server.connection, [bytes([cls._costly])], [theirs.fileno()])
                     server.runs += 1
                     return server, ours
             words = server.last_words()

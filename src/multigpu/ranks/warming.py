@@ -13,6 +13,12 @@ LATE = (  # what torch imports in the middle of a run, as of 2.13
     "torch._subclasses.schema_check_mode",  # at the first message
     "torch.profiler._cupti_monitor",  # at an optimizer's first step
 )
+COSTLY = (  # half a second each; they start no thread and touch no GPU
+    "multigpu.training.trainer",
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint",
+    "torch.distributed.pipelining",
+)
 LARGE = 2**21  # bytes of a large page
 COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1
 
@@ -34,6 +40,23 @@ def warming_up() -> Iterator[None]:
     gc.freeze()  # the garbage collection of a forked process then copies none of these pages
     gc.enable()
     use_large_pages()
+
+
+def costly_imports() -> int:
+    """Which of COSTLY this process has imported, one bit each."""
+    return sum(1 << bit for bit, name in enumerate(COSTLY) if name in sys.modules)
+
+
+def import_costly(wanted: int) -> None:
+    """Import those of COSTLY whose bits are set, unless they are here already."""
+    lacking = wanted & ~costly_imports()
+    if not lacking:
+        return
+    with warming_up():
+        for bit, name in enumerate(COSTLY):
+            if lacking >> bit & 1:
+                with contextlib.suppress(Exception):  # a rank that needs it will say why
+                    importlib.import_module(name)
 
 
 def use_large_pages() -> None:

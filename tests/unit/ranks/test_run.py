@@ -1,6 +1,7 @@
 """What comes back from ranks that do their work, and what goes to them."""
 
 import functools
+import importlib
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -74,6 +76,17 @@ def test_a_parameter_comes_back_as_one():
     (weight,) = run_ranks(lambda: torch.nn.Linear(2, 2).weight, 1, show=False)
     assert isinstance(weight, torch.nn.Parameter)
     assert weight.requires_grad
+
+
+def test_what_ranks_had_to_import_the_next_ones_find():
+    def found_it():
+        found = "torch.distributed.fsdp" in sys.modules
+        importlib.import_module("torch.distributed.fsdp")
+        leader = psutil.Process().parent()
+        return found, leader.parent().num_threads()
+
+    run_ranks(found_it, 1, show=False)
+    assert run_ranks(found_it, 2, show=False) == [(True, 1)] * 2, "and the server can still fork"
 
 
 def test_a_large_result():
