@@ -44,7 +44,7 @@ def test_its_messages_are_those_that_a_traced_run_of_the_ring_makes(
     trace = ran.trace
     sends = [call for call in trace.messages() if call.op == "send"]
     traced = sorted((f"rank {c.rank}", f"rank {c.peer}", c.bytes) for c in sends)
-    frames = record["runs"][str(ranks)]["ring"]
+    frames = record["cases"][str(ranks)]["ring"]
     shown = sorted((c["source"], c["target"], c["bytes"]) for f in frames for c in f["copies"])
     assert shown == traced
     assert len(shown) == 2 * (ranks - 1) * ranks
@@ -53,7 +53,7 @@ def test_its_messages_are_those_that_a_traced_run_of_the_ring_makes(
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_rank_ends_with_every_complete_sum(record: dict, ranks: int) -> None:
-    frames = record["runs"][str(ranks)]["ring"]
+    frames = record["cases"][str(ranks)]["ring"]
     assert [frame["label"] for frame in frames] == steps_of(ranks)
     assert frames[0]["holds"] == [[str(rank)] * ranks for rank in range(ranks)]
     everyone = "+".join(map(str, range(ranks)))
@@ -67,7 +67,7 @@ def current(page: Any) -> str:
 
 def test_every_step_can_be_reached_by_keyboard(open_page: Callable) -> None:
     page = open_page(PAGE)
-    page.locator(".course-stage").focus()
+    page.locator(".course-stepper .course-stage").focus()
     page.keyboard.press("Home")
     seen = [current(page)]
     for _ in range(6):
@@ -95,11 +95,11 @@ def test_buttons_step_and_play(open_page: Callable) -> None:
 
 def test_another_number_of_ranks_has_other_steps(open_page: Callable) -> None:
     page = open_page(PAGE)
-    page.locator(".course-stage").focus()
+    page.locator(".course-stepper .course-stage").focus()
     page.keyboard.press("End")
-    page.get_by_role("radio", name="4").focus()
+    page.locator(".course-stepper").get_by_role("radio", name="4").focus()
     page.keyboard.press("ArrowLeft")
-    assert page.get_by_role("radio", name="3").is_checked()
+    assert page.locator(".course-stepper").get_by_role("radio", name="3").is_checked()
     assert page.locator(".course-movements button").all_inner_texts() == steps_of(3)
     assert current(page) == "copy 2", "the last step there is"
     drawn = page.locator(".course-film text").all_text_contents()
@@ -110,9 +110,9 @@ def test_another_number_of_ranks_has_other_steps(open_page: Callable) -> None:
 def test_each_step_is_said_with_its_bytes(open_page: Callable, record: dict) -> None:
     page = open_page(PAGE)
     page.get_by_role("button", name="add 2").click()
-    said = page.locator(".course-stage [role=status]").inner_text()
+    said = page.locator(".course-stepper .course-stage [role=status]").inner_text()
     assert said.startswith("add 2, 2 of 6.")
-    for copy in record["runs"]["4"]["ring"][2]["copies"]:
+    for copy in record["cases"]["4"]["ring"][2]["copies"]:
         assert f"{copy['source']} to {copy['target']}, {copy['bytes']} B" in said
 
 
@@ -141,7 +141,7 @@ def test_without_javascript_every_message_stands_in_a_table(
     page = open_page(PAGE, java_script_enabled=False)
     tables = page.locator(".course-stepper table")
     assert tables.count() == 3
-    for table, (_ranks, run) in zip(tables.all(), record["runs"].items(), strict=True):
+    for table, (_ranks, run) in zip(tables.all(), record["cases"].items(), strict=True):
         assert table.is_visible()
         words = table.inner_text()
         for frame in run["ring"]:

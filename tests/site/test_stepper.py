@@ -34,7 +34,7 @@ def test_the_recorded_bytes_are_those_of_the_formulas(record: dict, gpus: int) -
     back = [(f"cuda:{i}", "cuda:0", weights) for i in others]
     image, scores = 4 * 8 * 8, 4 * 10
     for side in ("hand", "dp"):
-        frames = record["runs"][str(gpus)][side]
+        frames = record["cases"][str(gpus)][side]
         assert [frame["movement"] for frame in frames] == MOVEMENTS
         assert moved(frames, "split") == [
             ("cpu", f"cuda:{i}", image * chunk) for i, chunk in enumerate(chunks)
@@ -47,12 +47,12 @@ def test_the_recorded_bytes_are_those_of_the_formulas(record: dict, gpus: int) -
         assert moved(frames, "sum_gradients") == back
         assert moved(frames, "step") == []
         assert frames[6]["holds"][0]["gradients"] == "whole"
-    assert moved(record["runs"][str(gpus)]["hand"], "broadcast") == out
+    assert moved(record["cases"][str(gpus)]["hand"], "broadcast") == out
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 4])
 def test_nn_data_parallel_sends_no_broadcast_but_replicates_again(record: dict, gpus: int) -> None:
-    frames = record["runs"][str(gpus)]["dp"]
+    frames = record["cases"][str(gpus)]["dp"]
     assert moved(frames, "broadcast") == []
     again = set(moved(frames, "next_forward"))
     assert again == {*moved(frames, "split"), *moved(frames, "replicate")}
@@ -87,7 +87,7 @@ def test_every_step_can_be_reached_by_keyboard(open_page: Callable) -> None:
 
 def test_space_plays_and_pauses(open_page: Callable) -> None:
     page = open_page(PAGE)
-    page.locator(".course-stage").focus()
+    page.locator(".course-stepper .course-stage").focus()
     page.keyboard.press("Space")
     assert page.get_by_role("button", name="Pause").is_visible()
     page.keyboard.press("Space")
@@ -97,7 +97,7 @@ def test_space_plays_and_pauses(open_page: Callable) -> None:
 def test_each_step_is_said_with_its_bytes(open_page: Callable, record: dict) -> None:
     page = open_page(PAGE)
     page.get_by_role("button", name="sum_gradients").click()
-    said = page.locator(".course-stage [role=status]").inner_text()
+    said = page.locator(".course-stepper .course-stage [role=status]").inner_text()
     assert said.startswith("sum_gradients, 6 of 9.")
     assert f"GPU 1 to GPU 0, {record['weights']:,} B" in said
     assert "By hand:" in said
@@ -153,7 +153,7 @@ def test_without_javascript_every_number_stands_in_a_table(
 ) -> None:
     page = open_page(PAGE, java_script_enabled=False)
     tables = page.locator(".course-stepper table")
-    assert tables.count() == len(record["runs"])
+    assert tables.count() == len(record["cases"])
     table = tables.nth(1)
     assert table.is_visible()
     assert f"GPU 0 → GPU 2: {record['weights']:,} B" in table.inner_text()

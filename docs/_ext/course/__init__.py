@@ -39,6 +39,8 @@
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
+    .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
+                                      server-traffic; explorer.py says how to add one
     .. course-path::                            the lessons with their times (landing page)
 
 Rules the build holds: Python in a lesson stands in ``.. run::`` (or is ``literalinclude``d from a
@@ -55,11 +57,13 @@ from course import (
     difference,
     element,
     exercises,
+    explorer,
     mathml,
     notebooks,
     path,
     quiz,
     ring,
+    script,
     stepper,
 )
 
@@ -67,7 +71,7 @@ from course import (
 def setup(app):
     for part in (
         *(element, mathml, notebooks, path, boxes, quiz),
-        *(cells, difference, exercises, stepper, ring),
+        *(cells, difference, exercises, stepper, ring, explorer, script),
     ):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

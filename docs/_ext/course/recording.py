@@ -170,7 +170,7 @@ def recorded():
         "weights": weights,
         "colours": colours,
         "host": palette.HOST,
-        "runs": runs,
+        "cases": runs,
     }
 
 

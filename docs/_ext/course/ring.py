@@ -9,7 +9,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from course import stepping
+from course import explorer, stepping
+from course.choices import choice
 from course.element import html, text
 
 HERE = Path(__file__).resolve().parent
@@ -45,9 +46,9 @@ def with_words(runs):
             frame["total"] = f"{sent:,} B sent by each rank so far"
     return {
         "title": "A ring all-reduce, step by step",
-        "unit": "ranks",
-        "drawn": True,
-        "runs": {size: {"ring": frames} for size, frames in runs.items()},
+        "draw": "frames drawn before",
+        "choices": [choice("ranks", "ranks", list(runs), list(runs)[-1])],
+        "cases": {size: {"ring": frames} for size, frames in runs.items()},
         "sides": {"ring": {"title": "ring_all_reduce", "habit": "twelve numbers of 8 bytes"}},
     }
 
@@ -63,8 +64,8 @@ def most_sent(frames):
 class RingStepper(SphinxDirective):
     def run(self):
         record = with_words(stepping.recorded(self.env, "ring", SOURCES))
-        tables = [table(size, run["ring"]) for size, run in record["runs"].items()]
-        return [stepping.box(record, "Every step and every message, as a table", tables)]
+        tables = [table(size, run["ring"]) for size, run in record["cases"].items()]
+        return [explorer.box(record, "Every step and every message, as a table", tables)]
 
 
 def table(size, frames):
@@ -83,7 +84,7 @@ def table(size, frames):
         body += html("tr", html("th", text(frame["label"]), scope="row"), messages, holds)
     caption = html("caption", text(f"A ring of {size} ranks; 0+1 is a sum over ranks 0 and 1"))
     made = html("table", caption, html("thead", head), body, classes=["course-copies"])
-    return html("div", made, classes=["course-scroll"], data_gpus=size, tabindex="0")
+    return html("div", made, classes=["course-scroll"], data_case=size, tabindex="0")
 
 
 def listed(sentences):

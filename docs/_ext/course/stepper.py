@@ -12,7 +12,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from course import stepping
+from course import explorer, stepping
+from course.choices import choice
 from course.element import html, text
 
 HERE = Path(__file__).resolve().parent
@@ -41,7 +42,7 @@ def name_of(device):
 
 def with_words(recorded):
     """The record with what each side says and types at each movement."""
-    for size, run in recorded["runs"].items():
+    for size, run in recorded["cases"].items():
         for side, frames in run.items():
             rows = listed(held["rows"] for held in frames[1]["holds"] if held["rows"])
             for frame in frames:
@@ -50,14 +51,16 @@ def with_words(recorded):
                 frame["code"] = said[f"{side}_code"]
                 frame["label"] = said["label"]
     sides = {side: {"title": title, "habit": habit} for side, (title, habit) in SIDES.items()}
-    return {**recorded, "title": TITLE, "unit": "GPUs", "sides": sides}
+    sizes = list(recorded["cases"])
+    gpus = choice("gpus", "GPUs", sizes, sizes[-1])
+    return {**recorded, "title": TITLE, "draw": "device lanes", "choices": [gpus], "sides": sides}
 
 
 class Stepper(SphinxDirective):
     def run(self):
         recorded = with_words(stepping.recorded(self.env, "dp_step", SOURCES))
-        tables = [table(size, run) for size, run in recorded["runs"].items()]
-        return [stepping.box(recorded, "Every movement and every copy, as a table", tables)]
+        tables = [table(size, run) for size, run in recorded["cases"].items()]
+        return [explorer.box(recorded, "Every movement and every copy, as a table", tables)]
 
 
 def table(size, run):
@@ -86,7 +89,7 @@ def table(size, run):
     made = html(
         "table", caption, html("thead", head), body, html("tfoot", foot), classes=["course-copies"]
     )
-    return html("div", made, classes=["course-scroll"], data_gpus=size, tabindex="0")
+    return html("div", made, classes=["course-scroll"], data_case=size, tabindex="0")
 
 
 def told(side, frame):

@@ -1,8 +1,4 @@
-"""What both steppers share: a recording made once per state of the code, and the box on the page.
-
-The page gets a record as tables, which read without JavaScript, and as JSON, from which our script
-builds the stepper.
-"""
+"""A recording for a page: what a script prints, made once per state of the code and kept."""
 
 import json
 import subprocess
@@ -12,7 +8,6 @@ from pathlib import Path
 
 from sphinx.errors import ExtensionError
 
-from course.element import html, raw, text
 from course.execution import state_of_the_code
 
 
@@ -34,20 +29,3 @@ def recorded(env, name, sources):
             old.unlink(missing_ok=True)
         kept.write_text(ran.stdout, encoding="utf-8")
     return json.loads(kept.read_text(encoding="utf-8"))
-
-
-def box(record, summary, tables):
-    """A stepper: its title, the stage for the script, the tables, and the record."""
-    # "</" would end the script element early.
-    data = json.dumps(record, separators=(",", ":")).replace("</", "<\\/")
-    numbers = html(
-        "details", html("summary", text(summary)), *tables, classes=["course-numbers"], open=""
-    )
-    return html(
-        "div",
-        html("p", text(record["title"]), classes=["course-label"]),
-        html("div", classes=["course-stage"]),
-        numbers,
-        raw(f'<script type="application/json">{data}</script>'),
-        classes=["course-stepper"],
-    )

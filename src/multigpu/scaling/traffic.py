@@ -19,6 +19,16 @@ def all_reduce_bytes(world_size: int, size: float) -> float:
     return 2 * (world_size - 1) / world_size * size
 
 
+def server_bytes(workers: int, size: float) -> float:
+    """Bytes through a model server's link in a step: 2 n · size.
+
+    Each of n workers sends it gradients of `size` bytes and gets new weights of as many.
+    Source: Li et al. 2014, OSDI.
+    """
+    at_least_one(workers)
+    return 2 * workers * size
+
+
 def all_reduce_seconds(
     world_size: int, size: float, *, bandwidth: float, latency: float = 0.0
 ) -> float:

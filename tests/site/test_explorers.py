@@ -1,0 +1,162 @@
+"""Explorers: they show what the package computes, for a keyboard, a finger and no script."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bs4 import BeautifulSoup
+
+from multigpu.scaling.pipelining import bubble
+from multigpu.scaling.sharding import memory_per_gpu
+from multigpu.scaling.traffic import all_reduce_bytes, server_bytes
+
+MEMORY, BUBBLE = "lessons/sharding.html", "lessons/pipeline.html"
+TRAFFIC = "lessons/server_to_all_reduce.html"
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+MOVING = "document.getAnimations().filter(a => a.animationName?.startsWith('course')).length"
+
+
+@pytest.fixture(scope="module")
+def record_of(site: Path) -> Callable[[str], dict[str, Any]]:
+    def found(page: str) -> dict[str, Any]:
+        soup = BeautifulSoup((site / page).read_text(encoding="utf-8"), "html.parser")
+        records = [json.loads(script.string) for script in soup.select(".course-explorer script")]
+        return next(record for record in records if "sides" not in record)  # no stepper
+
+    return found
+
+
+def explorer(page: Any) -> Any:
+    return page.locator(".course-explorer:has(.course-result)")
+
+
+def test_memory_is_that_of_the_formulas(record_of: Callable) -> None:
+    record = record_of(MEMORY)
+    assert len(record["cases"]) == 7 * 5 * 2
+    for case, bars in record["cases"].items():
+        gpus, billions, precision = case.split()
+        sizes = {"gpus": int(gpus), "precision": precision}
+        expected = [
+            memory_per_gpu(round(float(billions) * 1e9), stage=stage, **sizes).parts
+            for stage in range(4)
+        ]
+        assert [bar["parts"] for bar in bars] == expected
+
+
+def test_traffic_is_that_of_the_formulas_and_of_the_pages_own_runs(
+    record_of: Callable, site: Path
+) -> None:
+    cases = record_of(TRAFFIC)["cases"]
+    for case, shown in cases.items():
+        gpus, weights = map(int, case.split())
+        ring = all_reduce_bytes(gpus, weights)
+        server = server_bytes(gpus, weights)
+        assert shown["busiest"] == {"server": server, "ring": 2 * ring}
+        assert shown["total"] == {"server": server, "ring": gpus * ring}
+    soup = BeautifulSoup((site / TRAFFIC).read_text(encoding="utf-8"), "html.parser")
+    table = next(each for each in soup.select("table") if "counted" in each.caption.get_text())
+    for row in table.select("tbody tr"):
+        gpus, *counted = (cell.get_text().strip().replace(",", "") for cell in row.select("td"))
+        shown = cases[f"{gpus} 9600"]
+        computed = [*shown["total"].values(), *shown["busiest"].values()]
+        assert [int(count) for count in counted] == computed
+
+
+def test_bubbles_are_those_of_the_formula_where_it_holds(record_of: Callable) -> None:
+    for case, shown in record_of(BUBBLE)["cases"].items():
+        ranks, micro_batches = map(int, case.split()[:2])
+        rounds = 2 if case.endswith("interleaved") else 1
+        expected = bubble(ranks, micro_batches, stages_per_rank=rounds)
+        if rounds == 1 or micro_batches >= ranks:
+            assert shown["idle"] == pytest.approx(expected), case
+        else:
+            assert shown["idle"] > expected
+        assert len(shown["steps"]) == 2 * ranks * micro_batches * rounds
+
+
+def test_stage_and_gpus_are_chosen_by_keyboard_alone(open_page: Callable) -> None:
+    page = open_page(MEMORY)
+    box = explorer(page)
+    box.get_by_role("radio", name="ZeRO-2").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.value") == "16"
+    total = memory_per_gpu(7_500_000_000, stage=3, gpus=16).total
+    said = box.locator(".course-result").inner_text()
+    assert said.startswith(f"ZeRO-3 on 16 GPUs: each holds {total / 1e9:.1f} GB")
+    assert f"{80 - total / 1e9:.1f} GB are left" in said
+    assert box.locator(".course-chosen").inner_text().startswith("ZeRO-3")
+
+
+def test_on_a_phone_a_tap_chooses_and_the_bars_say_what_fits(open_page: Callable) -> None:
+    page = open_page(MEMORY, **PHONE)
+    box = explorer(page)
+    for name in ("70", "ZeRO-1"):
+        choice = box.get_by_role("radio", name=name, exact=True)
+        assert min(choice.bounding_box()[side] for side in ("width", "height")) >= 24
+        choice.tap()
+    total = memory_per_gpu(70_000_000_000, stage=1, gpus=64).total
+    assert f"{total / 1e9:.1f} GB ✗" in box.locator(".course-chosen").inner_text()
+    assert "too much: the GPU has 80 GB" in box.locator(".course-result").inner_text()
+    verdicts = box.locator(".course-row .course-side span").all_inner_texts()
+    assert [each.split()[-1] for each in verdicts] == ["much", "much", "much", "fits"]
+
+
+def test_the_bubble_follows_the_choice_and_its_blocks_are_read_by_keyboard(
+    open_page: Callable,
+) -> None:
+    page = open_page(BUBBLE)
+    box = explorer(page)
+    box.get_by_role("radio", name="1F1B").focus()
+    page.keyboard.press("ArrowLeft")
+    assert f"{bubble(4, 8):.0%} is bubble" in box.locator(".course-result").inner_text()
+    assert box.locator(".course-block").count() == 2 * 4 * 8
+    page.keyboard.press("Tab")
+    for key in ("End", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+    said = box.locator(".course-reading p").inner_text()
+    assert said == "rank 1: backward of micro-batch 6, from 27 to 29"
+    assert box.locator(".course-too").count() == 2 * 4 - 1  # the way of micro-batch 6
+
+
+def test_a_tap_beside_a_thin_block_reads_the_nearest(open_page: Callable) -> None:
+    page = open_page(BUBBLE, **PHONE)
+    box = explorer(page)
+    box.get_by_role("radio", name="1", exact=True).tap()
+    lane = box.locator(".course-time").nth(3).bounding_box()
+    page.touchscreen.tap(lane["x"] + 2, lane["y"] + 3)  # empty: rank 3 waits there
+    said = box.locator(".course-reading p")
+    assert said.inner_text() == "rank 3: forward of micro-batch 0, from 3 to 4"
+    box.get_by_role("button", name="The next bar").tap()
+    assert said.inner_text() == "rank 3: backward of micro-batch 0, from 4 to 6"
+
+
+def test_server_and_ring_move_only_for_who_likes_motion(open_page: Callable) -> None:
+    page = open_page(TRAFFIC)
+    box = explorer(page)
+    box.get_by_role("radio", name="8", exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    assert box.locator("circle").count() == 16 + 1 + 16
+    busiest = server_bytes(16, 9_600), 2 * all_reduce_bytes(16, 9_600)
+    shown = f"{busiest[0]:,} B with a server and {busiest[1]:,.0f} B in a ring"
+    assert shown in box.locator(".course-result").inner_text()
+    assert page.evaluate(MOVING) == 0
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.evaluate(MOVING) == 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("page", "numbers"),
+    [(MEMORY, ("120.0 GB", "31.4 GB", "16.6 GB", "1.9 GB")), (BUBBLE, ("27%; 4 of 8", "16%; 11")),
+     (TRAFFIC, ("76,800 B", "28,800 B", "57,600 B"))],
+)  # fmt: skip
+def test_without_javascript_an_explorer_is_a_table(
+    open_page: Callable, page: str, numbers: tuple[str, ...]
+) -> None:
+    tables = open_page(page, java_script_enabled=False).locator(".course-explorer .course-grid")
+    assert tables.last.is_visible()
+    words = " ".join(tables.all_inner_texts())
+    assert all(number in words for number in numbers)
