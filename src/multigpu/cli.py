@@ -31,6 +31,9 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code (2: wrong usage)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:  # the list of commands is what somebody wants who types the bare name
+        parser_for(given).print_help()
+        return 2
     options = parser_for(given).parse_args(given)
     command = importlib.import_module(f"multigpu.commands.{options.command}")
     try:

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
     else:
-        show(verdicts, desk, own=own)
+        show(verdicts, desk, submission)
     return exit_code(verdicts)
 
 
@@ -62,23 +62,30 @@ def waiting_sign(quiet: bool) -> contextlib.AbstractContextManager[object]:
 def until_one_fails(
     exercises: Sequence[Exercise], desk: Desk, server: WarmServer, submission: Path
 ) -> Iterator[Verdict]:
-    """The verdicts up to and including the first that is no pass."""
-    for exercise in exercises:
+    """The verdicts up to and including the first that is no pass.
+
+    What nobody has begun is left out after a pass: it is the next task, and no mistake.
+    """
+    for number, exercise in enumerate(exercises):
         (verdict,) = check_with(server, [exercise], desk.course, submission=submission)
+        if number and verdict.status == "not_started":
+            return
         yield verdict
         if verdict.status != "pass":
             return
 
 
-def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
+def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path) -> None:
     """The verdicts and, below them, what to do next."""
+    own = submission == desk.course.exercises
     from multigpu.commands.showing import console, show_verdicts
 
     out = console()
-    show_verdicts(verdicts, out)
+    show_verdicts(verdicts, out, folder=submission)
     failed = [verdict for verdict in verdicts if verdict.status != "pass"]
     if not failed and own:
-        out.print(what_next(verdicts[-1], desk), style="dim")
+        for line in what_next(verdicts[-1], desk):
+            out.print(line, style="dim")
     elif not failed:
         return
     elif failed[0].status == "checker_fault":
@@ -89,16 +96,19 @@ def show(verdicts: Sequence[Verdict], desk: Desk, *, own: bool = True) -> None:
         out.print(f"stuck? multigpu hint {at_fault(failed[0], desk)}", style="dim")
 
 
-def what_next(verdict: Verdict, desk: Desk) -> str:
+def what_next(verdict: Verdict, desk: Desk) -> Iterator[str]:
     """What to do after a pass: first what is still open in the same file."""
     to_do = desk.to_do()
-    if not to_do:
-        return ALL_DONE
     module = verdict.exercise.partition(".")[0]
     same_file = [exercise for exercise in to_do if exercise.chapter.module == module]
-    if not same_file or same_file[0] == to_do[0]:
-        return "next: multigpu next"
-    return f"next: multigpu next {same_file[0].name}"
+    if not same_file:
+        yield f"{module}.py is done. See it at work: python exercises/{module}.py"
+    if to_do:
+        next_one = (same_file or to_do)[0]
+        only_way = next_one == to_do[0]  # the bare command goes there, too
+        yield f"next: {next_one.name} (multigpu next{'' if only_way else f' {next_one.name}'})"
+    else:
+        yield ALL_DONE
 
 
 def at_fault(verdict: Verdict, desk: Desk) -> str:

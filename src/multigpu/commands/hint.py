@@ -12,11 +12,11 @@ from multigpu.commands.showing import console, heading, indented
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu hint``."""
     add_name(parser)
-    parser.add_argument("--more", action="store_true", help="one hint more than last time")
+    parser.add_argument("--more", action="store_true", help="the next one")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the hints that were shown before, with ``--more`` one more; the first at least."""
+    """Show the hints that were shown before, the first at least; ``--more`` shows the next one."""
     desk, out = Desk.here(), console()
     exercise = desk.chosen(options.name)
     if exercise is None:
@@ -29,7 +29,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     number = min(max(1, desk.progress.hints_shown(exercise) + options.more), len(hints))
     desk.progress.note_hints(exercise, number)
-    for position, hint in enumerate(hints[:number], start=1):
+    first = number if options.more else 1
+    for position, hint in enumerate(hints[first - 1 : number], start=first):
         out.print(heading(exercise.name, f"hint {position} of {len(hints)}"))
         out.print()
         out.print(indented(hint))

@@ -1,11 +1,13 @@
 """``multigpu next``: the task of the next exercise, where to write it and how to check it."""
 
 import argparse
+import os
 
 from rich.text import Text
 
 from multigpu.commands.desk import Desk, add_name
 from multigpu.commands.showing import console, heading, indented
+from multigpu.commands.site import pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +25,21 @@ def run(options: argparse.Namespace) -> int:
         return 0
     out.print(heading(exercise.name, exercise.chapter.title))
     out.print()
-    out.print(indented(f"{exercise.signature.text}\n\n{exercise.task}"))
+    task, _, lesson = exercise.task.partition("Lesson: ")
+    out.print(indented(f"{exercise.signature.text}\n\n{task}"))
     out.print()
     for label, text in (
+        *([("its lesson", page_of(lesson.strip(), desk))] if lesson else []),
         ("write it in", desk.place(exercise)),
         ("check it with", f"multigpu check {exercise.name}"),
         ("if you are stuck", f"multigpu hint {exercise.name}"),
     ):
         out.print(Text(f"{label:<17}", "cyan") + Text(text))
     return 0
+
+
+def page_of(lesson: str, desk: Desk) -> str:
+    """The built page of ``docs/lessons/one_gpu``, or its text while there is no such page."""
+    root = desk.course.exercises.parent
+    page = pages(root) / f"{lesson.removeprefix('docs/')}.html"
+    return os.path.relpath(page if page.is_file() else root / f"{lesson}.rst")

@@ -1,9 +1,11 @@
 """How the command looks: calm in a terminal, plain text when piped or with NO_COLOR."""
 
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -46,41 +48,56 @@ def heading(name: str, remark: str) -> Text:
 
 
 def indented(text: str) -> Text:
-    """A block of text, with the words in double backticks coloured."""
-    block = Text(textwrap.indent(text.strip("\n"), "  "))
-    block.highlight_regex(r"``[^`]+``", "cyan")
+    """A block of text without the marks that only a page needs; words of code are coloured."""
+    plain = text.strip("\n").replace("``", "`").replace("::\n", ":\n")
+    block = Text(textwrap.indent(plain, "  "))
+    block.highlight_regex(r"`[^`]+`", "cyan")
     return block
 
 
-def show_verdicts(verdicts: Iterable[Verdict], out: Console) -> None:
-    """Each verdict on a line, with its explanation below it."""
+def show_verdicts(verdicts: Sequence[Verdict], out: Console, *, folder: Path | None = None) -> None:
+    """Each verdict on a line, with its explanation below it.
+
+    With ``folder``, where the answers lie, a place in a file is given as seen from the current
+    folder, so that an editor's terminal can open it.  Of several exercises that nobody has begun
+    one line is enough.
+    """
+    untouched = sum(verdict.status == "not_started" for verdict in verdicts)
     for verdict in verdicts:
         name = Text.assemble(mark(verdict.status), " ", (verdict.exercise, "bold"))
         line = name + Text.assemble("  ", (verdict.status, LOOKS[verdict.status][2]))
         count = f"{verdict.passed} of {verdict.total} checks passed  {verdict.seconds:.1f} s"
         too_long = out.is_terminal and line.cell_len + 2 + len(count) > out.width
         out.print(line + Text(f"\n  {count}" if too_long else f"  {count}", "dim"))
-        if verdict.message:
+        if verdict.message and not (verdict.status == "not_started" and untouched > 1):
             out.print()
-            show_message(verdict, out)
+            show_message(verdict, out, folder)
             out.print()
 
 
-def show_message(verdict: Verdict, out: Console) -> None:
+def show_message(verdict: Verdict, out: Console, folder: Path | None) -> None:
     """The explanation with its labels in a column, and what the learner's code printed."""
     for line in verdict.message.splitlines():
         label, colon, text = line.partition(": ")
+        if label == "where" and folder:
+            text = re.sub(r"\b\w+\.py(?=:\d)", lambda file: seen_from_here(folder, file[0]), text)
         if colon and label in LABELS:
             show_row(label, text, out)
         else:
             show_row("", line.removeprefix("      "), out)
-    if verdict.message_id:
+    if verdict.message_id and verdict.status != "not_started":
         show_row("message", verdict.message_id, out, style="dim")
     if verdict.output.strip():
         lines = verdict.output.rstrip().splitlines()
         more = [f"... and {len(lines) - SHOWN_LINES} lines more"] if lines[SHOWN_LINES:] else []
         for number, line in enumerate([*lines[:SHOWN_LINES], *more]):
             show_row("" if number else "printed", line, out, style="dim")
+
+
+def seen_from_here(folder: Path, file: str) -> str:
+    """The way from the current folder to a file of ``folder``; the bare name of any other."""
+    path = folder / file
+    return os.path.relpath(path) if path.is_file() else file
 
 
 def show_row(label: str, text: str, out: Console, *, style: str = "") -> None:

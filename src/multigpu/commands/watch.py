@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
             else:
                 verdicts = list(until_one_fails(desk.to_do(), desk, server, desk.course.exercises))
             desk.progress.note(verdicts)
-            show(verdicts, desk)
+            show(verdicts, desk, desk.course.exercises)
             out.print(
                 f"{time.strftime('%H:%M:%S')}  waiting for you to save (Ctrl-C ends)", style="dim"
             )

@@ -74,19 +74,24 @@ def test_without_a_name_the_first_exercise_that_does_not_pass_is_checked(command
     assert "replicate" not in out
     write(course, SPLIT)
     code, out = command("check")
-    assert code == 1
+    assert code == 0  # what was asked for passes, and the next one is no mistake
     assert "data_parallel.split  pass" in out
-    assert "data_parallel.replicate  not_started" in out
+    assert "not_started" not in out
+    assert "next: data_parallel.replicate (multigpu next)" in out
     code, out = command("check")
+    assert code == 1
     assert "data_parallel.split" not in out
+    assert "data_parallel.replicate  not_started" in out
 
 
-def test_a_wrong_answer_is_explained(command, course):
+def test_a_wrong_answer_is_explained(command, course, monkeypatch):
     write(course, WRONG_SPLIT)
+    monkeypatch.chdir(course.root)
     code, out = command("check", "split")
     assert code == 1
     for label in ("expected", "came", "usually", "where", "message   split.", "printed   looking"):
         assert re.search(rf"^  {label}", out, re.MULTILINE), out
+    assert f"where     exercises/{FILE}:" in out  # as seen from the current folder
     assert "multigpu hint data_parallel.split" in out
     assert "\x1b" not in out
 
@@ -132,11 +137,18 @@ def test_outside_the_course(command, tmp_path_factory, monkeypatch):
     assert "is not inside the course's folder" in out
 
 
-@pytest.mark.parametrize("arguments", [(), ("chek",), ("check", "--fast")])
+@pytest.mark.parametrize("arguments", [("chek",), ("check", "--fast")])
 def test_wrong_usage(command, arguments):
     with pytest.raises(SystemExit) as exit_:
         command(*arguments)
     assert exit_.value.code == 2
+
+
+def test_the_bare_name_lists_the_commands(command):
+    code, out = command()
+    assert code == 2
+    for name in ("start", "next", "check", "hint"):
+        assert re.search(rf"^    {name} ", out, re.MULTILINE), out
 
 
 def test_a_pass_holds_until_the_code_changes(command, course):
@@ -164,6 +176,8 @@ def test_next_shows_the_task_and_the_commands(command, course):
     out = command("next")[1]
     for text in ("split(batch, devices)", "Cut a batch into one chunk", FILE, "multigpu check"):
         assert text in out
+    assert "docs/lessons/data_parallel_by_hand.rst" in out
+    assert not {"``", "::"} & set(re.findall(r"``|::", out))
     write(course, SPLIT)
     command("check", "split")
     assert command("next")[1].startswith("data_parallel.replicate")
@@ -183,9 +197,20 @@ def test_after_a_pass_the_same_file_goes_on(course):
     for module in ("collectives", "model_server"):
         shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
     passed = Verdict("collectives.shift", "pass", None, "", 5, 5, 1.0)
-    assert check.what_next(passed, Desk.here()) == "next: multigpu next collectives.shift"
+    (said,) = check.what_next(passed, Desk.here())
+    assert said == "next: collectives.shift (multigpu next collectives.shift)"
     first = Verdict("data_parallel.split", "pass", None, "", 5, 5, 1.0)
-    assert check.what_next(first, Desk.here()) == "next: multigpu next"
+    (said,) = check.what_next(first, Desk.here())
+    assert said == "next: data_parallel.split (multigpu next)"
+
+
+def test_a_whole_file_unwritten_is_a_line_each_and_a_whole_file_done_says_what_now(command, course):
+    out = command("check", "data_parallel")[1]
+    assert out.count("not_started") == 7
+    assert "is not written yet" not in out
+    shutil.copy(course.solutions / FILE, course.exercises / FILE)
+    out = command("check", "data_parallel")[1]
+    assert "data_parallel.py is done. See it at work: python exercises/data_parallel.py" in out
 
 
 @pytest.mark.parametrize(
@@ -207,7 +232,10 @@ def test_hints_come_one_by_one_and_are_remembered(command):
     third = command("hint", "split", "--more")[1]
     assert "hint 3 of 3" in third
     assert "--peek" in third
-    assert command("hint", "split", "--more")[1] == command("hint", "split")[1] == third
+    assert "hint 2 of 3" not in third  # seen already
+    assert command("hint", "split", "--more")[1] == third  # there is no fourth
+    everything = command("hint", "split")[1]
+    assert all(f"hint {number} of 3" in everything for number in (1, 2, 3))
 
 
 def test_the_solution_is_shown_after_a_pass_or_a_peek(command, course):
