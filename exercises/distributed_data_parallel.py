@@ -299,7 +299,9 @@ def save_checkpoint(
     * The file is complete when the function returns, on every rank.
     * It is written atomically: at every moment there is either the old file at ``path``, whole, or
       the new one, whole.  When the job is killed midway, or the disk is full, the old file is still
-      there, untouched.  What you write elsewhere until then may be left behind.
+      there, untouched.  What you write until then, under another name, may be left behind.
+    * It is written in the folder of ``path`` or below it: a file is renamed in one step only within
+      one file system, and the current folder or ``/tmp`` may be on another one.
     * To be saved: the model's ``state_dict()`` (parameters, frozen ones too, and buffers), the
       optimizer's (momentum, step counts, learning rates), and ``epoch``, a whole number.
 

@@ -118,6 +118,12 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
     if len(messages) < 2 or len(kinds) > 1 or not {call.peer for call in messages} <= waiting:
         return None
     if kinds == {"send"}:
+        if len({(call.file, call.line) for call in messages}) > 1:
+            return (
+                "all of them send, in different places, and nobody receives. One side may have "
+                "left out a receive and gone on to its next message, perhaps that of a later call. "
+                "Go through the sends in order, and find the receive of each."
+            )
         return (
             "every rank sends first, and a send waits until it is received. Let some ranks "
             "receive first, or start the sends with isend or batch_isend_irecv and wait later."

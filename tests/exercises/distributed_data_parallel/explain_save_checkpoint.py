@@ -82,6 +82,15 @@ def examine_never_missing(note, old, wrong):
             "the old file was removed or renamed first. os.replace puts the new one in its place"
             " in one step.",
         )
+    if note["from_afar"]:
+        raise wrong(
+            "from_another_folder",
+            "the new file is written in the folder of the path, or below it, and renamed there",
+            f"{note['from_afar']} was renamed to the path",
+            "os.replace and os.rename work within one file system only. On a cluster the current"
+            " folder or /tmp is often on another one, and two jobs there take each other's file."
+            ' f"{path}.unfinished" lies beside the path.',
+        )
     if old is not None and bytes.fromhex(note["old"]) != old:
         raise wrong(
             "written_in_place",

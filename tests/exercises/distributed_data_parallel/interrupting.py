@@ -21,16 +21,17 @@ class Lookout:
 
     A rank other than 0 that writes into the folder of the checkpoint gets an error there.  On rank
     0, ``gap`` tells whether there was a moment in which the old file at the path was gone and the
-    new one not there.
+    new one not there, and ``from_afar`` which file of another folder was renamed to the path.
     """
 
     def __init__(self, rank):
-        self.rank, self.path, self.gap = rank, None, False
+        self.rank, self.path, self.gap, self.from_afar = rank, None, False, None
         sys.addaudithook(self.see)
 
     @contextmanager
     def watching(self, path):
         self.path, self.gap, self.had = os.path.abspath(path), False, os.path.exists(path)
+        self.from_afar = None
         with replaced(torch, "save", self.before_save):
             yield
         self.path = None
@@ -40,6 +41,7 @@ class Lookout:
             return
         if self.rank == 0:
             self.gap = self.gap or (self.had and not os.path.exists(self.path))
+            self.from_afar = self.from_afar or moved_from_afar(event, arguments, self.path)
             return
         target = written_by(event, arguments)
         if target is not None and os.path.dirname(target) == os.path.dirname(self.path):
@@ -53,6 +55,17 @@ class Lookout:
         for file in files:
             self.see("open", (file, "w", 0))
         return save(*arguments, **options)
+
+
+def moved_from_afar(event, arguments, path):
+    """The file that is renamed to ``path``, if it lies neither in its folder nor below; or None."""
+    if event != "os.rename":
+        return None
+    source, target = (os.path.realpath(os.fsdecode(name)) for name in arguments[:2])
+    folder = os.path.dirname(os.path.realpath(path))
+    if target != os.path.realpath(path) or source.startswith(f"{folder}{os.sep}"):
+        return None
+    return source
 
 
 def written_by(event, arguments):

@@ -103,6 +103,7 @@ def save_all(submission, folder, cases):
             {
                 "seen": fingerprint(path),
                 "gap": lookout.gap,
+                "from_afar": lookout.from_afar,
                 "old": None if old is None else old.read().hex(),
                 "state": state_of(model, optimizer),
             }

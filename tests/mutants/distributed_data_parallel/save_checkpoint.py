@@ -106,6 +106,23 @@ def every_rank_writes_its_own_temporary_file(path, model, optimizer, epoch):
     dist.barrier()
 
 
+@wrong("save_checkpoint.from_another_folder")
+def unfinished_in_the_current_folder(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(everything(model, optimizer, epoch), "unfinished.pt")
+        os.replace("unfinished.pt", path)
+    dist.barrier()
+
+
+@wrong("save_checkpoint.from_another_folder")
+def unfinished_where_temporary_files_lie(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            torch.save(everything(model, optimizer, epoch), file)
+        shutil.move(file.name, path)
+    dist.barrier()
+
+
 @wrong("save_checkpoint.returned_too_early")
 def no_barrier(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
@@ -337,6 +354,16 @@ def pathlib_all_the_way(path, model, optimizer, epoch):
         unfinished = path.with_name(path.name + ".part")
         torch.save(everything(model, optimizer, epoch), unfinished)
         unfinished.replace(path)
+    dist.barrier()
+
+
+@right
+def in_a_folder_below(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
+            unfinished = os.path.join(folder, "state.pt")
+            torch.save(everything(model, optimizer, epoch), unfinished)
+            os.replace(unfinished, path)
     dist.barrier()
 
 

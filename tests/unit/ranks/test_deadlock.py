@@ -65,6 +65,16 @@ def test_a_ring_in_which_all_do_the_same_first(play, op, step):
     assert found.message.count("train.py:12") == 3
 
 
+def test_sends_in_different_places_are_no_ring_in_which_all_send_first(play):
+    run = play(3)
+    run.call(0, "send", peer=1, line=92)
+    run.call(1, "send", peer=0, line=126)
+    run.call(2, "send", peer=0, line=126)
+    found = run.look()
+    assert "all of them send, in different places, and nobody receives" in found.usually
+    assert "first" not in found.usually
+
+
 def test_a_message_from_the_wrong_rank(play):
     run = play(3)
     run.call(0, "send", peer=1, line=7)
