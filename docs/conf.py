@@ -39,7 +39,7 @@ nbsphinx_execute = "never"  # notebooks are executed by the staging step in _ext
 nbsphinx_requirejs_path = ""
 nbsphinx_prolog = ".. open-notebook:: {{ env.docname.rpartition('/')[2] }}.ipynb"
 html_math_renderer = "mathml"
-course_seconds_per_cell = 120
+course_seconds_per_cell = 300
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

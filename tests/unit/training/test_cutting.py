@@ -229,7 +229,7 @@ def test_a_model_on_the_cpu_can_be_measured_on_a_gpu():
 
 
 def test_a_stage_is_an_ordinary_module(points):
-    stage = points("vit").cut(2).modules[0]
+    stage = points("vit").cut(2, balance="layers").modules[0]
     assert isinstance(stage, nn.Module)
     assert any(isinstance(module, nn.Dropout) for module in stage.modules())
     assert "layers.0" in repr(stage) or "(layers)" in repr(stage)
