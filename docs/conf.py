@@ -45,10 +45,18 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 
+# What a reader types is copied: no prompt, no output, no mark of a changed line.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-copybutton_selector = "div.highlight pre"
+copybutton_line_continuation_character = "\\"
+copybutton_copy_empty_lines = False
+copybutton_selector = (
+    "div.highlight pre:not(.nboutput pre, .highlight-none pre, .highlight-text pre, "
+    ".highlight-diff pre, .course-signature pre)"
+)
 
+# Where the site will stand, with a slash at the end: cards and the page for lost readers need it.
+html_baseurl = os.environ.get("SITE_URL", "")
 html_theme = "pydata_sphinx_theme"
 html_title = "multigpu"
 html_favicon = "_static/icon.svg"
@@ -91,6 +99,7 @@ html_sidebars = {
             "troubleshooting",
             "teaching",
             "authors",
+            "404",
             "search",
             "genindex",
             "py-modindex",

@@ -8,3 +8,7 @@ document.querySelectorAll(".course-explorer").forEach((box) => {
 });
 document.querySelectorAll("svg.multigpu-picture:has([data-lane])").forEach(makeAnswering);
 document.querySelectorAll(".course-open").forEach(offerNotebook);
+document.querySelectorAll(".course-messages").forEach(offerToFind);
+explainWords(document.querySelectorAll("a.course-word"));
+orderSearch();
+printInLight();

@@ -98,3 +98,19 @@ def test_formulas_and_notebooks_need_no_script(site: Path, pages: list[Path], na
     for page in pages:
         scripts = parsed(site / page).find_all("script", src=True)
         assert not [script for script in scripts if name in script["src"]], page
+
+
+def test_each_page_explains_its_words_and_links_each_by_itself_once(
+    site: Path, pages: list[Path]
+) -> None:
+    seen = 0
+    for page in pages:
+        words = parsed(site / page).select("a.course-word")
+        explained = {f"#{about['id']}" for about in parsed(site / page).select(".course-words > *")}
+        assert explained == {f"#about-{word['href'].partition('#')[2]}" for word in words}, page
+        by_itself = [word["href"] for word in words if not word.select(".std-term")]
+        assert len(by_itself) == len(set(by_itself)), page
+        inside = {parent.name for word in words for parent in word.parents}
+        assert not inside & {"h1", "h2", "h3", "pre", "code", "button", "summary"}, page
+        seen += len(words)
+    assert seen > 100

@@ -43,6 +43,11 @@
                                       server-traffic; explorer.py says how to add one
     .. course-path::                            the lessons with their times (landing page)
 
+    The :term:`ranks <rank>` wait.              a word of the glossary: its meaning shows on hover.
+                                      The first use on a page of an unmistakable word, such as
+                                      all-reduce, is linked by itself (words.py)
+    See :message:`split.shuffled`.              an entry of the troubleshooting page, by its id
+
 Rules the build holds: Python in a lesson stands in ``.. run::`` (or is ``literalinclude``d from a
 file that a test runs), so every line shown was run. Console blocks and other languages are free.
 A failing cell is a warning with the lesson's file and line, and ``sphinx-build -W`` fails on it.
@@ -52,6 +57,7 @@ there has a label: ``:ref:`split <exercise-data_parallel-split>```.
 """
 
 from course import (
+    asked,
     boxes,
     cells,
     difference,
@@ -59,12 +65,16 @@ from course import (
     exercises,
     explorer,
     mathml,
+    messages,
+    missing,
     notebooks,
     path,
     quiz,
     ring,
     script,
+    sharing,
     stepper,
+    words,
 )
 
 
@@ -72,6 +82,7 @@ def setup(app):
     for part in (
         *(element, mathml, notebooks, path, boxes, quiz),
         *(cells, difference, exercises, stepper, ring, explorer, script),
+        *(words, messages, asked, sharing, missing),
     ):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 PARTS = (
     *("opening", "elements", "quiz", "notebook_button", "explorer", "stepper", "device_lanes"),
-    *("bars", "schedule", "server_and_ring", "moments", "start"),
+    *("bars", "schedule", "server_and_ring", "moments", "words", "messages"),
+    *("search_order", "printing", "start"),
 )
 
 
