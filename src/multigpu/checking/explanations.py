@@ -42,6 +42,21 @@ EXPLANATIONS = (
         "use a parameter, and where it is frozen: send zeros for it, or leave it out on all ranks.",
     ),
     (
+        r"Boolean value of Tensor with more than one value",
+        "`in`, index, sorted and == on a list of tensors compare their numbers. Compare the "
+        "objects: with `is`, by name, or with tensors as keys of a dict.",
+    ),
+    (
+        r"assigned grad expected to be a Tensor",
+        "what was put into .grad is no tensor. sum([]) is the number 0: where no gradient is "
+        "there, leave .grad as it is.",
+    ),
+    (
+        r"assign(ed)? (a )?grad(ient)? (with dtype|of size|has data of a different)",
+        "a gradient has the shape and the dtype of its parameter. torch.zeros(shape) is float32; "
+        "torch.zeros_like(parameter) is as the parameter is.",
+    ),
+    (
         r"cannot register a hook on a tensor that doesn't require gradient",
         "it is a frozen parameter (requires_grad is False). It never gets a gradient: leave it "
         "out.",

@@ -91,7 +91,7 @@ def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path) -> None:
     elif failed[0].status == "checker_fault":
         out.print("This is a fault of the checker and not yours. Please report it.")
     elif failed[0].status == "not_started":
-        out.print(f"read the task: multigpu next {failed[0].exercise}", style="dim")
+        out.print(f"read the task: multigpu next {not_begun(failed[0], desk)}", style="dim")
     else:
         out.print(f"stuck? multigpu hint {at_fault(failed[0], desk)}", style="dim")
 
@@ -109,6 +109,12 @@ def what_next(verdict: Verdict, desk: Desk) -> Iterator[str]:
         yield f"next: {next_one.name} (multigpu next{'' if only_way else f' {next_one.name}'})"
     else:
         yield ALL_DONE
+
+
+def not_begun(verdict: Verdict, desk: Desk) -> str:
+    """The exercise that is not written yet: the one asked for, or one that it calls."""
+    called = (e.name for e in desk.catalog.exercises if f" needs {e.function}," in verdict.message)
+    return next(called, verdict.exercise)
 
 
 def at_fault(verdict: Verdict, desk: Desk) -> str:

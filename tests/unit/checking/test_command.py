@@ -160,7 +160,7 @@ def test_a_pass_holds_until_the_code_changes(command, course):
     write(course, SPLIT.replace("rows", "row"))
     out = command("list")[1]
     assert "0 of 7 done" in out
-    assert "not checked as it is now" in out
+    assert out.endswith("not checked as it is now: multigpu check NAME\n")
 
 
 def test_what_a_function_calls_belongs_to_it(command, course):
@@ -211,6 +211,15 @@ def test_a_whole_file_unwritten_is_a_line_each_and_a_whole_file_done_says_what_n
     shutil.copy(course.solutions / FILE, course.exercises / FILE)
     out = command("check", "data_parallel")[1]
     assert "data_parallel.py is done. See it at work: python exercises/data_parallel.py" in out
+
+
+def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
+    shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
+    message = "worker_step needs server_step, which is not written yet."
+    verdict = Verdict("model_server.worker_step", "not_started", "not_started", message, 0, 5, 1.0)
+    assert check.not_begun(verdict, Desk.here()) == "model_server.server_step"
+    verdict = Verdict("data_parallel.split", "not_started", "not_started", "", 0, 5, 1.0)
+    assert check.not_begun(verdict, Desk.here()) == "data_parallel.split"
 
 
 @pytest.mark.parametrize(
