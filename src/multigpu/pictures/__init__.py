@@ -23,12 +23,14 @@ from multigpu.pictures.stacks import Stack, stacks
 from multigpu.pictures.star import star
 from multigpu.pictures.tables import Table
 from multigpu.pictures.units import human_bytes
+from multigpu.pictures.way import Station, way
 
 __all__ = [
     "Picture",
     "Slide",
     "Slides",
     "Stack",
+    "Station",
     "Step",
     "Table",
     "curves",
@@ -42,4 +44,5 @@ __all__ = [
     "steps",
     "timeline",
     "traffic",
+    "way",
 ]

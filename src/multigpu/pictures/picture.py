@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from multigpu.pictures import paper
-from multigpu.pictures.svg import element, rectangle, text, width_of
+from multigpu.pictures.svg import element, rectangle, text, wrapped
 
 MARGIN = 14.0
 TITLE_SIZE = 15.0
@@ -26,10 +26,11 @@ class Picture:
     height: float
     body: str
     lines: tuple[str, ...]
+    has_links: bool = False  # then it is no mere image: the keyboard must reach them
 
     def svg(self) -> str:
         """The picture as one self-contained `<svg>` element: inline in a page, or as a file."""
-        rows = _wrapped(self.title, self.width)
+        rows = wrapped(self.title, self.width, size=TITLE_SIZE)
         top = MARGIN + TITLE_HEIGHT + (len(rows) - 1) * TITLE_SIZE * 1.3 if rows else MARGIN
         full_width, full_height = self.width + 2 * MARGIN, top + self.height + MARGIN
         heading = (
@@ -49,7 +50,7 @@ class Picture:
             element("g", self.body, transform=f"translate({MARGIN:g} {top:g})"),
             xmlns="http://www.w3.org/2000/svg",
             class_=paper.CLASS,
-            role="img",
+            role="group" if self.has_links else "img",
             viewBox=f"0 0 {full_width:g} {full_height:g}",
             width=f"{full_width * ZOOM:.0f}",
             height=f"{full_height * ZOOM:.0f}",
@@ -67,14 +68,3 @@ class Picture:
     def _repr_pretty_(self, printer: object, cycle: bool) -> None:
         write: Callable[[str], None] = printer.text  # type: ignore[attr-defined]
         write(self.text())
-
-
-def _wrapped(title: str, width: float) -> list[str]:
-    """Cut a title into lines that fit."""
-    rows: list[str] = []
-    for word in title.split():
-        if rows and width_of(f"{rows[-1]} {word}", size=TITLE_SIZE) <= width:
-            rows[-1] += f" {word}"
-        else:
-            rows.append(word)
-    return rows

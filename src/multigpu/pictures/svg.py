@@ -30,6 +30,17 @@ def width_of(content: str, *, size: float = 13) -> float:
     return len(content) * size * CHARACTER
 
 
+def wrapped(content: str, width: float, *, size: float) -> list[str]:
+    """Cut text into lines that fit into `width`."""
+    rows: list[str] = []
+    for word in content.split():
+        if rows and width_of(f"{rows[-1]} {word}", size=size) <= width:
+            rows[-1] += f" {word}"
+        else:
+            rows.append(word)
+    return rows
+
+
 def rectangle(x: float, y: float, width: float, height: float, **attributes: object) -> str:
     """A rectangle from its upper left corner."""
     return element("rect", x=x, y=y, width=width, height=height, **attributes)

@@ -1,0 +1,146 @@
+"""The way that something takes through a program: station after station, from process to process.
+
+Stations in one process stand in one frame, which has its name. What is handed on inside it goes
+along a thin arrow; what goes to another process travels, and is striped as in every picture.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from multigpu.pictures.legend import legend
+from multigpu.pictures.palette import HOST, colour
+from multigpu.pictures.picture import Picture
+from multigpu.pictures.svg import chip, element, line, rectangle, striped_bar, text, wrapped
+
+WIDTH, INSET = 360.0, 12.0
+HEAD, BETWEEN, GAP = 26.0, 26.0, 34.0  # a frame's name; from station to station; frame to frame
+LINE, PADDING = 16.0, 9.0
+SIZE, SMALL = 13.0, 11.5
+
+
+@dataclass(frozen=True)
+class Station:
+    """One place on the way. `files` are those to read; `link` is where its name leads, if set."""
+
+    name: str
+    says: str
+    files: tuple[str, ...]
+    process: str  # where it runs: neighbours in the same one share a frame
+    ranks: int = 0  # of the frame: so many processes, each with its colour
+    shares: str = ""  # what it exchanges with its like on the other ranks
+    hands: str = ""  # what goes on to the next station
+    link: str = ""
+
+
+def way(stations: Sequence[Station], *, title: str) -> Picture:
+    """Draw the stations from top to bottom. Raises ValueError where there is none."""
+    if not stations:
+        raise ValueError("a way has at least one station")
+    y, body, tops = 0.0, [], []
+    for _, frame in groupby(stations, key=lambda station: station.process):
+        group = tuple(frame)
+        begin, inside = y, []
+        y += HEAD
+        for station in group:
+            inside.append(_station(station, y))
+            tops.append((y, y + _height(station)))
+            y += _height(station) + BETWEEN
+        y += INSET - BETWEEN
+        body += [_frame(group[0], begin, y), *inside]
+        y += GAP
+    for (one, other), (above, below) in zip(pairwise(stations), pairwise(tops), strict=True):
+        body.append(_handed(one, above[1], below[0], travels=one.process != other.process))
+    key, key_height = legend(["communication"], WIDTH, notes=["a frame: one kind of process"])
+    body.append(f'<g transform="translate(0 {y - GAP + 8:g})">{key}</g>')
+    return Picture(
+        title=title,
+        description=" ".join(map(_sentence, stations)),
+        width=WIDTH,
+        height=y - GAP + 8 + key_height,
+        body="".join(body),
+        lines=tuple(row for station in stations for row in _rows(station)),
+        has_links=any(station.link for station in stations),
+    )
+
+
+def _words(station: Station) -> list[str]:
+    return wrapped(station.says, WIDTH - 2 * INSET - 2 * PADDING, size=12)
+
+
+def _height(station: Station) -> float:
+    rows = 1 + len(station.files) + len(_words(station)) + 1.2 * bool(station.shares)
+    return 2 * PADDING + rows * LINE
+
+
+def _frame(first: Station, top: float, bottom: float) -> str:
+    """The process around its stations, with a chip for each rank."""
+    chips = [
+        chip(WIDTH - 10 - 46 * (first.ranks - rank) + 23, top + 13, 42, f"rank {rank}",
+             colour(rank), size=10)
+        for rank in range(first.ranks)
+    ]  # fmt: skip
+    return (
+        rectangle(0.5, top, WIDTH - 1, bottom - top, rx=9, fill="none", stroke="var(--line)")
+        + text(INSET, top + 13, first.process, size=12, class_="strong")
+        + "".join(chips)
+    )
+
+
+def _station(station: Station, top: float) -> str:
+    """A box: its name, its files, what happens there, and what it shares with other ranks."""
+    x, width = INSET, WIDTH - 2 * INSET
+    parts = [rectangle(x, top, width, _height(station), rx=6, fill="var(--band)")]
+    row = top + PADDING + LINE / 2
+    parts.append(_linked(station, text(x + PADDING, row, station.name, class_="strong")))
+    for file in station.files:
+        row += LINE
+        parts.append(text(x + PADDING, row, file, size=SMALL, class_="muted"))
+    for words in _words(station):
+        row += LINE
+        parts.append(text(x + PADDING, row, words, size=12))
+    if station.shares:
+        row += 1.2 * LINE
+        parts.append(striped_bar(x + PADDING, x + PADDING + 34, row, 8, HOST))
+        parts.append(text(x + PADDING + 42, row, station.shares, size=SMALL))
+    return "".join(parts)
+
+
+def _linked(station: Station, name: str) -> str:
+    if not station.link:
+        return name
+    underlined = name.replace("<text ", '<text text-decoration="underline" ', 1)
+    return element("a", underlined, href=station.link)
+
+
+def _handed(station: Station, top: float, bottom: float, *, travels: bool) -> str:
+    """The arrow to the next station, with what goes along it."""
+    x = 2 * INSET + 6
+    tip = f"M{x:g} {bottom:g}l-5 -8h10z"
+    if travels:
+        shaft = element(
+            "path", d=f"M{x:g} {top:g}V{bottom - 8:g}", stroke=HOST, stroke_width=7,
+            stroke_dasharray="5 3", fill="none",
+        )  # fmt: skip
+    else:
+        shaft = line(x, top, x, bottom - 8, stroke=HOST, stroke_width=2)
+    # Between two frames the words stand between them, beside the end of the upper one.
+    middle = top + INSET + GAP / 2 if travels else (top + bottom) / 2
+    label = text(x + 14, middle, station.hands, size=SMALL, class_="muted")
+    return shaft + element("path", d=tip, fill=HOST) + label
+
+
+def _sentence(station: Station) -> str:
+    files = ", ".join(station.files)
+    shared = f" With the other ranks: {station.shares}." if station.shares else ""
+    handed = f" It hands on {station.hands}." if station.hands else ""
+    return f"{station.process}: {station.name} ({files}). {station.says}{shared}{handed}"
+
+
+def _rows(station: Station) -> list[str]:
+    """The station in letters."""
+    rows = [f"{station.name}  [{station.process}]", *(f"    {file}" for file in station.files)]
+    rows += [f"  {words}" for words in _words(station)]
+    if station.shares:
+        rows.append(f"  with the other ranks: {station.shares}")
+    return [*rows, f"  ▼ {station.hands}"] if station.hands else rows

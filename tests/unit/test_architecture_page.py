@@ -1,0 +1,48 @@
+"""docs/reference/architecture.rst: the ways it draws lead through files that are there."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from multigpu.pictures import Station, way
+
+from .test_rooms import ROOMS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reference" / "architecture.rst").read_text(encoding="utf-8")
+WAYS = tomllib.loads((ROOT / "docs" / "reference" / "ways.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_station_names_files_that_exist_and_a_room_of_the_page(name: str) -> None:
+    for station in WAYS[name]:
+        missing = [file for file in station["files"] if not (ROOT / file).is_file()]
+        assert not missing, f"{station['name']} names {missing}"
+        if "link" in station:
+            assert f"_`{station['link'].removeprefix('#')}`" in PAGE, station["link"]
+
+
+def test_the_page_has_every_room_in_its_order() -> None:
+    rooms = [room for room in ROOMS if room != "cli"]  # which is the door of commands
+    assert re.findall(r"^_`room-(\w+)`", PAGE, flags=re.MULTILINE) == rooms
+
+
+def test_a_file_that_the_page_names_is_in_its_room() -> None:
+    parts = re.split(r"^_`room-(\w+)`.*\n", PAGE, flags=re.MULTILINE)[1:]
+    for room, said in zip(parts[::2], parts[1::2], strict=True):
+        for file in re.findall(r"``(\w+\.py)``", said.partition("\n\n")[0]):
+            inside = ROOT / "src" / "multigpu" / room / file
+            assert inside.is_file() or file == "cli.py", f"{room}: {file}"
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_way_is_told_station_by_station(name: str) -> None:
+    stations = [Station(**{**each, "files": tuple(each["files"])}) for each in WAYS[name]]
+    told = way(stations, title="A way").text()
+    assert [told.index(station.name) for station in stations] == sorted(
+        told.index(station.name) for station in stations
+    )
+    for station in stations:
+        assert all(file in told for file in station.files)
