@@ -21,16 +21,16 @@ def test_every_station_names_files_that_exist_and_a_room_of_the_page(name: str) 
         missing = [file for file in station["files"] if not (ROOT / file).is_file()]
         assert not missing, f"{station['name']} names {missing}"
         if "link" in station:
-            assert f"_`{station['link'].removeprefix('#')}`" in PAGE, station["link"]
+            assert f".. _{station['link'].removeprefix('#')}:" in PAGE, station["link"]
 
 
 def test_the_page_has_every_room_in_its_order() -> None:
     rooms = [room for room in ROOMS if room != "cli"]  # which is the door of commands
-    assert re.findall(r"^_`room-(\w+)`", PAGE, flags=re.MULTILINE) == rooms
+    assert re.findall(r"^\.\. _room-(\w+):", PAGE, flags=re.MULTILINE) == rooms
 
 
 def test_a_file_that_the_page_names_is_in_its_room() -> None:
-    parts = re.split(r"^_`room-(\w+)`.*\n", PAGE, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^\.\. _room-(\w+):\n\n", PAGE, flags=re.MULTILINE)[1:]
     for room, said in zip(parts[::2], parts[1::2], strict=True):
         for file in re.findall(r"``(\w+\.py)``", said.partition("\n\n")[0]):
             inside = ROOT / "src" / "multigpu" / room / file

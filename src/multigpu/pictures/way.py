@@ -16,7 +16,8 @@ from multigpu.pictures.svg import chip, element, line, rectangle, striped_bar, t
 WIDTH, INSET = 360.0, 12.0
 HEAD, BETWEEN, GAP = 26.0, 26.0, 34.0  # a frame's name; from station to station; frame to frame
 LINE, PADDING = 16.0, 9.0
-SIZE, SMALL = 13.0, 11.5
+SMALL = 11.5
+ARROW, BESIDE = 30.0, 44.0  # where all arrows come down, and words beside them
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _frame(first: Station, top: float, bottom: float) -> str:
     ]  # fmt: skip
     return (
         rectangle(0.5, top, WIDTH - 1, bottom - top, rx=9, fill="none", stroke="var(--line)")
-        + text(INSET, top + 13, first.process, size=12, class_="strong")
+        + text(BESIDE, top + 13, first.process, size=12, class_="strong")
         + "".join(chips)
     )
 
@@ -115,7 +116,7 @@ def _linked(station: Station, name: str) -> str:
 
 def _handed(station: Station, top: float, bottom: float, *, travels: bool) -> str:
     """The arrow to the next station, with what goes along it."""
-    x = 2 * INSET + 6
+    x = ARROW
     tip = f"M{x:g} {bottom:g}l-5 -8h10z"
     if travels:
         shaft = element(
@@ -126,7 +127,7 @@ def _handed(station: Station, top: float, bottom: float, *, travels: bool) -> st
         shaft = line(x, top, x, bottom - 8, stroke=HOST, stroke_width=2)
     # Between two frames the words stand between them, beside the end of the upper one.
     middle = top + INSET + GAP / 2 if travels else (top + bottom) / 2
-    label = text(x + 14, middle, station.hands, size=SMALL, class_="muted")
+    label = text(BESIDE, middle, station.hands, size=SMALL, class_="muted")
     return shaft + element("path", d=tip, fill=HOST) + label
 
 
