@@ -167,7 +167,8 @@ def too_many(report, step, rank, weights, when, line):
     return report.wrong(
         "more_than_two_layers",
         allowed(report),
-        f"{came}: its shards and {layers:.1f} times the largest layer",
+        f"{came}, {weights - report.sizes.weights} too many: its shards and {layers:.2f} times the"
+        " largest layer",
         COPIES,
         step=step,
         where=place(report, line),

@@ -2,6 +2,7 @@
 
 import gc
 import time
+import warnings
 import weakref
 
 import torch
@@ -20,6 +21,8 @@ LEARNING_RATE, MOMENTUM = 0.1, 0.9
 def drive(submission, cases):
     """Every case in one run: (make model, steps, rows to evaluate, what may be held)."""
     gc.freeze()  # what is there already need not be looked through each time
+    # PyTorch says so of the first layer, whose inputs need no gradient. It is no mistake here.
+    warnings.filterwarnings("ignore", "Full backward hook is firing when gradients")
     return [train(submission, *case) for case in cases]
 
 
