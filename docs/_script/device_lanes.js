@@ -1,8 +1,4 @@
-/* ---- device lanes: one side of a step of data parallelism ------------------------------------- */
-
-const gpuOf = (device) => (device === "cpu" ? -1 : Number(device.split(":")[1]));
-const nameOf = (place) =>
-  place === "cpu" ? "CPU" : place.startsWith("cuda:") ? `GPU ${gpuOf(place)}` : place;
+/* ---- device lanes: one side of a step of data parallelism ------------------------------------ */
 
 const COLUMNS = ["rows", "weights", "outputs", "gradients"];
 const LEFT = 47,
@@ -107,21 +103,10 @@ class DeviceLanes {
     const ends = this.chunks.map((_, i) => sum(this.chunks.slice(0, i + 1)));
     for (let i = 0; i < count; i += 1) {
       const owner = ends.findIndex((end) => first + i < end);
-      const place = {
-        x: this.columnOf(column) + 5 + (i % 5) * 8,
-        y: this.laneOf(gpu) + 8 + Math.floor(i / 5) * 8,
-      };
-      const tall = column === "rows" ? 6.5 : 4;
-      group.append(
-        svg("rect", {
-          ...place,
-          width: 6.5,
-          height: tall,
-          rx: 1.5,
-          fill: this.colour(owner),
-          class: "item",
-        }),
-      );
+      const x = this.columnOf(column) + 5 + (i % 5) * 8;
+      const y = this.laneOf(gpu) + 8 + Math.floor(i / 5) * 8;
+      const size = { width: 6.5, height: column === "rows" ? 6.5 : 4, rx: 1.5 };
+      group.append(svg("rect", { x, y, ...size, fill: this.colour(owner), class: "item" }));
     }
     return group;
   }

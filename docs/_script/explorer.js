@@ -1,4 +1,4 @@
-/* ---- explorer: choose, and see the case that belongs to it ------------------------------------
+/* ---- explorer: choose, and see the case that belongs to it --------------------------------------
 
    A record comes from the build (docs/_ext/course/explorer.py): its choices, and a case for every
    combination of them. An explorer looks the case up and lets a drawing show it; nothing is
@@ -15,7 +15,8 @@ class Explorer {
   constructor(box, record) {
     this.box = box;
     this.record = record;
-    this.name = `course-explorer-${[...document.querySelectorAll(".course-explorer")].indexOf(box)}`;
+    const all = [...document.querySelectorAll(".course-explorer")];
+    this.name = `course-explorer-${all.indexOf(box)}`;
     this.chosen = Object.fromEntries(this.record.choices.map(({ name, chosen }) => [name, chosen]));
     this.stage = box.querySelector(".course-stage");
     this.stage.setAttribute("role", "group");

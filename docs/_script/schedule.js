@@ -1,4 +1,4 @@
-/* ---- schedule: a lane for each rank of a pipeline, a block for each micro-batch ----------------- */
+/* ---- schedule: a lane for each rank of a pipeline, a block for each micro-batch -------------- */
 
 const KINDS = { f: "forward", b: "backward" };
 
@@ -37,17 +37,20 @@ function drawSchedule(record, shown, chosen) {
 function block([rank, kind, microBatch, stage, start], { time, costs }, inks, ranks) {
   const long = costs[kind === "f" ? 0 : 1];
   const [fill, ink] = inks[kind];
-  const where = stage === rank ? "" : `, stage ${stage}`;
+  const thin = long / time < 0.012 ? "course-thin" : "";
+  const place = `left:${percent(start / time)};width:${percent(long / time)}`;
+  const who = stage === rank ? `rank ${rank}` : `rank ${rank}, stage ${stage}`;
+  const when = `from ${start} to ${start + long}`;
   const label = `${microBatch}${"′".repeat(Math.floor(stage / ranks))}`;
   return html(
     "span",
     {
-      class: "course-block",
-      style: `left:${percent(start / time)};width:${percent(long / time)};--fill:${fill};--rim:${inks.b[0]};color:${ink}`,
+      class: `course-block ${thin}`,
+      style: `${place};--fill:${fill};--rim:${inks.b[0]};color:${ink}`,
       "data-lane": `rank ${rank}`,
       "data-start": start,
       "data-of": `micro-batch ${microBatch}`,
-      "data-says": `rank ${rank}${where}: ${KINDS[kind]} of micro-batch ${microBatch}, from ${start} to ${start + long}`,
+      "data-says": `${who}: ${KINDS[kind]} of micro-batch ${microBatch}, ${when}`,
     },
     html("span", label.length > 1 ? { class: "course-long" } : {}, label),
   );

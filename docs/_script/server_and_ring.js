@@ -1,23 +1,26 @@
-/* ---- a model server and a ring: who sends to whom, and how much each has to carry --------------- */
+/* ---- a model server and a ring: who sends to whom, and how much each has to carry ------------ */
 
 const MIDDLE = 100; // of a drawing that is 200 wide and high
 const ROUND = 78;
 
-function drawTraffic(record, { gpus, busiest, total, says }) {
-  const colour = (rank) => record.colours[rank % record.colours.length];
+function drawTraffic(record, { gpus, busiest, total, written, says }) {
+  const inks = (rank) => record.colours[rank % record.colours.length]; // of a rank: fill and ink
   const grain = Math.min((0.42 * Math.PI * ROUND) / gpus, 34 / Math.sqrt(2 * gpus), 9);
   const size = (amount) => grain * Math.sqrt(amount); // of a node that carries so many times W
   const ring = (2 * (gpus - 1)) / gpus; // times W: out of each rank, and into it
+  const grade = Math.min(2, 48 / gpus); // width of a link that carries W
   const centre = [MIDDLE, MIDDLE];
   const nets = [
-    net("Model server: rank 0", [
-      ...around(gpus).map((place, i) => stripe(place, centre, colour(i + 1), 2)),
-      ...around(gpus).map((place, i) => node(place, size(2), colour(i + 1))),
-      node(centre, size(2 * gpus), colour(0)),
+    net("Model server (rank 0)", [
+      ...around(gpus).map((place, i) => stripe(straight(place, centre), inks(i + 1), 2 * grade)),
+      ...around(gpus).map((place, i) => node(place, size(2), inks(i + 1), i + 1)),
+      node(centre, size(2 * gpus), inks(0), 0),
     ]),
     net("Ring", [
-      ...around(gpus).map((place, i, all) => stripe(place, all[(i + 1) % gpus], colour(i), ring)),
-      ...around(gpus).map((place, i) => node(place, size(2 * ring), colour(i))),
+      ...around(gpus).map((place, i, all) =>
+        stripe(bent(place, all[(i + 1) % gpus]), inks(i), ring * grade),
+      ),
+      ...around(gpus).map((place, i) => node(place, size(2 * ring), inks(i), i)),
     ]),
   ];
   return {
@@ -26,8 +29,8 @@ function drawTraffic(record, { gpus, busiest, total, says }) {
       html(
         "div",
         { class: "course-bars course-pairs", "aria-hidden": "true" },
-        pair("Busiest rank, in and out", busiest, colour(0)),
-        pair("In all", total, record.host),
+        pair("Busiest rank, in and out", busiest, written.busiest, inks(0)[0]),
+        pair("In all", total, written.total, record.host),
       ),
       legend([
         ["course-striped", "bytes on their way, thicker means more"],
@@ -51,37 +54,37 @@ function net(title, shapes) {
   return html("figure", {}, drawn, html("figcaption", {}, title));
 }
 
-function node([cx, cy], r, fill) {
-  return svg("circle", { cx, cy, r, fill, class: "item" });
+/* A rank, with its number where there is room for it. */
+function node([cx, cy], r, [fill, ink], rank) {
+  const shapes = [svg("circle", { cx, cy, r, fill, class: "item" })];
+  if (r > 6.5) shapes.push(svg("text", { x: cx, y: cy, style: `fill:${ink}` }, `${rank}`));
+  return svg("g", {}, ...shapes);
 }
 
-/* Bytes on their way; `amount` is how many times W. */
-function stripe([x1, y1], [x2, y2], stroke, amount) {
-  const line = { x1, y1, x2, y2, stroke, "stroke-width": 2 * amount };
+const straight = ([x1, y1], [x2, y2]) => `M${x1} ${y1}L${x2} ${y2}`;
+const bent = ([x1, y1], [x2, y2]) => `M${x1} ${y1}A${ROUND} ${ROUND} 0 0 1 ${x2} ${y2}`;
+
+/* Bytes on their way. */
+function stripe(d, [stroke], width) {
+  const line = { d, stroke, "stroke-width": width };
   return svg(
     "g",
     {},
-    svg("line", { ...line, class: "track" }),
-    svg("line", { ...line, class: "stripes" }),
+    svg("path", { ...line, class: "track" }),
+    svg("path", { ...line, class: "stripes" }),
   );
 }
 
 /* The server's bytes above the ring's, on one scale. */
-function pair(title, counts, fill) {
+function pair(title, counts, written, fill) {
   const most = Math.max(...Object.values(counts));
   const rows = Object.entries(counts).map(([name, count]) =>
     bar({
       label: name === "server" ? "model server" : name,
-      amount: amount(count),
+      amount: written[name],
       parts: [[count / most, fill, "inherit", ""]],
       style: "course-flow",
     }),
   );
   return html("div", {}, html("p", { class: "course-lead" }, title), ...rows);
-}
-
-function amount(count) {
-  if (count < 1e6) return bytes(Math.round(count));
-  const [unit, name] = count < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
-  return `${(count / unit).toLocaleString("en", { maximumSignificantDigits: 4 })} ${name}`;
 }

@@ -5,14 +5,6 @@
 
 const EVERY = 3500; // milliseconds of a frame that plays
 
-/* The sentence a screen reader hears for one side of a movement. */
-function spoken(title, frame) {
-  const copies = frame.copies.map(
-    (copy) => `${nameOf(copy.source)} to ${nameOf(copy.target)}, ${bytes(copy.bytes)}`,
-  );
-  return `${title}: ${frame.says} ${copies.length ? `${copies.join("; ")}.` : ""}`;
-}
-
 /* A frame that the build has drawn already; it brings its own legend. */
 function drawnFrame(frame) {
   const picture = html("div", { class: "course-film" });

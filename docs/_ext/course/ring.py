@@ -47,7 +47,7 @@ def with_words(runs):
     return {
         "title": "A ring all-reduce, step by step",
         "draw": "frames drawn before",
-        "choices": [choice("ranks", "ranks", list(runs), list(runs)[-1])],
+        "choices": [choice("ranks", "Ranks", list(runs), list(runs)[-1])],
         "cases": {size: {"ring": frames} for size, frames in runs.items()},
         "sides": {"ring": {"title": "ring_all_reduce", "habit": "twelve numbers of 8 bytes"}},
     }

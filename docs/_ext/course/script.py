@@ -7,8 +7,8 @@ extended stands before what extends it; ``start.js`` comes last.
 from pathlib import Path
 
 PARTS = (
-    *("opening", "elements", "quiz", "notebook_button", "explorer", "stepper", "device_lanes"),
-    *("bars", "schedule", "server_and_ring", "moments", "words", "messages"),
+    *("opening", "elements", "quiz", "notebook_button", "explorer", "copies", "stepper"),
+    *("device_lanes", "bars", "schedule", "server_and_ring", "moments", "words", "messages"),
     *("search_order", "printing", "start"),
 )
 

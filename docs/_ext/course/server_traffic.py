@@ -23,7 +23,7 @@ def record(env):
             choice("gpus", "GPUs at work", GPUS, 4),
             choice("weights", "Weights", list(WEIGHTS.items()), 9_600),
         ],
-        "colours": list(palette.COLOURS),
+        "colours": [[fill, palette.ink_on(fill)] for fill in palette.COLOURS],
         "host": palette.HOST,
         "cases": {key(n, size): case(n, size) for n in GPUS for size in WEIGHTS},
     }
@@ -38,10 +38,15 @@ def case(n, size):
         "gpus": n,
         "busiest": busiest,
         "total": total,
+        "written": {"busiest": in_words(busiest), "total": in_words(total)},
         "says": f"{n} GPUs. Through the busiest link go {amount(server)} with a server and "
         f"{amount(2 * ring)} in a ring; in all {amount(server)} and {amount(n * ring)}. Links of "
         f"12.5 GB/s need at least {human_seconds(times[0])} and {human_seconds(times[1])}.",
     }
+
+
+def in_words(counts):
+    return {how: amount(count) for how, count in counts.items()}
 
 
 def amount(count):
@@ -57,6 +62,5 @@ def tables(record):
     rows = []
     for n in GPUS:
         shown = record["cases"][key(n, 9_600)]
-        counts = (shown[what][how] for what in ("busiest", "total") for how in ("server", "ring"))
-        rows.append((n, *map(amount, counts)))
+        rows.append((n, *shown["written"]["busiest"].values(), *shown["written"]["total"].values()))
     return [grid("One step, 9,600 bytes of weights", columns, rows)]

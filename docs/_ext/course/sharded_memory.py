@@ -57,6 +57,7 @@ def bar(stage, gpus, billions, precision):
     return {
         "label": NAMES[stage],
         "parts": memory.parts,
+        "amount": gigabytes(memory.total),
         "says": f"{NAMES[stage]} on {gpus:,} GPUs: each holds {gigabytes(memory.total)} ({parts}) "
         f"and sends {gigabytes(sent)} in a step.",
     }
@@ -79,5 +80,4 @@ def tables(record):
 
 
 def total(record, gpus, billions, precision, stage):
-    bars = record["cases"][key(gpus, billions, precision)]
-    return gigabytes(sum(bars[stage]["parts"].values()))
+    return record["cases"][key(gpus, billions, precision)][stage]["amount"]

@@ -89,10 +89,10 @@ def _label(step: Any, ranks: int) -> str:
 
 
 def _said(step: Any, ranks: int, first: float, write: Any) -> str:
-    moment = f"{write(step.start - first)} to {write(step.end - first)}"
+    time = f"from {write(step.start - first)} to {write(step.end - first)}"
     stage = getattr(step, "stage", step.rank)
     where = "" if stage == step.rank else f", stage {stage}"
-    return f"rank {step.rank}{where}: {step.kind} {step.micro_batch}, {moment}"
+    return f"rank {step.rank}{where}: {step.kind} {step.micro_batch}, {time}"
 
 
 def _key() -> tuple[str, float]:

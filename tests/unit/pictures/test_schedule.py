@@ -50,7 +50,7 @@ def test_in_letters_every_unit_is_as_wide_as_the_next():
 def test_a_second_stage_of_a_rank_is_marked_and_told():
     picture = schedule([*STEPS, step(0, "forward", 0, 4, 5, stage=2)])
     assert ">0\u2032</text>" in picture.svg()
-    assert "rank 0, stage 2: forward 0, 4.00 s to 5.00 s" in picture.description
+    assert "rank 0, stage 2: forward 0, from 4.00 s to 5.00 s" in picture.description
 
 
 def test_a_step_that_ends_before_it_starts_is_refused():
