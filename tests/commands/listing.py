@@ -34,9 +34,9 @@ def show(reporter: pytest.TerminalReporter) -> None:
         f"{counts['run']} were run in a fresh clone. Not run: {counts['read']}, of which only the "
         f"options were read, and {counts['left']}, whose programs are not ours."
     )
-    rest = [each for each in records if each["how"] != "run"]
-    for each in sorted(rest, key=lambda each: (each["how"], each["place"])):
-        verb, _, kind = each["how"].partition(": ")
-        reporter.line(f"  {verb:<5}{kind:<10}{each['place']}  {each['command']}")
-    told = ", ".join(f"{kind} ({why})" for kind, why in KINDS.items())
-    reporter.line(f"  {told}")
+    for kind, why in KINDS.items():
+        own = [each for each in records if each["how"].endswith(f": {kind}")]
+        if own:
+            reporter.line(f"  {kind}: {why}")
+        for each in sorted(own, key=lambda each: (each["how"], each["place"])):
+            reporter.line(f"    {each['how'][:4]}  {each['place']}  {each['command']}")

@@ -34,7 +34,7 @@ def first_of(command: str) -> list[str]:
 
 
 def _read(words: list[str]) -> bool:
-    program, *arguments = words
+    program, arguments = Path(words[0]).name, words[1:]
     if program == "multigpu":
         parser_for(arguments).parse_args(arguments)
     elif program == "torchrun":
@@ -68,6 +68,7 @@ def _find_files(arguments: list[str]) -> None:
     """Files below a folder of the course are there; others are the reader's own."""
     for word in arguments:
         path = word.partition("::")[0]
-        of_the_course = "/" in path and (ROOT / path.partition("/")[0]).is_dir()
+        folder = path.partition("/")[0]
+        of_the_course = "/" in path and folder not in ("", "..") and (ROOT / folder).is_dir()
         if of_the_course and not (ROOT / path).exists():
             raise Unreadable(f"{path} is not there")

@@ -58,15 +58,13 @@ def insert(piece: Insert, clone: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(piece.text, encoding="utf-8")
         return
-    before, after = path.read_text(encoding="utf-8"), ""
+    before, after = path.read_text(encoding="utf-8"), "\n"
+    gap = "\n\n\n" if path.suffix == ".py" else "\n\n"
     if piece.above is not None:
         assert before.count(f"\n{piece.above}") == 1, f"{piece.place}: {piece.above} is there once"
-        before, _, after = before.partition(f"\n{piece.above}")
-        after = f"\n\n\n{piece.above}{after}"
-    joined = f"{before.rstrip()}\n\n{piece.text.rstrip()}{after or chr(10)}"
-    if path.suffix == ".py":
-        joined = f"{before.rstrip()}\n\n\n{piece.text.rstrip()}{after or chr(10)}"
-    path.write_text(joined, encoding="utf-8")
+        before, found, rest = before.partition(f"\n{piece.above}")
+        after = f"{gap}{found[1:]}{rest}"
+    path.write_text(f"{before.rstrip()}{gap}{piece.text.rstrip()}{after}", encoding="utf-8")
 
 
 def run_all(commands: Sequence[Command], clone: Path, *, seconds: float = 400) -> None:

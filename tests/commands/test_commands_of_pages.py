@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from . import listing
 from .blocks import commands_in, inline_in, inserts_in, text_of
@@ -63,6 +64,16 @@ def test_every_command_in_a_sentence_has_options_that_exist():
             except Unreadable as problem:
                 wrong.append(f"{name_of(page)}: {problem}")
     assert wrong == []
+
+
+def test_the_workflow_that_instructors_copy_has_commands_that_exist():
+    page = ROOT / "docs" / "teaching.rst"
+    pieces = inserts_in(text_of(page), name_of(page))
+    (workflow,) = [yaml.safe_load(p.text) for p in pieces if p.path.endswith(".yml")]
+    steps = workflow["jobs"]["check"]["steps"]
+    typed = [step["run"] for step in steps if "run" in step]
+    assert len(typed) == 2
+    assert all(read(command) for command in typed)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "exercises").glob("*.py")), ids=name_of)

@@ -1,7 +1,10 @@
 """The reader of pages, and the runner, on small pages of their own."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from . import listing
 from .blocks import Unfit, commands_in, inline_in, inserts_in
 from .reading import Unreadable, read
 from .running import Failed, insert, run_all
@@ -150,3 +153,25 @@ def test_in_sentences_only_whole_commands_count():
         "Type ``make test`` or `multigpu hint split`; not ``multigpu train`` or ``make start X=…``."
     )
     assert inline_in(text) == ["make test", "multigpu hint split"]
+
+
+def test_the_list_tells_of_each_command_that_was_not_run():
+    class Reporter:
+        def __init__(self, properties):
+            report = SimpleNamespace(when="call", user_properties=properties)
+            self.stats, self.lines = {"passed": [report]}, []
+            self.section = self.line = self.lines.append
+
+    commands = commands_in(f"{RST}{MARKDOWN}", "page.rst")
+    records = [listing.record(each, was_read=each.kind == "long") for each in commands]
+    reporter = Reporter([(listing.PROPERTY, record) for record in records])
+    listing.show(reporter)
+    assert reporter.lines == [
+        "commands of the pages",
+        "6 were run in a fresh clone. Not run: 1, of which only the options were read, and 1, whose"
+        " programs are not ours.",
+        "  server: goes on until it is stopped",
+        "    left  page.rst:14  sleep 1000",
+        "  long: takes long",
+        "    read  page.rst:30  sleep 1000 # a long one",
+    ]
