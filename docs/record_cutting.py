@@ -2,15 +2,16 @@
 
     python docs/record_cutting.py     writes docs/reference/cutting/balance.csv
 
-A CNN, a small GPT and a small ViT are measured once and cut into 2 and 4 stages in each of the
-three ways. Two stages also train, on two gloo ranks with PyTorch's 1F1B schedule, the three ways in
-turn in the same run, so that a busy machine slows all alike. About two minutes of two cores. The
-page shows what is stored.
+A CNN, a small GPT, the same with a large vocabulary and a small ViT are measured once and cut into
+2 and 4 stages in each of the three ways. Two stages also train, on two gloo ranks with PyTorch's
+1F1B schedule. Ways that found the same cut are one and share their figure; the others are run in
+turn, forwards and backwards, so that a busy machine slows all alike. About five minutes of two free
+cores. The page shows what is stored.
 
 The first line begins with `#`: date, machine, versions, load. Then one line per model, number of
 stages and way, with these columns:
 
-    model                  LargeCNN, SmallGPT or SmallViT
+    model                  LargeCNN, SmallGPT, SmallGPT with 2048 words, or SmallViT
     stages                 2 or 4
     balance                layers, memory or time
     cut before             the first module of each stage but the first, separated by spaces
@@ -44,7 +45,8 @@ from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.models.small_gpt import next_byte_loss
 
 TARGET = Path(__file__).resolve().parent / "reference" / "cutting" / "balance.csv"
-MICRO_BATCHES, ROUNDS, WARM_UP = 8, 15, 2
+MICRO_BATCHES, ROUNDS, WARM_UP = 8, 40, 2  # rounds: an even number, each order as often
+WORDS = 2048  # so many that their scores cost about as much as all layers, as in real models
 BALANCES = ("layers", "memory", "time")
 
 
@@ -52,35 +54,46 @@ def models() -> dict[str, tuple[nn.Module, torch.Tensor, torch.Tensor, Any]]:
     """Each model with the inputs and targets of a micro-batch, and its loss."""
     torch.manual_seed(0)
     images, digits = torch.rand(32, 1, 8, 8), torch.randint(0, 10, (32,))
-    text = torch.randint(0, 256, (8, 65))
+    text, words = torch.randint(0, 256, (8, 65)), torch.randint(0, WORDS, (8, 65))
+    large = SmallGPT(vocabulary=WORDS)
     return {
         "LargeCNN": (LargeCNN(), images, digits, F.cross_entropy),
         "SmallGPT": (SmallGPT(), text[:, :-1], text[:, 1:], next_byte_loss),
+        f"SmallGPT with {WORDS} words": (large, words[:, :-1], words[:, 1:], next_byte_loss),
         "SmallViT": (SmallViT(), images, digits, F.cross_entropy),
     }
 
 
-def steps_in_turn(name: str, places: dict[str, tuple[int, ...]]) -> dict[str, list[float]]:
-    """On each of the ranks: the seconds of a step of 8 micro-batches, each way in its turn."""
+def measured(name: str, places: dict[str, tuple[int, ...]]) -> dict[str, list[float]]:
+    """The seconds of a step, round by round, of each way; the same cut is measured once."""
+    cuts = list(dict.fromkeys(places.values()))
+    settings = {"trace": False, "show": False, "timeout": 300}
+    taken = run_ranks(steps_in_turn, 2, name, cuts, **settings)[0]
+    return {balance: taken[cuts.index(cut)] for balance, cut in places.items()}
+
+
+def steps_in_turn(name: str, cuts: list[tuple[int, ...]]) -> list[list[float]]:
+    """On each of the ranks: the seconds of a step of 8 micro-batches, each cut in its turn."""
     model, inputs, targets, loss_fn = models()[name]
     rank, ranks = dist.get_rank(), dist.get_world_size()
     program = record_both(model, (inputs,), rows=len(inputs))
-    schedules = {}
-    for balance, cuts in places.items():
-        stage = Stage(model, program, cuts[rank], cuts[rank + 1])
+    schedules = []
+    for places in cuts:
+        stage = Stage(model, program, places[rank], places[rank + 1])
         piece = PipelineStage(stage, rank, ranks, torch.device("cpu"))
-        schedules[balance] = Schedule1F1B(piece, MICRO_BATCHES, loss_fn=loss_fn)
+        schedules.append(Schedule1F1B(piece, MICRO_BATCHES, loss_fn=loss_fn))
     given = (torch.cat([inputs] * MICRO_BATCHES),) if rank == 0 else ()
     target = torch.cat([targets] * MICRO_BATCHES) if rank == ranks - 1 else None
-    taken: dict[str, list[float]] = {balance: [] for balance in places}
-    for _ in range(WARM_UP + ROUNDS):
-        for balance, schedule in schedules.items():
+    taken: list[list[float]] = [[] for _ in cuts]
+    for number in range(WARM_UP + ROUNDS):
+        # Who comes after a larger one finds other caches: so each comes before and after each.
+        for turn in range(len(cuts))[:: 1 if number % 2 else -1]:
             dist.barrier()
             began = time.perf_counter()
-            schedule.step(*given, target=target, return_outputs=False)
+            schedules[turn].step(*given, target=target, return_outputs=False)
             dist.barrier()
-            taken[balance].append(time.perf_counter() - began)
-    return {balance: seconds[WARM_UP:] for balance, seconds in taken.items()}
+            taken[turn].append(time.perf_counter() - began)
+    return [seconds[WARM_UP:] for seconds in taken]
 
 
 def lines_of(name: str) -> list[dict[str, Any]]:
@@ -91,8 +104,7 @@ def lines_of(name: str) -> list[dict[str, Any]]:
     for count in (2, 4):
         ways = {b: points.cut(count, balance=b, micro_batches=MICRO_BATCHES) for b in BALANCES}
         places = {balance: stages.places for balance, stages in ways.items()}
-        timeout = {"trace": False, "show": False, "timeout": 300}
-        taken = run_ranks(steps_in_turn, 2, name, places, **timeout)[0] if count == 2 else {}
+        taken = measured(name, places) if count == 2 else {}
         lines += [line_of(name, balance, stages, taken) for balance, stages in ways.items()]
     return lines
 

@@ -1,16 +1,15 @@
 """Equal layer counts, equal memory and equal measured time: a pipeline step in each, side by side.
 
-Run with `make bench`.  The three cuts of a model run in turn on the same two ranks; medians are
-printed, and ratios to balance="time". docs/record_cutting.py writes the same down for lesson 11.
+Run with `make bench`.  Cuts of a model run in turn on the same two ranks, and ways that found the
+same cut share its figure; medians are printed, and ratios to balance="time".
+docs/record_cutting.py writes the same down for lesson 11.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from multigpu import run_ranks
 from multigpu.training import cut_points
 
 from .interleaved import table
@@ -18,18 +17,10 @@ from .interleaved import table
 DOCS = str(Path(__file__).resolve().parents[2] / "docs")
 
 
-def in_turn(name, places):
-    """On each rank: the seconds of a step, way by way."""
-    sys.path.append(DOCS)
-    import record_cutting  # type: ignore[import-not-found]
-
-    return record_cutting.steps_in_turn(name, places)
-
-
-@pytest.mark.parametrize("name", ["LargeCNN", "SmallGPT", "SmallViT"])
+@pytest.mark.parametrize("name", ["LargeCNN", "SmallGPT", "SmallGPT with 2048 words", "SmallViT"])
 def test_cutting(name, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
-    import record_cutting
+    import record_cutting  # type: ignore[import-not-found]
 
     torch.set_num_threads(1)  # like a rank
     model, inputs, *_ = record_cutting.models()[name]
@@ -40,7 +31,7 @@ def test_cutting(name, monkeypatch):
         for balance in record_cutting.BALANCES
     }
     places = {balance: stages.places for balance, stages in ways.items()}
-    taken = run_ranks(in_turn, 2, name, places, trace=False, show=False, timeout=300)[0]
+    taken = record_cutting.measured(name, places)
     print(table(f"{name}, 2 ranks, {count} micro-batches, 1F1B", taken, against="time"))
     for balance, stages in ways.items():
         print(f"  {balance:34}{stages.predicted_step(count) * 1e3:9.1f} ms predicted")

@@ -15,20 +15,29 @@ class SmallGPT(nn.Module):
     dropout, so what it computes for a row does not depend on the other rows.
     """
 
-    def __init__(self, *, block: int = 64, width: int = 64, depth: int = 4, heads: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        block: int = 64,
+        width: int = 64,
+        depth: int = 4,
+        heads: int = 4,
+        vocabulary: int = NUM_BYTES,
+    ) -> None:
         """Read at most `block` bytes; `depth` layers of `width` channels in `heads` heads.
 
+        With another `vocabulary` it reads so many different words in the place of bytes.
         Raises ValueError if `width` is not a multiple of `heads`.
         """
         super().__init__()
         if width % heads:
             raise ValueError(f"width must be a multiple of the {heads} heads, got {width}")
         self.block = block
-        self.bytes = nn.Embedding(NUM_BYTES, width)
+        self.bytes = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(block, width)
         self.layers = nn.ModuleList(Layer(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, NUM_BYTES, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
         self.apply(_initialise)
         self.head.weight = self.bytes.weight
 
