@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup
 
+ROOT = Path(__file__).parents[2]
 HEAVIEST = 500_000  # bytes of a page with its figures
 LAB = "/lab/tree/notebooks/"  # JupyterLab's side of `multigpu start`
 ASSETS = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
@@ -85,6 +86,27 @@ def test_no_page_is_heavier_than_half_a_megabyte(site: Path, pages: list[Path]) 
         return sum(file.stat().st_size for file in [site / page, *files])
 
     assert not {str(page): weight(page) for page in pages if weight(page) > HEAVIEST}
+
+
+def test_the_course_adds_one_style_and_one_script(site: Path, pages: list[Path]) -> None:
+    """All others come with the theme, with Sphinx and its extensions."""
+    own = {path.name for path in (ROOT / "docs" / "_static").iterdir()} | {"course.js"}
+    for page in pages:
+        head = parsed(site / page)
+        added = [tag["href"] for tag in head.select("link[rel=stylesheet]")]
+        added += [tag["src"] for tag in head.select("script[src]")]
+        names = sorted(PurePosixPath(urlsplit(name).path).name for name in added)
+        assert [name for name in names if name in own] == ["course.css", "course.js"], page
+
+
+def test_every_page_has_a_card_for_whoever_shares_it(site: Path, pages: list[Path]) -> None:
+    titles = set()
+    for page in pages:
+        said = {tag["property"]: tag["content"] for tag in parsed(site / page).select("[property]")}
+        assert ((site / page).parent / said["og:image"]).is_file(), page
+        assert 10 < len(said["og:description"]) <= 220, page
+        titles.add(said["og:title"])
+    assert len(titles) > 0.8 * len(pages)
 
 
 def test_ids_are_unique_on_every_page(site: Path, pages: list[Path]) -> None:

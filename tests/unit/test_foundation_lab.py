@@ -49,6 +49,7 @@ def launch(folder: Path, port: int) -> Server:
     (pages / "lessons").mkdir(parents=True)
     (pages / "index.html").write_text("<h1>the landing page</h1>")
     (pages / "lessons" / "index.html").write_text("<h1>the lessons</h1>")
+    (pages / "404.html").write_text("<html><head></head><h1>No page here</h1></html>")
     (folder / "secret.txt").write_text("not a page")
     (folder / "notebooks").mkdir()
     strict = {"ServerApp": {"allow_unauthenticated_access": False}}  # of a careful reader
@@ -105,7 +106,7 @@ class Browser:
             with self._opener.open(address, timeout=30) as reply:
                 return reply.status, reply.url, reply.read().decode()
         except urllib.error.HTTPError as refusal:
-            return refusal.code, refusal.url, ""
+            return refusal.code, refusal.url, refusal.read().decode()
 
 
 def test_both_printed_addresses_answer(server: Server) -> None:
@@ -141,6 +142,17 @@ def test_a_folder_leads_to_its_page(server: Server, folder: str) -> None:
     status, address, text = Browser().get(f"{server.home}/{folder}")
     assert (status, address) == (200, f"{server.home}/{folder}/")
     assert "<h1>" in text
+
+
+@pytest.mark.parametrize("path", ["lost.html", "lessons/deep/down/lost.html"])
+def test_who_is_lost_gets_the_sites_own_page_whose_links_start_at_its_root(
+    server: Server, path: str
+) -> None:
+    browser = Browser()
+    status, _, text = browser.get(f"{server.home}/site/{path}")
+    assert status == 404
+    assert '<head><base href="/site/">' in text
+    assert "No page here" in text
 
 
 @pytest.mark.parametrize("path", ["no-such-page.html", "%2e%2e/%2e%2e/%2e%2e/secret.txt"])

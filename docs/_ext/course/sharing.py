@@ -9,6 +9,7 @@ from html import escape, unescape
 
 from docutils import nodes
 
+COURSE = "From training a PyTorch model on one GPU to training on many, without a GPU if need be"
 LONGEST = 200  # characters of a description that are shown anywhere
 CARD = "_static/social_card.png"
 
@@ -22,7 +23,7 @@ def describe(app, pagename, templatename, context, doctree):
         "og:type": "website" if pagename == "index" else "article",
         "og:site_name": app.config.project,
         "og:title": title or "multigpu: from one GPU to many",
-        "og:description": (text := description(doctree)) or context["docstitle"],
+        "og:description": (text := description(doctree) or COURSE),
         "og:image": image,
         "og:image:width": "1200",
         "og:image:height": "630",

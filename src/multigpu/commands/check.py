@@ -79,9 +79,10 @@ def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path) -> None:
     """The verdicts and, below them, what to do next."""
     own = submission == desk.course.exercises
     from multigpu.commands.showing import console, show_verdicts
+    from multigpu.commands.site import pages
 
-    out = console()
-    show_verdicts(verdicts, out, folder=submission)
+    out, messages = console(), pages(desk.course.root) / "troubleshooting.html"
+    show_verdicts(verdicts, out, folder=submission, messages=messages)
     failed = [verdict for verdict in verdicts if verdict.status != "pass"]
     if not failed and own:
         for line in what_next(verdicts[-1], desk):

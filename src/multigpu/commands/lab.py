@@ -96,6 +96,14 @@ class SitePages(JupyterHandler, StaticFileHandler):
         """Send one file's headers."""
         return StaticFileHandler.head(self, path)
 
+    def write_error(self, status_code: int, **details: Any) -> None:
+        """Where there is no such page, send the site's own words for it; its links start here."""
+        lost = Path(self.root) / "404.html"
+        if status_code != 404 or not lost.is_file():
+            return super().write_error(status_code, **details)
+        page = lost.read_text(encoding="utf-8")
+        self.finish(page.replace("<head>", f'<head><base href="{self.base_url}site/">', 1))
+
     def set_extra_headers(self, path: str) -> None:
         """Let the browser ask each time: the next build may have changed the page."""
         self.set_header("Cache-Control", "no-cache")

@@ -55,11 +55,18 @@ def indented(text: str) -> Text:
     return block
 
 
-def show_verdicts(verdicts: Sequence[Verdict], out: Console, *, folder: Path | None = None) -> None:
+def show_verdicts(
+    verdicts: Sequence[Verdict],
+    out: Console,
+    *,
+    folder: Path | None = None,
+    messages: Path | None = None,
+) -> None:
     """Each verdict on a line, with its explanation below it.
 
     With ``folder``, where the answers lie, a place in a file is given as seen from the current
-    folder, so that an editor's terminal can open it.  Of several exercises that nobody has begun
+    folder, so that an editor's terminal can open it.  With ``messages``, the built page that
+    explains them, a message id is a link to its entry.  Of several exercises that nobody has begun
     one line is enough.
     """
     untouched = sum(verdict.status == "not_started" for verdict in verdicts)
@@ -71,11 +78,13 @@ def show_verdicts(verdicts: Sequence[Verdict], out: Console, *, folder: Path | N
         out.print(line + Text(f"\n  {count}" if too_long else f"  {count}", "dim"))
         if verdict.message and not (verdict.status == "not_started" and untouched > 1):
             out.print()
-            show_message(verdict, out, folder)
+            show_message(verdict, out, folder, messages)
             out.print()
 
 
-def show_message(verdict: Verdict, out: Console, folder: Path | None) -> None:
+def show_message(
+    verdict: Verdict, out: Console, folder: Path | None, messages: Path | None
+) -> None:
     """The explanation with its labels in a column, and what the learner's code printed."""
     for line in verdict.message.splitlines():
         label, colon, text = line.partition(": ")
@@ -86,7 +95,9 @@ def show_message(verdict: Verdict, out: Console, folder: Path | None) -> None:
         else:
             show_row("", line.removeprefix("      "), out)
     if verdict.message_id and verdict.status != "not_started":
-        show_row("message", verdict.message_id, out, style="dim")
+        built = messages if messages and messages.is_file() else None
+        link = f" link {built.as_uri()}#{verdict.message_id}" if built else ""
+        show_row("message", verdict.message_id, out, style=f"dim{link}")
     if verdict.output.strip():
         lines = verdict.output.rstrip().splitlines()
         more = [f"... and {len(lines) - SHOWN_LINES} lines more"] if lines[SHOWN_LINES:] else []
