@@ -18,6 +18,7 @@ COSTLY = (  # half a second each; they start no thread and touch no GPU
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
     "torch.distributed.pipelining",
+    "torch._dynamo.config",  # the compiler's front end, not the stand-in: see lean.py
 )
 LARGE = 2**21  # bytes of a large page
 COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1
