@@ -23,8 +23,9 @@ start: course
 
 # Half of a test is waiting for other processes, so two cores serve four test processes; one of them
 # builds the site first. Thousands of processes import the same modules: compiled once, even where
-# Python is told to keep none.
+# Python is told to keep none. One thread each: more would only wait for a core, and busily.
 test: export PYTHONDONTWRITEBYTECODE =
+test: export OMP_NUM_THREADS = 1
 test: tools $(SITE_TOOLS)
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 

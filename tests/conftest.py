@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +20,9 @@ pytest_plugins = [
     "multigpu.checking.plugin",
     "pytester",
 ]  # tests/exercises: the checks and their options
+
+# nbformat imports it for addresses that no notebook has. Its grammars take more than a second.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests" / "mutants"

@@ -1,13 +1,25 @@
 """Ranks do without the compiler, which takes a second to import, until somebody asks for it."""
 
 import sys
+from collections.abc import Iterator
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from multigpu import run_ranks
+from multigpu.ranks.starting import ForkServer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ranks_find_nothing_that_others_imported() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        ForkServer.stop()
+        patch.setattr(ForkServer, "_costly", 0)
+        patch.setattr(ForkServer, "learn", lambda costly: None)
+        yield
 
 
 def compiler_is_loaded():
