@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu import run_ranks
 from multigpu.training import cut, cut_points
+from multigpu.training.cutting.measuring import allowed_places
 from multigpu.training.cutting.stage import Stage
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 
@@ -120,6 +121,20 @@ def test_a_cut_at_any_place_gives_the_same(points, name):
             for begin, end in itertools.pairwise((0, place, len(program.steps)))
         ]
         assert_same(tree_leaves(chain(modules, sample_of(name))), expected)
+
+
+def test_dropout_drops_the_same_wherever_the_cut_is(points):
+    found = points("vit")  # its attention gives tensors that do not lie in the order of their sizes
+    model, program, inputs = found.model.train(), found.program, sample_of("vit")
+    torch.manual_seed(3)
+    expected = model(*inputs)
+    for place in allowed_places(program):
+        spans = itertools.pairwise((0, place, len(program.steps)))
+        stages = [Stage(model, program, begin, end) for begin, end in spans]
+        torch.manual_seed(3)
+        torch.testing.assert_close(
+            chain(stages, inputs), expected, msg=f"cut before {program.steps[place]}"
+        )
 
 
 @pytest.mark.parametrize("name", MODELS)

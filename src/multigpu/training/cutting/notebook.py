@@ -86,13 +86,15 @@ class Notebook:
         number = len(self.shapes)
         self.kept.append(tensor)
         self.values[id(tensor)] = number
+        order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim)))
         self.shapes[number] = Shape(
             tuple(tensor.shape),
             tensor.dtype,
             tensor.requires_grad,
             tensor.numel(),
             storage_of(tensor),
-            not tensor.is_contiguous(),
+            order,
+            not tensor.permute(order).is_contiguous(),
         )
         return number
 

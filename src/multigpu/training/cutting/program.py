@@ -120,7 +120,8 @@ class Shape:
     requires_grad: bool
     numbers: Any  # elements: int or Rows
     storage: int  # the same for values that share memory
-    gaps: bool  # not contiguous: has to be copied before it is handed on
+    order: tuple[int, ...]  # its dimensions as they lie in memory, the outermost first
+    gaps: bool  # has to be copied before it is handed on
 
     def bytes(self, rows: int) -> int:
         """Bytes for a batch of this many rows."""

@@ -47,6 +47,12 @@ class Stage(nn.Module):
             program.outputs if self.last else tuple(map(Value, program.crossing(end)))
         )
         self.from_model_inputs = begin == 0
+        # Between stages a tensor's dimensions stand as they lie in memory: copied into another
+        # order its numbers would meet dropout's in another order than in the model.
+        taken = self.takes if begin else ()
+        self._taken = [program.shapes[number].order for number in taken]
+        handed = () if self.last else program.crossing(end)
+        self._handed = [program.shapes[number].order for number in handed]
         self._drop = _last_uses(self.steps, self.returns)
         self._rows = rows_in(self.takes, program.shapes)
         for name in dict.fromkeys(s.module for s in self.steps if s.module is not None):
@@ -66,8 +72,10 @@ class Stage(nn.Module):
         if len(tensors) != len(self.takes):
             raise ValueError(f"this stage takes {len(self.takes)} tensors, got {len(tensors)}")
         entered = [_entered(tensor) for tensor in tensors]
+        if self._taken:
+            entered = [_put_back(*pair) for pair in zip(entered, self._taken, strict=True)]
         values: dict[int, Tensor] = dict(zip(self.takes, entered, strict=True))
-        context = _Context(self, values, tensors)
+        context = _Context(self, values, entered)
         for step, drop in zip(self.steps, self._drop, strict=True):
             if step.only == self.left_out:
                 continue
@@ -83,7 +91,8 @@ class Stage(nn.Module):
         if self.last:
             return answer
         # A neighbour receives into memory without gaps.
-        handed = tuple(tensor.contiguous() for tensor in answer)
+        pairs = zip(answer, self._handed, strict=True)
+        handed = tuple(tensor.permute(order).contiguous() for tensor, order in pairs)
         return handed[0] if len(handed) == 1 else handed
 
     def run(self, step: Step, context: _Context) -> Any:
@@ -109,6 +118,11 @@ def _entered(tensor: Tensor) -> Tensor:
     entered = tensor.view_as(tensor)
     entered.register_hook(_without_gaps)  # type: ignore[no-untyped-call]
     return entered
+
+
+def _put_back(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """A tensor whose dimensions came in the `order` in which they lie, as the model knows it."""
+    return tensor.permute([order.index(dim) for dim in range(len(order))])
 
 
 def _without_gaps(gradient: Tensor) -> Tensor:
