@@ -95,6 +95,8 @@ html_sidebars = {
             "index",
             "getting_started",
             "glossary",
+            "cheat_sheet",
+            "map",
             "notebooks",
             "troubleshooting",
             "teaching",

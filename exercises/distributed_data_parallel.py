@@ -17,9 +17,9 @@ functions after that are for ranks with different numbers of rows, and for check
     multigpu hint distributed_data_parallel.shard_indices     a hint; add --more for a stronger one
     python exercises/distributed_data_parallel.py             train on real digits with your code
 
-Read the lesson docs/lessons/ddp_by_hand first.  Not allowed here, because it is what you are
-building: ``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.algorithms``,
-``torch.distributed.optim``, ``torch.distributed.fsdp``.
+Read the lesson docs/lessons/distributed_data_parallel first; each task names its own lesson.  Not
+allowed here, because it is what you are building: ``torch.nn.parallel``, ``DistributedSampler``,
+``torch.distributed.algorithms``, ``torch.distributed.optim``, ``torch.distributed.fsdp``.
 """
 
 import os
@@ -255,7 +255,7 @@ def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
         weighted_average_gradients(model, num_samples)
         model.weight.grad            # (3 * 1.0 + 1 * 5.0) / 4 = 2.0, on all three
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/feeding_data
     """
     raise NotImplementedError
 
@@ -280,7 +280,7 @@ def global_mean(values: Tensor) -> float:
         # rank 0 holds [1, 2], rank 1 holds [6], rank 2 holds []
         global_mean(values)          # 3.0 on all three
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/feeding_data
     """
     raise NotImplementedError
 
@@ -311,7 +311,7 @@ def save_checkpoint(
 
         save_checkpoint("run/last.pt", model, optimizer, epoch=3)       # on every rank
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/trainer
     """
     raise NotImplementedError
 
@@ -338,7 +338,7 @@ def load_checkpoint(
 
         epoch = load_checkpoint("run/last.pt", model, optimizer)        # 3, on every rank
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/trainer
     """
     raise NotImplementedError
 

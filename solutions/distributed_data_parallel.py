@@ -17,9 +17,9 @@ functions after that are for ranks with different numbers of rows, and for check
     multigpu hint distributed_data_parallel.shard_indices     a hint; add --more for a stronger one
     python exercises/distributed_data_parallel.py             train on real digits with your code
 
-Read the lesson docs/lessons/ddp_by_hand first.  Not allowed here, because it is what you are
-building: ``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.algorithms``,
-``torch.distributed.optim``, ``torch.distributed.fsdp``.
+Read the lesson docs/lessons/distributed_data_parallel first; each task names its own lesson.  Not
+allowed here, because it is what you are building: ``torch.nn.parallel``, ``DistributedSampler``,
+``torch.distributed.algorithms``, ``torch.distributed.optim``, ``torch.distributed.fsdp``.
 """
 
 import os
@@ -377,7 +377,7 @@ def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
         weighted_average_gradients(model, num_samples)
         model.weight.grad            # (3 * 1.0 + 1 * 5.0) / 4 = 2.0, on all three
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/feeding_data
     """
     device = next(model.parameters()).device
     total = torch.tensor(num_samples, device=device)
@@ -412,7 +412,7 @@ def global_mean(values: Tensor) -> float:
         # rank 0 holds [1, 2], rank 1 holds [6], rank 2 holds []
         global_mean(values)          # 3.0 on all three
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/feeding_data
     """
     count = torch.tensor(values.numel(), dtype=torch.float64, device=values.device)
     total = torch.stack([values.double().sum(), count])  # sum and count travel together
@@ -446,7 +446,7 @@ def save_checkpoint(
 
         save_checkpoint("run/last.pt", model, optimizer, epoch=3)       # on every rank
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/trainer
     """
     if dist.get_rank() == 0:
         state = {
@@ -482,7 +482,7 @@ def load_checkpoint(
 
         epoch = load_checkpoint("run/last.pt", model, optimizer)        # 3, on every rank
 
-    Lesson: docs/lessons/ddp_by_hand
+    Lesson: docs/lessons/trainer
     """
     # On the CPU first: the file names the GPU of rank 0, and load_state_dict copies to this rank's.
     state = torch.load(path, map_location="cpu", weights_only=True)

@@ -2,10 +2,8 @@
 
 .. code-block:: rst
 
-    .. overview::                     opens every lesson; the body lists the objectives
-       :reading: 15 minutes
-       :exercises: 40 minutes
-       :before: you have trained a model on one GPU
+    .. overview::                     opens every lesson; the body lists the objectives; times and
+                                      what it needs are the build's (multigpu.checking.lessons)
 
        * say how many rows each GPU gets
 
@@ -42,6 +40,7 @@
     .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
                                       server-traffic; explorer.py says how to add one
     .. course-path::                            the lessons with their times (landing page)
+    .. course-map::                             lessons, notebooks and exercises as a picture
 
     The :term:`ranks <rank>` wait.              a word of the glossary: its meaning shows on hover.
                                       The first use on a page of an unmistakable word, such as
@@ -60,6 +59,7 @@ from course import (
     asked,
     boxes,
     cells,
+    course_map,
     difference,
     element,
     exercises,
@@ -74,13 +74,15 @@ from course import (
     script,
     sharing,
     stepper,
+    way,
+    what_next,
     words,
 )
 
 
 def setup(app):
     for part in (
-        *(element, mathml, notebooks, path, boxes, quiz),
+        *(element, mathml, notebooks, way, path, course_map, what_next, boxes, quiz),
         *(cells, difference, exercises, stepper, ring, explorer, script),
         *(words, messages, asked, sharing, missing),
     ):

@@ -5,39 +5,48 @@ from typing import ClassVar
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
+from course import times
 from course.element import html, text
-from course.path import note_overview
+from course.way import lesson_of, said
+from multigpu.checking.lessons import LESSONS
 
 
 class Overview(SphinxDirective):
-    """How long, what you will be able to do, and what to know first."""
+    """Which lesson this is, how long it takes, what to know first and what you can do then."""
 
     has_content = True
-    option_spec: ClassVar = {
-        "reading": directives.unchanged_required,
-        "exercises": directives.unchanged,
-        "before": directives.unchanged,
-    }
-    terms: ClassVar = {"reading": "Reading", "exercises": "Exercises", "before": "Before you start"}
+    option_spec: ClassVar = {"before": directives.unchanged_required}
 
     def run(self):
-        note_overview(self.env, self.options)
+        lesson = lesson_of(self.env.docname)
+        if lesson is None:
+            raise self.error(f"{self.env.docname} is not in multigpu.checking.lessons")
         facts = html("dl", classes=["course-facts"])
-        for option, term in self.terms.items():
-            if option in self.options:
-                children, _ = self.parse_inline(self.options[option], lineno=self.lineno)
-                facts += html("div", html("dt", text(term)), html("dd", *children))
-        objectives = self.parse_content_to_nodes()
+        for term, body in self.facts_of(lesson):
+            facts += html("div", html("dt", text(term)), body)
         return [
             html(
                 "div",
-                html("p", text("Overview"), classes=["course-label"]),
+                html(
+                    "p", text(f"Lesson {lesson.number} of {len(LESSONS)}"), classes=["course-label"]
+                ),
                 facts,
                 html("p", text("Afterwards you can"), classes=["course-lead"]),
-                *objectives,
+                *self.parse_content_to_nodes(),
                 classes=["course-box", "course-overview"],
             )
         ]
+
+    def facts_of(self, lesson):
+        # The page's end fills this in: only then are its words known.
+        yield "Reading", html("dd", classes=["course-reading"])
+        if lesson.notebook:
+            yield "Notebook", html("dd", text(said(times.of_notebook(lesson.notebook))))
+        if lesson.exercises:
+            yield "Exercises", html("dd", text(said(times.of_exercises(lesson.exercises))))
+        needs = [f":ref:`lesson-{page.replace('_', '-')}`" for page in lesson.needs]
+        before = self.options.get("before") or " and ".join(needs)
+        yield "Before you start", html("dd", *self.parse_inline(before, lineno=self.lineno)[0])
 
 
 class KeyPoints(SphinxDirective):

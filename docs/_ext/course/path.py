@@ -1,15 +1,12 @@
-"""``.. course-path::``: the lessons in order, with the times that their own overviews name."""
-
-import re
+"""``.. course-path::``: all lessons in their order, with the times that the build counted."""
 
 from docutils import nodes
-from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from course import times
 from course.element import html, text
-
-logger = logging.getLogger(__name__)
-LESSONS = "lessons/index"
+from course.way import Way, said
+from multigpu.checking.lessons import LESSONS, NOTEBOOKS, PARTS
 
 
 class path(nodes.General, nodes.Element):
@@ -21,70 +18,39 @@ class CoursePath(SphinxDirective):
         return [path("")]
 
 
-def note_overview(env, options):
-    """Remember the times of the lesson that is being read; called by its overview box."""
-    env.course_overviews[env.docname] = {"reading": 0, "exercises": 0} | {
-        name: minutes(options[name]) for name in ("reading", "exercises") if name in options
-    }
+def all_lessons(way):
+    """The lessons in their parts, with times, and how long all of it takes."""
+    listing = html("div", classes=["course-path"])
+    for part in PARTS:
+        rows = html("ol", start=str(part.lessons[0].number))
+        for lesson in part.lessons:
+            number = html("span", text(str(lesson.number)), classes=["course-number"])
+            rows += html(
+                "li", number, way.lesson(lesson), html("span", text(parts_said(way, lesson)))
+            )
+        listing += [html("p", text(part.title), classes=["course-lead"]), rows]
+    reading = sum(way.reading(lesson) for lesson in LESSONS)
+    working = sum(times.of_notebook(name) for name in NOTEBOOKS)
+    writing = sum(times.of_exercises(lesson.exercises) for lesson in LESSONS)
+    read, work, write = (f"{minutes / 60:.0f}" for minutes in (reading, working, writing))
+    total = f"Together about {(reading + working + writing) / 60:.0f} hours: {read} to read, "
+    total += f"{work} in the notebooks, {write} for the exercises. "
+    return html("div", listing, html("p", text(total), way.page("map", "how-long", "How we count")))
 
 
-def minutes(words):
-    """The minutes in ``20 min``."""
-    found = re.search(r"\d+", words)
-    return int(found[0]) if found else 0
+def parts_said(way, lesson):
+    parts = [f"{way.reading(lesson)} min to read"]
+    if lesson.exercises:
+        parts.append(f"exercises {said(times.of_exercises(lesson.exercises))}")
+    return ", ".join(parts)
 
 
 def fill(app, doctree, docname):
-    for place in doctree.findall(path):
-        place.replace_self(shown(app, docname))
-
-
-def shown(app, docname):
-    env = app.env
-    lessons = [
-        name for name in env.toctree_includes.get(LESSONS, []) if name in env.course_overviews
-    ]
-    listing, together = html("ol", classes=["course-path"]), {"reading": 0, "exercises": 0}
-    for lesson in lessons:
-        times = env.course_overviews[lesson]
-        together = {kind: together[kind] + times[kind] for kind in together}
-        target = app.builder.get_relative_uri(docname, lesson)
-        title = env.titles[lesson].deepcopy().children
-        listing += html("li", html("a", *title, href=target), html("span", text(said(times))))
-    hours = sum(together.values()) / 60
-    total = f"Together about {hours:.0f} hours: {said(together)}."
-    return html("div", listing, html("p", text(total)))
-
-
-def said(times):
-    return f"{times['reading']} min to read, {times['exercises']} min of exercises"
-
-
-def prepare(app):
-    if not hasattr(app.env, "course_overviews"):
-        app.env.course_overviews = {}
-
-
-def forget(app, env, docname):
-    env.course_overviews.pop(docname, None)
-
-
-def merge(app, env, docnames, other):
-    env.course_overviews.update(
-        {name: times for name, times in other.course_overviews.items() if name in docnames}
-    )
-
-
-def changed_paths(app, env):
-    """The page with the list is written again whenever a lesson was read again."""
-    return ["index"]
+    for place in list(doctree.findall(path)):
+        place.replace_self(all_lessons(Way(app, docname)))
 
 
 def setup(app):
     app.add_node(path)
     app.add_directive("course-path", CoursePath)
-    app.connect("builder-inited", prepare)
-    app.connect("env-purge-doc", forget)
-    app.connect("env-merge-info", merge)
-    app.connect("env-updated", changed_paths)
     app.connect("doctree-resolved", fill)

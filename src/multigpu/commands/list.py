@@ -5,6 +5,7 @@ from itertools import groupby
 
 from rich.text import Text
 
+from multigpu.checking.lessons import as_lessons, lessons_with
 from multigpu.commands.desk import Desk
 from multigpu.commands.showing import console, heading, mark, show_beside
 
@@ -32,7 +33,8 @@ def run(options: argparse.Namespace) -> int:
         width = max(NARROWEST, *(len(exercise.function) for exercise in exercises))
         if exercises[0] is not next(iter(states)):
             out.print()
-        out.print(heading(chapter.title, f"exercises/{chapter.module}.py"))
+        lessons = as_lessons(lessons_with(exercise=chapter.module))
+        out.print(heading(chapter.title, f"exercises/{chapter.module}.py, {lessons}"))
         for exercise in exercises:
             sign, word = MARKS[states[exercise]], WORDS[states[exercise]]
             name = f" {exercise.function:<{width}} "

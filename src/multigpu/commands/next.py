@@ -5,6 +5,7 @@ import os
 
 from rich.text import Text
 
+from multigpu.checking.lessons import Lesson, as_lessons, lessons_with
 from multigpu.commands.desk import Desk, add_name
 from multigpu.commands.showing import console, heading, indented
 from multigpu.commands.site import pages
@@ -23,13 +24,18 @@ def run(options: argparse.Namespace) -> int:
         of = f" of {options.name}" if options.name not in (None, "all") else ""
         out.print(f"All exercises{of} are done. Congratulations!")
         return 0
+    [lesson] = lessons_with(exercise=exercise.name)
     out.print(heading(exercise.name, exercise.chapter.title))
     out.print()
-    task, _, lesson = exercise.task.partition("Lesson: ")
-    out.print(indented(f"{exercise.signature.text}\n\n{task}"))
+    task = exercise.task.partition("
+Lesson: ")[0]  # the lesson is named below
+    out.print(indented(f"{exercise.signature.text}
+
+{task}"))
     out.print()
     for label, text in (
-        *([("its lesson", page_of(lesson.strip(), desk))] if lesson else []),
+        ("read before", f"{as_lessons([lesson])}, {lesson.title}"),
+        ("on the page", page_of(lesson, desk)),
         ("write it in", desk.place(exercise)),
         ("check it with", f"multigpu check {exercise.name}"),
         ("if you are stuck", f"multigpu hint {exercise.name}"),
@@ -38,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def page_of(lesson: str, desk: Desk) -> str:
-    """The built page of ``docs/lessons/one_gpu``, or its text while there is no such page."""
+def page_of(lesson: Lesson, desk: Desk) -> str:
+    """The built page of a lesson, or its text while there is no such page."""
     root = desk.course.exercises.parent
-    page = pages(root) / f"{lesson.removeprefix('docs/')}.html"
-    return os.path.relpath(page if page.is_file() else root / f"{lesson}.rst")
+    page = pages(root) / "lessons" / f"{lesson.page}.html"
+    return os.path.relpath(page if page.is_file() else root / f"docs/lessons/{lesson.page}.rst")
