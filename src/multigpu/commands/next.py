@@ -27,11 +27,8 @@ def run(options: argparse.Namespace) -> int:
     [lesson] = lessons_with(exercise=exercise.name)
     out.print(heading(exercise.name, exercise.chapter.title))
     out.print()
-    task = exercise.task.partition("
-Lesson: ")[0]  # the lesson is named below
-    out.print(indented(f"{exercise.signature.text}
-
-{task}"))
+    task = exercise.task.partition("\nLesson: ")[0]  # the lesson is named below
+    out.print(indented(f"{exercise.signature.text}\n\n{task}"))
     out.print()
     for label, text in (
         ("read before", f"{as_lessons([lesson])}, {lesson.title}"),
