@@ -91,7 +91,8 @@ class Moments {
   }
 
   belongs(part) {
-    return this.here && part.dataset.of && part.dataset.of === this.here.dataset.of;
+    const { of } = part.dataset;
+    return of !== undefined && of === this.here?.dataset.of;
   }
 
   read(part) {

@@ -41,7 +41,10 @@ def test_who_waited_for_whom_and_which_bytes_are_said_and_the_others_calls_shown
     said = timeline.locator(".course-reading p").inner_text()
     assert "waits (waiting)" in said
     assert "iB float32" in said
-    lanes = timeline.locator(".course-too").evaluate_all("all => all.map(p => p.dataset.lane)")
+    of = waiting.get_attribute("data-of")
+    marked = timeline.locator(".course-here, .course-too")
+    assert marked.count() == timeline.locator(f"[data-of='{of}']").count() >= 2
+    lanes = marked.evaluate_all("all => all.map(p => p.dataset.lane)")
     assert set(lanes) == {"rank 0", "rank 1"}  # the same all-reduce
 
 
