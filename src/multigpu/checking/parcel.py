@@ -81,5 +81,8 @@ def _send_by_value(name: str) -> None:
 
 
 def _folder(module: types.ModuleType) -> str:
-    """The folder of a module's file; the module itself is not asked: it may be a lazy one."""
-    return os.path.dirname(vars(module).get("__file__") or "")
+    """The folder of a module's file; the module itself is not asked: it may be a lazy one.
+
+    Some libraries put objects among the modules that are none and have no ``__dict__``.
+    """
+    return os.path.dirname(getattr(module, "__dict__", {}).get("__file__") or "")
