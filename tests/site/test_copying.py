@@ -36,6 +36,14 @@ def test_a_command_is_copied_without_its_prompt_and_its_output(copy: Callable) -
     assert not [line for line in lines if line.startswith(("$", " "))]
 
 
+def test_a_command_of_several_lines_is_copied_whole(copy: Callable) -> None:
+    words = copy("lessons/many_machines.html", ".highlight-console:has-text('two_hosts.sh')")
+    first, *others = words.splitlines()
+    assert first.startswith("docs/scripts/two_hosts.sh")
+    assert first.endswith("\\")
+    assert others[-1].endswith("--epochs 3")
+
+
 def test_a_cell_is_copied_without_what_it_printed(copy: Callable) -> None:
     cell = ".course-cell:has(.course-stdout):has(.course-code)"
     words = copy("lessons/data_parallel.html", cell)

@@ -19,11 +19,11 @@ GLOSSARY = "glossary"
 PLAIN_PAGES = (GLOSSARY, "404", "search", "genindex", "reference/api")
 # In a text these mostly mean what they mean everywhere, or every reader knows them before.
 ORDINARY = {
-    *("GPU", "batch", "broadcast", "buffer", "check", "chunk", "device", "efficiency", "epoch"),
-    *("gather", "gradient", "handle", "host", "in flight", "link", "mismatch", "node", "overlap"),
-    *("parameter", "partition", "process", "reduce", "replicate", "ring", "row group", "scatter"),
-    *("speed-up", "split", "stage", "starter", "submission", "thread", "timeout", "trace"),
-    *("traffic", "verdict"),
+    *("GPU", "batch", "broadcast", "buffer", "check", "checkpoint", "chunk", "device", "epoch"),
+    *("efficiency", "gather", "gradient", "handle", "hook", "host", "in flight", "link", "node"),
+    *("mismatch", "overlap", "owner", "parameter", "partition", "process", "reduce", "replicate"),
+    *("ring", "row group", "scatter", "schedule", "speed-up", "split", "stage", "starter"),
+    *("submission", "thread", "timeout", "trace", "traffic", "verdict", "warm-up", "worker"),
 }
 INSIDE_NO_LINK = (
     *(nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math, nodes.term),

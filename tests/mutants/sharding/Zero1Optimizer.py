@@ -461,7 +461,9 @@ class an_optimizer_for_nothing(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         self.params = [p for p in params if p.requires_grad]
         self.owner = owners_of(self.params)
-        self.inner = optimizer_class([p for p in self.params if self.owner[p] == dist.get_rank()], **kwargs)
+        self.inner = optimizer_class(
+            [p for p in self.params if self.owner[p] == dist.get_rank()], **kwargs
+        )
         self.param_groups = self.inner.param_groups
 
 

@@ -397,7 +397,9 @@ class keeps_the_last_layer(Wrapper):
 
     def __init__(self, module):
         super().__init__(module)
-        self.layers[-1].after_forward = lambda: self.layers[-1].free() if not torch.is_grad_enabled() else None
+        self.layers[-1].after_forward = lambda: (
+            self.layers[-1].free() if not torch.is_grad_enabled() else None
+        )
 
 
 @right
@@ -559,7 +561,9 @@ class Again(torch.autograd.Function):
         rows, *shards = ctx.saved_tensors
         rows = rows.detach().requires_grad_(rows.is_floating_point())
         with torch.enable_grad():
-            whole = [Gather.apply(shard.detach(), shape) for shard, shape in zip(shards, ctx.shapes)]
+            whole = [
+                Gather.apply(shard.detach(), shape) for shard, shape in zip(shards, ctx.shapes)
+            ]
             whole = [tensor.detach().requires_grad_() for tensor in whole]
             outputs = torch.func.functional_call(ctx.part, dict(zip(ctx.names, whole)), (rows,))
         wanted = [*whole, rows] if rows.requires_grad else whole
