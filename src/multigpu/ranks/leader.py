@@ -31,7 +31,7 @@ from multigpu.ranks.watch import Watch
 GLANCE = 0.02  # seconds between two looks at what the ranks have said
 LOOK = 0.05  # seconds between two looks at the vital signs
 CLOSING = 0.002  # seconds between two looks at processes that have closed a pipe
-DUMP = 0.5  # seconds for a process that is stuck to write down where it stands
+DUMP = 2.0  # seconds for processes that are stuck to write down where they stand
 
 Tell = Callable[[int, bytes], None]
 
@@ -185,14 +185,16 @@ class Leader:
             self._tell(number, output)
 
     def _ask_where_they_stand(self) -> None:
+        asked = []
         for each in self._heard:
             with contextlib.suppress(ProcessLookupError):
                 if each.status is None:
                     os.kill(each.pid, signal.SIGUSR1)
+                    asked.append(each)
         deadline, before = time.monotonic() + DUMP, -1
         while time.monotonic() < deadline:
-            now = sum(each.stack.total for each in self._heard)
-            if now and now == before:
+            now = sum(each.stack.total for each in asked)
+            if now == before and all(each.stack.total for each in asked):
                 return
             before = now
             self._take_in(LOOK)

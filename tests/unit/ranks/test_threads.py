@@ -32,28 +32,35 @@ def threads():
     return SystemThreads([os.getpid()])
 
 
-def come_to_rest(threads, known):
-    """Whether a look finds no other thread at work: one of an earlier test may be just ending."""
-    for _ in range(200):
-        if not threads.others_work(0, known):
+def comes_true(condition):
+    """Whether one of many looks finds it so: on a busy machine threads begin and end late."""
+    for _ in range(500):
+        if condition():
             return True
         time.sleep(0.01)
     return False
+
+
+def comes_to_rest(threads, thread):
+    return comes_true(lambda: not threads.may_act(0, thread))
+
+
+def others_come_to_rest(threads, known):
+    return comes_true(lambda: not threads.others_work(0, known))
 
 
 def test_a_thread_that_waits_on_a_lock_cannot_act(threads):
     lock = threading.Lock()
     lock.acquire()
     for wait in (lock.acquire, threading.Event().wait, queue.Queue().get):
-        assert not threads.may_act(0, settled(wait))
+        assert comes_to_rest(threads, settled(wait))
     lock.release()
 
 
 def test_an_idle_thread_of_a_pool_cannot_act(threads):
     with ThreadPoolExecutor(1) as pool:
         idle = pool.submit(threading.get_native_id).result()
-        time.sleep(0.05)
-        assert not threads.may_act(0, idle)
+        assert comes_to_rest(threads, idle)
 
 
 def test_a_thread_that_sleeps_or_has_a_time_limit_may_act(threads):
@@ -67,12 +74,12 @@ def test_a_thread_that_waits_for_another_process_may_act(threads):
 
 
 def test_a_thread_that_is_gone_cannot_act(threads):
-    assert not threads.may_act(0, settled(lambda: None))
+    assert comes_to_rest(threads, settled(lambda: None))
 
 
 def test_a_thread_that_works_is_noticed_unless_it_is_known(threads):
     everyone = {thread.native_id for thread in threading.enumerate()}
-    assert come_to_rest(threads, everyone)
+    assert others_come_to_rest(threads, everyone)
     end = threading.Event()
 
     def work():
@@ -85,7 +92,7 @@ def test_a_thread_that_works_is_noticed_unless_it_is_known(threads):
     end.set()
     sleeping = settled(lambda: time.sleep(5))
     assert threads.others_work(0, everyone)
-    assert come_to_rest(threads, everyone | {working, sleeping})
+    assert others_come_to_rest(threads, everyone | {working, sleeping})
 
 
 def test_of_a_process_that_is_gone_nothing_works():
