@@ -14,7 +14,7 @@ import torch
 
 from multigpu import virtual_gpus
 from multigpu.cli import main, parser_for
-from multigpu.commands import train, train_report
+from multigpu.commands import train, train_refusing, train_report
 from multigpu.commands.train_options import as_options, docs_of_fields, given_fields
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.tasks import TASKS
@@ -216,7 +216,7 @@ def test_the_command_for_torchrun_has_the_options_that_were_given(command: Comma
         assert "--gpus" not in said.partition("torchrun")[2]
         assert "run_ranks" not in said
     given = ("train", "--data", "tiny", "--with", own)
-    assert train.on_ranks(parser_for(given).parse_args(given)) == (
+    assert train_refusing.on_ranks(parser_for(given).parse_args(given)) == (
         f"-m multigpu train --data tiny --with '{own}' --mode ddp"
     )
 
@@ -270,18 +270,18 @@ def test_under_torchrun_no_other_rank_ends_before_the_first_has_said_why(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("multigpu.commands.train.time.sleep", waited.append)
+    monkeypatch.setattr("multigpu.commands.train_refusing.time.sleep", waited.append)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     for local_rank in "0", "1":
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         assert command("--data", "digitz")[0] == 2
-    assert waited == [train.PATIENCE], "rank 1 alone"
+    assert waited == [train_refusing.PATIENCE], "rank 1 alone"
 
 
 def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
     capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    with train.notes():
+    with train_refusing.notes():
         for where in ("/lib/multigpu/data/feeds.py", "/lib/torch/nn/functional.py"):
             warnings.warn_explicit(f"from {Path(where).stem}", UserWarning, where, 1)
     assert capsys.readouterr().err == "note: from feeds\n"
