@@ -19,7 +19,7 @@ from multigpu.commands.train_options import as_options, docs_of_fields, given_fi
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.tasks import TASKS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = ("--max-steps", "3", "--no-progress")
 

@@ -10,7 +10,7 @@ import pytest
 import venv_state
 from venv_state import Venv
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

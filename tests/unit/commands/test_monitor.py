@@ -23,7 +23,7 @@ from multigpu.commands.process_tree import in_order, numbered
 from multigpu.commands.seen_process import CourseProcess
 from multigpu.gpus.monitor import GpuStatus, memory_by_process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PYTHON = os.path.join(sys.prefix, "bin", "python")
 OF_TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2"}
 
