@@ -24,21 +24,26 @@ def run(options: argparse.Namespace) -> int:
         of = f" of {options.name}" if options.name not in (None, "all") else ""
         out.print(f"All exercises{of} are done. Congratulations!")
         return 0
-    [lesson] = lessons_with(exercise=exercise.name)
     out.print(heading(exercise.name, exercise.chapter.title))
     out.print()
     task = exercise.task.partition("\nLesson: ")[0]  # the lesson is named below
     out.print(indented(f"{exercise.signature.text}\n\n{task}"))
     out.print()
+    for lesson in lessons_with(exercise=exercise.name):  # none while an author is at work
+        out.print(row("read before", f"{as_lessons([lesson])}, {lesson.title}"))
+        out.print(row("on the page", page_of(lesson, desk)))
     for label, text in (
-        ("read before", f"{as_lessons([lesson])}, {lesson.title}"),
-        ("on the page", page_of(lesson, desk)),
         ("write it in", desk.place(exercise)),
         ("check it with", f"multigpu check {exercise.name}"),
         ("if you are stuck", f"multigpu hint {exercise.name}"),
     ):
-        out.print(Text(f"{label:<17}", "cyan") + Text(text))
+        out.print(row(label, text))
     return 0
+
+
+def row(label: str, text: str) -> Text:
+    """A label and what it stands for."""
+    return Text(f"{label:<17}", "cyan") + Text(text)
 
 
 def page_of(lesson: Lesson, desk: Desk) -> str:
