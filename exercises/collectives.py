@@ -6,7 +6,7 @@ messages, the last one in the way that made training on many GPUs fast:
     shift               every rank hands its tensor to the next one
     broadcast           one rank's tensor goes to all
     all_reduce          every rank gets the sum of all tensors, by any plan
-    ring_all_reduce     the same in small chunks around a ring, so that no link is hot
+    ring_all_reduce     the same in small chunks around a ring: no rank carries more than others
 
 Every function is called by all ranks at the same time, each in its own process, and
 ``torch.distributed`` is initialised already: ``dist.get_rank()`` and ``dist.get_world_size()``
@@ -111,7 +111,7 @@ def ring_all_reduce(tensor: Tensor) -> None:
     The tensor is cut into n chunks, one per rank.  In the first n - 1 steps (reduce-scatter) every
     rank sends one chunk to its neighbour and adds the one that arrives to its own.  Then each rank
     holds one chunk with the sum of all ranks.  In the next n - 1 steps (all-gather) these finished
-    chunks travel around.  At every moment all links carry the same, and none is hot.
+    chunks travel around.  At every moment all links carry the same.
 
     * Afterwards ``tensor`` holds on every rank the sum of the tensors of all ranks.
     * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of

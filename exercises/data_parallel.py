@@ -7,7 +7,8 @@ small functions that make up one training step:
           -> sum_gradients -> (optimizer step) -> broadcast
 
 Everything works with real GPUs and without: where this machine has too few of them,
-``multigpu.gpus(n)`` gives you virtual ones, and the code stays the same.
+``multigpu.gpus(n)`` gives you virtual ones, and the code stays the same.  The examples need
+``from multigpu import gpus`` and ``gpus(4)`` before them.
 
     multigpu check data_parallel.split         check one function
     multigpu hint data_parallel.split          a hint; add --more for a stronger one

@@ -11,7 +11,8 @@ during backward in buckets (BucketedDDP), which is what ``DistributedDataParalle
 functions after that are for ranks with different numbers of rows, and for checkpoints.
 
 ``torch.distributed`` is initialised when your code runs: ``dist.get_rank()`` and
-``dist.get_world_size()`` tell who you are.  It works on the CPU as on GPUs.
+``dist.get_world_size()`` tell who you are.  Put what you send on the device of the model or of the
+values: then your code works on the CPU and, with NCCL, on GPUs.
 
     multigpu check distributed_data_parallel.shard_indices    check one function
     multigpu hint distributed_data_parallel.shard_indices     a hint; add --more for a stronger one
@@ -399,7 +400,7 @@ def global_mean(values: Tensor) -> float:
     part of it.
 
     * ``values`` holds this rank's values.  It has any shape and a floating-point or integer dtype,
-      the same dtype on every rank.
+      the same dtype on every rank.  The sum of float16 values may be too large for float16.
     * Ranks may hold different numbers of values, and some none (a tensor of shape (0,)).  Each
       value counts once: with different counts this is not the mean of the ranks' means.
     * Where no rank has any value, the result is ``nan``.

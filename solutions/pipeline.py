@@ -43,7 +43,8 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
     * The result has ``num_stages`` ranges of layers, which follow each other: the first begins at
       layer 0, each next one where the one before ends, and the last ends with the last layer.
     * The largest cost of a stage, the sum over its layers, is the smallest that is possible.  Where
-      several cuts reach it, any of them is right.
+      several cuts reach it, any of them is right.  Models have few layers: any method will do that
+      does not try all cuts.
     * No stage is empty if there are as many layers as stages, or more.  With fewer layers some
       stages are empty, whichever: ``range(2, 2)``, or any other empty range.
 

@@ -8,8 +8,8 @@ them, a **shard**, and does the work on that part for all ranks:
     Zero2Optimizer   and the gradients
     Zero3            and the weights themselves
 
-Ψ is the number of trained elements.  The messages of one step then carry 2 Ψ elements, as those of
-an all-reduce do, and 3 Ψ when the weights are sharded too.
+Ψ is the number of trained elements, n the number of ranks.  The messages of one step then
+carry 2 Ψ elements, as those of an all-reduce do, and 3 Ψ when the weights are sharded too.
 
 ``torch.distributed`` is initialised when your code runs: ``dist.get_rank()`` and
 ``dist.get_world_size()`` tell who you are.  It works on the CPU as on GPUs.
@@ -111,7 +111,7 @@ class Zero2Optimizer:
     """As Zero1Optimizer, and gradients are reduced to their owners only, and freed elsewhere.
 
     All that is said of ``Zero1Optimizer`` holds here too, and the arguments and methods are the
-    same.  What differs is in ``step()``:
+    same: you may inherit from it.  What differs is in ``step()``:
 
     * The sum of a gradient goes to the rank that owns it, and to no other: ``reduce`` or
       ``reduce_scatter``, and not ``all_reduce``.

@@ -87,9 +87,10 @@ class Predict(SphinxDirective):
     def run(self):
         self.assert_has_content()
         question, _ = self.parse_inline(self.arguments[0], lineno=self.lineno)
+        label = "Answer" if self.arguments[0].startswith("Answer") else "Predict"
         summary = html(
             "summary",
-            html("span", text("Predict"), classes=["course-label"]),
+            html("span", text(label), classes=["course-label"]),
             html("span", *question, classes=["course-question"]),
             html("span", text("Show the answer"), classes=["course-ask"]),
         )
@@ -120,9 +121,9 @@ class OpenNotebook(SphinxDirective):
             "p",
             text("To work in this notebook, type "),
             html("code", text("make start")),
-            text(" in the folder of the course: it opens "),
+            text(" in the folder of the course. JupyterLab opens; there choose "),
             html("code", text(f"notebooks/{name}")),
-            text(" in JupyterLab, next to this page."),
+            text("."),
             data_how_to_start="",
         )
         return [html("div", button, how, classes=["course-open"])]

@@ -13,6 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 from course.element import html, text
 
 CHOICE = re.compile(r"^- \[(?P<mark>[ xX])\] (?P<words>.*)$")
+YES = re.compile(r"Yes[.,:]? ?")
 BACKTICKS = re.compile(r"(?<![`:\w])`(?!`)([^`<]+)`(?![`_])")
 
 
@@ -90,8 +91,11 @@ class Quiz(SphinxDirective):
 
     def listed(self, choice):
         line = self.content_offset - self.lineno + choice.line + 1
-        verdict = nodes.strong("", "Right. " if choice.is_right else "Not so. ")
-        answer = html("p", verdict, *self.inline(choice.answer, line))
+        verdict = "Right. " if choice.is_right else "Not so. "
+        said = choice.answer
+        if choice.is_right and (own := YES.match(said)):  # the answer says so by itself
+            verdict, said = own[0], said[own.end() :]
+        answer = html("p", nodes.strong("", verdict), *self.inline(said, line))
         summary = html("summary", *self.inline(choice.words, line))
         return html(
             "li", html("details", summary, answer), data_right="yes" if choice.is_right else "no"

@@ -1,10 +1,10 @@
 """How long the parts of the course take: counted by the build, not guessed.
 
-A page takes a minute for 150 words or for ten lines of code, and half a minute for each question.
+A page takes a minute for 120 words or for eight lines of code, and half a minute for each question.
 That is slower than people read stories (238 words a minute: Brysbaert 2019, *Journal of Memory and
 Language* 109), for here one stops to think.  A notebook takes a minute more for each cell.  An
-exercise takes five minutes to read the task, and a minute and a half for each line of the reference
-answer.  Parts of an hour are rounded to five minutes.
+exercise takes five minutes to read the task, and a minute for each line of the reference answer.
+Parts of an hour are rounded to five minutes.
 """
 
 import ast
@@ -17,9 +17,9 @@ from course.element import element
 from course.execution import ROOT
 from multigpu.checking.names import reached
 
-WORDS_A_MINUTE, LINES_A_MINUTE = 150, 10
+WORDS_A_MINUTE, LINES_A_MINUTE = 120, 8
 MINUTES_A_QUESTION, MINUTES_A_CELL = 0.5, 1.0
-MINUTES_A_TASK, MINUTES_A_LINE = 5.0, 1.5
+MINUTES_A_TASK, MINUTES_A_LINE = 5.0, 1.0
 QUESTIONS = {"course-quiz", "course-predict"}
 
 
