@@ -119,7 +119,7 @@ def stop(way, lesson, found, row, part):
     for exercise in lesson.exercises:
         work += html("li", way.exercise(exercise), classes=["course-stop-exercise"])
     body = [html("div", name, facts)] + ([work] if work.children else [])
-    begins = ["course-part"] if part else []
+    begins = ["course-map-part"] if part else []
     return html("li", line, *body, value=str(lesson.number), classes=begins)
 
 
