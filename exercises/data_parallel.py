@@ -239,6 +239,7 @@ if __name__ == "__main__":
     gpu = gpus(3)
     images, labels = digits().train[:10]
     loss_fn = nn.CrossEntropyLoss()
+    torch.manual_seed(0)
 
     @contextmanager
     def movement(name):
@@ -265,6 +266,8 @@ if __name__ == "__main__":
         optimizer.step()
         with movement("broadcast: the new weights"):
             broadcast(replicas)
+        for replica in replicas:  # as new: five more steps begin here
+            replica.zero_grad()
         for step in range(1, 6):
             loss = train_step(replicas, images, labels, loss_fn, optimizer)
             print(f"train_step {step}: loss {loss:.3f}")

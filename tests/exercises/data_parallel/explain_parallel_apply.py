@@ -6,6 +6,8 @@ from multigpu.checking import Returned, Wrong, describe
 from multigpu.checking.comparing import recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
+from .meeting import kind_of_error
+
 # "replica 1", "Replica #1", "replicas[1]", "replica number 1", "replica_id=1".  Not a group, as in
 # "replicas 0 to 3".
 NAMED = re.compile(
@@ -180,10 +182,12 @@ def examine_grad_mode(mode, requires_grad, where):
 
 
 def examine_error(bad, report, where):
+    kind = kind_of_error(bad).__name__
+
     def wrong(mistake, came, usually):
         return Wrong(
             f"parallel_apply.{mistake}",
-            expected=f'replica {bad} raises ValueError("a row is too long"): the caller gets it,'
+            expected=f'replica {bad} raises {kind}("a row is too long"): the caller gets it,'
             f' and it names "replica {bad}"',
             came=came,
             usually=usually,
@@ -194,12 +198,13 @@ def examine_error(bad, report, where):
         raise wrong(
             "error_swallowed",
             f"no error; the function returned {describe(report['returned'])}",
-            "an error ends its own thread only. Catch it there, keep it, and raise it after join.",
+            "an error ends its own thread only. Catch it there, of any kind, keep it, and raise"
+            " it after join.",
         )
     raised = report["raised"]
     texts = [text for error in raised for text in (error["text"], *error["notes"])]
     came = f"{raised[0]['type']}: {'; '.join((raised[0]['text'], *raised[0]['notes']))}"
-    if not any(error["type"] == "ValueError" for error in raised) and not any(
+    if not any(error["type"] == kind for error in raised) and not any(
         "a row is too long" in text for text in texts
     ):
         raise wrong(

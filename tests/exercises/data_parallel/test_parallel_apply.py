@@ -70,7 +70,7 @@ def drive_errors(submission, devices, chunks, failing):
     reports = []
     for bad in failing:
         replicas = [
-            (Fails() if i == bad else Scale(i, 1.0)).to(device) for i, device in enumerate(devices)
+            (Fails(i) if i == bad else Scale(i, 1.0)).to(device) for i, device in enumerate(devices)
         ]
         placed = [chunk.to(device) for chunk, device in zip(chunks, devices, strict=True)]
         try:
@@ -113,7 +113,7 @@ def check(learner, cases):
 
 
 @exercise("data_parallel.parallel_apply")
-@pytest.mark.parametrize(("n", "replicas"), [(3, 3), (2, 2), (4, 4), (2, 4)])
+@pytest.mark.parametrize(("n", "replicas"), [(3, 3), (2, 2), (4, 4), (2, 4), (5, 5)])
 def test_all_at_the_same_time_and_in_order(learner, n, replicas):
     factors, chunks = factors_and_chunks(n, replicas)
     answer = learner.run(drive_meeting, factors, chunks, gpus=replicas)

@@ -53,6 +53,36 @@ def calls_the_function_instead_of_passing_it(replicas, chunks):
     return outputs
 
 
+@wrong("parallel_apply.one_waits")
+def four_threads_for_any_number(replicas, chunks):
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda pair: pair[0](pair[1]), zip(replicas, chunks)))
+
+
+@wrong("parallel_apply.error_swallowed")
+def catches_one_kind_of_error(replicas, chunks):
+    outputs, errors = [None] * len(chunks), [None] * len(chunks)
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def work(i):
+        try:
+            with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+                outputs[i] = replicas[i](chunks[i])
+        except ValueError as error:
+            error.add_note(f"replica {i}")
+            errors[i] = error
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(chunks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        if error is not None:
+            raise error
+    return outputs
+
+
 @wrong("parallel_apply.one_after_another")
 def waits_for_each_future(replicas, chunks):
     with ThreadPoolExecutor() as pool:
