@@ -75,8 +75,8 @@ def _send_by_value(name: str) -> None:
     folder = _folder(sys.modules[name])
     if not folder:  # a notebook or a command line, which cloudpickle copies anyway
         return
-    known = [module for module in sys.modules.values() if module is not None]  # None: kept out
-    beside = {module.__name__: module for module in known if _folder(module) == folder}
+    known = [m for m in list(sys.modules.values()) if m is not None]  # None: kept out
+    beside = {m.__name__: m for m in known if _folder(m) == folder}
     for module in beside.values():
         cloudpickle.register_pickle_by_value(module)
 
