@@ -21,13 +21,13 @@ help:
 start: course
 	@$(BIN)/python -m multigpu start $(ARGS)
 
-# Half of a test is waiting for other processes, so two cores serve four test processes; one of them
+# Half of a test is waiting for other processes, so two cores serve five test processes; one of them
 # builds the site first. Thousands of processes import the same modules: compiled once, even where
 # Python is told to keep none. One thread each: more would only wait for a core, and busily.
 test: export PYTHONDONTWRITEBYTECODE =
 test: export OMP_NUM_THREADS = 1
 test: tools $(SITE_TOOLS)
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-gpu: tools
 	@$(BIN)/python -m pytest -m "gpu or multi_gpu" --require-gpu $(ARGS)
