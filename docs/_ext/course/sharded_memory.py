@@ -64,20 +64,17 @@ def bar(stage, gpus, billions, precision):
 
 
 def tables(record):
-    columns = ("GPUs", *(f"{name}, {precision}" for precision in PRECISIONS for name in NAMES))
     by_gpus = [
-        (gpus, *(total(record, gpus, 7.5, precision, stage)
-                 for precision in PRECISIONS for stage in STAGES))
-        for gpus in GPUS
-    ]  # fmt: skip
-    by_size = [
-        (size, *(total(record, 64, size, "mixed", stage) for stage in STAGES)) for size in BILLIONS
+        grid(
+            f"7.5 billion parameters, {precision}, Adam",
+            ("GPUs", *NAMES),
+            [(gpus, *totals(record, gpus, 7.5, precision)) for gpus in GPUS],
+        )
+        for precision in PRECISIONS
     ]
-    return [
-        grid("7.5 billion parameters, Adam", columns, by_gpus),
-        grid("64 GPUs, mixed precision, Adam", ("Billion parameters", *NAMES), by_size),
-    ]
+    by_size = [(size, *totals(record, 64, size, "mixed")) for size in BILLIONS]
+    return [*by_gpus, grid("64 GPUs, mixed, Adam", ("Billion parameters", *NAMES), by_size)]
 
 
-def total(record, gpus, billions, precision, stage):
-    return record["cases"][key(gpus, billions, precision)][stage]["amount"]
+def totals(record, gpus, billions, precision):
+    return [bar["amount"] for bar in record["cases"][key(gpus, billions, precision)]]
