@@ -86,7 +86,8 @@ class Notebook:
         number = len(self.shapes)
         self.kept.append(tensor)
         self.values[id(tensor)] = number
-        order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim)))
+        strides = tensor.stride()
+        order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim)))
         self.shapes[number] = Shape(
             tuple(tensor.shape),
             tensor.dtype,
