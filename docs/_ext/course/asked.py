@@ -27,8 +27,20 @@ def note_phrases(app, doctree):
                 continue
             if name and name not in sections:
                 logger.warning("%s: no section %r answers %r", ASKED.name, place, phrase)
-            doctree.insert(0, addnodes.index(entries=[("single", phrase, name, "main", None)]))
+            entry = ("single", phrase, name, "main", None)
+            doctree.insert(0, addnodes.index(entries=[entry]))  # read by the search
+            app.env.domains.index_domain.entries.setdefault(page, []).append(entry)
+
+
+def keep_phrases(app):
+    """Entries of pages that are not written anew, which Sphinx forgets between two builds."""
+    entries = app.env.domains.index_domain.entries
+    known = app.builder.indexer._index_entries if app.builder.search else {}
+    for page in set(entries) - set(known):
+        known[page] = sorted({(words, at, main) for _, words, at, main, _ in entries[page] if main})
+    return []
 
 
 def setup(app):
     app.connect("doctree-read", note_phrases)
+    app.connect("html-collect-pages", keep_phrases)
