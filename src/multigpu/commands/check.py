@@ -64,11 +64,13 @@ def until_one_fails(
 ) -> Iterator[Verdict]:
     """The verdicts up to and including the first that is no pass.
 
-    What nobody has begun is left out after a pass: it is the next task, and no mistake.
+    In one's own folder what is not begun is left out after a pass: it is the next task, and no
+    mistake.  What others hand in is to be whole.
     """
+    own = submission == desk.course.exercises
     for number, exercise in enumerate(exercises):
         (verdict,) = check_with(server, [exercise], desk.course, submission=submission)
-        if number and verdict.status == "not_started":
+        if own and number and verdict.status == "not_started":
             return
         yield verdict
         if verdict.status != "pass":
@@ -103,7 +105,8 @@ def what_next(verdict: Verdict, desk: Desk) -> Iterator[str]:
     module = verdict.exercise.partition(".")[0]
     same_file = [exercise for exercise in to_do if exercise.chapter.module == module]
     if not same_file:
-        yield f"{module}.py is done. See it at work: python exercises/{module}.py"
+        (passed,) = desk.catalog.find(verdict.exercise)
+        yield f"{passed.file} is done. See it at work: python {desk.place(passed)}"
     if to_do:
         next_one = (same_file or to_do)[0]
         only_way = next_one == to_do[0]  # the bare command goes there, too
@@ -113,9 +116,14 @@ def what_next(verdict: Verdict, desk: Desk) -> Iterator[str]:
 
 
 def not_begun(verdict: Verdict, desk: Desk) -> str:
-    """The exercise that is not written yet: the one asked for, or one that it calls."""
-    called = (e.name for e in desk.catalog.exercises if f" needs {e.function}," in verdict.message)
-    return next(called, verdict.exercise)
+    """The exercise that is not written yet: the one asked for, or one that it calls.
+
+    Two files may have a function of the same name: the one beside the caller is meant.
+    """
+    module = verdict.exercise.partition(".")[0]
+    named = [e for e in desk.catalog.exercises if f" needs {e.function}," in verdict.message]
+    named.sort(key=lambda exercise: exercise.chapter.module != module)
+    return named[0].name if named else verdict.exercise
 
 
 def at_fault(verdict: Verdict, desk: Desk) -> str:

@@ -86,14 +86,16 @@ def show_message(
     verdict: Verdict, out: Console, folder: Path | None, messages: Path | None
 ) -> None:
     """The explanation with its labels in a column, and what the learner's code printed."""
+    part = ""  # a message's part may have several lines
     for line in verdict.message.splitlines():
         label, colon, text = line.partition(": ")
-        if label == "where" and folder:
-            text = re.sub(r"\b\w+\.py(?=:\d)", lambda file: seen_from_here(folder, file[0]), text)
         if colon and label in LABELS:
-            show_row(label, text, out)
+            part = label
         else:
-            show_row("", line.removeprefix("      "), out)
+            label, text = "", line.removeprefix("      ")
+        if part == "where" and folder:
+            text = re.sub(r"\b\w+\.py(?=:\d)", lambda file: seen_from_here(folder, file[0]), text)
+        show_row(label, text, out)
     if verdict.message_id and verdict.status != "not_started":
         built = messages if messages and messages.is_file() else None
         link = f" link {built.as_uri()}#{verdict.message_id}" if built else ""

@@ -115,6 +115,29 @@ def test_another_folder_can_be_checked_and_is_not_remembered(command, course):
     assert "0 of 7 done" in command("list")[1]
 
 
+def test_what_others_hand_in_is_to_be_whole(command, course):
+    write(course, SPLIT)
+    handed_in = course.root / "ada"
+    shutil.copytree(course.exercises, handed_in, ignore=shutil.ignore_patterns("hints"))
+    code, out = command("check", "--submission", str(handed_in))
+    assert code == 1
+    assert "data_parallel.split  pass" in out
+    assert "data_parallel.replicate  not_started" in out
+
+
+def test_each_line_of_a_place_is_seen_from_here(command, course, monkeypatch):
+    write(
+        course,
+        "def cut(batch):\n    raise ValueError\n\ndef split(batch, devices):\n    cut(batch)",
+    )
+    monkeypatch.chdir(course.root)
+    out = command("check", "split")[1]
+    assert re.findall(r"(\S+):\d+ in (\w+)", out) == [
+        (f"exercises/{FILE}", "cut"),
+        (f"exercises/{FILE}", "split"),
+    ]
+
+
 def test_a_folder_that_is_not_there(command):
     code, out = command("check", "split", "--submission", "nowhere")
     assert code == 1
@@ -210,14 +233,18 @@ def test_a_whole_file_unwritten_is_a_line_each_and_a_whole_file_done_says_what_n
     assert "is not written yet" not in out
     shutil.copy(course.solutions / FILE, course.exercises / FILE)
     out = command("check", "data_parallel")[1]
-    assert "data_parallel.py is done. See it at work: python exercises/data_parallel.py" in out
+    assert "data_parallel.py is done. See it at work: python data_parallel.py" in out  # from here
 
 
 def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
-    shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
+    for module in ("collectives", "model_server"):
+        shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
     message = "worker_step needs server_step, which is not written yet."
     verdict = Verdict("model_server.worker_step", "not_started", "not_started", message, 0, 5, 1.0)
     assert check.not_begun(verdict, Desk.here()) == "model_server.server_step"
+    message = "all_reduce needs broadcast, which is not written yet."  # data_parallel has one, too
+    verdict = Verdict("collectives.all_reduce", "not_started", "not_started", message, 0, 5, 1.0)
+    assert check.not_begun(verdict, Desk.here()) == "collectives.broadcast"
     verdict = Verdict("data_parallel.split", "not_started", "not_started", "", 0, 5, 1.0)
     assert check.not_begun(verdict, Desk.here()) == "data_parallel.split"
 
