@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from multigpu.checking.catalog import CHAPTERS, Catalog
@@ -81,6 +82,14 @@ def test_the_readme_has_the_way_as_a_table() -> None:
         files = dict.fromkeys(name.partition(".")[0] + ".py" for name in lesson.exercises)
         expected.append((str(lesson.number), lesson.title, lesson.notebook or "", ", ".join(files)))
     assert [tuple(cell.replace("`", "").strip() for cell in row) for row in rows] == expected
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_says_the_time_that_the_site_says(name: str) -> None:
+    opening = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells[0].source
+    assert re.findall(r"\*\*Time:\*\* about (\d+) minutes", opening) == [
+        str(times.of_notebook(name))
+    ]
 
 
 def test_what_two_exercises_share_is_counted_once() -> None:
