@@ -9,6 +9,8 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from multigpu.ranks.lean import spare_the_compiler
+
 if TYPE_CHECKING:
     from multigpu.training.config import TrainConfig
     from multigpu.training.launch import Launch
@@ -32,6 +34,7 @@ def make_strategy(
 
     `own` is a module of exercises: its functions or classes take the place of PyTorch's wrapper.
     """
+    spare_the_compiler()  # else DDP, or the optimizer, imports it, for a second
     if own is not None:
         own_home: Any = importlib.import_module(f"{__name__}.own")
         return own_home.make_own(mode, config, launch, own)  # type: ignore[no-any-return]
