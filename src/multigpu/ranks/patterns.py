@@ -142,7 +142,8 @@ def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> s
     if not any(here):
         return (
             f"only {present} came to {call.place}: {a(call.op)} under an `if` that is not true on "
-            "every rank. All members of the group must call it."
+            "every rank, or in a loop that not every rank enters. All members of the group must "
+            "call it."
         )
     if all(state.over for state in missing):
         return (

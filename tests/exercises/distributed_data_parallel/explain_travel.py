@@ -36,7 +36,7 @@ def examine_waits(report, step, rank):
         mistake = "never_waited"
     elif waiting == list(range(len(calls) - 1)):
         mistake = "last_handle_only"
-        usually = "each handle overwrote the one before. Keep all of them, in a list."
+        usually = "one handle was kept, or one was waited for. Keep all, and wait for each."
     raise report.wrong(
         mistake,
         "when sync_gradients returns, every all-reduce has been waited for",
