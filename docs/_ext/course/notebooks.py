@@ -4,6 +4,8 @@ The notebooks are stored without outputs, outside ``docs/``. Before Sphinx looks
 executed (:mod:`course.execution`) and written, with outputs, to ``docs/_notebooks/``.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -13,15 +15,16 @@ from sphinx.util.display import progress_message
 from course import execution
 
 logger = logging.getLogger(__name__)
+SIDE_BY_SIDE = 2  # as many as Sphinx reads pages (commands/site.py)
 
 
 def stage_all(app):
     docs = Path(app.srcdir)
     sources = sorted((docs.parent / "notebooks").glob("*.ipynb"))
     staged = {docs / "_notebooks" / source.name: source for source in sources}
-    for target, source in staged.items():
-        with progress_message(f"executing {source.name} (or taking it from the record)"):
-            stage(app, source, target)
+    said = f"executing {len(staged)} notebooks (or taking them from the record)"
+    with progress_message(said), ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        list(pool.map(partial(stage, app), sources, staged))  # waits, and passes errors on
     for leftover in set((docs / "_notebooks").glob("*.ipynb")) - set(staged):
         leftover.unlink()
 
