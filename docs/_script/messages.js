@@ -10,7 +10,7 @@ function offerToFind(section) {
   const label = html("label", { for: "course-find" }, "Find a message, by its id or a word of it");
   section.querySelector("p").after(html("div", { class: "course-find" }, label, field, count));
 
-  field.addEventListener("input", () => {
+  const choose = () => {
     const wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
     entries.forEach(({ term, words }) => {
@@ -22,5 +22,13 @@ function offerToFind(section) {
       part.hidden = !part.querySelector("dt:not([hidden])");
     });
     count.textContent = wanted.length ? `${found} of ${entries.length}` : "";
+  };
+  field.addEventListener("input", choose);
+  addEventListener("hashchange", () => {  // a link leads to an entry that is filtered out
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!section.contains(target) || target.checkVisibility()) return;
+    field.value = "";
+    choose();
+    target.scrollIntoView();
   });
 }
