@@ -79,19 +79,21 @@ def run_all(commands: Sequence[Command], clone: Path, *, seconds: float = 400) -
         text=True,
         start_new_session=True,
     )
+    too_long = ""
     try:
         output, _ = shell.communicate(timeout=seconds)
-        too_long = ""
-    except subprocess.TimeoutExpired:
+    except BaseException as end:  # Ctrl-C, too: it does not reach another session
         os.killpg(shell.pid, signal.SIGKILL)
         output, _ = shell.communicate()
+        if not isinstance(end, subprocess.TimeoutExpired):
+            raise
         too_long = f"not done after {seconds:g} s\n"
     examine(commands, output, too_long)
 
 
 def script(commands: Sequence[Command]) -> str:
     """Each command between two signs, the second with its exit code; the first to fail is last."""
-    lines = []
+    lines = ["set -o pipefail"]
     for command in commands:
         lines += [f"printf '{SIGN}'", command.text, f"code=$?; printf '{SIGN}%s' $code"]
         lines += [f"[ $code = {command.code} ] || exit"]

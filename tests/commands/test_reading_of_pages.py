@@ -1,11 +1,13 @@
 """The reader of pages, and the runner, on small pages of their own."""
 
+import signal
+import subprocess
 from types import SimpleNamespace
 
 import pytest
 
 from . import listing
-from .blocks import Unfit, commands_in, inline_in, inserts_in
+from .blocks import Command, Unfit, commands_in, inline_in, inserts_in
 from .reading import Unreadable, read
 from .running import Failed, insert, run_all
 
@@ -88,11 +90,27 @@ def test_a_page_whose_commands_do_what_it_says_passes(tmp_path):
     run_all([command for command in commands_in(RST, "page.rst") if not command.kind], tmp_path)
 
 
+def test_who_interrupts_the_tests_leaves_no_command_behind(tmp_path, monkeypatch):
+    shells, communicate = [], subprocess.Popen.communicate
+
+    def interrupted(shell, timeout=None):
+        if shell in shells:
+            return communicate(shell)
+        shells.append(shell)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_all([Command("page.rst:1", "sleep 60")], tmp_path)
+    assert shells[0].returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize(
     ("block", "problem"),
     [
         ("$ true\n   $ echo out; (exit 4)\n   $ touch later", r"page.rst:6: .*ended with 4.*\nout"),
         ("$ echo other\n   words", "the page shows\nwords\nand it printed\nother"),
+        ("$ (exit 4) | cat\n   $ touch later", "page.rst:5: .*ended with 4"),
         ("$ exit 0\n   $ true", "page.rst:5: exit 0\nended with no code"),
         ("$ sleep 60", "sleep 60\nnot done after 0.5 s"),
     ],
