@@ -86,7 +86,9 @@ def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path) -> None:
     out, messages = console(), pages(desk.course.root) / "troubleshooting.html"
     show_verdicts(verdicts, out, folder=submission, messages=messages)
     failed = [verdict for verdict in verdicts if verdict.status != "pass"]
-    if not failed and own:
+    if not verdicts:  # all have passed before
+        out.print(ALL_DONE, style="dim")
+    elif not failed and own:
         for line in what_next(verdicts[-1], desk):
             out.print(line, style="dim")
     elif not failed:

@@ -234,6 +234,7 @@ def test_a_whole_file_unwritten_is_a_line_each_and_a_whole_file_done_says_what_n
     shutil.copy(course.solutions / FILE, course.exercises / FILE)
     out = command("check", "data_parallel")[1]
     assert "data_parallel.py is done. See it at work: python data_parallel.py" in out  # from here
+    assert command("check") == (0, f"{check.ALL_DONE}\n")  # nothing is left to be checked
 
 
 def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
