@@ -24,7 +24,7 @@ def handed_out(folder: Path) -> Path:
     """A repository with the course as it is here now, without what git ignores."""
     here = (f"--git-dir={folder}/.git", f"--work-tree={ROOT}")
     git("init", "-q", "--initial-branch=main", str(folder))
-    git(*here, "add", "--all", "--", ".", ":(exclude).venv")  # also where it is a link
+    git(*here, "add", "--all", "--", ".")
     git(*here, "commit", "-q", "--message=The course")
     return folder
 
@@ -33,8 +33,6 @@ def fresh_clone(source: Path, folder: Path) -> Path:
     """What somebody has who has just cloned the course, with the environment of these tests."""
     git("clone", "-q", "--shared", str(source), str(folder))
     (folder / ".venv").symlink_to(sys.prefix)
-    with (folder / ".git" / "info" / "exclude").open("a") as ignored:
-        ignored.write("\n.venv\n")  # .gitignore means a folder of that name
     return folder
 
 
