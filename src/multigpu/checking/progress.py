@@ -7,7 +7,7 @@ the module that it reaches, and the imports; comments and blank lines do not cou
 import ast
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import decode_source
@@ -58,14 +58,18 @@ class Progress:
             return "written"
         return "pass" if noted["status"] == "pass" else "failed"
 
-    def note(self, verdicts: Iterable[Verdict]) -> None:
-        """Remember verdicts on the learner's own files."""
+    def sources(self) -> dict[str, str]:
+        """The learner's files by name, as they are now: what a check is about to look at."""
+        return {e.file: self._source(e) for e in Catalog(self.course).exercises}
+
+    def note(self, verdicts: Iterable[Verdict], sources: Mapping[str, str]) -> None:
+        """Remember verdicts on ``sources``; what is saved during a check has none yet."""
         catalog = Catalog(self.course)
         for verdict in verdicts:
             exercise = catalog.one(verdict.exercise)
             self._notes["verdicts"][verdict.exercise] = {
                 "status": verdict.status,
-                "fingerprint": fingerprint(self._source(exercise), exercise.function),
+                "fingerprint": fingerprint(sources[exercise.file], exercise.function),
             }
         self._save()
 

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     desk = Desk.here()
     own = options.submission is None
     submission = desk.course.exercises if own else options.submission
-    exercises = desk.catalog.find_all(options.names)
+    exercises, sources = desk.catalog.find_all(options.names), desk.progress.sources()
     with WarmServer() as server, waiting_sign(options.json):
         if options.names:
             verdicts = check_with(server, exercises, desk.course, submission=submission)
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             to_do = desk.to_do() if own else desk.catalog.exercises
             verdicts = list(until_one_fails(to_do, desk, server, submission))
     if own:
-        desk.progress.note(verdicts)
+        desk.progress.note(verdicts, sources)
     if options.json:
         print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
     else:

@@ -30,14 +30,14 @@ def run(options: argparse.Namespace) -> int:
     exercises = desk.catalog.find_all(names)
     with WarmServer() as server:
         while True:
-            seen = stamps(desk.course.exercises)
+            seen, sources = stamps(desk.course.exercises), desk.progress.sources()
             if names:
                 verdicts = check_with(
                     server, exercises, desk.course, submission=desk.course.exercises
                 )
             else:
                 verdicts = list(until_one_fails(desk.to_do(), desk, server, desk.course.exercises))
-            desk.progress.note(verdicts)
+            desk.progress.note(verdicts, sources)
             show(verdicts, desk, desk.course.exercises)
             out.print(
                 f"{time.strftime('%H:%M:%S')}  waiting for you to save (Ctrl-C ends)", style="dim"

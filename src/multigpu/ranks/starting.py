@@ -95,7 +95,7 @@ class ForkServer:
     @classmethod
     def learn(cls, costly: int) -> None:
         """Ranks have imported this: the server will do so before it forks the next ones."""
-        cls._costly |= costly
+        cls._costly |= costly & 0xFF  # it is told so in one byte
 
     @classmethod
     def connect(cls) -> tuple[Server, socket.socket]:

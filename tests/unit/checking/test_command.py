@@ -186,6 +186,19 @@ def test_a_pass_holds_until_the_code_changes(command, course):
     assert out.endswith("not checked as it is now: multigpu check NAME\n")
 
 
+def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):
+    def saves_meanwhile(*arguments, **named):
+        verdicts = check_with(*arguments, **named)
+        write(course, WRONG_SPLIT)
+        return verdicts
+
+    check_with = check.check_with
+    monkeypatch.setattr(check, "check_with", saves_meanwhile)
+    write(course, SPLIT)
+    assert command("check", "split")[0] == 0
+    assert "not checked as it is now" in command("list")[1]
+
+
 def test_what_a_function_calls_belongs_to_it(command, course):
     source = SPLIT.replace("batch.chunk(len(devices))", "cut(batch, devices)")
     cut = "def cut(batch, devices):\n    return batch.chunk(len(devices))\n"
