@@ -39,7 +39,7 @@ class Overview(SphinxDirective):
 
     def facts_of(self, lesson):
         # The page's end fills this in: only then are its words known.
-        yield "Reading", html("dd", classes=["course-reading"])
+        yield "Reading", html("dd", classes=["course-reading-time"])
         if lesson.notebook:
             yield "Notebook", html("dd", text(said(times.of_notebook(lesson.notebook))))
         if lesson.exercises:

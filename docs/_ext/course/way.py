@@ -78,7 +78,7 @@ def note_reading(app, doctree):
     minutes = times.of_page(doctree)
     app.env.course_reading[docname] = minutes
     for place in doctree.findall(element):
-        if "course-reading" in place["classes"]:
+        if "course-reading-time" in place["classes"]:
             place += text(f"{times.rounded(minutes)} min")
 
 
