@@ -95,7 +95,7 @@ def run(notebook, *, folder, seconds_per_cell):
         notebook,
         kernel_name="python3",
         timeout=seconds_per_cell,
-        startup_timeout=seconds_per_cell,  # a busy machine takes its time here, too
+        startup_timeout=300,  # a busy machine takes its time to import
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=progress.note,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of its own transport

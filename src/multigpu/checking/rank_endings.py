@@ -87,7 +87,7 @@ def cut_off(endings: Sequence[Ending]) -> Refused | None:
     alone = len(begun) < len(endings) and any(peer in text for text in texts for peer in BY_PEER)
     if not begun or not alone:
         return None
-    ours = (None, 0, -signal.SIGKILL)  # still there, or ended by the leader
+    ours = (None, -signal.SIGKILL)  # still there, or ended by the leader
     by_itself = [ending for ending in begun if ending.report["status"] not in ours]
     told = first_of(begun, explain_exception) or first_of(by_itself, died)
     return told or replace(begun[0], who=None).refused("crash", "broke_checker", CUT_OFF)

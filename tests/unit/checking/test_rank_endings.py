@@ -44,6 +44,14 @@ def test_the_death_of_the_other_rank_is_told_where_it_is_known():
         refuse([ending(0, fault(NOT_JOINED), status=70), dead])
 
 
+def test_who_leaves_while_others_join_has_left_also_with_status_0():
+    left = {"phase": "left", "status": 0, "where": ["average.py", 7]}
+    gone = ending(1, {"phase": "importing"}, left, status=0)
+    with pytest.raises(Refused, match=r"os\._exit\(0\)") as refused:
+        refuse([ending(0, fault(NOT_JOINED), status=70), gone])
+    assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
+
+
 @pytest.mark.parametrize("text", [NOT_JOINED, "OSError: too many open files"])
 def test_a_rank_that_cannot_start_is_a_fault_of_the_checker_where_no_code_ran(text):
     with pytest.raises(CheckerFault):
