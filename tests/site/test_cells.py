@@ -130,7 +130,7 @@ def wrong_build(tmp_path_factory: pytest.TempPathFactory) -> subprocess.Complete
 def test_a_mistake_fails_the_build_and_names_its_place(
     wrong_build: subprocess.CompletedProcess[str], warning: str
 ) -> None:
-    assert wrong_build.returncode == 1
+    assert wrong_build.returncode == 1, wrong_build.stderr
     assert warning in wrong_build.stderr
 
 

@@ -40,7 +40,7 @@ def test_who_waited_for_whom_and_which_bytes_are_said_and_the_others_calls_shown
     timeline = page.locator(".course-answering", has=page.locator(".course-here"))
     said = timeline.locator(".course-reading p").inner_text()
     assert "waits (waiting)" in said
-    assert "iB float32" in said
+    assert "B float32" in said
     of = waiting.get_attribute("data-of")
     marked = timeline.locator(".course-here, .course-too")
     assert marked.count() == timeline.locator(f"[data-of='{of}']").count() >= 2

@@ -6,6 +6,7 @@ extended stands before what extends it; ``start.js`` comes last.
 
 from pathlib import Path
 
+FOLDER = Path(__file__).resolve().parents[2] / "_script"
 PARTS = (
     *("opening", "elements", "quiz", "notebook_button", "explorer", "copies", "stepper"),
     *("device_lanes", "bars", "schedule", "server_and_ring", "moments", "words", "messages"),
@@ -22,7 +23,7 @@ def ship(app):
     """Put the script where pages look for it, before the first page asks for its checksum."""
     target = Path(app.outdir) / "_static" / "course.js"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(joined(Path(app.srcdir) / "_script"), encoding="utf-8")
+    target.write_text(joined(FOLDER), encoding="utf-8")
 
 
 def setup(app):

@@ -99,7 +99,7 @@ def merge(app, env, docnames, other):
 
 def changed_pages(app, env):
     """All pages of the way are written again when a title or a time has changed."""
-    pages = ["index", "map", *env.course_reading]
+    pages = [page for page in ("index", "map", *env.course_reading) if page in env.found_docs]
     shown = {
         name: (times.rounded(minutes), env.titles[name].astext())
         for name, minutes in env.course_reading.items()
