@@ -48,6 +48,6 @@ def row(label: str, text: str) -> Text:
 
 def page_of(lesson: Lesson, desk: Desk) -> str:
     """The built page of a lesson, or its text while there is no such page."""
-    root = desk.course.exercises.parent
+    root = desk.course.root
     page = pages(root) / "lessons" / f"{lesson.page}.html"
     return os.path.relpath(page if page.is_file() else root / f"docs/lessons/{lesson.page}.rst")

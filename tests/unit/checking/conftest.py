@@ -1,6 +1,7 @@
 """One warm server for all tests here, and a way to run a few lines of a learner's code in it."""
 
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,14 @@ BATCH = torch.arange(10.0).reshape(5, 2)
 
 def drive(submission, devices, batch):
     return submission.split(batch, devices)
+
+
+def wait_until(true: Callable[[], bool], *, seconds: float) -> None:
+    """Return when ``true()`` is; that it may take so long is for a busy machine."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def average_on_ranks(submission, tensor):

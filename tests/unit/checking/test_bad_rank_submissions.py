@@ -1,12 +1,12 @@
 """Whatever ranks do wrong: never a pass, never the checker's fault, and nothing is left running."""
 
-import time
-
 import psutil
 import pytest
 
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks.family import marked
+
+from .conftest import wait_until
 
 # what stands in `average` -> status, message id, words of the message
 BAD = {
@@ -124,7 +124,7 @@ def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
         run_ranks(f"def average(tensor):\n{lines}\n", cpu=1.5, idle=1.0)
     assert (refused.value.status, refused.value.message_id) == (status, message_id)
     assert words in refused.value.message
-    wait_until(lambda: [p.pid for p in marked(server.mark)] == [server.pid])
+    wait_until(lambda: [p.pid for p in marked(server.mark)] == [server.pid], seconds=10)
 
 
 def test_closing_what_the_group_uses_is_a_crash(run_ranks):
@@ -132,13 +132,6 @@ def test_closing_what_the_group_uses_is_a_crash(run_ranks):
     with pytest.raises(Refused) as refused:
         run_ranks("def average(tensor):\n    os.closerange(3, 64)\n    dist.barrier()\n", idle=1.0)
     assert refused.value.status == "crash"
-
-
-def wait_until(true, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,8 @@ import pytest
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import WarmServer
 from multigpu.ranks.family import MARK, marked
+
+from .conftest import wait_until
 
 JUDGE = """
     import sys
@@ -57,17 +58,10 @@ def judge(tmp_path, submission):
     )
     with process:
         mark = process.stdout.readline().strip()
-        wait_until(ready.exists)
-        wait_until(lambda: len(marked(mark)) == 4)  # server, worker, child, grandchild
+        wait_until(ready.exists, seconds=30)
+        wait_until(lambda: len(marked(mark)) == 4, seconds=30)  # server, worker, child, grandchild
         yield process, mark
         process.kill()
-
-
-def wait_until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -75,7 +69,7 @@ def test_nothing_outlives_the_judge(judge, number):
     process, mark = judge
     process.send_signal(number)
     process.wait(timeout=30)
-    wait_until(lambda: not marked(mark))
+    wait_until(lambda: not marked(mark), seconds=30)
 
 
 def test_nothing_outlives_the_server(judge):
@@ -83,7 +77,7 @@ def test_nothing_outlives_the_server(judge):
     (server,) = (p for p in marked(mark) if p.ppid() == process.pid)
     server.kill()
     assert process.wait(timeout=30) == 1  # the judge says that the run failed
-    wait_until(lambda: not marked(mark))
+    wait_until(lambda: not marked(mark), seconds=30)
 
 
 def test_a_worker_that_kills_the_server_is_a_crash_and_the_next_run_works(run):
