@@ -84,6 +84,11 @@ def make_venv(now: Venv) -> None:
     if find_spec("ensurepip") is None:
         name = "python{}.{}-venv".format(*sys.version_info)
         raise Refused(f"Python {version} here cannot make environments: sudo apt install {name}")
+    if VENV.is_symlink():  # Python would empty what it leads to, and then refuse to go on
+        raise Refused(
+            f"{VENV} is a link to {VENV.readlink()}, which does not serve this repository: remove "
+            "the link (rm .venv) and try again."
+        )
     base = getattr(sys, "_base_executable", sys.executable)
     print(f"Making .venv with Python {version}")
     emptied = ["--clear"] if now is Venv.WORN_OUT else []

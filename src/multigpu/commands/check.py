@@ -33,21 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, show, remember.  Returns the exit code."""
     desk = Desk.here()
-    own = options.submission is None
-    submission = desk.course.exercises if own else options.submission
+    submission = options.submission or desk.course.exercises
+    own = submission.resolve() == desk.course.exercises.resolve()
     exercises, sources = desk.catalog.find_all(options.names), desk.progress.sources()
     with WarmServer() as server, waiting_sign(options.json):
         if options.names:
             verdicts = check_with(server, exercises, desk.course, submission=submission)
         else:
             to_do = desk.to_do() if own else desk.catalog.exercises
-            verdicts = list(until_one_fails(to_do, desk, server, submission))
+            verdicts = list(until_one_fails(to_do, desk, server, submission, own=own))
     if own:
         desk.progress.note(verdicts, sources)
     if options.json:
         print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
     else:
-        show(verdicts, desk, submission)
+        show(verdicts, desk, submission, own=own)
     return exit_code(verdicts)
 
 
@@ -60,14 +60,18 @@ def waiting_sign(quiet: bool) -> contextlib.AbstractContextManager[object]:
 
 
 def until_one_fails(
-    exercises: Sequence[Exercise], desk: Desk, server: WarmServer, submission: Path
+    exercises: Sequence[Exercise],
+    desk: Desk,
+    server: WarmServer,
+    submission: Path,
+    *,
+    own: bool,
 ) -> Iterator[Verdict]:
     """The verdicts up to and including the first that is no pass.
 
     In one's own folder what is not begun is left out after a pass: it is the next task, and no
     mistake.  What others hand in is to be whole.
     """
-    own = submission == desk.course.exercises
     for number, exercise in enumerate(exercises):
         (verdict,) = check_with(server, [exercise], desk.course, submission=submission)
         if own and number and verdict.status == "not_started":
@@ -77,9 +81,8 @@ def until_one_fails(
             return
 
 
-def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path) -> None:
+def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path, *, own: bool) -> None:
     """The verdicts and, below them, what to do next."""
-    own = submission == desk.course.exercises
     from multigpu.commands.showing import console, show_verdicts
     from multigpu.commands.site import pages
 

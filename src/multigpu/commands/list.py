@@ -33,8 +33,9 @@ def run(options: argparse.Namespace) -> int:
         width = max(NARROWEST, *(len(exercise.function) for exercise in exercises))
         if exercises[0] is not next(iter(states)):
             out.print()
-        lessons = as_lessons(lessons_with(exercise=chapter.module))
-        out.print(heading(chapter.title, f"exercises/{chapter.module}.py, {lessons}"))
+        lessons = lessons_with(exercise=chapter.module)  # none while an author is at work
+        where = [f"exercises/{chapter.module}.py", *([as_lessons(lessons)] if lessons else [])]
+        out.print(heading(chapter.title, ", ".join(where)))
         for exercise in exercises:
             sign, word = MARKS[states[exercise]], WORDS[states[exercise]]
             name = f" {exercise.function:<{width}} "

@@ -26,23 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, wait for a change, check again."""
     desk, out = Desk.here(), console()
-    names = options.names
+    names, own = options.names, desk.course.exercises
     exercises = desk.catalog.find_all(names)
     with WarmServer() as server:
         while True:
-            seen, sources = stamps(desk.course.exercises), desk.progress.sources()
+            seen, sources = stamps(own), desk.progress.sources()
             if names:
-                verdicts = check_with(
-                    server, exercises, desk.course, submission=desk.course.exercises
-                )
+                verdicts = check_with(server, exercises, desk.course, submission=own)
             else:
-                verdicts = list(until_one_fails(desk.to_do(), desk, server, desk.course.exercises))
+                verdicts = list(until_one_fails(desk.to_do(), desk, server, own, own=True))
             desk.progress.note(verdicts, sources)
-            show(verdicts, desk, desk.course.exercises)
+            show(verdicts, desk, own, own=True)
             out.print(
                 f"{time.strftime('%H:%M:%S')}  waiting for you to save (Ctrl-C ends)", style="dim"
             )
-            wait_for_change(desk.course.exercises, seen)
+            wait_for_change(own, seen)
 
 
 def wait_for_change(folder: Path, seen: dict[Path, tuple[int, int]]) -> None:

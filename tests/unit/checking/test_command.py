@@ -84,6 +84,22 @@ def test_without_a_name_the_first_exercise_that_does_not_pass_is_checked(command
     assert "data_parallel.replicate  not_started" in out
 
 
+def test_ones_own_folder_is_ones_own_however_it_is_named(command, course):
+    write(course, SPLIT)
+    for named in (".", "../exercises", str(course.exercises)):
+        code, out = command("check", "--submission", named)
+        assert code == 0  # the next one is not begun, and no mistake
+        assert "next: data_parallel.replicate" in out
+        (course.root / ".multigpu" / "progress.json").unlink()
+
+
+def test_exercises_that_no_lesson_names_yet_are_listed(command, course, monkeypatch):
+    monkeypatch.setattr(list_command, "lessons_with", lambda exercise: [])
+    code, out = command("list")
+    assert code == 0
+    assert f"exercises/{FILE}\n" in out
+
+
 def test_a_wrong_answer_is_explained(command, course, monkeypatch):
     write(course, WRONG_SPLIT)
     monkeypatch.chdir(course.root)

@@ -1,6 +1,7 @@
 """When ``.venv`` is left alone, completed, or made anew."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,25 @@ def test_somebody_elses_environment_of_another_python_is_theirs_to_keep(
     monkeypatch.setattr(install, "VENV", repository / ".venv")
     before = sorted((repository / ".venv").rglob("*"))
     assert install.main(["course"]) == 2
+    assert sorted((repository / ".venv").rglob("*")) == before
+
+
+def test_an_environment_that_is_linked_from_another_repository_is_not_emptied(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".venv").symlink_to(repository / ".venv")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(repository / name, other)
+    monkeypatch.setattr(install, "ROOT", other)
+    monkeypatch.setattr(install, "VENV", other / ".venv")
+    before = sorted((repository / ".venv").rglob("*"))
+    assert install.main(["course"]) == 2
+    assert "rm .venv" in capsys.readouterr().err
     assert sorted((repository / ".venv").rglob("*")) == before
 
 

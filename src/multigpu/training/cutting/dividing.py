@@ -17,7 +17,7 @@ from multigpu.training.cutting.costs import Costs, Setting, StageCost
 
 LINK_BYTES_PER_SECOND = 5e9  # gloo within one machine, or a slow PCIe: a guess that is on record
 LINK_SECONDS = 50e-6  # per cut, whatever its size
-ALIKE = 1.01  # stages within 1 % of the best count as equally good: then fewer bytes decide
+ALIKE = 1.05  # stages within 5 % of the best count as equally good: then fewer bytes decide
 
 Weigh = Callable[[StageCost], float]
 
