@@ -6,15 +6,20 @@ how it would treat it.  Where nothing is compiled a stand-in can hear and answer
 
 ``backward(gradient)`` imports the compiler's symbolic algebra, and sympy with it, to compare two
 shapes.  Where shapes are numbers, another stand-in can do that.
+
+torchmetrics imports scipy.signal only to give it back an old name; a third one has that name.
 """
 
+import contextlib
 import importlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 NAME = "torch._dynamo"
 SHAPES = "torch.fx.experimental.symbolic_shapes"
+SIGNALS = "scipy.signal"
 
 
 class Rules:
@@ -117,3 +122,22 @@ def spare_the_compiler() -> None:
         sys.modules[NAME] = torch._dynamo = Standin()
     if SHAPES not in sys.modules:
         sys.modules[SHAPES] = Shapes()
+
+
+class Signals(types.ModuleType):
+    """Has what torchmetrics would add to the real one, so it adds nothing."""
+
+    hamming = None
+
+
+@contextlib.contextmanager
+def sparing_scipy() -> Iterator[None]:
+    """Around the import of torchmetrics: what asks for scipy.signal later gets the real one."""
+    if SIGNALS in sys.modules:
+        yield
+        return
+    sys.modules[SIGNALS] = Signals(SIGNALS)
+    try:
+        yield
+    finally:
+        del sys.modules[SIGNALS]

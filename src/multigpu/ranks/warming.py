@@ -17,6 +17,7 @@ COSTLY = (  # half a second each; they start no thread and touch no GPU
     "multigpu.training.trainer",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
+    "torch.distributed.optim",
     "torch.distributed.pipelining",
     "torch._dynamo.config",  # the compiler's front end, not the stand-in: see lean.py
 )

@@ -22,7 +22,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
+
+from multigpu.ranks.lean import sparing_scipy
+
+with sparing_scipy():
+    from torchmetrics import Metric, MetricCollection
 
 
 class PlaceOfTarget(Metric):

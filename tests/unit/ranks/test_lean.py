@@ -1,4 +1,4 @@
-"""Ranks do without the compiler, which takes a second to import, until somebody asks for it."""
+"""Ranks do without what takes a second to import, the compiler above all, until it is asked for."""
 
 import sys
 from collections.abc import Iterator
@@ -96,3 +96,16 @@ def test_who_asks_for_symbolic_shapes_gets_the_real_ones():
     assert name == "ShapeEnv"
     assert (gradient, loaded) == ([3.0, 6.0], True)
     assert "shape of torch.Size([3])" in refused
+
+
+def test_the_trainers_metrics_do_not_load_scipy_signal():
+    def score():
+        from multigpu.training.metrics import make_metrics
+
+        make_metrics(["accuracy"])
+        spared = "scipy.signal" not in sys.modules
+        import scipy.signal
+
+        return spared, callable(scipy.signal.convolve)
+
+    assert list(run_ranks(score, 1, show=False)) == [(True, True)]
