@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +44,20 @@ class History:
         """All rows as a pandas frame. A figure that an epoch does not have is NaN there."""
         import pandas
 
-        columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        return pandas.DataFrame(self.rows, columns=columns)
+        return pandas.DataFrame(self.rows, columns=self._columns())
 
     def to_csv(self, path: str | Path) -> None:
         """Write all rows to `path`. Whoever reads it meanwhile sees the old file or the new one."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, self.frame().to_csv(index=False).encode())
+        text = StringIO()
+        lines = csv.DictWriter(text, self._columns(), lineterminator="\n")
+        lines.writeheader()  # not by pandas: at each checkpoint a rank would import it
+        lines.writerows(self.rows)
+        replace_file(path, text.getvalue().encode())
+
+    def _columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -1,6 +1,7 @@
 """The table of a training run: as a frame, as a file, in a terminal and in a notebook."""
 
 import math
+import os
 
 import pandas
 import pytest
@@ -42,7 +43,7 @@ def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path, monkeypat
     def full_disk(*_, **__):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(pandas.DataFrame, "to_csv", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         history(2).to_csv(path)
     assert path.read_text() == before
