@@ -21,12 +21,12 @@ def test_each_exercise_says_whose_it_is(printed, cell, exercises):
 
 
 def test_the_network_fits_two_ranks_and_not_one(printed):
-    assert "67,432,458 parameters, 1.00 GiB" in printed("memory")
+    assert "16,939,018 parameters, 258 MiB" in printed("memory")
     one, two = printed("run").splitlines()[-2:]
     assert "OutOfMemoryError" in one
     peaks = re.findall(r"'(\d+) MiB'", two)
     assert len(peaks) == 2
-    assert all(int(peak) < 1024 for peak in peaks)
+    assert all(int(peak) < 256 for peak in peaks)
 
 
 @pytest.mark.parametrize("cell", RECORDED + PREDICTED)

@@ -66,7 +66,7 @@ def test_it_is_drawn(cells, cell):
 def test_what_did_not_fit_fits_with_sharding(printed):
     peaks = [float(peak) for peak in re.findall(r"up to (\d+) MiB", printed("fits"))]
     assert len(peaks) == 2
-    assert all(640 < peak < 1024 for peak in peaks)
+    assert all(160 < peak < 256 for peak in peaks)
 
 
 def test_sharding_makes_room_for_more_rows(printed):
