@@ -4,7 +4,7 @@
 
 ``FD`` is a socket to the caller.  Through it comes one more socket for each run, which is that
 run's own way to the caller: so many runs go on side by side.  The byte that comes with it says what
-ranks have had to import so far (``warming.COSTLY``): from now on the server does it for them.
+the caller has imported, or ranks so far (``warming.COSTLY``): now the server does it for them.
 It lives as long as the other end of ``FD`` is open, touches no GPU and has one thread: threads and
 CUDA survive no fork.
 """

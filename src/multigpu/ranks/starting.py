@@ -14,6 +14,7 @@ from typing import IO
 
 from multigpu.ranks.family import MARK, end_marked
 from multigpu.ranks.run_folder import remove_run_folders, server_environment
+from multigpu.ranks.warming import BY_NAME, costly_imports
 
 CLEARING = 10.0  # seconds for a server to clear up after a leader that was killed
 
@@ -104,11 +105,12 @@ class ForkServer:
         Call ``leave`` when the run is over.  Raises RuntimeError if no server can be started.
         """
         ours, theirs = socket.socketpair()
+        costly = bytes([cls._costly | costly_imports(BY_NAME)])
         with cls._lock, theirs:
             for _ in range(2):  # the old one may have been killed
                 server = cls._running()
                 with contextlib.suppress(ConnectionError):
-                    socket.send_fds(server.connection, [bytes([cls._costly])], [theirs.fileno()])
+                    socket.send_fds(server.connection, [costly], [theirs.fileno()])
                     server.runs += 1
                     return server, ours
             words = server.last_words()

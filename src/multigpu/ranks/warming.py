@@ -5,7 +5,7 @@ import ctypes
 import gc
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from multigpu.ranks.lean import spare_the_compiler
 
@@ -21,6 +21,7 @@ COSTLY = (  # half a second each; they start no thread and touch no GPU
     "torch.distributed.pipelining",
     "torch._dynamo.config",  # the compiler's front end, not the stand-in: see lean.py
 )
+BY_NAME = COSTLY[:-1]  # a caller's functions name what is in these; the compiler comes unasked
 LARGE = 2**21  # bytes of a large page
 COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1
 
@@ -44,9 +45,9 @@ def warming_up() -> Iterator[None]:
     use_large_pages()
 
 
-def costly_imports() -> int:
-    """Which of COSTLY this process has imported, one bit each."""
-    return sum(1 << bit for bit, name in enumerate(COSTLY) if name in sys.modules)
+def costly_imports(names: Sequence[str] = COSTLY) -> int:
+    """Which of COSTLY, or of its first `names`, this process has imported, one bit each."""
+    return sum(1 << bit for bit, name in enumerate(names) if name in sys.modules)
 
 
 def import_costly(wanted: int) -> None:

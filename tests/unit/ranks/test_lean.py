@@ -10,7 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from multigpu import run_ranks
+from multigpu.ranks import starting
 from multigpu.ranks.starting import ForkServer
+from multigpu.ranks.warming import BY_NAME
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,6 +21,7 @@ def _ranks_find_nothing_that_others_imported() -> Iterator[None]:
         ForkServer.stop()
         patch.setattr(ForkServer, "_costly", 0)
         patch.setattr(ForkServer, "learn", lambda costly: None)
+        patch.setattr(starting, "BY_NAME", ())
         yield
 
 
@@ -109,3 +112,13 @@ def test_the_trainers_metrics_do_not_load_scipy_signal():
         return spared, callable(scipy.signal.convolve)
 
     assert list(run_ranks(score, 1, show=False)) == [(True, True)]
+
+
+def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
+    monkeypatch.setattr(starting, "BY_NAME", BY_NAME)
+    monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
+
+    def found():
+        return "torch.distributed.optim" in sys.modules, compiler_is_loaded()
+
+    assert list(run_ranks(found, 1, show=False)) == [(True, False)]
