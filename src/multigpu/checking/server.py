@@ -22,7 +22,7 @@ from multigpu.checking.worker import Worker
 from multigpu.ranks import family
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.leader import CallerGone, lead
-from multigpu.ranks.warming import warming_up
+from multigpu.ranks.warming import import_costly, warming_up
 from multigpu.ranks.watch import Watch
 
 
@@ -37,6 +37,7 @@ def main(descriptor: int) -> None:
             header, payload = receive(judge)
             report, answer = serve(Request.of(header), payload, judge)
             send(judge, report, answer)
+            import_costly(imported_by(report))  # once, for all workers to come
     os._exit(0)  # there is nothing to clean up, and torch takes its time with it
 
 
@@ -51,6 +52,12 @@ def warm_up() -> None:
         import multigpu.checking.specimens
         import multigpu.gpus.machine
         import multigpu.ranks.tracing  # noqa: F401
+
+
+def imported_by(report: dict[str, Any]) -> int:
+    """Which of ``warming.COSTLY`` the workers of a run have imported."""
+    frames = [frame for member in report["members"] for frame in member["said"]]
+    return max((frame.get("costly", 0) for frame in frames), default=0)
 
 
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:

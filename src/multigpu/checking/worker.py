@@ -23,6 +23,7 @@ from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.frames import Say
 from multigpu.ranks.member import limit
 from multigpu.ranks.rank import Listening, now
+from multigpu.ranks.warming import costly_imports
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,13 @@ def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
             print(end="", flush=True)  # the run may be ended as soon as this is known
-        said = {**describe(error), **notes(tracer), **now()}
+        said = {**describe(error), **notes(tracer), **now(), "costly": costly_imports()}
         say({"phase": "raised", **said, "inside": say.inside(error)})
         return
     tracer.stop()
     say({"phase": "returning", **notes(tracer), "line": first_line(exercise)})
     say({"phase": "answer"}, encoder.encode(result))
-    say({"phase": "returned", **now()})
+    say({"phase": "returned", **now(), "costly": costly_imports()})
 
 
 @contextlib.contextmanager

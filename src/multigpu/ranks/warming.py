@@ -19,6 +19,7 @@ COSTLY = (  # half a second each; they start no thread and touch no GPU
     "torch.distributed.checkpoint",
     "torch.distributed.optim",
     "torch.distributed.pipelining",
+    "torch.distributed.tensor",  # torch.load, too
     "torch._dynamo.config",  # the compiler's front end, not the stand-in: see lean.py
 )
 BY_NAME = COSTLY[:-1]  # a caller's functions name what is in these; the compiler comes unasked

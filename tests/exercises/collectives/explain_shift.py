@@ -64,7 +64,8 @@ def examine_values(came, ranks, wrong):
         raise wrong(
             "own_returned",
             f"{found}, its own tensor",
-            "the function returns what it sent, not what it received.",
+            "the function returns what it sent, not what it received; or the rank before it sends"
+            " on what it has just received.",
         )
     if all(owner(other) == (other.rank + 1) % world for other in ranks):
         raise wrong(

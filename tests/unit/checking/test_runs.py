@@ -184,3 +184,15 @@ def test_a_file_left_in_the_working_folder_is_removed(run):
     from pathlib import Path
 
     assert not Path(first).exists()
+
+
+def test_what_a_worker_had_to_import_is_there_for_the_next(run):
+    source = """
+        import sys
+        def split(batch, devices):
+            print("torch.distributed.tensor" in sys.modules)
+            import torch.distributed.tensor
+            return [batch]
+        """
+    run(source)
+    assert run(source).output == "True\n"
