@@ -43,10 +43,13 @@ class Table:
 
     def _cells(self, row: Sequence[str]) -> str:
         named = zip(self.columns, row, strict=True)
-        return "".join(f"<td{self._side(name)}>{escape(cell)}</td>" for name, cell in named)
+        together = ";white-space:nowrap"  # a number and its unit
+        return "".join(
+            f"<td{self._side(name, together)}>{escape(cell)}</td>" for name, cell in named
+        )
 
-    def _side(self, name: str) -> str:
-        return ' style="text-align:right"' if name in self.numbers else ""
+    def _side(self, name: str, more: str = "") -> str:
+        return f' style="text-align:right{more}"' if name in self.numbers else ""
 
     def _padded(self, row: Sequence[str], i: int, width: int) -> str:
         return row[i].rjust(width) if self.columns[i] in self.numbers else row[i].ljust(width)
