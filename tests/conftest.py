@@ -3,6 +3,7 @@
 In CI (``CI=true``) everything but a GPU is installed, so there a missing tool fails its tests.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
     if hasattr(config, "workerinput"):  # one of several test processes
         items[:] = in_good_order(items)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests are made of stays: no search for garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def in_good_order(items: list[pytest.Item]) -> list[pytest.Item]:

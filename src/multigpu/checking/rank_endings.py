@@ -25,7 +25,7 @@ def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace
     refused = (
         first_of(endings, forbidden)
         or forbidden_call(endings[0], trace)
-        or cut_off(endings)
+        or cut_off(endings, finding)
         or of_finding(endings, finding)
         or first_of(endings, fault)
         or first_of(by_waiting(endings), excess)
@@ -80,12 +80,16 @@ def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
     return None
 
 
-def cut_off(endings: Sequence[Ending]) -> Refused | None:
-    """Where a rank could not join, because on another the learner's code had broken something."""
+def cut_off(endings: Sequence[Ending], finding: Finding | None) -> Refused | None:
+    """Where a rank could not join, because on another the learner's code had broken something.
+
+    If that other one is known to have died, the finding says so, and this is no case for here.
+    """
     texts = [e.phases["fault"]["traceback"] for e in endings if "fault" in e.phases]
     begun = [ending for ending in endings if "importing" in ending.phases]
     alone = len(begun) < len(endings) and any(peer in text for text in texts for peer in BY_PEER)
-    if not begun or not alone:
+    dead = finding is not None and finding.kind == "exit" and finding.ranks
+    if not begun or not alone or (dead and all(endings[rank] in begun for rank in dead)):
         return None
     ours = (None, -signal.SIGKILL)  # still there, or ended by the leader
     by_itself = [ending for ending in begun if ending.report["status"] not in ours]

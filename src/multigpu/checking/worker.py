@@ -11,6 +11,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from multigpu.checking.loading import find, first_line, load
@@ -24,6 +25,8 @@ from multigpu.ranks.frames import Say
 from multigpu.ranks.member import limit
 from multigpu.ranks.rank import Listening, now
 from multigpu.ranks.warming import costly_imports
+
+LAST = 19  # of the kernel's priorities, from -20 on
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ def group(request: Request, rank: int, store: str, say: Say) -> Iterator[Place]:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
     join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, say=say)
+    put_last("gloo_tcp_loop")
     place = Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
     if request.memory is None:
         yield place
@@ -140,6 +144,17 @@ def group(request: Request, rank: int, store: str, say: Say) -> Iterator[Place]:
     with limited_memory(parse_bytes(request.memory), rank=rank) as peak:
         yield place
         say({"phase": "memory", "peak": peak()})
+
+
+def put_last(thread: str) -> None:
+    """Let this process's threads of this name have a core only when nobody else wants one.
+
+    A message that is there before it is asked for keeps gloo's thread looking at it without a
+    pause, and a rank that is behind would share its core with that. Only Linux shows threads.
+    """
+    for folder in Path("/proc/self/task").glob("*"):
+        if (folder / "comm").read_text().strip() == thread:
+            os.setpriority(os.PRIO_PROCESS, int(folder.name), LAST)
 
 
 def notes(tracer: Tracer) -> dict[str, Any]:

@@ -25,8 +25,8 @@ def fault(text):
     return {"phase": "fault", "traceback": text}
 
 
-def refuse(endings):
-    finding = Finding("exit", (0,), "rank 0 ended")
+def refuse(endings, ended=0):
+    finding = Finding("exit", (ended,), f"rank {ended} ended")
     refuse_bad_endings(endings, finding, Trace.from_frames([[] for _ in endings]))
 
 
@@ -50,6 +50,14 @@ def test_who_leaves_while_others_join_has_left_also_with_status_0():
     with pytest.raises(Refused, match=r"os\._exit\(0\)") as refused:
         refuse([ending(0, fault(NOT_JOINED), status=70), gone])
     assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
+
+
+def test_a_rank_that_was_killed_is_told_and_not_what_others_noticed_of_it():
+    killed = ending(1, {"phase": "importing"}, status=-9)
+    closed = {"phase": "raised", "type": "RuntimeError", "text": "Connection closed by peer"}
+    noticed = ending(2, {"phase": "importing"}, closed, status=None)
+    with pytest.raises(Refused, match="rank 1: the process died of SIGKILL"):
+        refuse([ending(0, fault(NOT_JOINED), status=70), killed, noticed], ended=1)
 
 
 @pytest.mark.parametrize("text", [NOT_JOINED, "OSError: too many open files"])
