@@ -1,5 +1,9 @@
 """What comes back from a run on ranks, and what may not disturb it."""
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -221,3 +225,18 @@ def test_a_rank_may_communicate_in_a_thread(run_ranks):
     answer = run_ranks(source)
     assert_right(answer)
     assert len(answer.trace.collectives(rank=0)) == 1
+
+
+def priorities(submission, tensor):
+    """The kernel's priority of this process's first thread, and of gloo's that looks for bytes."""
+    folders = Path("/proc/self/task").iterdir()
+    names = {int(folder.name): (folder / "comm").read_text().strip() for folder in folders}
+    looking = [thread for thread, name in names.items() if name == "gloo_tcp_loop"]
+    return [os.getpriority(os.PRIO_PROCESS, thread) for thread in (os.getpid(), *looking)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows threads")
+def test_a_rank_that_computes_comes_before_the_thread_that_looks_for_messages(run_ranks):
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    answer = run_ranks("def average(tensor): pass", drive=priorities, world=2)
+    assert [list(each) for each in answer.results] == [[own, 19]] * 2
