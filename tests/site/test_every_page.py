@@ -17,8 +17,9 @@ RUN_AXE = """async (rules) => {
   return found.violations.flatMap(rule => rule.nodes.map(node =>
     `${rule.id}: ${node.target} ${node.html.slice(0, 120)}`));
 }"""
-ONLY_COLOURS = {"runOnly": ["color-contrast"]}
-NO_COLOURS = {"rules": {"color-contrast": {"enabled": False}}}
+COLOURS = ["color-contrast", "link-in-text-block"]
+ONLY_COLOURS = {"runOnly": COLOURS}
+NO_COLOURS = {"rules": {rule: {"enabled": False} for rule in COLOURS}}
 
 
 @pytest.fixture(scope="module")
