@@ -137,7 +137,7 @@ def main() -> None:
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
         file.write(
-            f"# {date.today()}, {Machine.here()}, gloo on the CPU, load {load} before; "
+            f"# {date.today()}, {Machine.here()}, gloo on the CPU, load {load} before it began; "
             f"{MICRO_BATCHES} micro-batches\n"
         )
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")

@@ -12,7 +12,7 @@ from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.checking.warm import WarmServer
 from multigpu.commands.desk import Desk
 
-ALL_DONE = "All exercises are done. Run the notebook again: now every part of it says yours."
+ALL_DONE = "All exercises are done. Run the notebooks again: now every part of them says yours."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

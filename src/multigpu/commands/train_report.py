@@ -56,7 +56,7 @@ class Report:
     def _kept(self) -> Iterator[str]:
         """Where the files are."""
         if self.trainer.checkpoints is None:
-            yield "nothing is kept: with --folder runs/NAME checkpoints and the history are"
+            yield "nothing was kept: --folder runs/NAME keeps checkpoints and the history"
             return
         checkpoints = self.trainer.checkpoints
         yield f"history      {checkpoints.folder / 'history.csv'}"

@@ -105,7 +105,7 @@ def test_without_a_folder_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     code, printed, _ = command("--data", "digits", *QUICK)
     assert code == 0
-    assert "nothing is kept: with --folder" in printed
+    assert "nothing was kept: --folder" in printed
     assert not list(tmp_path.iterdir())
 
 
