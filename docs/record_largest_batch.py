@@ -67,8 +67,8 @@ def main() -> None:
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
         file.write(
-            f"# {date.today()}, {Machine.here()}, load {load} before it began; {RANKS} gloo ranks on the "
-            f"CPU, {MEMORY} each, {parameters:,} parameters, float32, AdamW\n"
+            f"# {date.today()}, {Machine.here()}, load {load} before it began; {RANKS} gloo "
+            f"ranks on the CPU, {MEMORY} each, {parameters:,} parameters, float32, AdamW\n"
         )
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
