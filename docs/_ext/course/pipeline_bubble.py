@@ -42,12 +42,12 @@ def inks(colour):
 
 def sentence(ranks, micro_batches, schedule, case):
     p, m, rounds = int(ranks), int(micro_batches), case["rounds"]
-    formula = f"({p} − 1)/({f'{rounds} · ' if rounds > 1 else ''}{m} + {p} − 1)"
+    formula = f", ({p} − 1)/({f'{rounds} · ' if rounds > 1 else ''}{m} + {p} − 1)"
     if abs(case["idle"] - case["formula"]) > 1e-9:
-        formula = "the formula takes at least as many micro-batches as ranks"
+        formula = ". The formula holds only with at least as many micro-batches as ranks"
     name = schedule[0].upper() + schedule[1:]
     return (
-        f"{name}, {p} ranks, {micro(m)}: {case['idle']:.0%} is bubble, {formula}. A step takes "
+        f"{name}, {p} ranks, {micro(m)}: {case['idle']:.0%} is bubble{formula}. A step takes "
         f"{case['time']:g}, of which {3 * m} is work. In flight: {most(case, m)}."
     )
 
