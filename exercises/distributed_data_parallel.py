@@ -268,7 +268,7 @@ def global_mean(values: Tensor) -> float:
     part of it.
 
     * ``values`` holds this rank's values.  It has any shape and a floating-point or integer dtype,
-      the same dtype on every rank.  The sum of float16 values may be too large for float16.
+      the same dtype on every rank.  float16 may be too small for a sum; five digits are asked for.
     * Ranks may hold different numbers of values, and some none (a tensor of shape (0,)).  Each
       value counts once: with different counts this is not the mean of the ranks' means.
     * Where no rank has any value, the result is ``nan``.

@@ -65,7 +65,7 @@ def server_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     * Rank 0 calls it.  ``optimizer`` holds the parameters of ``model`` and is the only optimizer
       there is.  The server has no rows: it computes no loss and no gradient of its own.
     * It gets the gradients of every worker and takes their mean: divide by the number of workers.
-      A gradient that is missing counts as zeros.  Gradients of an earlier step do not count.
+      A missing one counts as zeros; that of a frozen parameter stays None.  Old ones do not count.
     * Then it does one step of the optimizer and sends the new weights to every worker.
     * Step after step this equals training in one process on the mean of the workers' losses.
     * With no workers (world size 1) it returns without communicating, and the weights stay as they

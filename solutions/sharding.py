@@ -55,8 +55,8 @@ class Zero1Optimizer:
     * With so few parameters that a rank owns nothing, that rank takes part all the same.  Torch's
       optimizers refuse an empty list.
     * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.
-    * ``param_groups`` is a list with one dict, as that of a torch optimizer, on every rank.  Who
-      sets ``group["lr"]`` there, on all ranks, trains with that learning rate from then on.
+    * On every rank ``param_groups`` is a list with a dict as that of a torch optimizer: ``params``
+      and all options, given or not.  Who sets ``group["lr"]`` on all ranks trains with it then.
     * Frozen parameters (``requires_grad=False``) stay as they are, and a tied one comes once.  A
       gradient that is ``None`` on some ranks counts as zeros there.  Where it is ``None`` on all
       ranks, the parameter may be left alone or stepped with a gradient of zeros, as you like.

@@ -24,6 +24,12 @@ EXPLANATIONS = (
         "without rows, and of a tensor without requires_grad.",
     ),
     (
+        r"unsupported operand type\(s\) for \S+: ('NoneType' and|.* and 'NoneType')",
+        "something is None there. A gradient is None where a layer was not used, and in a hook of "
+        "register_hook, which is called before .grad is set: register_post_accumulate_grad_hook is "
+        "called after that.",
+    ),
+    (
         r"forward\(\) got an unexpected keyword argument|forward\(\) takes \d+ positional",
         "a model can have several inputs, and inputs with names: forward(self, *inputs, **named) "
         "passes all of them on.",

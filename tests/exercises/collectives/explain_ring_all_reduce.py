@@ -119,8 +119,8 @@ def examine_cost(came):
                 "whole_tensor" if whole else "chunk_too_large",
                 f"rank {came.rank} sent {count(call.numel, 'element')}"
                 + (", the whole tensor" if whole else " in one message"),
-                "the sum is right, but every link carries n times as much as it must. Cut the"
-                " tensor into n chunks."
+                "the sum is right, but every message is n times as large as it may be, so a link"
+                " carries n/2 times as much. Cut the tensor into n chunks."
                 if whole
                 else "one chunk takes all that is left over. tensor_split(n) makes chunks that"
                 " differ by one at most.",

@@ -1,9 +1,34 @@
 """How gradients are cut into buckets, and in words what a rank has in place of a sum."""
 
+from collections import Counter
+
 from multigpu.checking.comparing import factor_between, recognise
 from multigpu.checking.wording import times
 
 from .one_process import added
+
+# Mistakes that only buckets and no_sync make: what the gradient is, and which code usually does it.
+OF_BUCKETS = {
+    "sent_too_early": (
+        "zero everywhere",
+        "the bucket was sent before this gradient was ready, with zeros in its place, or"
+        " what arrived was not copied from there. What counts the gradients of a bucket"
+        " begins anew in every step: in sync_gradients.",
+    ),
+    "divided_by_passes": (
+        "the mean divided by the number of backward passes",
+        "no_sync adds up. Whoever wants the mean over passes divides the loss.",
+    ),
+    "only_last_pass": (
+        "the mean of what the last backward gave",
+        "the passes inside no_sync are lost: something overwrote their gradients.",
+    ),
+    "earlier_not_averaged": (
+        "the mean of what the last backward gave, and this rank's own gradients of the"
+        " passes inside no_sync",
+        "the whole of .grad is averaged, not only what the last backward added.",
+    ),
+}
 
 
 def cuts(sizes, limit):
@@ -31,3 +56,8 @@ def described(came, parts):
         return f"{times(factor)} that"
     known = {f"that of pass {i + 1} alone": p for i, p in enumerate(parts) if p is not None}
     return recognise(came.value, known) or "another tensor"
+
+
+def twice_each(calls):
+    """Whether there are two calls with each number of bytes, or four, and so on."""
+    return all(number % 2 == 0 for number in Counter(call.bytes for call in calls).values())

@@ -1,9 +1,11 @@
 """What is wrong with an answer to ``distributed_data_parallel.BucketedDDP``."""
 
+import torch
+
 from multigpu.checking.specimens import WIDTH
 from multigpu.checking.wording import count, listed
 
-from .buckets import cuts, described
+from .buckets import OF_BUCKETS, cuts, described, twice_each
 from .explain_training import Report, agrees
 from .explain_travel import STARTS, calls_of, examine_overlap, started_late
 from .one_process import added
@@ -83,11 +85,11 @@ class Bucketed(Report):
             )
 
     def known_besides(self, step, rank, name):
-        """What accumulating over several backward passes can come to."""
+        """A bucket that left too early, and what several backward passes can come to."""
         passes = [one[name] for one in self.right[step].passes]
-        if len(passes) == 1:
-            return {}
         total, last = added(self.right[step].parts(name)), added(passes[-1])
+        if len(passes) == 1:
+            return {"sent_too_early": torch.zeros_like(total)}
         earlier = added([one[rank] for one in passes[:-1]])
         known = {"divided_by_passes": total / self.n / len(passes)}
         if last is None:
@@ -98,22 +100,7 @@ class Bucketed(Report):
         return known
 
     def words_for(self, mistake, right, came):
-        accumulated = {
-            "divided_by_passes": (
-                "the mean divided by the number of backward passes",
-                "no_sync adds up. Whoever wants the mean over passes divides the loss.",
-            ),
-            "only_last_pass": (
-                "the mean of what the last backward gave",
-                "the passes inside no_sync are lost: something overwrote their gradients.",
-            ),
-            "earlier_not_averaged": (
-                "the mean of what the last backward gave, and this rank's own gradients of the"
-                " passes inside no_sync",
-                "the whole of .grad is averaged, not only what the last backward added.",
-            ),
-        }
-        return accumulated.get(mistake) or super().words_for(mistake, right, came)
+        return OF_BUCKETS.get(mistake) or super().words_for(mistake, right, came)
 
     # What was sent
 
@@ -171,7 +158,12 @@ class Bucketed(Report):
             "a size is numel() * element_size() bytes, and a bucket is closed where bucket_bytes is"
             " passed: before that parameter or after it."
         )  # fmt: skip
-        if sent > sum(sizes):
+        if sent == 2 * sum(sizes) and twice_each(calls):
+            mistake, usually = "sent_twice", (
+                "every bucket was sent twice: sync_gradients starts again what the hooks have"
+                " started. Remember which ones are on their way, and start the others there."
+            )  # fmt: skip
+        elif sent > sum(sizes):
             mistake, usually = "sent_too_much", (
                 "a tied parameter was put in twice, or frozen ones were put in."
                 " module.parameters() gives each one once; look at requires_grad."

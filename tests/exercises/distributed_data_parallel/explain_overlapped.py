@@ -17,6 +17,16 @@ class Overlapped(Report):
             raise self.wrong_number(step, rank)
         super().examine_writes(step, rank)
 
+    def words_for(self, mistake, right, came):
+        what, usually = super().words_for(mistake, right, came)
+        if mistake == "only_divided":
+            usually += (
+                " A hook of register_hook is called before its gradient is in .grad, and what is"
+                " written into the tensor it gets does not arrive there:"
+                " register_post_accumulate_grad_hook is called after that."
+            )
+        return what, usually
+
     def examine_travel(self, step, rank):
         """One all-reduce per trainable parameter, and started during backward."""
         if self.n == 1:  # there is nobody to send to

@@ -8,17 +8,20 @@ from multigpu.checking.wording import count, listed
 from .interrupting import NOT_RANK_ZERO, content, fingerprint
 
 
-def in_own_words(refused):
-    """The refusal of a run in which a rank other than 0 wrote a file."""
+def in_own_words(refused, exercise="save_checkpoint"):
+    """The refusal of a run in which a rank other than 0 wrote a file, whichever is checked."""
     if refused.message_id != "exception" or NOT_RANK_ZERO not in refused.message:
         return refused
     came, _, where = refused.message.partition("\nwhere: ")
+    blamed = (
+        "" if exercise == "save_checkpoint" else f"in save_checkpoint, which {exercise} needs, "
+    )
     return Wrong(
-        "save_checkpoint.every_rank_writes",
+        f"{exercise}.every_rank_writes",
         expected="only rank 0 writes; the other ranks wait until the file is complete",
         came=came.partition("PermissionError: ")[2] or came,
-        usually="`if dist.get_rank() == 0:` is missing. Ranks that write one file at the same time"
-        " garble it.",
+        usually=f"{blamed}`if dist.get_rank() == 0:` is missing. Ranks that write one file at the"
+        " same time garble it.",
         where=where or None,
     )
 
@@ -64,7 +67,11 @@ def examine_complete(case, folder, notes, old, wheres):
                 "returned_too_early",
                 "the file is complete when save_checkpoint returns, on every rank",
                 f"rank {rank} returned, and "
-                + ("there was no file yet" if note["seen"] is None else "another file was there"),
+                + (
+                    "there was no file yet"
+                    if note["seen"] is None
+                    else "the old file was still at the path"
+                ),
                 "nothing makes the other ranks wait for rank 0, or they wait before it writes."
                 " dist.barrier() after the file has its name. time.sleep is no help, however long:"
                 " rank 0 may need longer, so here it is cut short.",

@@ -154,10 +154,11 @@ class Report:
 
     def examine_weights(self, step, rank):
         """Given the right gradients, a step of the optimizer gives the right weights."""
-        note = self.note(step, rank)
-        for name, right in self.right[step].weights.items():
+        note, weights = self.note(step, rank), self.right[step].weights
+        largest = max(float(right.abs().max()) for right in weights.values())
+        for name, right in weights.items():
             came = note["weights"].get(name)
-            if came is not None and same(came.value, right):
+            if came is not None and same(came.value, right, size=largest):
                 continue
             found = "is gone" if came is None else largest_difference(came.value, right)
             raise self.wrong(

@@ -29,6 +29,8 @@ def shards(
         order = (order * world)[: n + missing]
     elif fill == "once":
         order = order + order[:missing]
+    elif fill == "one row":
+        order = order + order[:1] * missing
     elif fill == "last":
         order = order + order[-1:] * missing
     elif fill == "first rows":
@@ -125,6 +127,11 @@ KNOWN = {
         with_options(fill="once"),
         "the order was filled up from its own beginning only once. With fewer rows than ranks that"
         " is not enough: go on from the beginning again.",
+    ),
+    "filled_with_one_row": (
+        with_options(fill="one row"),
+        "the order was filled up with its first row again and again. It begins again: its first"
+        " row comes, then its second, and so on.",
     ),
     "filled_with_last_row": (
         with_options(fill="last"),

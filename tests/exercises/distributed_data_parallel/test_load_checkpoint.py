@@ -6,6 +6,7 @@ from multigpu.checking import exercise
 from multigpu.checking.verdicts import Refused
 
 from .explain_resumed import examine
+from .explain_save_checkpoint import in_own_words
 from .resuming import CASES, load_all, save_all
 
 SAVE_MISSING = """\
@@ -19,7 +20,7 @@ def save(learner, folder, world):
         return learner.run_ranks(save_all, str(folder), CASES, world=world).results
     except Refused as refused:
         if refused.status != "not_started":
-            raise
+            raise in_own_words(refused, "load_checkpoint") from None
         raise Refused("wrong", "load_checkpoint.save_missing", SAVE_MISSING) from None
 
 

@@ -2,6 +2,10 @@
 
 import math
 
+import torch
+
+from multigpu.checking.comparing import RELATIVE
+
 from . import team
 
 # By mistake: the rule by which the weights come about, what they are equal to, and why.
@@ -73,4 +77,4 @@ def wrong_loss(report, rank, step, loss):
 
 
 def close(came, right):
-    return math.isclose(came, right, rel_tol=1e-9)
+    return math.isclose(came, right, rel_tol=RELATIVE[torch.float64])

@@ -9,8 +9,9 @@ from .stuck import in_own_words
 
 STUCK = {
     "expected": "every rank takes part in every step, also when it has no batch left",
-    "usually": "a rank without a batch has left the loop, and the others wait for its part. Do as"
-    " many steps on every rank as the longest list has batches; without a batch add zeros.",
+    "usually": "a rank without a batch makes no all_reduce: it has left the loop, or skips"
+    " gradients that are None. Do as many steps on every rank as the longest list has batches;"
+    " without a batch all-reduce zeros.",
 }
 OTHER_CALLS = {
     "expected": "every rank makes the same calls in every step, also when it has no batch left",

@@ -39,6 +39,6 @@ def some_unused(world):
 
 def few_elements(world):
     """One parameter with two elements: some rank owns nothing."""
-    kinds = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"lr": 0.01}}
+    kinds = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {}}
     rows, rates = steps_of(world, 3, 2, 2), {1: 0.02}
     return [Case(scales, kind, options, rows, rates=rates) for kind, options in kinds.items()]

@@ -66,4 +66,7 @@ def groups_of(optimizer):
         return {"problem": str(error)}
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         return {"problem": f"it is {type(groups).__name__}"}
-    return {"rates": [group.get("lr") for group in groups]}
+    return {
+        "rates": [group.get("lr") for group in groups],
+        "missing": sorted({"params", "lr"}.difference(*groups)) if groups else [],
+    }

@@ -3,6 +3,8 @@
 These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Optimizer``.
 """
 
+import torch
+
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, same
 from multigpu.checking.handles import examine_handles
@@ -93,16 +95,21 @@ class Report:
             self.examine_groups(rank, result["start"]["groups"])
 
     def examine_groups(self, rank, groups):
-        rate = self.case.options["lr"]
-        if groups.get("rates") and all(each == rate for each in groups["rates"]):
+        rate = rate_of(self.case)
+        missing = groups.get("missing")
+        if not missing and groups.get("rates") and all(r == rate for r in groups["rates"]):
             return  # there may be several: one for each inner optimizer
         came = groups.get("problem") or f"the values of lr in it are {listed(groups['rates'])}"
+        if missing:
+            came = f"it has no {listed(missing)}"
         raise self.wrong(
             "param_groups_missing",
-            f"param_groups is a list with one dict, in which lr is {rate}, on every rank",
+            f"param_groups is a list with one dict, with params and lr, which is {rate}, on every"
+            " rank",
             f"on rank {rank}: {came}",
             "return inner.param_groups. A rank without an inner optimizer needs a list like that"
-            " too: a schedule sets lr there on all ranks.",
+            " too, for a schedule sets lr there on all ranks: that of an optimizer of the same"
+            " class for [torch.zeros(1)] has all options.",
         )
 
     def examine_messages(self, step):
@@ -163,6 +170,12 @@ class Report:
             )
             for came, step in zip(steps, training, strict=True)
         )
+
+
+def rate_of(case):
+    """The learning rate of a case: its own, or that which its optimizer takes by itself."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    return getattr(torch.optim, case.kind)([parameter], **case.options).defaults["lr"]
 
 
 def sizes_of(case):

@@ -5,7 +5,7 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 
 import torch
 
-from multigpu.checking.comparing import same
+from multigpu.checking.comparing import RELATIVE, same
 from multigpu.checking.wording import listed
 
 from .known_steps import KNOWN
@@ -18,7 +18,8 @@ def examine_weights(report, step, rank):
     came, right = weights(report, step, rank), flat(report.right[step].weights, report.trained)
     if same(came, right):
         return
-    off = ~torch.isclose(came, right, rtol=1e-9, atol=1e-9 * float(right.abs().max()))
+    near = RELATIVE[torch.float64]
+    off = ~torch.isclose(came, right, rtol=near, atol=near * float(right.abs().max()))
     before = flat(report.right[step].before, report.trained)
     if torch.equal(came[off], before[off]):
         raise stale(report, step, rank, off, before)

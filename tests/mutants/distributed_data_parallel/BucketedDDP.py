@@ -296,6 +296,21 @@ class puts_frozen_ones_in(Wrapper):
         self.ready |= self.frozen
 
 
+@wrong("BucketedDDP.sent_twice")
+class sends_all_again(Wrapper):
+    def sync_gradients(self):
+        self.next = 0
+        super().sync_gradients()
+
+
+@wrong("BucketedDDP.sent_too_early")
+class counts_on_from_the_step_before(Wrapper):
+    def reset(self):
+        super().reset()
+        self.ready = getattr(self, "all_ready", set())
+        self.all_ready = self.ready
+
+
 @wrong("BucketedDDP.unused_out_of_step")
 class starts_whatever_is_full(Wrapper):
     def hook(self, p):
@@ -595,3 +610,13 @@ class gradients_live_in_the_bucket(nn.Module):
             yield
         finally:
             self.silent = before
+
+
+@right
+class a_share_in_float32(Wrapper):
+    """A quotient of whole-number tensors."""
+
+    def start(self, bucket):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([g.flatten() for g in grads]) * (1 / torch.tensor(dist.get_world_size()))
+        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))

@@ -486,3 +486,12 @@ class waits_when_backward_is_over(nn.Module):
 
     def sync_gradients(self):
         pass
+
+
+@right
+class a_share_in_float32(Wrapper):
+    """A quotient of whole-number tensors."""
+
+    def hook(self, p):
+        p.grad *= 1 / torch.tensor(dist.get_world_size())
+        self.handles.append(dist.all_reduce(p.grad, async_op=True))

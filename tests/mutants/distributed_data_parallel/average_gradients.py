@@ -224,3 +224,12 @@ def tied_ones_twice_which_does_no_harm(model):
                 p.grad = torch.zeros_like(p)
             p.grad /= dist.get_world_size()
             dist.all_reduce(p.grad)
+
+
+@right
+def a_share_in_float32(model):
+    """A quotient of whole-number tensors."""
+    share = 1 / torch.tensor(dist.get_world_size())
+    for p in trained(model):
+        p.grad *= share
+        dist.all_reduce(p.grad)

@@ -96,6 +96,18 @@ def repeats_the_last_row(
     return order[rank::world_size]
 
 
+@wrong("shard_indices.filled_with_one_row")
+def repeats_the_first_row(
+    num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False
+):
+    order = order_of(num_samples, seed + epoch, shuffle)
+    if drop_last:
+        order = order[: num_samples // world_size * world_size]
+    while len(order) % world_size:
+        order.append(order[0])
+    return order[rank::world_size]
+
+
 @wrong("shard_indices.filled_with_first_rows")
 def fills_up_before_it_shuffles(
     num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False

@@ -235,3 +235,13 @@ def unused_ones_stay_none(model, num_samples):
         part = torch.zeros_like(p) if p.grad is None else p.grad * (num_samples / total)
         dist.all_reduce(part)
         p.grad = part.detach()
+
+
+@right
+def a_share_in_float32(model, num_samples):
+    """A quotient of whole-number tensors."""
+    total = torch.tensor(num_samples)
+    dist.all_reduce(total)
+    for p in trainable(model):
+        p.grad *= num_samples / total
+        dist.all_reduce(p.grad)

@@ -391,3 +391,20 @@ def stops_when_one_or_two_or_all_want_to(model, batches, optimizer, should_stop)
         if reduced(should_stop(loss), dist.ReduceOp.SUM) in (1, 2, dist.get_world_size()):
             return step
     return len(batches)
+
+
+@right
+def a_share_in_float32(model, batches, optimizer, should_stop):
+    """A quotient of whole-number tensors."""
+    share = 1 / torch.tensor(dist.get_world_size())
+    for step, (inputs, targets) in enumerate(batches, 1):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        for p in model.parameters():
+            p.grad *= share
+            dist.all_reduce(p.grad)
+        optimizer.step()
+        if reduced(should_stop(loss.item())):
+            return step
+    return len(batches)

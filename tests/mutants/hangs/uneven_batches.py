@@ -48,6 +48,20 @@ def returns_when_it_has_no_batch(model, batches, optimizer):
         optimizer.step()
 
 
+@wrong("uneven_batches.out_of_batches", status="hang")
+def stays_and_skips_gradients_that_are_none(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            if p.grad is None:
+                continue
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        optimizer.step()
+
+
 @wrong("deadlock", status="hang")
 def all_send_at_the_end(model, batches, optimizer):
     for batch in batches:
@@ -312,4 +326,21 @@ def everybody_trains_on_all(model, batches, optimizer):
         optimizer.zero_grad()
         losses = [nn.functional.mse_loss(model(x), y) for x, y in here]
         (sum(losses) / len(losses)).backward()
+        optimizer.step()
+
+
+@right
+def a_share_in_float32(model, batches, optimizer):
+    """A quotient of whole-number tensors."""
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        has = torch.tensor(int(step < len(batches)))
+        dist.all_reduce(has)
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad *= 1 / has
         optimizer.step()

@@ -16,6 +16,11 @@ def owners_of(params):
     return owner
 
 
+def groups_without(optimizer_class, kwargs):
+    """The param_groups of a rank that owns nothing."""
+    return [{**optimizer_class([torch.zeros(1)], **kwargs).defaults, "params": []}]
+
+
 class Owners:
     """What most of these answers have in common: a rank owns whole parameters."""
 
@@ -24,7 +29,7 @@ class Owners:
         self.owner = owners_of(self.params)
         self.mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
     def zero_grad(self):
         for p in self.params:
@@ -165,7 +170,7 @@ class rank_0_owns_everything(Owners):
         self.params = [p for p in params if p.requires_grad]
         self.owner = {p: 0 for p in self.params}
         self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
 
 @wrong("Zero1Optimizer.state_unbalanced")
@@ -176,7 +181,7 @@ class every_nth_parameter(Owners):
         self.owner = {p: i % n for i, p in enumerate(self.params)}
         mine = self.params[rank::n]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
 
 @wrong("Zero1Optimizer.state_unbalanced")
@@ -189,7 +194,7 @@ class as_many_parameters_for_each(Owners):
         self.owner = {p: i * n // count for i, p in enumerate(self.params)}
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
 
 @wrong("Zero1Optimizer.state_is_a_view")
@@ -274,7 +279,7 @@ class steps_twice(Owners):
 class hands_out_a_copy_of_its_options(Flat):
     def __init__(self, params, optimizer_class, **kwargs):
         super().__init__(params, optimizer_class, **kwargs)
-        self.options = [dict(kwargs)]
+        self.options = groups_without(optimizer_class, kwargs)
 
     @property
     def param_groups(self):
@@ -386,7 +391,7 @@ class frozen_ones_too(Owners):
         self.owner = owners_of(params)
         self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
 
 @wrong("Zero1Optimizer.other_weights")
@@ -434,7 +439,7 @@ class sgd_by_hand(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         self.params = [p for p in params if p.requires_grad]
         self.owner = owners_of(self.params)
-        self.param_groups, self.momentum = [dict(kwargs)], {}
+        self.param_groups, self.momentum = groups_without(optimizer_class, kwargs), {}
 
     def step(self):
         self.reduce()
@@ -482,6 +487,14 @@ class asks_pytorch:
         self.inner = ZeroRedundancyOptimizer(params, optimizer_class, **kwargs)
 
 
+@wrong("Zero1Optimizer.param_groups_missing")
+class only_the_options_given_where_it_owns_nothing(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        if self.inner is None:
+            self.param_groups = [dict(kwargs)]
+
+
 @right
 class whole_parameters(Owners):
     pass
@@ -524,15 +537,16 @@ class made_at_the_first_step(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         self.params = [p for p in params if p.requires_grad]
         self.owner = owners_of(self.params)
-        self.kind, self.inner = optimizer_class, None
-        self.param_groups = [{"params": self.params, **kwargs}]
+        self.kind, self.inner, self.given = optimizer_class, None, kwargs
+        defaults = optimizer_class([torch.zeros(1)], **kwargs).defaults
+        self.param_groups = [{**defaults, "params": self.params}]
 
     def step(self):
         self.reduce()
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         options = {k: v for k, v in self.param_groups[0].items() if k != "params"}
         if mine and self.inner is None:
-            self.inner = self.kind(mine, **options)
+            self.inner = self.kind(mine, **self.given)
         if self.inner:
             self.inner.param_groups[0].update(options)
             self.inner.step()
@@ -545,7 +559,7 @@ class an_optimizer_itself(torch.optim.Optimizer):
 
     def __init__(self, params, optimizer_class, **kwargs):
         params = [p for p in params if p.requires_grad]
-        super().__init__(params, kwargs)
+        super().__init__(params, optimizer_class([torch.zeros(1)], **kwargs).defaults)
         self.owner = owners_of(params)
         mine = [p for p in params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
@@ -630,3 +644,15 @@ class point_to_point(Owners):
                     dist.recv(arrived, src=other)
                     p.grad += arrived
             p.grad /= n
+
+
+@right
+class a_share_in_float32(Owners):
+    """A quotient of whole-number tensors."""
+
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad *= 1 / torch.tensor(dist.get_world_size())
+            dist.reduce(p.grad, dst=self.owner[p])

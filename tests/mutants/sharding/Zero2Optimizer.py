@@ -16,6 +16,11 @@ def owners_of(params):
     return owner
 
 
+def groups_without(optimizer_class, kwargs):
+    """The param_groups of a rank that owns nothing."""
+    return [{**optimizer_class([torch.zeros(1)], **kwargs).defaults, "params": []}]
+
+
 class Owners:
     """What most of these answers have in common: a rank owns whole parameters."""
 
@@ -24,7 +29,7 @@ class Owners:
         self.owner = owners_of(self.params)
         self.mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
     def zero_grad(self):
         for p in self.params:
@@ -103,7 +108,7 @@ class as_many_parameters_for_each(Owners):
         self.owner = {p: i * n // count for i, p in enumerate(self.params)}
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
 
 @wrong("Zero2Optimizer.gradients_to_everyone")
@@ -181,7 +186,7 @@ class steps_one_after_another(Owners):
         self.owner = owners_of(self.params)
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inners = {p: optimizer_class([p], **kwargs) for p in mine}
-        self.param_groups = [dict(kwargs)]
+        self.param_groups = groups_without(optimizer_class, kwargs)
 
     def step(self):
         for p in self.params:
@@ -266,7 +271,7 @@ class rank_0_owns_everything(Owners):
         self.params = [p for p in params if p.requires_grad]
         self.owner = {p: 0 for p in self.params}
         self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
-        self.param_groups = self.inner.param_groups if self.inner else [dict(kwargs)]
+        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
 
 
 @wrong("Zero2Optimizer.summed")
@@ -300,6 +305,14 @@ class asks_pytorch:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         self.inner = ZeroRedundancyOptimizer(params, optimizer_class, **kwargs)
+
+
+@wrong("Zero2Optimizer.param_groups_missing")
+class only_the_options_given_where_it_owns_nothing(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        if self.inner is None:
+            self.param_groups = [dict(kwargs, params=[])]
 
 
 @right
@@ -339,7 +352,7 @@ class an_optimizer_for_each_parameter(Owners):
         self.owner = owners_of(self.params)
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inners = [optimizer_class([p], **kwargs) for p in mine]
-        self.param_groups = [dict(kwargs)]
+        self.param_groups = groups_without(optimizer_class, kwargs)
 
     def step(self):
         self.reduce()

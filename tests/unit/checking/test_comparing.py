@@ -18,7 +18,19 @@ VALUES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
 
 def test_another_order_of_addition_is_the_same():
     assert same(VALUES + 1e-12, VALUES)
-    assert not same(VALUES + 1e-6, VALUES)
+    assert not same(VALUES + 1e-5, VALUES)
+
+
+def test_a_factor_that_was_rounded_to_float32_is_the_same():
+    share = torch.tensor(1) / torch.tensor(3)
+    assert share.dtype is torch.float32
+    assert same(VALUES * share, VALUES / 3)
+
+
+def test_rounding_counts_beside_the_numbers_that_cancel():
+    left_over = VALUES * (1 + 1e-7) - VALUES
+    assert not same(left_over, torch.zeros(2, 2).double())
+    assert same(left_over, torch.zeros(2, 2).double(), size=3.0)
 
 
 def test_small_numbers_are_not_all_the_same():

@@ -1,5 +1,7 @@
 """Torch's own messages, raised here and now, and what they usually mean."""
 
+import operator
+
 import pytest
 import torch
 
@@ -21,6 +23,8 @@ def give_gradient(value):
         (lambda: give_gradient(torch.zeros(3)), "zeros_like(parameter)"),
         (lambda: give_gradient(torch.zeros(4, dtype=torch.float64)), "zeros_like(parameter)"),
         (lambda: PARAMETER.add_(1), "no_grad"),
+        (lambda: operator.itruediv(PARAMETER.grad, 2), "register_post_accumulate_grad_hook"),
+        (lambda: 2 * PARAMETER.grad, "register_post_accumulate_grad_hook"),
         (lambda: PARAMETER.numpy(), None),
     ],
 )
