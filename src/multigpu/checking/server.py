@@ -56,8 +56,11 @@ def warm_up() -> None:
 
 def imported_by(report: dict[str, Any]) -> int:
     """Which of ``warming.COSTLY`` the workers of a run have imported."""
-    frames = [frame for member in report["members"] for frame in member["said"]]
-    return max((frame.get("costly", 0) for frame in frames), default=0)
+    costly = 0
+    for member in report["members"]:
+        for frame in member["said"]:
+            costly |= frame.get("costly", 0)
+    return costly
 
 
 def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:

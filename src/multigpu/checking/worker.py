@@ -153,8 +153,9 @@ def put_last(thread: str) -> None:
     pause, and a rank that is behind would share its core with that. Only Linux shows threads.
     """
     for folder in Path("/proc/self/task").glob("*"):
-        if (folder / "comm").read_text().strip() == thread:
-            os.setpriority(os.PRIO_PROCESS, int(folder.name), LAST)
+        with contextlib.suppress(OSError):  # a thread may end meanwhile
+            if (folder / "comm").read_text().strip() == thread:
+                os.setpriority(os.PRIO_PROCESS, int(folder.name), LAST)
 
 
 def notes(tracer: Tracer) -> dict[str, Any]:

@@ -90,11 +90,22 @@ def real() -> types.ModuleType:
     return importlib.import_module(NAME)
 
 
-class Shapes(types.ModuleType):
-    """Compares shapes whose sizes are numbers; whatever else is asked for loads the real one."""
+class InPlace(types.ModuleType):
+    """Stands in for a module; whatever it does not have itself loads the real one."""
 
-    def __init__(self) -> None:
-        super().__init__(SHAPES)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # someone looks through all modules
+        return getattr(self._real(), name)
+
+    def _real(self) -> types.ModuleType:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+class Shapes(InPlace):
+    """Compares shapes whose sizes are numbers."""
 
     @staticmethod
     def sym_eq(one: Any, other: Any) -> Any:
@@ -106,12 +117,16 @@ class Shapes(types.ModuleType):
         """The answer: it is known already."""
         return answer
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)  # someone looks through all modules
-        if isinstance(sys.modules.get(SHAPES), Shapes):
-            del sys.modules[SHAPES]
-        return getattr(importlib.import_module(SHAPES), name)
+
+class Signals(InPlace):
+    """Has what torchmetrics would add to the real one, so it adds nothing."""
+
+    hamming = None
+
+    @property
+    def __path__(self) -> Any:  # type: ignore[override]
+        """Where a module in it is looked for that somebody imports meanwhile."""
+        return self._real().__path__
 
 
 def spare_the_compiler() -> None:
@@ -121,23 +136,15 @@ def spare_the_compiler() -> None:
     if NAME not in sys.modules:
         sys.modules[NAME] = torch._dynamo = Standin()
     if SHAPES not in sys.modules:
-        sys.modules[SHAPES] = Shapes()
-
-
-class Signals(types.ModuleType):
-    """Has what torchmetrics would add to the real one, so it adds nothing."""
-
-    hamming = None
+        sys.modules[SHAPES] = Shapes(SHAPES)
 
 
 @contextlib.contextmanager
 def sparing_scipy() -> Iterator[None]:
     """Around the import of torchmetrics: what asks for scipy.signal later gets the real one."""
-    if SIGNALS in sys.modules:
-        yield
-        return
-    sys.modules[SIGNALS] = Signals(SIGNALS)
+    standin = sys.modules.setdefault(SIGNALS, Signals(SIGNALS))
     try:
         yield
     finally:
-        del sys.modules[SIGNALS]
+        if isinstance(standin, Signals) and sys.modules.get(SIGNALS) is standin:
+            del sys.modules[SIGNALS]

@@ -114,6 +114,22 @@ def test_the_trainers_metrics_do_not_load_scipy_signal():
     assert list(run_ranks(score, 1, show=False)) == [(True, True)]
 
 
+@pytest.mark.parametrize("how", ["import scipy.signal", "import scipy.signal.windows"])
+def test_what_needs_scipy_signal_while_it_is_spared_gets_the_real_one(how):
+    def asked():
+        from multigpu.ranks.lean import sparing_scipy
+
+        names = {}
+        with sparing_scipy():
+            exec(how, names)
+            early = names["scipy"].signal.get_window
+        import scipy.signal
+
+        return callable(early), callable(scipy.signal.get_window)
+
+    assert list(run_ranks(asked, 1, show=False)) == [(True, True)]
+
+
 def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
     monkeypatch.setattr(starting, "BY_NAME", BY_NAME)
     monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
