@@ -9,19 +9,23 @@ from torch import Tensor
 # Other types must be equal. In float64, too, a factor may be a float32 one: in torch a quotient of
 # int64 tensors is.
 RELATIVE = {torch.float64: 1e-6, torch.float32: 1e-5}
+PLAIN_SUM = 1e-9  # of float64 numbers that nothing multiplies
 LARGEST = 64  # a factor of n/m is looked for up to this n and m
 
 
-def same(came: Tensor, expected: Tensor, *, size: float = 0.0) -> bool:
+def same(came: Tensor, expected: Tensor, *, size: float = 0.0, near: float = 1.0) -> bool:
     """Equal in shape, type and numbers, up to rounding and the order in which a GPU adds them up.
 
-    ``size`` is that of the numbers they come from, where these may cancel.
+    ``size`` is that of the numbers they come from, where these may cancel.  ``near`` allows less
+    than ``RELATIVE`` does, in float64.
     """
     if came.shape != expected.shape or came.dtype != expected.dtype:
         return False
     tolerance = RELATIVE.get(expected.dtype)
     if tolerance is None:
         return torch.equal(came, expected)
+    if expected.dtype is torch.float64:
+        tolerance = min(tolerance, near)
     size = max(size, float(expected.abs().max()) if expected.numel() else 0.0, 1e-3)
     return torch.allclose(came, expected, rtol=tolerance, atol=tolerance * size)
 
@@ -62,4 +66,13 @@ def largest_difference(came: Tensor, expected: Tensor) -> str:
     apart = (came.double() - expected.double()).abs().nan_to_num(torch.inf)
     index = tuple(int(i) for i in torch.unravel_index(apart.argmax(), came.shape))
     place = f"at {list(index)} is" if index else "is"
-    return f"{place} {came[index].item():.6g} and not {expected[index].item():.6g}"
+    return f"{place} {' and not '.join(told_apart(came[index].item(), expected[index].item()))}"
+
+
+def told_apart(*numbers: float) -> list[str]:
+    """Numbers with as many digits as it takes to see that they differ, six at least."""
+    for digits in range(6, 17):
+        written = [f"{number:.{digits}g}" for number in numbers]
+        if len(set(written)) > 1:
+            break
+    return written

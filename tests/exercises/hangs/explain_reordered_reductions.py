@@ -3,7 +3,7 @@
 import torch
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import factor_between, largest_difference, same
+from multigpu.checking.comparing import PLAIN_SUM, factor_between, largest_difference, same
 from multigpu.checking.wording import listed, times
 
 STUCK = {
@@ -11,6 +11,8 @@ STUCK = {
     "usually": "the order is that in which each rank filled its dict (or that of a set, which is"
     " none). Ranks only know how many calls they have made, not for which name: sort the names.",
 }
+MIXED = "tensors of different names were added up, or some left out."
+ROUNDED = "the sum was made in a smaller dtype and is rounded. Reduce the tensor as it is."
 
 
 def examine(orders, results, wheres):
@@ -41,7 +43,7 @@ def examine(orders, results, wheres):
             )
         for name, right in sums.items():
             came = result["tensors"][name].value
-            if not same(came, right):
+            if not same(came, right, near=PLAIN_SUM):
                 now = result["dict"][name].value
                 untouched = all(
                     same(other["tensors"][name].value, own[name])
@@ -56,7 +58,7 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
     ``now`` is what its dict has under this name, ``untouched`` whether no rank's tensor changed.
     """
     found = f"on rank {rank}, {name} {largest_difference(came, right)}"
-    if same(now, right):
+    if same(now, right, near=PLAIN_SUM):
         return wrong(
             "not_in_place",
             f"{found}; the sum is in another tensor under the same name",
@@ -69,7 +71,7 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
             f"{found}: that is what it held before",
             "the sum was computed in a copy and never written back, or the call was left out.",
         )
-    if same(came, sum_by_place(orders, rank, name)):
+    if same(came, sum_by_place(orders, rank, name), near=PLAIN_SUM):
         place = list(orders[rank]).index(name)
         others = [list(own)[place] for own in orders]
         return wrong(
@@ -86,7 +88,7 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
             f"on rank {rank}, {name} is {times(factor)} the sum",
             "it was divided or reduced more than once. Asked for is the plain sum.",
         )
-    return wrong("other_sum", found, "tensors of different names were added up, or some left out.")
+    return wrong("other_sum", found, ROUNDED if same(came, right) else MIXED)
 
 
 def sum_by_place(orders, rank, name):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from multigpu.checking.comparing import (
+    PLAIN_SUM,
     all_same,
     factor_between,
     largest_difference,
@@ -25,6 +26,16 @@ def test_a_factor_that_was_rounded_to_float32_is_the_same():
     share = torch.tensor(1) / torch.tensor(3)
     assert share.dtype is torch.float32
     assert same(VALUES * share, VALUES / 3)
+
+
+def test_a_sum_of_float64_numbers_keeps_its_digits():
+    assert not same(VALUES * (1 + 1e-7), VALUES, near=PLAIN_SUM)
+    assert same(VALUES * (1 + 1e-12), VALUES, near=PLAIN_SUM)
+
+
+def test_two_numbers_are_told_until_they_differ():
+    ones = torch.ones(1, dtype=torch.float64)
+    assert largest_difference(ones + 1e-8, ones) == "at [0] is 1.00000001 and not 1"
 
 
 def test_rounding_counts_beside_the_numbers_that_cancel():
