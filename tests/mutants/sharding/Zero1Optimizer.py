@@ -29,7 +29,9 @@ class Owners:
         self.owner = owners_of(self.params)
         self.mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
     def zero_grad(self):
         for p in self.params:
@@ -170,7 +172,9 @@ class rank_0_owns_everything(Owners):
         self.params = [p for p in params if p.requires_grad]
         self.owner = {p: 0 for p in self.params}
         self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
 
 @wrong("Zero1Optimizer.state_unbalanced")
@@ -181,7 +185,9 @@ class every_nth_parameter(Owners):
         self.owner = {p: i % n for i, p in enumerate(self.params)}
         mine = self.params[rank::n]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
 
 @wrong("Zero1Optimizer.state_unbalanced")
@@ -194,7 +200,9 @@ class as_many_parameters_for_each(Owners):
         self.owner = {p: i * n // count for i, p in enumerate(self.params)}
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
 
 @wrong("Zero1Optimizer.state_is_a_view")
@@ -391,7 +399,9 @@ class frozen_ones_too(Owners):
         self.owner = owners_of(params)
         self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
 
 @wrong("Zero1Optimizer.other_weights")

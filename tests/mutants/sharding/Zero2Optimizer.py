@@ -29,7 +29,9 @@ class Owners:
         self.owner = owners_of(self.params)
         self.mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
     def zero_grad(self):
         for p in self.params:
@@ -108,7 +110,9 @@ class as_many_parameters_for_each(Owners):
         self.owner = {p: i * n // count for i, p in enumerate(self.params)}
         mine = [p for p in self.params if self.owner[p] == dist.get_rank()]
         self.inner = optimizer_class(mine, **kwargs) if mine else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
 
 @wrong("Zero2Optimizer.gradients_to_everyone")
@@ -271,7 +275,9 @@ class rank_0_owns_everything(Owners):
         self.params = [p for p in params if p.requires_grad]
         self.owner = {p: 0 for p in self.params}
         self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
-        self.param_groups = self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        self.param_groups = (
+            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
+        )
 
 
 @wrong("Zero2Optimizer.summed")
