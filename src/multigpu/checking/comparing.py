@@ -9,7 +9,7 @@ from torch import Tensor
 # Other types must be equal. In float64, too, a factor may be a float32 one: in torch a quotient of
 # int64 tensors is.
 RELATIVE = {torch.float64: 1e-6, torch.float32: 1e-5}
-PLAIN_SUM = 1e-9  # of float64 numbers that nothing multiplies
+PLAIN_SUM = 1e-9  # of float64 numbers that nothing multiplies; copies, too
 LARGEST = 64  # a factor of n/m is looked for up to this n and m
 
 

@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``data_parallel.broadcast``, in the learner's names."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import largest_difference, recognise, same
+from multigpu.checking.comparing import PLAIN_SUM, largest_difference, recognise, same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import count, listed, numbered
 
@@ -61,7 +61,7 @@ class Report:
         """Replica 0 has kept its numbers."""
         for name, right in self.right.items():
             came = self.came[0][name].value
-            if same(came, right):
+            if same(came, right, near=PLAIN_SUM):
                 continue
             known = {i: old[name] for i, old in enumerate(self.before) if i}
             source = recognise(came, known)
@@ -175,7 +175,7 @@ class Report:
                     f"{name} of replica {i} is {came.dtype} and not {right.dtype}",
                     "it was replaced by a tensor of another type.",
                 )
-            if same(came, right):
+            if same(came, right, near=PLAIN_SUM):
                 continue
             neighbours = {j: old[name] for j, old in enumerate(self.before) if j}
             source = recognise(came, neighbours)

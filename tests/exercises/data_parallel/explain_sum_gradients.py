@@ -1,7 +1,13 @@
 """What is wrong with an answer to ``data_parallel.sum_gradients``, in the learner's numbers."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import factor_between, largest_difference, recognise, same
+from multigpu.checking.comparing import (
+    PLAIN_SUM,
+    factor_between,
+    largest_difference,
+    recognise,
+    same,
+)
 from multigpu.checking.wording import count, listed, numbered, times
 
 from .grad_mode import LEFT_OFF
@@ -69,7 +75,7 @@ class Report:
                 if 0 not in parts
                 else "the gradient of replica 0 was removed.",
             )
-        if not same(came.value, sum(parts.values())):
+        if not same(came.value, sum(parts.values()), near=PLAIN_SUM):
             raise self.wrong_sum(name, came.value, parts)
         if came.device != self.home:
             raise self.wrong(
@@ -145,7 +151,7 @@ class Report:
     def is_sum(self, name):
         came = self.replicas[0]["gradients"][name]
         parts = [own[name] for own in self.gradients if own[name] is not None]
-        return came is not None and same(came.value, sum(parts))
+        return came is not None and same(came.value, sum(parts), near=PLAIN_SUM)
 
     def unchanged(self, name, what, parts, total):
         """Replica 0 has what it had: was the sum skipped, thrown away, or put elsewhere?"""

@@ -6,7 +6,7 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 
 import torch
 
-from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.comparing import PLAIN_SUM, largest_difference, same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import listed
 
@@ -30,7 +30,11 @@ def examine_start(report):
                 "something was deleted or got another name. Write into the tensors that are there.",
             )
     for rank in range(report.n):
-        wrong = [name for name, right in before[0].items() if not same(came[rank][name], right)]
+        wrong = [
+            name
+            for name, right in before[0].items()
+            if not same(came[rank][name], right, near=PLAIN_SUM)
+        ]
         if wrong:
             raise explained(report, rank, wrong, before, came[rank])
 

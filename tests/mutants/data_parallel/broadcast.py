@@ -261,6 +261,18 @@ def copies_the_first_time_only(replicas):
                 target.copy_(source)
 
 
+@wrong("broadcast.values_changed")
+def travels_as_float32(replicas):
+    with torch.no_grad():
+        for replica in replicas[1:]:
+            for target, source in zip(
+                [*replica.parameters(), *replica.buffers()],
+                [*replicas[0].parameters(), *replicas[0].buffers()],
+            ):
+                target.copy_(source.float())
+
+
+
 @right
 def copies_data(replicas):
     for replica in replicas[1:]:

@@ -195,6 +195,12 @@ def goes_through_half_precision(outputs, device):
     return torch.cat([output.half().to(device) for output in outputs]).to(outputs[0].dtype)
 
 
+@wrong("gather.values_changed")
+def travels_as_float32(outputs, device):
+    return torch.cat([output.float().to(device).to(output.dtype) for output in outputs])
+
+
+
 @right
 def vstack_by_hand(outputs, device):
     result = outputs[0].to(device)

@@ -198,6 +198,16 @@ def switches_gradients_off_for_good(replicas):
                 first.grad = arrived if first.grad is None else first.grad + arrived
 
 
+@wrong("sum_gradients.wrong_sum")
+def travels_as_float32(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                arrived = other.grad.float().to(first.device).to(other.grad.dtype)
+                first.grad = arrived if first.grad is None else first.grad + arrived
+
+
+
 @right
 def in_place_where_there_is_one(replicas):
     first = replicas[0]
