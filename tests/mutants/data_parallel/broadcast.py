@@ -272,7 +272,6 @@ def travels_as_float32(replicas):
                 target.copy_(source.float())
 
 
-
 @right
 def copies_data(replicas):
     for replica in replicas[1:]:

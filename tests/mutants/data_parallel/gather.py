@@ -200,7 +200,6 @@ def travels_as_float32(outputs, device):
     return torch.cat([output.float().to(device).to(output.dtype) for output in outputs])
 
 
-
 @right
 def vstack_by_hand(outputs, device):
     result = outputs[0].to(device)

@@ -207,7 +207,6 @@ def travels_as_float32(replicas):
                 first.grad = arrived if first.grad is None else first.grad + arrived
 
 
-
 @right
 def in_place_where_there_is_one(replicas):
     first = replicas[0]
