@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``distributed_data_parallel.average_gradients``."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import largest_difference, recognise, same
+from multigpu.checking.comparing import PLAIN_SUM, largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .known_means import KNOWN, from_one_rank
@@ -34,7 +34,7 @@ class Report:
     def examine_weights(self, rank):
         for name, right in self.models[rank].named_parameters():
             came = self.results[rank]["weights"].get(name)
-            if came is not None and same(came.value, right.detach()):
+            if came is not None and same(came.value, right.detach(), near=PLAIN_SUM):
                 continue
             found = "is gone" if came is None else largest_difference(came.value, right.detach())
             raise self.wrong(
@@ -63,8 +63,13 @@ class Report:
                 if parts[rank] is None
                 else "something set .grad to None.",
             )
-        if not same(came.value, total / self.n):
+        if not self.is_mean(came.value, total):
             raise self.wrong_mean(name, rank, expected, came.value, parts)
+
+    def is_mean(self, came, total):
+        """A float32 share of 1/n is right, too, and exact where n is a power of two."""
+        exact = self.n & (self.n - 1) == 0
+        return same(came, total / self.n, near=PLAIN_SUM if exact else 1.0)
 
     def examine_unused(self, name, rank, came):
         if came is None or not came.value.any():
@@ -80,6 +85,8 @@ class Report:
         everywhere = [own["gradients"].get(name) for own in self.results]
         known = from_one_rank(everywhere, parts) | mistaken(parts, rank)
         mistake, _, other = (recognise(came, known) or "other_gradient").partition(" ")
+        if same(came, added(parts) / self.n):
+            mistake = "rounded"
         what, usually = KNOWN.get(mistake) or (
             f"another tensor, which {largest_difference(came, added(parts) / self.n)}",
             "gradients of different parameters were mixed: do all ranks go through them in the"
@@ -97,4 +104,4 @@ class Report:
 
     def is_wrong(self, name, came):
         total = added([own[name] for own in self.gradients])
-        return total is not None and (came is None or not same(came.value, total / self.n))
+        return total is not None and (came is None or not self.is_mean(came.value, total))

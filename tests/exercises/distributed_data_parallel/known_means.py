@@ -9,6 +9,10 @@ OUT_OF_STEP = (
 
 # By mistake: what the gradient is, and which code usually does that.
 KNOWN = {
+    "rounded": (
+        "the mean, but rounded",
+        "it was sent or added up in a smaller dtype. Reduce the gradient as it is.",
+    ),
     "summed": (
         "{n} times the mean: the sum over {ranks}",
         "all_reduce adds up. Divide by dist.get_world_size(), which is {n} here. What is divided"

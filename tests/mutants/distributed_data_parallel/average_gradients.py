@@ -173,6 +173,14 @@ def borrows_a_hook(model):
         default_hooks.allreduce_hook(None, p.grad)
 
 
+@wrong("average_gradients.rounded")
+def travels_as_float32(model):
+    for p in trained(model):
+        arrived = p.grad.float()
+        dist.all_reduce(arrived)
+        p.grad = arrived.to(p.grad.dtype) / dist.get_world_size()
+
+
 @right
 def one_flat_tensor(model):
     parameters = [p for p in model.parameters() if p.requires_grad]
