@@ -30,6 +30,14 @@ def same(came: Tensor, expected: Tensor, *, size: float = 0.0, near: float = 1.0
     return torch.allclose(came, expected, rtol=tolerance, atol=tolerance * size)
 
 
+def of_a_mean(parts: int) -> float:
+    """How exactly a mean of float64 numbers over so many parts is asked for.
+
+    A share 1/n in float32 is right, too, and as exact as can be where n is a power of two.
+    """
+    return PLAIN_SUM if parts & (parts - 1) == 0 else 1.0
+
+
 def all_same(came: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
     """The same names, and the same tensor under every name."""
     return came.keys() == expected.keys() and all(same(came[name], expected[name]) for name in came)

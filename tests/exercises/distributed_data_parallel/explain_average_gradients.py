@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``distributed_data_parallel.average_gradients``."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import PLAIN_SUM, largest_difference, recognise, same
+from multigpu.checking.comparing import PLAIN_SUM, largest_difference, of_a_mean, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .known_means import KNOWN, from_one_rank
@@ -68,8 +68,7 @@ class Report:
 
     def is_mean(self, came, total):
         """A float32 share of 1/n is right, too, and exact where n is a power of two."""
-        exact = self.n & (self.n - 1) == 0
-        return same(came, total / self.n, near=PLAIN_SUM if exact else 1.0)
+        return same(came, total / self.n, near=of_a_mean(self.n))
 
     def examine_unused(self, name, rank, came):
         if came is None or not came.value.any():

@@ -5,7 +5,7 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 """
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import largest_difference, recognise, same
+from multigpu.checking.comparing import largest_difference, of_a_mean, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .explain_start import examine_start
@@ -63,7 +63,7 @@ class Report:
         wrong = [
             name
             for name, right in self.right[step].gradients.items()
-            if not agrees(came.get(name), right)
+            if not agrees(came.get(name), right, of_a_mean(self.n))
         ]
         if not wrong:
             return
@@ -84,6 +84,8 @@ class Report:
         known = from_one_rank(everywhere, parts) | mistaken(parts, rank)
         known |= self.known_besides(step, rank, name)
         mistake, _, other = (recognise(came[name].value, known) or "other_gradient").partition(" ")
+        if same(came[name].value, right):
+            mistake = "rounded"
         if mistake in ("not_averaged", "only_divided") and self.n > 1:
             self.explain_own(step, rank, wrong)
         what, usually = self.words_for(mistake, right, came[name].value)
@@ -158,7 +160,7 @@ class Report:
         largest = max(float(right.abs().max()) for right in weights.values())
         for name, right in weights.items():
             came = note["weights"].get(name)
-            if came is not None and same(came.value, right, size=largest):
+            if came is not None and same(came.value, right, size=largest, near=of_a_mean(self.n)):
                 continue
             found = "is gone" if came is None else largest_difference(came.value, right)
             raise self.wrong(
@@ -173,8 +175,8 @@ class Report:
             )
 
 
-def agrees(came, right):
+def agrees(came, right, near=1.0):
     """A gradient that no rank has may be None or zeros."""
     if right is None:
         return came is None or not came.value.any()
-    return came is not None and same(came.value, right)
+    return came is not None and same(came.value, right, near=near)

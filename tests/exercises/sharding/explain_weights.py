@@ -5,7 +5,7 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 
 import torch
 
-from multigpu.checking.comparing import RELATIVE, same
+from multigpu.checking.comparing import RELATIVE, of_a_mean, same
 from multigpu.checking.wording import listed
 
 from .known_steps import KNOWN
@@ -16,10 +16,18 @@ EQUAL = "after every step each rank has the weights of the plain optimizer in on
 
 def examine_weights(report, step, rank):
     came, right = weights(report, step, rank), flat(report.right[step].weights, report.trained)
-    if same(came, right):
+    if same(came, right, near=of_a_mean(report.n)):
         return
-    near = RELATIVE[torch.float64]
-    off = ~torch.isclose(came, right, rtol=near, atol=near * float(right.abs().max()))
+    if same(came, right):
+        raise report.wrong(
+            "rounded",
+            EQUAL,
+            f"on rank {rank} they are these, but rounded",
+            "gradients or weights were sent or added up in a smaller dtype.",
+            step=step,
+        )
+    exact = min(RELATIVE[torch.float64], of_a_mean(report.n))
+    off = ~torch.isclose(came, right, rtol=exact, atol=exact * float(right.abs().max()))
     before = flat(report.right[step].before, report.trained)
     if torch.equal(came[off], before[off]):
         raise stale(report, step, rank, off, before)

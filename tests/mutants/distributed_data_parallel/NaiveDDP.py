@@ -214,6 +214,15 @@ class sums(Wrapper):
             dist.all_reduce(p.grad)
 
 
+@wrong("NaiveDDP.rounded")
+class sends_float32(Wrapper):
+    def sync_gradients(self):
+        for p in used(self.module):
+            sent = p.grad.float()
+            dist.all_reduce(sent)
+            p.grad = sent.to(p.dtype) / dist.get_world_size()
+
+
 @wrong("NaiveDDP.divided_by_2")
 class divides_by_2(Wrapper):
     def sync_gradients(self):

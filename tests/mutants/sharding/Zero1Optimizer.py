@@ -656,6 +656,17 @@ class point_to_point(Owners):
             p.grad /= n
 
 
+@wrong("Zero1Optimizer.rounded")
+class reduces_in_float32(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            sent = p.grad.float()
+            dist.reduce(sent, dst=self.owner[p])
+            p.grad = sent.to(p.dtype) / dist.get_world_size()
+
+
 @right
 class a_share_in_float32(Owners):
     """A quotient of whole-number tensors."""

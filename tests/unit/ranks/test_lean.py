@@ -131,10 +131,10 @@ def test_what_needs_scipy_signal_while_it_is_spared_gets_the_real_one(how):
 
 
 def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
+    def found():
+        return "torch.distributed.optim" in sys.modules
+
+    assert list(run_ranks(found, 1, show=False)) == [False]
     monkeypatch.setattr(starting, "BY_NAME", BY_NAME)
     monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
-
-    def found():
-        return "torch.distributed.optim" in sys.modules, compiler_is_loaded()
-
-    assert list(run_ranks(found, 1, show=False)) == [(True, False)]
+    assert list(run_ranks(found, 1, show=False)) == [True]
