@@ -99,14 +99,14 @@ def died(ending: Ending) -> Refused | None:
     status = ending.report["status"]
     if status == 0 and "ended" in ending.phases:
         return None
-    assert status is not None, "a worker that neither ended nor passed a limit"
-    stood = ending.stood
-    where = f"\nwhere: {stood}" if stood else ""
     left = ending.phases.get("left")
-    if left is not None:
+    if left is not None:  # the run may have been ended before the process was gone: no status then
         place = ending.place(*left["where"])
         what = f"came: your code ended the process with os._exit({left['status']}).\nwhere: {place}"
         return ending.refused("crash", "exit", what)
+    assert status is not None, "a worker that neither ended nor passed a limit"
+    stood = ending.stood
+    where = f"\nwhere: {stood}" if stood else ""
     if status < 0:
         name = signal.Signals(-status).name
         message_id = "segfault" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else "killed"

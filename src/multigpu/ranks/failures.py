@@ -75,15 +75,20 @@ def exit_found(states: Sequence[RankState]) -> Finding | None:
     if not dead:
         return None
     first = min(dead, key=_suspicion)
-    same = [s for s in dead if (s.status, bool(s.left)) == (first.status, bool(first.left))]
-    chosen = same if first.left is not None else [first]
-    ranks = tuple(state.rank for state in chosen)
+    ranks = tuple(state.rank for state in dead if state is first or _left_alike(state, first))
     details = {
         "ranks": [state.to_dict() for state in states],
         "exit": {"status": first.status, "left": dict(first.left) if first.left else None},
     }
     message, usually = _ended(first, ranks)
     return Finding("exit", ranks, message, usually, details)
+
+
+def _left_alike(one: RankState, other: RankState) -> bool:
+    """Whether both said that they leave with the same status; the processes may be there still."""
+    if one.left is None or other.left is None:
+        return False
+    return bool(one.left["status"] == other.left["status"])
 
 
 def _suspicion(state: RankState) -> tuple[bool, bool, float, int]:

@@ -52,6 +52,14 @@ def test_who_leaves_while_others_join_has_left_also_with_status_0():
     assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
 
 
+def test_who_has_said_that_it_leaves_has_left_also_while_its_process_is_there_still():
+    left = {"phase": "left", "status": 0, "where": ["average.py", 7]}
+    slow = ending(0, {"phase": "importing"}, left, status=None)
+    with pytest.raises(Refused, match=r"os\._exit\(0\)") as refused:
+        refuse([slow, ending(1, {"phase": "importing"}, status=None)])
+    assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
+
+
 def test_a_rank_that_was_killed_is_told_and_not_what_others_noticed_of_it():
     killed = ending(1, {"phase": "importing"}, status=-9)
     closed = {"phase": "raised", "type": "RuntimeError", "text": "Connection closed by peer"}

@@ -108,6 +108,14 @@ def test_leaving_with_os_exit(play):
     assert found.message == "rank 1 called os._exit(0), train.py:17."
 
 
+def test_ranks_that_left_alike_are_named_together_also_while_one_is_on_its_way_out(play):
+    run = play(3)
+    for rank in (2, 0):
+        run.say(rank, phase="left", status=0, where=["/course/train.py", 17, "main"])
+    run.watch.ended(2, 0)
+    assert run.look(0.2).ranks == (0, 2)
+
+
 def test_leaving_with_sys_exit(play):
     run = play(2)
     run.say(
