@@ -31,12 +31,12 @@ class Tracer:
     path: str
     return_lines: dict[int, int]
     refused: dict[str, str]
-    watched: set[types.CodeType] = field(default_factory=set)
     calls: int = 0
     returned: tuple[str, int] | None = None  # file and line of the last return
     used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
     # What is known of a code by its id, which is quicker than its hash, and the codes themselves,
     # so that no other one gets the same id.
+    _watched: dict[int, types.CodeType] = field(default_factory=dict)
     _known: dict[int, str | None] = field(default_factory=dict)
     _kept: list[types.CodeType] = field(default_factory=list)
     _returning: dict[int, int] = field(default_factory=dict)  # frame: line of its return statement
@@ -46,7 +46,7 @@ class Tracer:
 
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
-        self.watched |= set(codes_of(exercise))
+        self._watched |= {id(code): code for code in codes_of(exercise)}
         self._known.clear()
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Tracer:
 
     def _look_at(self, code: types.CodeType) -> str | None:
         """What there is to know of a code: watched, forbidden under this name, or nothing."""
-        name = WATCHED if code in self.watched else self._refused_name(code.co_filename)
+        name = WATCHED if id(code) in self._watched else self._refused_name(code.co_filename)
         self._kept.append(code)
         self._known[id(code)] = name
         return name

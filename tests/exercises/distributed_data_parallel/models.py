@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from multigpu.checking.specimens import Specimen
+from multigpu.checking.specimens import Specimen, seeded
 
 SLOW = 0.06  # seconds that the backward of the first layer takes in Chain
 
@@ -59,11 +59,6 @@ class Fork(nn.Module):
     def forward(self, rows):
         layer = self.layers["narrow" if rows.shape[1] == 3 else "wide"]
         return self.head(torch.tanh(layer(rows)))
-
-
-def seeded(make, seed):
-    torch.manual_seed(seed)
-    return make()
 
 
 def specimen(rank):

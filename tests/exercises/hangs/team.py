@@ -10,16 +10,21 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from multigpu.checking.specimens import seeded
+
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 COLUMNS, OUTPUTS, ROWS = 3, 2, 4
 
 
 def model():
     """A new model that is the same each time.  Without bias: small inputs give small outputs."""
-    torch.manual_seed(11)
-    return nn.Sequential(
-        nn.Linear(COLUMNS, 4, bias=False), nn.Tanh(), nn.Linear(4, OUTPUTS, bias=False)
-    ).double()
+    return seeded(layers, 11).double()
+
+
+def layers():
+    """(rows, COLUMNS) to (rows, OUTPUTS)."""
+    first, last = nn.Linear(COLUMNS, 4, bias=False), nn.Linear(4, OUTPUTS, bias=False)
+    return nn.Sequential(first, nn.Tanh(), last)
 
 
 def batches_of(counts, seed=0):

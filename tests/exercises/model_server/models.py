@@ -8,7 +8,7 @@ seen in the bytes that travel.
 import torch
 from torch import nn
 
-from multigpu.checking.specimens import WIDTH, Specimen
+from multigpu.checking.specimens import WIDTH, Specimen, seeded
 
 
 class Branches(nn.Module):
@@ -68,19 +68,16 @@ def specimen_with_gradients():
 
 
 def branches():
-    torch.manual_seed(7)
-    return Branches()
+    return seeded(Branches, 7)
 
 
 def heavy():
-    torch.manual_seed(7)
-    return Heavy()
+    return seeded(Heavy, 7)
 
 
 def small():
     """Rows of 10 numbers in, rows of 100 out, in float32, as with Heavy."""
-    torch.manual_seed(7)
-    return nn.Linear(10, 100)
+    return seeded(lambda: nn.Linear(10, 100), 7)
 
 
 def bytes_of(model):

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from multigpu.checking.specimens import seeded
+
 LENGTH, TOKENS = 5, 7  # of a sequence
 
 
@@ -85,8 +87,8 @@ class Case:
 
     def stages(self):
         """A new model, always the same, as one module per stage."""
-        torch.manual_seed(5)
-        layers = {"vectors": vectors, "images": images, "sequences": sequences}[self.kind]()
+        make = {"vectors": vectors, "images": images, "sequences": sequences}[self.kind]
+        layers = seeded(make, 5)
         parts = torch.arange(len(layers)).tensor_split(len(self.table))
         return [nn.Sequential(*(layers[i] for i in part)) for part in parts]
 

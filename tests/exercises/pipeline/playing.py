@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from multigpu.checking.specimens import seeded
 from multigpu.ranks import rank_device
 
 WIDTH, ROWS = 3, 2
 
 
 def layer_of(stage):
-    torch.manual_seed(stage)
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double()
+    return seeded(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double(), stage)
 
 
 def rows_of(num_microbatches):

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import nn
 
-from multigpu.checking.specimens import Specimen
+from multigpu.checking.specimens import Specimen, seeded
 
 WIDTHS = (6, 7) * 7 + (6,)
 
@@ -87,29 +87,24 @@ class Scales(nn.Module):
         return rows * self.scale
 
 
-def seeded(make):
-    torch.manual_seed(7)
-    return make()
-
-
 def specimen():
     return Specimen(seed=7)
 
 
 def deep():
-    return seeded(Deep)
+    return seeded(Deep, 7)
 
 
 def biased():
-    return seeded(Biased)
+    return seeded(Biased, 7)
 
 
 def fork():
-    return seeded(Fork)
+    return seeded(Fork, 7)
 
 
 def scales():
-    return seeded(Scales)
+    return seeded(Scales, 7)
 
 
 def rows(*shape, seed):
