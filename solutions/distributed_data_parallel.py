@@ -173,7 +173,7 @@ class OverlappedDDP(nn.Module):
       started: one for each trainable parameter, also for a tied one, which has two names.  Starting
       is all that happens there: backward goes on at once and does not wait for other ranks.
     * ``sync_gradients()`` is called after backward.  It waits until all of them are done.
-      Afterwards every gradient is the mean over all ranks.
+      Afterwards every gradient is the mean over all ranks.  The next step waits for its own only.
     * Every trainable parameter is used on every rank, and backward is called once per step.
       Frozen parameters are left alone.
 
@@ -234,8 +234,8 @@ class BucketedDDP(nn.Module):
       gradient, it may stay ``None`` or become zeros.
     * ``with model.no_sync():`` around forward and backward sends nothing.  The gradients of this
       rank add up in ``.grad``, as without any wrapper, and ``sync_gradients()`` does nothing there.
-      The next backward outside of it averages the whole sums.  Outside, backward is called once per
-      step.
+      The next backward outside of it averages the whole sums, also after an exception has ended the
+      block.  Outside, backward is called once per step.
 
     Training is the same as in one process, as with NaiveDDP.
 

@@ -1,5 +1,7 @@
 """Trains with a learner's wrapper on one rank, and notes all that a check looks at."""
 
+import contextlib
+import gc
 import threading
 import time
 
@@ -27,13 +29,16 @@ def drive(submission, name, cases):
 def train(wrapper, model_of, options, steps, how):
     """One rank's training.  All passes of a step but its last one are made inside no_sync.
 
-    With "keep" in ``how`` gradients are zeroed, and not set to None.
+    With "keep" in ``how`` gradients are zeroed, and not set to None.  With "interrupted" an
+    exception has come out of no_sync before.
     """
     rank = dist.get_rank()
     module = model_of(rank).to(rank_device())
     ready = watch(module)
     model = wrapper(module, **options)
     start = copied(snapshot(module))
+    if "interrupted" in how:
+        interrupt(model)
     optimizer = torch.optim.SGD(module.parameters(), LEARNING_RATE, momentum=MOMENTUM)
     done = []
     for passes in steps:
@@ -57,7 +62,7 @@ def train(wrapper, model_of, options, steps, how):
             "quiet": quiet,
         }
         optimizer.step()
-        done.append(note | {"weights": weights_of(module)})
+        done.append(note | {"weights": weights_of(module), "handles": handles()})
     return {"start": start, "steps": done, "thread": threading.get_native_id()}
 
 
@@ -70,6 +75,22 @@ def no_sync_passes(model, module, passes, rank):
             mse_loss(model(inputs), targets).backward()
             model.sync_gradients()
     return {"times": [begin, time.monotonic()], "gradients": gradients_of(module)}
+
+
+class Interruption(Exception):
+    """What can come out of forward or backward: no memory left, a row that cannot be read."""
+
+
+def interrupt(model):
+    with contextlib.suppress(Interruption), model.no_sync():
+        raise Interruption
+
+
+def handles():
+    """How many handles of messages this rank still holds."""
+    kinds = (dist.Work, torch.futures.Future)
+    gc.collect()  # a handle in a cycle of references is held by nobody
+    return sum(isinstance(found, kinds) for found in gc.get_objects())
 
 
 def on_device(pair):

@@ -27,6 +27,15 @@ class Bucketed(Report):
 
     def explain_own(self, step, rank, wrong):
         silent = [s for s in range(step + 1) if self.note(s, rank)["quiet"] is not None]
+        if "interrupted" in self.case.how and not calls_of(self, step, rank):
+            raise self.wrong(
+                "stays_silent_after_an_exception",
+                "after an exception inside no_sync the next backward averages the gradients again",
+                f"rank {rank} sent nothing, and its gradients are still its own",
+                "the flag of no_sync is set back after the yield, and an exception passes that by."
+                " try: yield, finally: set it back.",
+                step=step,
+            )
         if silent and not calls_of(self, step, rank):
             raise self.wrong(
                 "stays_silent",

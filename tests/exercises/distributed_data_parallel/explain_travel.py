@@ -4,6 +4,8 @@ These mistakes belong to both ``distributed_data_parallel.OverlappedDDP`` and
 ``distributed_data_parallel.BucketedDDP``.
 """
 
+from itertools import pairwise
+
 from multigpu.checking.wording import count, listed
 
 STARTS = "every all-reduce is started during backward, as soon as what it sends is ready"
@@ -44,6 +46,21 @@ def examine_waits(report, step, rank):
         usually,
         step=step,
     )
+
+
+def examine_handles(report):
+    """Handles of earlier steps are let go of: a rank does not hold more after each step."""
+    for rank, result in enumerate(report.results):
+        held = [step["handles"] for step in result["steps"]]
+        if held[2:] and all(before < after for before, after in pairwise(held)):
+            raise report.wrong(
+                "keeps_handles",
+                "a handle is let go of once it was waited for",
+                f"on rank {rank} there were {listed(held)} handles after steps"
+                f" {listed(range(1, len(held) + 1))}",
+                "the list of handles is never emptied. Each step then waits for those of all steps"
+                " before, and holds the memory of all that was sent.",
+            )
 
 
 def examine_writes(report, step, rank):

@@ -42,13 +42,15 @@ def test_parameters_that_some_ranks_do_not_use(learner):
 def test_no_sync(learner):
     """Four backward passes, three of them inside no_sync; then a step without it; then again.
 
-    The last case is there to see that buckets start during the backward after no_sync.
+    The second last case is there to see that buckets start during the backward after no_sync; the
+    last one leaves no_sync by an exception.
     """
     steps = same_columns(3, 1, 3, 3, passes=4)
     steps += same_columns(3, 1, 3, 3) + same_columns(3, 1, 3, 3, passes=2)
     cases = [Case(specimen, steps, size) for size in ({}, buckets(40))]
     slow = same_columns(3, 1, 3, 2, passes=2)
     cases.append(Case(chain, slow, buckets(610), how=("one_by_one",)))
+    cases.append(Case(specimen, same_columns(3, 1, 3, 3), how=("interrupted",)))
     check(learner, Bucketed, 3, cases)
 
 

@@ -86,8 +86,10 @@ class Wrapper(nn.Module):
     @contextmanager
     def no_sync(self):
         self.quiet = True
-        yield
-        self.quiet = False
+        try:
+            yield
+        finally:
+            self.quiet = False
 
 
 @wrong("BucketedDDP.summed")
@@ -445,8 +447,10 @@ class divides_by_the_passes(Wrapper):
     @contextmanager
     def no_sync(self):
         self.quiet = True
-        yield
-        self.quiet = False
+        try:
+            yield
+        finally:
+            self.quiet = False
 
     def sync_gradients(self):
         self.passes += self.quiet
@@ -464,6 +468,15 @@ class stays_quiet_after_no_sync(Wrapper):
     def no_sync(self):
         self.quiet = True
         yield
+
+
+@wrong("BucketedDDP.stays_silent_after_an_exception")
+class no_finally(Wrapper):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        yield
+        self.quiet = False
 
 
 @wrong("BucketedDDP.buffers_not_sent")

@@ -37,6 +37,38 @@ class Wrapper(nn.Module):
         self.handles = []
 
 
+@wrong("OverlappedDDP.keeps_handles")
+class never_empties_the_list(Wrapper):
+    def sync_gradients(self):
+        for handle in self.handles:
+            handle.wait()
+
+
+@right
+class empties_the_list_before_the_next_step(Wrapper):
+    def forward(self, *inputs, **named):
+        self.handles = []
+        return self.module(*inputs, **named)
+
+    def sync_gradients(self):
+        for handle in self.handles:
+            handle.wait()
+
+
+@right
+class handles_in_a_cycle(Wrapper):
+    def hook(self, p):
+        p.grad /= dist.get_world_size()
+        kept = [dist.all_reduce(p.grad, async_op=True)]
+        kept.append(kept)
+        self.handles.append(kept)
+
+    def sync_gradients(self):
+        for handle, _ in self.handles:
+            handle.wait()
+        self.handles = []
+
+
 @wrong("OverlappedDDP.weights_averaged")
 class reduces_what_the_hook_is_given(Wrapper):
     def hook(self, p):
