@@ -12,3 +12,4 @@ document.querySelectorAll(".course-messages").forEach(offerToFind);
 explainWords(document.querySelectorAll("a.course-word"));
 orderSearch();
 printInLight();
+if (document.querySelector("base")) stayOnPage();

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "_script"
 PARTS = (
     *("opening", "elements", "quiz", "notebook_button", "explorer", "copies", "stepper"),
     *("device_lanes", "bars", "schedule", "server_and_ring", "moments", "words", "messages"),
-    *("search_order", "printing", "start"),
+    *("search_order", "printing", "own_place", "start"),
 )
 
 
