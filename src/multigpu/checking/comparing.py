@@ -6,41 +6,58 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-# Other types must be equal. In float64, too, a factor may be a float32 one: in torch a quotient of
-# int64 tensors is.
-RELATIVE = {torch.float64: 1e-6, torch.float32: 1e-5}
-PLAIN_SUM = 1e-9  # of float64 numbers that nothing multiplies; copies, too
+# How far apart numbers may be, relative to the largest. Other types must be equal.
+EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}
+ROUNDED = EXACT | {torch.float64: 1e-6}  # float32 has come near them
 LARGEST = 64  # a factor of n/m is looked for up to this n and m
 
 
-def same(came: Tensor, expected: Tensor, *, size: float = 0.0, near: float = 1.0) -> bool:
-    """Equal in shape, type and numbers, up to rounding and the order in which a GPU adds them up.
+def same(came: Tensor, expected: Tensor, *, size: float = 0.0, share_of: int = 1) -> bool:
+    """Equal in shape, type and numbers, up to the order in which a GPU adds them up.
 
-    ``size`` is that of the numbers they come from, where these may cancel.  ``near`` allows less
-    than ``RELATIVE`` does, in float64.
+    ``size`` is that of the numbers they come from, where these may cancel.  ``share_of=n`` says
+    that right answers multiply by a share, such as 1/n or rows/n; where there are several, n is
+    the product of theirs.
     """
+    return _near(came, expected, tolerance(expected.dtype, share_of=share_of), size)
+
+
+def alike(came: Tensor, expected: Tensor) -> bool:
+    """``same``, even if one of them went through float32: enough to name the cause of a mistake."""
+    return _near(came, expected, ROUNDED.get(expected.dtype))
+
+
+def tolerance(dtype: torch.dtype, *, share_of: int = 1) -> float | None:
+    """How far apart numbers may be, relative to the largest; None if they must be equal.
+
+    In torch a quotient of int64 tensors is float32, so a right answer may multiply float64 numbers
+    by a share in float32.  That is exact where n is a power of two.
+    """
+    is_power_of_two = share_of & (share_of - 1) == 0
+    return (EXACT if is_power_of_two else ROUNDED).get(dtype)
+
+
+def _near(came: Tensor, expected: Tensor, tolerance: float | None, size: float = 0.0) -> bool:
     if came.shape != expected.shape or came.dtype != expected.dtype:
         return False
-    tolerance = RELATIVE.get(expected.dtype)
     if tolerance is None:
         return torch.equal(came, expected)
-    if expected.dtype is torch.float64:
-        tolerance = min(tolerance, near)
     size = max(size, float(expected.abs().max()) if expected.numel() else 0.0, 1e-3)
     return torch.allclose(came, expected, rtol=tolerance, atol=tolerance * size)
 
 
-def of_a_mean(parts: int) -> float:
-    """How exactly a mean of float64 numbers over so many parts is asked for.
-
-    A share 1/n in float32 is right, too, and as exact as can be where n is a power of two.
-    """
-    return PLAIN_SUM if parts & (parts - 1) == 0 else 1.0
-
-
-def all_same(came: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+def all_same(
+    came: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, share_of: int = 1
+) -> bool:
     """The same names, and the same tensor under every name."""
-    return came.keys() == expected.keys() and all(same(came[name], expected[name]) for name in came)
+    return came.keys() == expected.keys() and all(
+        same(came[name], expected[name], share_of=share_of) for name in came
+    )
+
+
+def all_alike(came: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
+    """The same names, and tensors that are alike under every name."""
+    return came.keys() == expected.keys() and all(alike(came[n], expected[n]) for n in came)
 
 
 def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
@@ -57,12 +74,12 @@ def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
     factor = Fraction(ratio).limit_denominator(LARGEST)
     if factor <= 0 or factor == 1 or factor > LARGEST:
         return None
-    return factor if same(came, expected * float(factor)) else None
+    return factor if alike(came, expected * float(factor)) else None
 
 
 def recognise(came: Tensor, known: Mapping[str, Tensor]) -> str | None:
-    """The name of the first known value that ``came`` equals."""
-    return next((name for name, value in known.items() if same(came, value)), None)
+    """The name of the first known value that ``came`` is like."""
+    return next((name for name, value in known.items() if alike(came, value)), None)
 
 
 def largest_difference(came: Tensor, expected: Tensor) -> str:

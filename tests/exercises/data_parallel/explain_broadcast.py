@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``data_parallel.broadcast``, in the learner's names."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import PLAIN_SUM, largest_difference, recognise, same
+from multigpu.checking.comparing import alike, largest_difference, recognise, same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import count, listed, numbered
 
@@ -61,7 +61,7 @@ class Report:
         """Replica 0 has kept its numbers."""
         for name, right in self.right.items():
             came = self.came[0][name].value
-            if same(came, right, near=PLAIN_SUM):
+            if same(came, right):
                 continue
             known = {i: old[name] for i, old in enumerate(self.before) if i}
             source = recognise(came, known)
@@ -71,7 +71,7 @@ class Report:
                     f"{name} of replica 0 now has the numbers of replica {source}",
                     "the copy went the other way. target.copy_(source) writes into target.",
                 )
-            if same(came, self.mean(name)):
+            if alike(came, self.mean(name)):
                 raise self.averaged(name)
             raise self.wrong(
                 "first_changed",
@@ -175,7 +175,7 @@ class Report:
                     f"{name} of replica {i} is {came.dtype} and not {right.dtype}",
                     "it was replaced by a tensor of another type.",
                 )
-            if same(came, right, near=PLAIN_SUM):
+            if same(came, right):
                 continue
             neighbours = {j: old[name] for j, old in enumerate(self.before) if j}
             source = recognise(came, neighbours)
@@ -185,9 +185,9 @@ class Report:
                     f"{name} of replica {i} has the old numbers of replica {source}",
                     "each replica copied from the one before it, which was not up to date yet.",
                 )
-            if same(came, self.mean(name)):
+            if alike(came, self.mean(name)):
                 raise self.averaged(name)
-            if same(came, self.before[i][name] + right):
+            if alike(came, self.before[i][name] + right):
                 raise self.wrong(
                     "added",
                     f"{name} of replica {i} is its old value plus replica 0's",

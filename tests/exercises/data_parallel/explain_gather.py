@@ -3,7 +3,7 @@
 import torch
 
 from multigpu.checking import Returned, Wrong, describe
-from multigpu.checking.comparing import PLAIN_SUM, factor_between, same
+from multigpu.checking.comparing import factor_between, same
 from multigpu.checking.wording import count, listed, numbered, times
 
 
@@ -23,7 +23,7 @@ def examine(outputs, homes, target, result, where):
 
     examine_form(result, wrong)
     examine_shape(outputs, right, result.value, wrong)
-    if not same(result.value, right, near=PLAIN_SUM):
+    if not same(result.value, right):
         raise wrong_rows(outputs, homes, target, result.value, wrong)
     if result.device == "cpu":
         raise wrong("left_on_cpu", "a tensor on the CPU", "it was joined there and left there.")
@@ -103,7 +103,7 @@ def wrong_rows(outputs, homes, target, came, wrong):
     target_first = sorted(range(len(outputs)), key=lambda i: homes[i] != target)
     columns = torch.cat(list(reversed(outputs)))
     for order in (by_gpu, target_first):
-        if same(came, torch.cat([outputs[i] for i in order]), near=PLAIN_SUM):
+        if same(came, torch.cat([outputs[i] for i in order])):
             return wrong(
                 "device_order",
                 f"outputs {listed(order)} one after another",

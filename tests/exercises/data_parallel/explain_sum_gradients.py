@@ -2,7 +2,7 @@
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import (
-    PLAIN_SUM,
+    alike,
     factor_between,
     largest_difference,
     recognise,
@@ -75,7 +75,7 @@ class Report:
                 if 0 not in parts
                 else "the gradient of replica 0 was removed.",
             )
-        if not same(came.value, sum(parts.values()), near=PLAIN_SUM):
+        if not same(came.value, sum(parts.values())):
             raise self.wrong_sum(name, came.value, parts)
         if came.device != self.home:
             raise self.wrong(
@@ -97,13 +97,13 @@ class Report:
                 f"{what} is {times(factor)} the sum",
                 "it was divided. The mean is in the loss already, which is one mean over all rows.",
             )
-        if same(came, total + total - own):
+        if alike(came, total + total - own):
             return self.counted_twice(name, what)
         if factor is not None:
             return self.wrong(
                 "multiplied", name, f"{what} is {times(factor)} the sum", "it was added up twice."
             )
-        if 0 in parts and same(came, parts[0]):
+        if 0 in parts and alike(came, parts[0]):
             return self.unchanged(name, what, parts, total)
         known = {
             "last_one_wins": parts[max(parts)],
@@ -151,7 +151,7 @@ class Report:
     def is_sum(self, name):
         came = self.replicas[0]["gradients"][name]
         parts = [own[name] for own in self.gradients if own[name] is not None]
-        return came is not None and same(came.value, sum(parts), near=PLAIN_SUM)
+        return came is not None and same(came.value, sum(parts))
 
     def unchanged(self, name, what, parts, total):
         """Replica 0 has what it had: was the sum skipped, thrown away, or put elsewhere?"""
@@ -166,7 +166,7 @@ class Report:
             )
         for i in range(1, self.n):
             there = self.replicas[i]["gradients"][name]
-            if there is not None and same(there.value, total):
+            if there is not None and alike(there.value, total):
                 return self.wrong(
                     "in_the_wrong_replica",
                     name,

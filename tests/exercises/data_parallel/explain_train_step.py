@@ -1,15 +1,20 @@
 """What is wrong with an answer to ``data_parallel.train_step``, in the learner's numbers."""
 
-import copy
+import math
 
-from multigpu.checking import Wrong, describe
-from multigpu.checking.comparing import all_same, largest_difference, same
+from multigpu.checking import Wrong
+from multigpu.checking.comparing import all_alike, all_same, largest_difference, same
 from multigpu.checking.wording import count, listed
 
+from .explain_train_step_loss import examine_loss, examine_type
 from .one_gpu import mistakes, train
 
 # By mistake: what the weights are exactly equal to, and which code usually does that.
 KNOWN = {
+    "rounded": (
+        "a step with rounded gradients",
+        "they were moved or added up in a smaller dtype. Sum them up as they are.",
+    ),
     "gradients_not_summed": (
         "a step with replica 0's own gradients only",
         "the gradients must be summed after backward and before the step.",
@@ -83,32 +88,12 @@ class Report:
         )
 
     def examine(self, step):
-        self.examine_type(step)
+        examine_type(self, step)
         self.examine_weights(step)
         self.examine_agreement(step)
-        self.examine_loss(step)
+        examine_loss(self, step)
         self.examine_gpus(step)
         self.examine_arguments(step)
-
-    def examine_type(self, step):
-        loss = self.steps[step]["loss"]
-        if isinstance(loss, float):
-            return
-        if loss is None:
-            raise self.wrong(
-                "returned_nothing",
-                step,
-                "the loss as a float",
-                "None",
-                "the function ends without `return`.",
-            )
-        raise self.wrong(
-            "not_a_float",
-            step,
-            "the loss as a Python float",
-            describe(loss),
-            "a tensor keeps its graph and GPU memory alive. loss.item() is the number in it.",
-        )
 
     def examine_weights(self, step):
         """Replica 0 has the weights that one GPU would have."""
@@ -118,13 +103,14 @@ class Report:
             for name, tensor in self.steps[step]["replicas"][0]["parameters"].items()
             if name in right
         }
-        if all_same(came, right):
+        if all_same(came, right, share_of=self.rows_until(step)):
             return
         expected = "weights of replica 0 as after the same step on one GPU"
-        known = mistakes(self.model, self.batches[: step + 1], self.loss_fn, self.n)
-        difference = self.difference(came, right)
+        known = {"rounded": self.weights}
+        known |= mistakes(self.model, self.batches[: step + 1], self.loss_fn, self.n)
+        difference = self.difference(came, right, step)
         for name, weights in known.items():
-            if all_same(came, weights[step]):
+            if all_alike(came, weights[step]):
                 mistake = name.partition(" ")[0]
                 like, usually = KNOWN[mistake]
                 raise self.wrong(
@@ -142,8 +128,13 @@ class Report:
             "a movement is missing or in the wrong place. Compare with the order in the task.",
         )
 
-    def difference(self, came, right):
-        name = next(name for name in right if not same(came[name], right[name]))
+    def rows_until(self, step):
+        """Whoever weighs chunks by their rows takes shares of these numbers, step by step."""
+        return math.prod(len(inputs) for inputs, _ in self.batches[: step + 1])
+
+    def difference(self, came, right, step):
+        rows = self.rows_until(step)
+        name = next(n for n in right if not same(came[n], right[n], share_of=rows))
         return f"{name} {largest_difference(came[name], right[name])}"
 
     def examine_agreement(self, step):
@@ -169,29 +160,6 @@ class Report:
                             usually,
                         )
 
-    def examine_loss(self, step):
-        came, right = self.steps[step]["loss"], self.losses[step]
-        if close(came, right):
-            return
-        chunks = self.chunk_losses(step)
-        known = {
-            "loss_after_the_step": (
-                self.loss_with(self.weights[step], step),
-                "that is the loss with the new weights. Return the one before the step.",
-            ),
-            "loss_of_chunks": (
-                sum(chunks) / len(chunks),
-                "that is the mean of the chunks' losses. Small chunks have fewer rows.",
-            ),
-            "losses_summed": (sum(chunks), "that is the sum of the chunks' losses."),
-            "loss_of_last_chunk": (chunks[-1], "that is the last chunk's loss alone."),
-            "loss_of_first_chunk": (chunks[0], "that is the first chunk's loss alone."),
-            "other_loss": (came, "return the loss of the whole batch before the step."),
-        }
-        mistake = next(name for name, (value, _) in known.items() if close(came, value))
-        usually = known[mistake][1]
-        raise self.wrong(mistake, step, f"the loss {right:.6f}", f"{came:.6f}", usually)
-
     def examine_gpus(self, step):
         """Every GPU has run its model, if there are rows for all of them."""
         chunks = self.batches[step][0].chunk(self.n)
@@ -216,23 +184,3 @@ class Report:
                 f"{listed(changed)} of the caller changed",
                 "something wrote into them in place. A method with _ at its end does that.",
             )
-
-    def chunk_losses(self, step):
-        """The loss of each chunk by itself, before the step."""
-        inputs, targets = self.batches[step]
-        model = self.model_with(self.weights[step - 1] if step else {})
-        pairs = zip(inputs.chunk(self.n), targets.chunk(self.n), strict=True)
-        return [self.loss_fn(model(x), y).item() for x, y in pairs]
-
-    def loss_with(self, weights, step):
-        inputs, targets = self.batches[step]
-        return self.loss_fn(self.model_with(weights)(inputs), targets).item()
-
-    def model_with(self, weights):
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(weights, strict=False)
-        return model
-
-
-def close(a, b):
-    return abs(a - b) <= 1e-9 * max(1.0, abs(b))

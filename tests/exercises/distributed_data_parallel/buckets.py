@@ -54,7 +54,8 @@ def described(came, parts):
     factor = factor_between(came.value, total)
     if factor is not None:
         return f"{times(factor)} that"
-    known = {f"that of pass {i + 1} alone": p for i, p in enumerate(parts) if p is not None}
+    known = {"that, but rounded": total}
+    known |= {f"that of pass {i + 1} alone": p for i, p in enumerate(parts) if p is not None}
     return recognise(came.value, known) or "another tensor"
 
 

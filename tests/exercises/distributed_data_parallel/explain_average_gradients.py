@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``distributed_data_parallel.average_gradients``."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import PLAIN_SUM, largest_difference, of_a_mean, recognise, same
+from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .known_means import KNOWN, from_one_rank
@@ -34,7 +34,7 @@ class Report:
     def examine_weights(self, rank):
         for name, right in self.models[rank].named_parameters():
             came = self.results[rank]["weights"].get(name)
-            if came is not None and same(came.value, right.detach(), near=PLAIN_SUM):
+            if came is not None and same(came.value, right.detach()):
                 continue
             found = "is gone" if came is None else largest_difference(came.value, right.detach())
             raise self.wrong(
@@ -67,8 +67,7 @@ class Report:
             raise self.wrong_mean(name, rank, expected, came.value, parts)
 
     def is_mean(self, came, total):
-        """A float32 share of 1/n is right, too, and exact where n is a power of two."""
-        return same(came, total / self.n, near=of_a_mean(self.n))
+        return same(came, total / self.n, share_of=self.n)
 
     def examine_unused(self, name, rank, came):
         if came is None or not came.value.any():
@@ -82,12 +81,11 @@ class Report:
 
     def wrong_mean(self, name, rank, expected, came, parts):
         everywhere = [own["gradients"].get(name) for own in self.results]
-        known = from_one_rank(everywhere, parts) | mistaken(parts, rank)
+        right = added(parts) / self.n
+        known = {"rounded": right} | from_one_rank(everywhere, parts) | mistaken(parts, rank)
         mistake, _, other = (recognise(came, known) or "other_gradient").partition(" ")
-        if same(came, added(parts) / self.n):
-            mistake = "rounded"
         what, usually = KNOWN.get(mistake) or (
-            f"another tensor, which {largest_difference(came, added(parts) / self.n)}",
+            f"another tensor, which {largest_difference(came, right)}",
             "gradients of different parameters were mixed: do all ranks go through them in the"
             " same order?",
         )

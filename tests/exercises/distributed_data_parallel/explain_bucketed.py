@@ -80,13 +80,13 @@ class Bucketed(Report):
         passes = self.right[step].passes[:-1]
         for name in self.right[step].gradients:
             parts = [one[name][rank] for one in passes]
-            if agrees(quiet["gradients"].get(name), added(parts)):
-                continue
             came = quiet["gradients"].get(name)
+            if agrees(came, added(parts), share_of=self.n):  # in the weights of earlier steps
+                continue
             raise self.wrong(
                 "not_added_up",
-                f"after {count(len(passes), 'backward pass')[:-1]}es inside no_sync {name}.grad is"
-                " the sum of this rank's own gradients",
+                f"after {len(passes)} backward pass{'es' if passes[1:] else ''} inside no_sync"
+                f" {name}.grad is the sum of this rank's own gradients",
                 f"on rank {rank} it is {described(came, parts)}",
                 "inside no_sync .grad is left to autograd, which adds up. Nothing is divided or"
                 " moved there.",

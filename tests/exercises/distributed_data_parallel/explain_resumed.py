@@ -7,7 +7,7 @@ comes out under its name.
 import torch
 
 from multigpu.checking import Wrong, describe
-from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.comparing import alike, largest_difference, same
 from multigpu.checking.wording import count
 
 from .resuming import AFTER, BEFORE, train, trained_before, training
@@ -161,7 +161,7 @@ def examine_end(rank, note, saved, case, wrong):
 
 
 def ends_like(came, model):
-    return all(same(came[name], p.detach()) for name, p in model.named_parameters())
+    return all(alike(came[name], p.detach()) for name, p in model.named_parameters())
 
 
 def new_optimizer(kind):

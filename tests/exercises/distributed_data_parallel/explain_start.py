@@ -6,7 +6,7 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 
 import torch
 
-from multigpu.checking.comparing import PLAIN_SUM, largest_difference, same
+from multigpu.checking.comparing import alike, largest_difference, same
 from multigpu.checking.specimens import snapshot
 from multigpu.checking.wording import listed
 
@@ -30,11 +30,7 @@ def examine_start(report):
                 "something was deleted or got another name. Write into the tensors that are there.",
             )
     for rank in range(report.n):
-        wrong = [
-            name
-            for name, right in before[0].items()
-            if not same(came[rank][name], right, near=PLAIN_SUM)
-        ]
+        wrong = [name for name, right in before[0].items() if not same(came[rank][name], right)]
         if wrong:
             raise explained(report, rank, wrong, before, came[rank])
 
@@ -46,7 +42,7 @@ def explained(report, rank, wrong, before, came):
         return left_out(report, rank, wrong, before)
     found = f"on rank {rank}, {name}"
     mean = sum(old[name] for old in before) / report.n
-    if mean.isfinite().all() and same(came[name], mean.to(came[name].dtype)):
+    if mean.isfinite().all() and alike(came[name], mean.to(came[name].dtype)):
         return report.wrong(
             "start_averaged",
             EXPECTED,

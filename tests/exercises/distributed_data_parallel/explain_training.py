@@ -5,7 +5,7 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 """
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import largest_difference, of_a_mean, recognise, same
+from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .explain_start import examine_start
@@ -64,7 +64,7 @@ class Report:
         wrong = [
             name
             for name, right in self.right[step].gradients.items()
-            if not agrees(came.get(name), right, of_a_mean(self.n))
+            if not agrees(came.get(name), right, share_of=self.n)
         ]
         if not wrong:
             return
@@ -82,11 +82,9 @@ class Report:
         if came.get(name) is None:
             raise self.missing(step, rank, name, expected, parts)
         everywhere = [self.note(step, other)["gradients"].get(name) for other in range(self.n)]
-        known = from_one_rank(everywhere, parts) | mistaken(parts, rank)
+        known = {"rounded": right} | from_one_rank(everywhere, parts) | mistaken(parts, rank)
         known |= self.known_besides(step, rank, name)
         mistake, _, other = (recognise(came[name].value, known) or "other_gradient").partition(" ")
-        if same(came[name].value, right):
-            mistake = "rounded"
         if mistake in ("not_averaged", "only_divided") and self.n > 1:
             self.explain_own(step, rank, wrong)
         what, usually = self.words_for(mistake, right, came[name].value)
@@ -161,7 +159,7 @@ class Report:
         largest = max(float(right.abs().max()) for right in weights.values())
         for name, right in weights.items():
             came = note["weights"].get(name)
-            if came is not None and same(came.value, right, size=largest, near=of_a_mean(self.n)):
+            if came is not None and same(came.value, right, size=largest, share_of=self.n):
                 continue
             found = "is gone" if came is None else largest_difference(came.value, right)
             raise self.wrong(
@@ -176,8 +174,8 @@ class Report:
             )
 
 
-def agrees(came, right, near=1.0):
+def agrees(came, right, *, share_of=1):
     """A gradient that no rank has may be None or zeros."""
     if right is None:
         return came is None or not came.value.any()
-    return came is not None and same(came.value, right, near=near)
+    return came is not None and same(came.value, right, share_of=share_of)

@@ -1,5 +1,7 @@
 """What is wrong with an answer to ``distributed_data_parallel.weighted_average_gradients``."""
 
+import math
+
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.wording import count, listed
@@ -74,6 +76,10 @@ class Report:
             where=self.wheres[rank],
         )
 
+    def rows_until(self, number):
+        """Of what an answer takes shares in so many steps: all rows, and perhaps all ranks."""
+        return math.prod(len(s.counts) * sum(s.counts) for s in self.steps[:number])
+
     def examine_gradient(self, number, rank, name, came):
         step = self.steps[number]
         right = step.whole[name]
@@ -96,7 +102,7 @@ class Report:
                 "a rank without rows, or one that did not use a parameter, needs the gradient too:"
                 " its weights must take the same step. Put zeros there before the all-reduce.",
             )
-        if same(came.value, right):
+        if same(came.value, right, share_of=self.rows_until(number + 1)):
             return
         what = f"{name}.grad on rank {rank}"
         known = recognise(came.value, mistaken(step, name, rank))
@@ -114,7 +120,7 @@ class Report:
 
     def examine_weights(self, number, rank, came):
         for name, right in self.steps[number].before.items():
-            if not same(came[name].value, right):
+            if not same(came[name].value, right, share_of=self.rows_until(number)):
                 raise Wrong(
                     "weighted_average_gradients.weights_changed",
                     expected="the weights stay as they are, only .grad changes",

@@ -1,6 +1,6 @@
 """Wrong means over ranks that are known by name, for all checks of averaged gradients."""
 
-from multigpu.checking.comparing import same
+from multigpu.checking.comparing import alike
 
 OUT_OF_STEP = (
     "a gradient that is None was skipped on one rank, while other ranks wait for it. Its part is"
@@ -57,5 +57,5 @@ def from_one_rank(everywhere, parts):
         f"of_one_rank {rank}": part
         for rank, part in enumerate(parts)
         if len(parts) > 1 and part is not None
-        if all(came is not None and same(came.value, part) for came in everywhere)
+        if all(came is not None and alike(came.value, part) for came in everywhere)
     }

@@ -1,7 +1,9 @@
 """What is wrong with an answer to ``hangs.early_stop``, in the learner's numbers."""
 
+from functools import partial
+
 from multigpu.checking import Wrong, describe
-from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.comparing import alike, largest_difference, same
 from multigpu.checking.wording import count, listed, numbered
 
 from . import team
@@ -17,6 +19,14 @@ STUCK = {
     "expected": "all ranks stop after the same step",
     "usually": "a rank that wants to stop returns at once, and the others wait for its part of the"
     " next step. In every step all ranks must learn whether any rank wants to stop.",
+}
+
+ROUNDED = {
+    "rounded": (
+        team.over_all,
+        "training with rounded averages",
+        "gradients were sent or added up in a smaller dtype. Reduce them as they are.",
+    ),
 }
 
 
@@ -116,7 +126,7 @@ class Report:
     def why(self, steps, agreed):
         """The mistake that leads to this number of steps."""
         if steps == self.right - 1:
-            done = same(self.results[0]["weights"].value, self.training.weights[self.right][0])
+            done = alike(self.results[0]["weights"].value, self.training.weights[self.right][0])
             return (
                 ("counted_from_zero", "all steps were done, but they were counted from 0.")
                 if done
@@ -158,7 +168,8 @@ class Report:
     def examine_weights(self):
         right = self.training.weights[self.right]
         came = [result["weights"].value for result in self.results]
-        wrong_ones = [r for r, weights in enumerate(came) if not same(weights, right[r])]
+        equal = map(partial(same, share_of=len(came)), came, right)
+        wrong_ones = [rank for rank, is_equal in enumerate(equal) if not is_equal]
         if not wrong_ones:
             return
         rank = wrong_ones[0]
@@ -167,12 +178,12 @@ class Report:
             (self.right + 1, "one_step_more", "one more step was done than was counted."),
         ):
             ends = self.training.weights[steps : steps + 1]
-            if ends and all(map(same, came, ends[0])):
+            if ends and all(map(alike, came, ends[0])):
                 raise self.wrong(
                     mistake, rank, f"the weights after {count(steps, 'step')}", usually
                 )
-        for mistake, (rule, like, usually) in RULES.items():
-            if all(map(same, came, team.train(self.batches, rule).weights[self.right])):
+        for mistake, (rule, like, usually) in (ROUNDED | RULES).items():
+            if all(map(alike, came, team.train(self.batches, rule).weights[self.right])):
                 raise self.wrong(mistake, rank, f"exactly the weights after {like}", usually)
         raise self.wrong(
             "other_weights",

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from multigpu.checking.comparing import RELATIVE
+from multigpu.checking.comparing import ROUNDED
 
 from . import team
 
@@ -77,4 +77,4 @@ def wrong_loss(report, rank, step, loss):
 
 
 def close(came, right):
-    return math.isclose(came, right, rel_tol=RELATIVE[torch.float64])
+    return math.isclose(came, right, rel_tol=ROUNDED[torch.float64])

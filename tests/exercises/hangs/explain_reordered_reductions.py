@@ -3,7 +3,7 @@
 import torch
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import PLAIN_SUM, factor_between, largest_difference, same
+from multigpu.checking.comparing import alike, factor_between, largest_difference, same
 from multigpu.checking.wording import listed, times
 
 STUCK = {
@@ -43,7 +43,7 @@ def examine(orders, results, wheres):
             )
         for name, right in sums.items():
             came = result["tensors"][name].value
-            if not same(came, right, near=PLAIN_SUM):
+            if not same(came, right):
                 now = result["dict"][name].value
                 untouched = all(
                     same(other["tensors"][name].value, own[name])
@@ -58,7 +58,7 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
     ``now`` is what its dict has under this name, ``untouched`` whether no rank's tensor changed.
     """
     found = f"on rank {rank}, {name} {largest_difference(came, right)}"
-    if same(now, right, near=PLAIN_SUM):
+    if same(now, right):
         return wrong(
             "not_in_place",
             f"{found}; the sum is in another tensor under the same name",
@@ -71,7 +71,7 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
             f"{found}: that is what it held before",
             "the sum was computed in a copy and never written back, or the call was left out.",
         )
-    if same(came, sum_by_place(orders, rank, name), near=PLAIN_SUM):
+    if same(came, sum_by_place(orders, rank, name)):
         place = list(orders[rank]).index(name)
         others = [list(own)[place] for own in orders]
         return wrong(
@@ -88,7 +88,7 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
             f"on rank {rank}, {name} is {times(factor)} the sum",
             "it was divided or reduced more than once. Asked for is the plain sum.",
         )
-    return wrong("other_sum", found, ROUNDED if same(came, right) else MIXED)
+    return wrong("other_sum", found, ROUNDED if alike(came, right) else MIXED)
 
 
 def sum_by_place(orders, rank, name):

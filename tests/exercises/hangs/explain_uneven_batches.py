@@ -1,7 +1,10 @@
 """What is wrong with an answer to ``hangs.uneven_batches``, in the learner's numbers."""
 
+import math
+from functools import partial
+
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.comparing import alike, largest_difference, same
 from multigpu.checking.wording import count, listed, numbered
 
 from . import team
@@ -18,9 +21,15 @@ OTHER_CALLS = {
     "usually": "a rank without a batch leaves calls out, for instance where .grad is None, and its"
     " next call meets another one. Let it take part with zeros.",
 }
+ROUNDED = (
+    "training with rounded averages",
+    "gradients were sent or added up in a smaller dtype. Reduce them as they are.",
+)
 
 # By mistake: the rule by which the weights come about, what they are equal to, and why.
 KNOWN = {
+    "rounded": (team.over_all, *ROUNDED),
+    "rounded over present": (team.over_present, *ROUNDED),
     "batches_left_out": (
         team.until_one_is_missing,
         "training that ends when the first rank has no batch left",
@@ -85,7 +94,6 @@ def examine(batches, results, wheres):
     ``results`` are the weights at the end and the number of calls of optimizer.step, per rank.
     """
     came = [result["weights"].value for result in results]
-    allowed = [team.train(batches, rule).ends for rule in (team.over_all, team.over_present)]
     counts = [len(own) for own in batches]
 
     def wrong(mistake, found, usually, rank=0):
@@ -98,16 +106,16 @@ def examine(batches, results, wheres):
             where=wheres[rank],
         )
 
-    if any(all_equal(came, ends) for ends in allowed):
+    if is_right(came, batches, counts):
         examine_steps([result["steps"] for result in results], max(counts), wrong)
         return
     for name, (rule, like, usually) in KNOWN.items():
-        if (rule is not team.of_rank_zero or counts[0] == max(counts)) and all_equal(
+        if (rule is not team.of_rank_zero or counts[0] == max(counts)) and all_alike(
             came, team.train(batches, rule).ends
         ):
             raise wrong(name.partition(" ")[0], f"exactly the weights after {like}", usually)
     for pad in (first_again, last_again, around):
-        if min(counts) and all_equal(came, team.train(pad(batches), team.over_all).ends):
+        if min(counts) and all_alike(came, team.train(pad(batches), team.over_all).ends):
             raise wrong(
                 "batches_repeated",
                 "exactly the weights after training in which short lists begin again",
@@ -115,13 +123,23 @@ def examine(batches, results, wheres):
             )
     for steps in range(max(counts)):
         some = [own[:steps] for own in batches]
-        if steps and all_equal(came, team.train(some, team.over_all).ends):
+        if steps and all_alike(came, team.train(some, team.over_all).ends):
             raise wrong(
                 "batches_left_out",
                 f"exactly the weights after the first {count(steps, 'step')} alone",
                 "the number of steps is fixed, or another rank's. The longest list sets it.",
             )
-    raise unknown(came, allowed, wrong)
+    raise unknown(came, team.train(batches, team.over_all).ends, wrong)
+
+
+def is_right(came, batches, counts):
+    """A rank without a batch may count as zero in the mean, or not at all."""
+    present = [sum(step < own for own in counts) for step in range(max(counts))]
+    divisors = {team.over_all: len(counts), team.over_present: math.prod(present)}
+    return any(
+        all(map(partial(same, share_of=n), came, team.train(batches, rule).ends))
+        for rule, n in divisors.items()
+    )
 
 
 def examine_steps(steps, most, wrong):
@@ -137,9 +155,9 @@ def examine_steps(steps, most, wrong):
             )
 
 
-def unknown(came, allowed, wrong):
+def unknown(came, right, wrong):
     """Other weights: do the ranks agree at least?"""
-    others = [rank for rank, weights in enumerate(came) if not same(weights, came[0])]
+    others = [rank for rank, weights in enumerate(came) if not alike(weights, came[0])]
     if others:
         return wrong(
             "ranks_disagree",
@@ -150,13 +168,13 @@ def unknown(came, allowed, wrong):
         )
     return wrong(
         "other_weights",
-        f"on all ranks the same weights, but weight {largest_difference(came[0], allowed[0][0])}",
+        f"on all ranks the same weights, but weight {largest_difference(came[0], right[0])}",
         "a batch was left out or used twice, or the average has another divisor.",
     )
 
 
-def all_equal(came, ends):
-    return all(same(weights, right) for weights, right in zip(came, ends, strict=True))
+def all_alike(came, ends):
+    return all(map(alike, came, ends))
 
 
 def first_again(batches):

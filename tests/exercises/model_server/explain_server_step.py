@@ -3,7 +3,7 @@
 What betrays the workers is in explain_worker_step.
 """
 
-from multigpu.checking.comparing import all_same, largest_difference, same
+from multigpu.checking.comparing import all_alike, all_same, largest_difference, same
 from multigpu.checking.handles import examine_handles
 from multigpu.checking.wording import count, listed
 
@@ -13,6 +13,10 @@ from .training import mistakes, weights_of
 
 # By mistake: what the weights are exactly equal to, and which code usually does that.
 KNOWN = {
+    "rounded": (
+        "a step with rounded gradients",
+        "gradients were sent or added up in a smaller dtype. Send them as they are.",
+    ),
     "sum_not_mean": (
         "a step with the sum of the workers' gradients",
         "the sum was never divided by the number of workers.",
@@ -60,16 +64,17 @@ def examine_server(training, side):
     )
     examine_handles(side.calls, wrong)
     right = training.right[side.step]
-    if not all_same(side.weights, right):
+    if not all_same(side.weights, right, share_of=training.workers):
         examine_steps(training, side, wrong)
-        known = mistakes(training.model_of, training.optimizer_of, training.batches)
+        known = {"rounded": training.right}
+        known |= mistakes(training.model_of, training.optimizer_of, training.batches)
         found = (
-            name for name, weights in known.items() if all_same(side.weights, weights[side.step])
+            name for name, weights in known.items() if all_alike(side.weights, weights[side.step])
         )
         mistake = next(found, "").partition(",")[0]
         no_fault_of_the_workers(training, side.step, mistake)
         examine_frozen(training, side, wrong)
-        difference = different(side.weights, right)
+        difference = different(side.weights, right, training.workers)
         if mistake:
             like, usually = KNOWN[mistake]
             raise wrong(mistake, f"exactly the weights after {like}: {difference}", usually)
@@ -90,8 +95,8 @@ def examine_server(training, side):
 def examine_steps(training, side, wrong):
     """The weights are wrong: did the optimizer step once?"""
     before = training.right[side.step - 1] if side.step else weights_of(training.model_of())
-    moved = not all_same(side.weights, before)
-    difference = different(side.weights, training.right[side.step])
+    moved = not all_alike(side.weights, before)
+    difference = different(side.weights, training.right[side.step], training.workers)
     if not side.stepped:
         raise wrong(
             "optimizer_not_used" if moved else "no_step",
@@ -122,12 +127,12 @@ def examine_frozen(training, side, wrong):
             )
 
 
-def different(came, right):
+def different(came, right, share_of=1):
     """The first parameter that differs, and how."""
     for name, expected in right.items():
         if name not in came:
             return f"there is no parameter {name} any more"
-        if not same(came[name], expected):
+        if not same(came[name], expected, share_of=share_of):
             return f"{name} {largest_difference(came[name], expected)}"
     return "there are more parameters than before"
 

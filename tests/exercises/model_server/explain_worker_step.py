@@ -1,6 +1,6 @@
 """What is wrong with an answer to ``model_server.worker_step``: gradients, weights and buffers."""
 
-from multigpu.checking.comparing import all_same, same
+from multigpu.checking.comparing import alike, all_alike, all_same, same
 from multigpu.checking.handles import examine_handles
 from multigpu.checking.wording import listed
 
@@ -46,7 +46,7 @@ def examine_old_gradients(training, side, wrong):
                 " earlier step",
                 "a gradient stays until somebody clears it. zero_grad() before backward does.",
             )
-        if not same(came, own[name]):
+        if not alike(came, own[name]):
             raise wrong(
                 "old_gradients",
                 f"{side.name}'s .grad of {name} holds those of earlier steps, too",
@@ -78,9 +78,15 @@ def examine_worker(training, side, examine_sending):
             "a parameter was deleted or registered under another name. Write new numbers into it.",
         )
     if not all_same(side.weights, server.weights):
+        if all_alike(side.weights, server.weights):
+            raise wrong(
+                "rounded",
+                f"{side.name} has them, but rounded",
+                "the weights went through a smaller dtype. Send them as they are.",
+            )
         before = weights_before(training, side)
         stale = [n for n, w in server.weights.items() if not same(side.weights[n], w)]
-        old = [n for n in stale if same(side.weights[n], before[n])]
+        old = [n for n in stale if alike(side.weights[n], before[n])]
         if old == stale and set(old) >= set(moved(server, before)):
             examine_sending(training, server, side, expected)
             raise wrong(
@@ -120,4 +126,4 @@ def weights_before(training, side):
 
 def moved(server, before):
     """The parameters that the step has changed."""
-    return [name for name, weights in server.weights.items() if not same(weights, before[name])]
+    return [name for name, weights in server.weights.items() if not alike(weights, before[name])]

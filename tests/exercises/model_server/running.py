@@ -146,6 +146,11 @@ class Training:
     sides: list[list[Side]] = field(default_factory=list)
     exercise: str = ""
 
+    @property
+    def workers(self):
+        """Their number: the server takes a mean over so many."""
+        return self.world - 1
+
     @cached_property
     def right(self):
         """The weights that one process has after each step."""

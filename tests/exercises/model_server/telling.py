@@ -13,7 +13,9 @@ EITHER = (
     "server_step.old_gradients",
     "server_step.old_where_missing",
     "server_step.other_weights",
+    "server_step.rounded",
     "worker_step.other_weights",
+    "worker_step.rounded",
     "worker_step.weights_left_out",
 )
 
@@ -24,7 +26,7 @@ def teller(training, side, expected, *, function=None):
     The mistake is that side's, or that of ``function`` ("server_step").  The message says so where
     the exercise is the other function.
     """
-    workers = count(training.world - 1, "worker")
+    workers = count(training.workers, "worker")
     situation = f"step {side.step + 1} with {workers}" if training.world > 1 else "no workers"
     situation += after_another(training.earlier)
 

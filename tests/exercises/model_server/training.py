@@ -25,7 +25,8 @@ def decay(parameters):
 
 
 def adam(parameters):
-    return torch.optim.Adam(parameters, lr=0.01)
+    """With a small eps its first steps would hide a factor in the gradients."""
+    return torch.optim.Adam(parameters, lr=0.01, eps=0.1)
 
 
 def filled(gradients, parameter):

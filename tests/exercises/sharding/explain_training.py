@@ -6,7 +6,7 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 import torch
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import largest_difference, same
+from multigpu.checking.comparing import all_alike, largest_difference, same
 from multigpu.checking.handles import examine_handles
 from multigpu.checking.wording import count, listed
 
@@ -165,9 +165,7 @@ class Report:
         """How many steps of a training differ from what came on rank 0."""
         steps = self.results[0]["steps"]
         return sum(
-            any(
-                not same(came["weights"][name].value, right) for name, right in step.weights.items()
-            )
+            not all_alike({n: t.value for n, t in came["weights"].items()}, step.weights)
             for came, step in zip(steps, training, strict=True)
         )
 

@@ -5,7 +5,7 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 
 import torch
 
-from multigpu.checking.comparing import RELATIVE, of_a_mean, same
+from multigpu.checking.comparing import alike, same, tolerance
 from multigpu.checking.wording import listed
 
 from .known_steps import KNOWN
@@ -16,9 +16,9 @@ EQUAL = "after every step each rank has the weights of the plain optimizer in on
 
 def examine_weights(report, step, rank):
     came, right = weights(report, step, rank), flat(report.right[step].weights, report.trained)
-    if same(came, right, near=of_a_mean(report.n)):
+    if same(came, right, share_of=report.n):
         return
-    if same(came, right):
+    if alike(came, right):
         raise report.wrong(
             "rounded",
             EQUAL,
@@ -26,7 +26,7 @@ def examine_weights(report, step, rank):
             "gradients or weights were sent or added up in a smaller dtype.",
             step=step,
         )
-    exact = min(RELATIVE[torch.float64], of_a_mean(report.n))
+    exact = tolerance(right.dtype, share_of=report.n)
     off = ~torch.isclose(came, right, rtol=exact, atol=exact * float(right.abs().max()))
     before = flat(report.right[step].before, report.trained)
     if torch.equal(came[off], before[off]):
@@ -34,7 +34,7 @@ def examine_weights(report, step, rank):
     for mistake, forms in mistaken(report.case, report.right, step):
         others = torch.stack([flat(weights, report.trained)[off] for weights in forms])
         nearest = others[(others - came[off]).abs().argmin(dim=0), torch.arange(int(off.sum()))]
-        if same(came[off], nearest):
+        if alike(came[off], nearest):
             raise known(report, step, rank, off, mistake)
     name, place = first(report, off)
     raise report.wrong(

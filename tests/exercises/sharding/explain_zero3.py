@@ -3,7 +3,7 @@
 import itertools
 
 from multigpu.checking import Returned, Wrong, describe
-from multigpu.checking.comparing import largest_difference, of_a_mean, same
+from multigpu.checking.comparing import alike, largest_difference, same
 from multigpu.checking.wording import count
 
 from .explain_zero3_gradients import explain_gradients
@@ -13,6 +13,9 @@ from .explain_zero3_travel import examine_travel
 from .zero3_one_process import outputs_with, sizes_of, train
 
 FUNCTION = "Zero3"
+OUTPUTS = (
+    "forward gives on every rank what one process gives that has trained on the rows of all ranks"
+)
 
 
 class Report:
@@ -63,7 +66,7 @@ class Report:
                     "a return is missing, or something was put around the outputs.",
                     step=step,
                 )
-            if not same(came.value, expected, near=of_a_mean(self.n)):
+            if not same(came.value, expected, share_of=self.n):
                 self.explain(kind, step, rank, came.value, expected)
 
     def explain(self, kind, step, rank, came, expected):
@@ -71,10 +74,18 @@ class Report:
         evaluated = kind == "evaluated"
         rows = (self.case.evaluation if evaluated else self.case.steps[step])[rank]
         examine_waits(self, step)
+        if alike(came, expected):
+            raise self.wrong(
+                "rounded",
+                OUTPUTS,
+                f"on rank {rank} it is rounded: the output {largest_difference(came, expected)}",
+                "gradients or weights were sent or added up in a smaller dtype.",
+                step=step,
+            )
         if step == 0 and not evaluated:
             explain_start(self, rank, came, expected)
         in_training = outputs_with(self.case.model_of, self.right.weights_after[step], rows)
-        if evaluated and same(came, in_training):
+        if evaluated and alike(came, in_training):
             raise self.wrong(
                 "mode_not_passed_on",
                 "after eval() forward gives what the module gives in eval mode",
@@ -93,7 +104,7 @@ class Report:
         found = f"on rank {rank} the output {largest_difference(came, expected)}"
         for earlier in range(step + evaluated):
             old = self.right.steps[earlier].weights
-            if same(came, outputs_with(self.case.model_of, old, rows, training=not evaluated)):
+            if alike(came, outputs_with(self.case.model_of, old, rows, training=not evaluated)):
                 raise self.wrong(
                     "stale_weights",
                     "forward uses the weights after the step before",
@@ -106,8 +117,7 @@ class Report:
                 )
         raise self.wrong(
             "other_output",
-            "forward gives on every rank what one process gives that has trained on the rows of all"
-            " ranks" + (", also in eval mode and without gradients" if evaluated else ""),
+            OUTPUTS + (", also in eval mode and without gradients" if evaluated else ""),
             found,
             "the layers are put together wrongly, or from old shards. Compare what you gather with"
             " the parameters of the module, element by element.",

@@ -567,3 +567,46 @@ def calls_forward_of_new_copies(replicas, inputs, targets, loss_fn, optimizer):
     optimizer.step()
     broadcast(replicas)
     return loss.item()
+
+
+@wrong("train_step.rounded")
+def sums_in_float32(replicas, inputs, targets, loss_fn, optimizer):
+    devices = homes(replicas)
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    for own in zip(*(replica.parameters() for replica in replicas)):
+        there = [p.grad.float().to(devices[0]) for p in own if p.grad is not None]
+        if there:
+            own[0].grad = sum(there).to(own[0].dtype)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@wrong("train_step.rounded")
+def returns_the_loss_as_float32(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.float().item()
+
+
+@right
+def a_share_in_float32(replicas, inputs, targets, loss_fn, optimizer):
+    """A quotient of whole-number tensors."""
+    devices = homes(replicas)
+    clear(replicas)
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    total = 0.0
+    for output, target in zip(outputs, split(targets, devices)):
+        loss = loss_fn(output, target) * (torch.tensor(len(target)) / torch.tensor(len(targets)))
+        loss.backward()
+        total += loss.item()
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return total

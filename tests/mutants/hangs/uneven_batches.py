@@ -344,3 +344,33 @@ def a_share_in_float32(model, batches, optimizer):
             dist.all_reduce(p.grad)
             p.grad *= 1 / has
         optimizer.step()
+
+
+@wrong("uneven_batches.rounded")
+def averages_in_float32(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            sent = torch.zeros_like(p) if p.grad is None else p.grad
+            sent = sent.float()
+            dist.all_reduce(sent)
+            p.grad = sent.to(p.dtype) / dist.get_world_size()
+        optimizer.step()
+
+
+@wrong("uneven_batches.rounded")
+def averages_over_those_present_in_float32(model, batches, optimizer):
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        has = torch.tensor(int(step < len(batches)))
+        dist.all_reduce(has)
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            sent = torch.zeros_like(p) if p.grad is None else p.grad
+            sent = sent.float()
+            dist.all_reduce(sent)
+            p.grad = sent.to(p.dtype) / has.item()
+        optimizer.step()

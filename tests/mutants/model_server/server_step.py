@@ -736,3 +736,27 @@ def a_share_in_float32(model, optimizer):
     for worker in range(1, workers + 1):
         for p in trained(model):
             dist.send(p.detach(), dst=worker)
+
+
+@wrong("server_step.rounded")
+def adds_up_in_float32(model, optimizer):
+    if not workers():
+        return
+    arrived = received(model)
+    for i, p in enumerate(trained(model)):
+        total = sum(arrived[worker][i].float() for worker in workers())
+        p.grad = total.to(p.dtype) / len(workers())
+    optimizer.step()
+    send_weights(model)
+
+
+@wrong("server_step.frozen_moved")
+def keeps_frozen_ones_as_float32(model, optimizer):
+    if not workers():
+        return
+    mean(model)
+    optimizer.step()
+    for p in model.parameters():
+        if not p.requires_grad:
+            p.data.copy_(p.data.float())
+    send_weights(model)

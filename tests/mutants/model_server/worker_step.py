@@ -637,3 +637,41 @@ def in_a_group_of_two(model, loss):
         p.grad = None
     for p in trained(model):
         dist.broadcast(p.data, src=0, group=group)
+
+
+def server_of_float32(model, optimizer):
+    workers = range(1, dist.get_world_size())
+    if not workers:
+        return
+    optimizer.zero_grad()
+    for worker in workers:
+        for p in trained(model):
+            arrived = torch.empty_like(p, dtype=torch.float32)
+            dist.recv(arrived, worker)
+            p.grad = gradient(p) + arrived / len(workers)
+    optimizer.step()
+    for worker in workers:
+        for p in trained(model):
+            dist.send(p.data, worker)
+
+
+@wrong("server_step.rounded")
+@beside(server_step=server_of_float32)
+def sends_gradients_as_float32(model, loss):
+    model.zero_grad()
+    loss.backward()
+    for p in trained(model):
+        dist.send(gradient(p).float(), 0)
+    receive_weights(model)
+
+
+@wrong("worker_step.rounded")
+def keeps_weights_as_float32(model, loss):
+    model.zero_grad()
+    loss.backward()
+    for p in trained(model):
+        dist.send(gradient(p), 0)
+    for p in trained(model):
+        arrived = torch.empty_like(p)
+        dist.recv(arrived, 0)
+        p.data.copy_(arrived.float())

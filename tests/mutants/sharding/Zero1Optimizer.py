@@ -677,3 +677,18 @@ class a_share_in_float32(Owners):
                 p.grad = torch.zeros_like(p)
             p.grad *= 1 / torch.tensor(dist.get_world_size())
             dist.reduce(p.grad, dst=self.owner[p])
+
+
+@wrong("Zero1Optimizer.frozen_moved")
+class sends_frozen_ones_as_float32(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        params = list(params)
+        super().__init__(params, optimizer_class, **kwargs)
+        self.frozen = [p for p in params if not p.requires_grad]
+
+    def share(self):
+        super().share()
+        for p in self.frozen:
+            sent = p.data.float()
+            dist.broadcast(sent, src=0)
+            p.data.copy_(sent)

@@ -695,3 +695,10 @@ class a_share_in_float32(Wrapper):
             result = torch.empty(len(flat) // dist.get_world_size(), dtype=flat.dtype)
             dist.reduce_scatter(result, list((flat * share).chunk(dist.get_world_size())))
             return result
+
+
+@wrong("Zero3.rounded")
+class sends_float32(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            return super().mean(flat.float()).to(flat.dtype)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from multigpu.checking.comparing import (
-    PLAIN_SUM,
+    alike,
+    all_alike,
     all_same,
     factor_between,
     largest_difference,
@@ -15,6 +16,7 @@ from multigpu.checking.comparing import (
 )
 
 VALUES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
+ROUNDED = VALUES * (1 + 1e-7)  # as if it went through float32
 
 
 def test_another_order_of_addition_is_the_same():
@@ -22,15 +24,41 @@ def test_another_order_of_addition_is_the_same():
     assert not same(VALUES + 1e-5, VALUES)
 
 
-def test_a_factor_that_was_rounded_to_float32_is_the_same():
-    share = torch.tensor(1) / torch.tensor(3)
+@pytest.mark.parametrize("n", [3, 6, 7])
+def test_a_share_in_float32_is_right_where_the_call_says_so(n):
+    share = torch.tensor(1) / torch.tensor(n)
     assert share.dtype is torch.float32
-    assert same(VALUES * share, VALUES / 3)
+    assert same(VALUES * share, VALUES / n, share_of=n)
+    assert not same(VALUES * share, VALUES / n)
+    assert all_same({"a": VALUES * share}, {"a": VALUES / n}, share_of=n)
 
 
-def test_a_sum_of_float64_numbers_keeps_its_digits():
-    assert not same(VALUES * (1 + 1e-7), VALUES, near=PLAIN_SUM)
-    assert same(VALUES * (1 + 1e-12), VALUES, near=PLAIN_SUM)
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def test_a_share_that_float32_holds_exactly_loses_nothing(n):
+    assert same(VALUES * (torch.tensor(1) / torch.tensor(n)), VALUES / n)
+    assert not same(ROUNDED / n, VALUES / n, share_of=n)
+
+
+def test_float64_numbers_keep_their_digits():
+    assert not same(ROUNDED, VALUES)
+    assert not all_same({"a": ROUNDED}, {"a": VALUES})
+
+
+def test_float32_numbers_may_be_added_in_another_order():
+    assert same(VALUES.float() * (1 + 1e-6), VALUES.float())
+    assert not same(VALUES.float() * (1 + 1e-4), VALUES.float())
+
+
+def test_what_went_through_float32_is_alike():
+    assert alike(ROUNDED, VALUES)
+    assert all_alike({"a": ROUNDED}, {"a": VALUES})
+    assert not alike(VALUES + 1e-5, VALUES)
+    assert not alike(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
+
+
+def test_a_cause_is_found_although_it_is_rounded():
+    assert recognise(2 * ROUNDED, {"right": VALUES, "twice": 2 * VALUES}) == "twice"
+    assert factor_between(2 * ROUNDED, VALUES) == 2
 
 
 def test_two_numbers_are_told_until_they_differ():
@@ -39,7 +67,7 @@ def test_two_numbers_are_told_until_they_differ():
 
 
 def test_rounding_counts_beside_the_numbers_that_cancel():
-    left_over = VALUES * (1 + 1e-7) - VALUES
+    left_over = VALUES * (1 + 1e-10) - VALUES
     assert not same(left_over, torch.zeros(2, 2).double())
     assert same(left_over, torch.zeros(2, 2).double(), size=3.0)
 
