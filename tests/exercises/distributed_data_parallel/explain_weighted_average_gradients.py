@@ -16,6 +16,10 @@ STUCK = {
 }
 
 USUALLY = {
+    "rounded": (
+        "the gradient of all rows, but rounded",
+        "it was sent or added up in a smaller dtype. Reduce the gradient as it is.",
+    ),
     "ranks_count_equally": (
         "the plain mean over ranks",
         "a row of a small rank counts more than one of a large rank. Weigh each gradient by"
@@ -105,11 +109,11 @@ class Report:
         if same(came.value, right, share_of=self.rows_until(number + 1)):
             return
         what = f"{name}.grad on rank {rank}"
-        known = recognise(came.value, mistaken(step, name, rank))
+        known = recognise(came.value, {"rounded": right} | mistaken(step, name, rank))
         if known:
             mistake = known.partition(" ")[0]
             like, usually = USUALLY[mistake]
-            raise self.wrong(mistake, number, rank, f"{what} is exactly {like}", usually)
+            raise self.wrong(mistake, number, rank, f"{what} is {like}", usually)
         raise self.wrong(
             "other_gradient",
             number,

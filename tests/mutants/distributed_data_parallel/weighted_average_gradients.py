@@ -20,6 +20,15 @@ def trainable(model):
             yield p
 
 
+@wrong("weighted_average_gradients.rounded")
+def travels_as_float32(model, num_samples):
+    total = total_of(num_samples)
+    for p in trainable(model):
+        arrived = (p.grad * num_samples).float()
+        dist.all_reduce(arrived)
+        p.grad = arrived.to(p.grad.dtype) / total
+
+
 @wrong("weighted_average_gradients.ranks_count_equally")
 def the_plain_average(model, num_samples):
     for p in trainable(model):
