@@ -148,7 +148,7 @@ class OverlappedDDP(nn.Module):
       started: one for each trainable parameter, also for a tied one, which has two names.  Starting
       is all that happens there: backward goes on at once and does not wait for other ranks.
     * ``sync_gradients()`` is called after backward.  It waits until all of them are done.
-      Afterwards every gradient is the mean over all ranks.  The next step waits for its own only.
+      Afterwards every gradient is the mean over all ranks, and the handles are let go of.
     * Every trainable parameter is used on every rank, and backward is called once per step.
       Frozen parameters are left alone.
 

@@ -8,7 +8,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -20,29 +20,10 @@ NUMPY_KNOWS = (torch.float64, torch.float32, torch.int64, torch.int32, torch.uin
 
 
 def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Drive and arguments as bytes, with every function of the check's own files inside.
-
-    A check sends the same drive in each of its runs: what it needs is looked for once only.
-    """
-    return _drive(drive) + dumped(arguments)
-
-
-def opened(parcel: bytes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The drive and the arguments that ``by_value`` packed."""
-    file = io.BytesIO(parcel)
-    return cloudpickle.load(file), cloudpickle.load(file)
-
-
-@lru_cache(maxsize=4)
-def _drive(drive: Callable[..., Any]) -> bytes:
+    """Drive and arguments as bytes, with every function of the check's own files inside."""
     _send_by_value(drive.__module__)
-    return dumped(drive)
-
-
-def dumped(what: Any) -> bytes:
-    """Any object as bytes."""
     file = io.BytesIO()
-    Pickler(file).dump(what)
+    Pickler(file).dump((drive, arguments))
     return file.getvalue()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from multigpu.checking import exercise
-from multigpu.checking.specimens import WIDTH, Specimen, snapshot
+from multigpu.checking.specimens import WIDTH, Specimen, seeded, snapshot
 from multigpu.training.models import SmallCNN
 
 from .arguments import Kept
@@ -74,8 +74,7 @@ def model():
 
 def small_cnn():
     """The course's model for digits, in float64 so that it can be compared exactly."""
-    torch.manual_seed(7)
-    return SmallCNN().double()
+    return seeded(SmallCNN, 7).double()
 
 
 class Fork(nn.Module):
@@ -90,8 +89,7 @@ class Fork(nn.Module):
 
 
 def fork():
-    torch.manual_seed(7)
-    return Fork()
+    return seeded(Fork, 7)
 
 
 def batches_of(*rows):

@@ -37,8 +37,8 @@ def train(wrapper, model_of, options, steps, how):
     ready = watch(module)
     model = wrapper(module, **options)
     start = copied(snapshot(module))
-    if "interrupted" in how:
-        interrupt(model)
+    swallowed = interrupt(model, on_device(steps[0][-1][rank])) if "interrupted" in how else False
+    module.zero_grad()
     optimizer = torch.optim.SGD(module.parameters(), LEARNING_RATE, momentum=MOMENTUM)
     done = []
     for passes in steps:
@@ -63,7 +63,8 @@ def train(wrapper, model_of, options, steps, how):
         }
         optimizer.step()
         done.append(note | {"weights": weights_of(module), "handles": handles()})
-    return {"start": start, "steps": done, "thread": threading.get_native_id()}
+    thread = threading.get_native_id()
+    return {"start": start, "steps": done, "thread": thread, "swallowed": swallowed}
 
 
 def no_sync_passes(model, module, passes, rank):
@@ -81,16 +82,23 @@ class Interruption(Exception):
     """What can come out of forward or backward: no memory left, a row that cannot be read."""
 
 
-def interrupt(model):
-    with contextlib.suppress(Interruption), model.no_sync():
-        raise Interruption
+def interrupt(model, pair):
+    """Raise inside no_sync, after a backward pass.  Whether no_sync has kept that to itself."""
+    inputs, targets = pair
+    with contextlib.suppress(Interruption):
+        with model.no_sync():
+            mse_loss(model(inputs), targets).backward()
+            raise Interruption
+        return True
+    return False
 
 
 def handles():
     """How many handles of messages this rank still holds."""
     kinds = (dist.Work, torch.futures.Future)
     gc.collect()  # a handle in a cycle of references is held by nobody
-    return sum(isinstance(found, kinds) for found in gc.get_objects())
+    # isinstance would ask a proxy for the class of an object that may be gone
+    return sum(issubclass(type(found), kinds) for found in gc.get_objects())
 
 
 def on_device(pair):

@@ -5,8 +5,9 @@ import torch
 from multigpu.checking.specimens import WIDTH
 from multigpu.checking.wording import count, listed
 
-from .buckets import OF_BUCKETS, cuts, described, twice_each
-from .explain_training import Report, agrees
+from .buckets import OF_BUCKETS, cuts, twice_each
+from .explain_no_sync import examine_interruption, examine_quiet, explain_silence
+from .explain_training import Report
 from .explain_travel import STARTS, calls_of, examine_overlap, started_late
 from .one_process import added
 
@@ -22,29 +23,15 @@ class Bucketed(Report):
         " one waits for the first. sync_gradients starts the rest."
     )
 
+    def examine(self):
+        examine_interruption(self)
+        super().examine()
+
     def steps_of_examination(self):
         return self.examine_quiet, *super().steps_of_examination(), self.examine_travel
 
     def explain_own(self, step, rank, wrong):
-        silent = [s for s in range(step + 1) if self.note(s, rank)["quiet"] is not None]
-        if "interrupted" in self.case.how and not calls_of(self, step, rank):
-            raise self.wrong(
-                "stays_silent_after_an_exception",
-                "after an exception inside no_sync the next backward averages the gradients again",
-                f"rank {rank} sent nothing, and its gradients are still its own",
-                "the flag of no_sync is set back after the yield, and an exception passes that by."
-                " try: yield, finally: set it back.",
-                step=step,
-            )
-        if silent and not calls_of(self, step, rank):
-            raise self.wrong(
-                "stays_silent",
-                "the first backward after no_sync averages the gradients again",
-                f"rank {rank} sent nothing, and its gradients are still its own",
-                "the flag of no_sync is never taken back. Set it back after the yield, best in a"
-                " finally.",
-                step=step,
-            )
+        explain_silence(self, step, rank)
         super().explain_own(step, rank, wrong)
 
     def some_own(self, step, rank, wrong):
@@ -58,40 +45,8 @@ class Bucketed(Report):
             step=step,
         )
 
-    # Inside no_sync
-
     def examine_quiet(self, step, rank):
-        """Inside no_sync nothing was sent, and the gradients added up."""
-        quiet = self.note(step, rank)["quiet"]
-        if quiet is None:
-            return
-        begin, end = quiet["times"]
-        calls = [c for c in self.answer.trace.of(rank) if begin <= c.time <= end]
-        if calls:
-            raise self.wrong(
-                "sent_inside_no_sync",
-                "inside no_sync nothing is sent, and sync_gradients does nothing",
-                f"rank {rank} made {count(len(calls), 'call')}, the first one {calls[0].op} from"
-                f" {calls[0].place}",
-                "hooks run at every backward. They, and sync_gradients, must look at a flag that"
-                " no_sync sets.",
-                step=step,
-            )
-        passes = self.right[step].passes[:-1]
-        for name in self.right[step].gradients:
-            parts = [one[name][rank] for one in passes]
-            came = quiet["gradients"].get(name)
-            if agrees(came, added(parts), share_of=self.n):  # in the weights of earlier steps
-                continue
-            raise self.wrong(
-                "not_added_up",
-                f"after {len(passes)} backward pass{'es' if passes[1:] else ''} inside no_sync"
-                f" {name}.grad is the sum of this rank's own gradients",
-                f"on rank {rank} it is {described(came, parts)}",
-                "inside no_sync .grad is left to autograd, which adds up. Nothing is divided or"
-                " moved there.",
-                step=step,
-            )
+        examine_quiet(self, step, rank)
 
     def known_besides(self, step, rank, name):
         """A bucket that left too early, and what several backward passes can come to."""

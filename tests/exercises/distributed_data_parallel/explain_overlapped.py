@@ -3,11 +3,15 @@
 from multigpu.checking.wording import count
 
 from .explain_training import Report
-from .explain_travel import calls_of, examine_overlap
+from .explain_travel import calls_of, examine_handles, examine_overlap
 
 
 class Overlapped(Report):
     function = "OverlappedDDP"
+
+    def examine(self):
+        super().examine()
+        examine_handles(self)
 
     def steps_of_examination(self):
         return *super().steps_of_examination(), self.examine_travel

@@ -9,7 +9,7 @@ from multigpu.checking.comparing import largest_difference, recognise, same
 from multigpu.checking.wording import count, listed, numbered
 
 from .explain_start import examine_start
-from .explain_travel import examine_handles, examine_waits, examine_writes
+from .explain_travel import examine_waits, examine_writes
 from .known_means import KNOWN, OUT_OF_STEP, from_one_rank
 from .one_process import mistaken, train
 
@@ -41,7 +41,6 @@ class Report:
             for examine in self.steps_of_examination():
                 for rank in range(self.n):
                     examine(step, rank)
-        examine_handles(self)
 
     def steps_of_examination(self):
         """What is looked at after each step, one after the other, on all ranks."""

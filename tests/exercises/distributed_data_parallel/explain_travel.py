@@ -55,11 +55,11 @@ def examine_handles(report):
         if held[2:] and all(before < after for before, after in pairwise(held)):
             raise report.wrong(
                 "keeps_handles",
-                "a handle is let go of once it was waited for",
+                "handles that were waited for are let go of",
                 f"on rank {rank} there were {listed(held)} handles after steps"
                 f" {listed(range(1, len(held) + 1))}",
-                "the list of handles is never emptied. Each step then waits for those of all steps"
-                " before, and holds the memory of all that was sent.",
+                "they stay in a list that is never emptied: what was sent stays in memory, and a"
+                " loop over the list waits for all of it again.",
             )
 
 

@@ -52,6 +52,7 @@ def test_no_sync(learner):
     cases.append(Case(chain, slow, buckets(610), how=("one_by_one",)))
     cases.append(Case(specimen, same_columns(3, 1, 3, 3), how=("interrupted",)))
     check(learner, Bucketed, 3, cases)
+    check(learner, Bucketed, 2, [Case(specimen, same_columns(2, 3, 3, 3, passes=2))])
 
 
 @exercise("distributed_data_parallel.BucketedDDP")

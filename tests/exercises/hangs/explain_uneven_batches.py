@@ -135,7 +135,7 @@ def examine(batches, results, wheres):
 def is_right(came, batches, counts):
     """A rank without a batch may count as zero in the mean, or not at all."""
     present = [sum(step < own for own in counts) for step in range(max(counts))]
-    divisors = {team.over_all: len(counts), team.over_present: math.prod(present)}
+    divisors = {team.over_all: len(counts), team.over_present: len(counts) * math.prod(present)}
     return any(
         all(map(partial(same, share_of=n), came, team.train(batches, rule).ends))
         for rule, n in divisors.items()

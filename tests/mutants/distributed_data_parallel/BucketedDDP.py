@@ -479,6 +479,42 @@ class no_finally(Wrapper):
         self.quiet = False
 
 
+@wrong("BucketedDDP.swallows_exceptions")
+class excepts_everything(Wrapper):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        try:
+            yield
+        except Exception:
+            pass
+        self.quiet = False
+
+
+@wrong("BucketedDDP.not_added_up")
+class adds_up_in_float32(Wrapper):
+    @contextmanager
+    def no_sync(self):
+        with super().no_sync():
+            yield
+        for p in self.module.parameters():
+            if p.grad is not None:
+                p.grad = p.grad.float().to(p.dtype)
+
+
+@wrong("BucketedDDP.sent_too_early")
+class forgets_counts_only_at_a_good_end(Wrapper):
+    def hook(self, p):
+        self.ready.add(p)
+        super().hook(p)
+
+    @contextmanager
+    def no_sync(self):
+        with super().no_sync():
+            yield
+        self.reset()
+
+
 @wrong("BucketedDDP.buffers_not_sent")
 class sends_parameters_only(nn.Module):
     def __init__(self, module, bucket_bytes=25 * 2**20):

@@ -374,3 +374,21 @@ def averages_over_those_present_in_float32(model, batches, optimizer):
             dist.all_reduce(sent)
             p.grad = sent.to(p.dtype) / has.item()
         optimizer.step()
+
+
+@right
+def shares_in_float32(model, batches, optimizer):
+    world = torch.tensor(dist.get_world_size())
+    for step in range(most_batches(batches)):
+        optimizer.zero_grad()
+        has = torch.tensor(int(step < len(batches)))
+        dist.all_reduce(has)
+        if step < len(batches):
+            backward(model, batches[step])
+        for p in model.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad *= 1 / world
+            p.grad *= world / has
+        optimizer.step()

@@ -16,13 +16,14 @@ from multigpu.training.gloo_threads import let_gloo_finish, states
 # has Python's lock, so gloo's thread still asks for it when the main thread comes to its end. Where
 # nobody waits for that thread, half of these ranks abort.
 ENDING = """
-import os, sys, time
+import os, signal, sys, time
 import torch
 from torch import distributed as dist
 from multigpu.training.group import join_group
 from multigpu.training.launch import Launch
 
 def live(rank, store):
+    signal.alarm(100)  # nobody is left behind, whatever happens
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     join_group(Launch.here(), None)
     weight = torch.ones(3, requires_grad=True)
