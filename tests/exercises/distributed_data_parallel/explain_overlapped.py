@@ -11,7 +11,8 @@ class Overlapped(Report):
 
     def examine(self):
         super().examine()
-        examine_handles(self)
+        if "handles" in self.case.how:
+            examine_handles(self)
 
     def steps_of_examination(self):
         return *super().steps_of_examination(), self.examine_travel

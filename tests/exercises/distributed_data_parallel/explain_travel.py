@@ -52,6 +52,7 @@ def examine_handles(report):
     """Handles of earlier steps are let go of: a rank does not hold more after each step."""
     for rank, result in enumerate(report.results):
         held = [step["handles"] for step in result["steps"]]
+        # Who holds on to those of one step longer may do so.
         if held[2:] and all(before < after for before, after in pairwise(held)):
             raise report.wrong(
                 "keeps_handles",

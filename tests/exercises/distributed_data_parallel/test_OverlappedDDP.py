@@ -14,7 +14,7 @@ from .training import Case, check
 def test_training(learner, world):
     """Tied, frozen and zero-dimensional parameters; then layers that are ready one by one."""
     cases = [
-        Case(specimen, same_columns(world, 3, 3, 3)),
+        Case(specimen, same_columns(world, 3, 3, 3), how=("handles",)),
         Case(chain, same_columns(world, 2, 3, 2), how=("one_by_one",)),
     ]
     check(learner, Overlapped, world, cases)

@@ -18,8 +18,8 @@ class Case:
     """One training run: ``model_of(rank)``, the wrapper's options, the rows of every step.
 
     ``how`` may have "keep": gradients are zeroed and not set to None; "one_by_one": every layer's
-    gradient is ready before the next one, so that overlapping can be seen; "interrupted": an
-    exception has come out of no_sync before the first step.
+    gradient is ready before the next one, so that overlapping can be seen; "handles": those that a
+    rank holds are counted; "interrupted": an exception has come out of no_sync before.
     """
 
     model_of: Callable[[int], Any]

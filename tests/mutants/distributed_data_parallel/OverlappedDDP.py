@@ -56,6 +56,21 @@ class empties_the_list_before_the_next_step(Wrapper):
             handle.wait()
 
 
+@wrong("OverlappedDDP.keeps_handles")
+class keeps_the_last_one_of_each_step(Wrapper):
+    def sync_gradients(self):
+        self.all_steps = [*getattr(self, "all_steps", []), self.handles[-1]]
+        super().sync_gradients()
+
+
+@right
+class keeps_them_for_one_more_step(Wrapper):
+    def sync_gradients(self):
+        before = self.handles
+        super().sync_gradients()
+        self.before = before
+
+
 @right
 class handles_in_a_cycle(Wrapper):
     def hook(self, p):
