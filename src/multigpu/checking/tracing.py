@@ -36,7 +36,6 @@ class Tracer:
     used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
     # What is known of a code by its id, which is quicker than its hash, and the codes themselves,
     # so that no other one gets the same id.
-    _watched: dict[int, types.CodeType] = field(default_factory=dict)
     _known: dict[int, str | None] = field(default_factory=dict)
     _kept: list[types.CodeType] = field(default_factory=list)
     _returning: dict[int, int] = field(default_factory=dict)  # frame: line of its return statement
@@ -46,8 +45,9 @@ class Tracer:
 
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
-        self._watched |= {id(code): code for code in codes_of(exercise)}
-        self._known.clear()
+        codes = codes_of(exercise)
+        self._kept += codes
+        self._known |= {id(code): WATCHED for code in codes}
 
     def start(self) -> None:
         """Begin in this thread and in all that it will start."""
@@ -77,8 +77,8 @@ class Tracer:
         return None
 
     def _look_at(self, code: types.CodeType) -> str | None:
-        """What there is to know of a code: watched, forbidden under this name, or nothing."""
-        name = WATCHED if id(code) in self._watched else self._refused_name(code.co_filename)
+        """What there is to know of a code that nobody watches: its forbidden name, or nothing."""
+        name = self._refused_name(code.co_filename)
         self._kept.append(code)
         self._known[id(code)] = name
         return name

@@ -77,5 +77,5 @@ def model_with(report, weights):
     return model
 
 
-def close(came, right, tolerance=ROUNDED[torch.float64]):
+def close(came, right, tolerance):
     return abs(came - right) <= tolerance * max(1.0, abs(right))

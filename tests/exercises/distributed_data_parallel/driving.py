@@ -37,8 +37,7 @@ def train(wrapper, model_of, options, steps, how):
     ready = watch(module)
     model = wrapper(module, **options)
     start = copied(snapshot(module))
-    swallowed = interrupt(model, on_device(steps[0][-1][rank])) if "interrupted" in how else False
-    module.zero_grad()
+    swallowed = "interrupted" in how and interrupt(model, module, on_device(steps[0][-1][rank]))
     optimizer = torch.optim.SGD(module.parameters(), LEARNING_RATE, momentum=MOMENTUM)
     done = []
     for passes in steps:
@@ -62,9 +61,9 @@ def train(wrapper, model_of, options, steps, how):
             "quiet": quiet,
         }
         optimizer.step()
-        note |= {"weights": weights_of(module)}
+        note["weights"] = weights_of(module)
         if "handles" in how:
-            note |= {"handles": handles(done[-1]["handles"] if done else 0)}
+            note["handles"] = handles(done[-1]["handles"] if done else 0)
         done.append(note)
     return {
         "start": start,
@@ -89,15 +88,17 @@ class Interruption(Exception):
     """What can come out of forward or backward: no memory left, a row that cannot be read."""
 
 
-def interrupt(model, pair):
+def interrupt(model, module, pair):
     """Raise inside no_sync, after a backward pass.  Whether no_sync has kept that to itself."""
     inputs, targets = pair
+    swallowed = False
     with contextlib.suppress(Interruption):
         with model.no_sync():
             mse_loss(model(inputs), targets).backward()
             raise Interruption
-        return True
-    return False
+        swallowed = True
+    module.zero_grad()
+    return swallowed
 
 
 def handles(before):

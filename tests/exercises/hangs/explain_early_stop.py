@@ -21,13 +21,7 @@ STUCK = {
     " next step. In every step all ranks must learn whether any rank wants to stop.",
 }
 
-ROUNDED = {
-    "rounded": (
-        team.over_all,
-        "training with rounded averages",
-        "gradients were sent or added up in a smaller dtype. Reduce them as they are.",
-    ),
-}
+ROUNDED = {"rounded": (team.over_all, *team.ROUNDED)}
 
 
 def explain_stuck(refused, situation):

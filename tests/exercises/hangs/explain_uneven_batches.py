@@ -21,15 +21,11 @@ OTHER_CALLS = {
     "usually": "a rank without a batch leaves calls out, for instance where .grad is None, and its"
     " next call meets another one. Let it take part with zeros.",
 }
-ROUNDED = (
-    "training with rounded averages",
-    "gradients were sent or added up in a smaller dtype. Reduce them as they are.",
-)
 
 # By mistake: the rule by which the weights come about, what they are equal to, and why.
 KNOWN = {
-    "rounded": (team.over_all, *ROUNDED),
-    "rounded over present": (team.over_present, *ROUNDED),
+    "rounded": (team.over_all, *team.ROUNDED),
+    "rounded over present": (team.over_present, *team.ROUNDED),
     "batches_left_out": (
         team.until_one_is_missing,
         "training that ends when the first rank has no batch left",
@@ -110,12 +106,12 @@ def examine(batches, results, wheres):
         examine_steps([result["steps"] for result in results], max(counts), wrong)
         return
     for name, (rule, like, usually) in KNOWN.items():
-        if (rule is not team.of_rank_zero or counts[0] == max(counts)) and all_alike(
+        if (rule is not team.of_rank_zero or counts[0] == max(counts)) and alike_on_all_ranks(
             came, team.train(batches, rule).ends
         ):
             raise wrong(name.partition(" ")[0], f"exactly the weights after {like}", usually)
     for pad in (first_again, last_again, around):
-        if min(counts) and all_alike(came, team.train(pad(batches), team.over_all).ends):
+        if min(counts) and alike_on_all_ranks(came, team.train(pad(batches), team.over_all).ends):
             raise wrong(
                 "batches_repeated",
                 "exactly the weights after training in which short lists begin again",
@@ -123,7 +119,7 @@ def examine(batches, results, wheres):
             )
     for steps in range(max(counts)):
         some = [own[:steps] for own in batches]
-        if steps and all_alike(came, team.train(some, team.over_all).ends):
+        if steps and alike_on_all_ranks(came, team.train(some, team.over_all).ends):
             raise wrong(
                 "batches_left_out",
                 f"exactly the weights after the first {count(steps, 'step')} alone",
@@ -173,7 +169,7 @@ def unknown(came, right, wrong):
     )
 
 
-def all_alike(came, ends):
+def alike_on_all_ranks(came, ends):
     return all(map(alike, came, ends))
 
 

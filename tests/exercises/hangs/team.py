@@ -14,6 +14,11 @@ from multigpu.checking.specimens import seeded
 
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 COLUMNS, OUTPUTS, ROWS = 3, 2, 4
+# What weights look like that are only rounded, and why.
+ROUNDED = (
+    "training with rounded averages",
+    "gradients were sent or added up in a smaller dtype. Reduce them as they are.",
+)
 
 
 def model():
