@@ -100,7 +100,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class FilesAndAnswers(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_alone = nodeid.startswith(("tests/mutants/", "tests/commands/"))
+            is_alone = nodeid.startswith(("tests/mutants/", "tests/repository/commands/"))
             return nodeid if is_alone else nodeid.partition("::")[0]
 
     return FilesAndAnswers(config, log)
@@ -108,7 +108,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Verdicts on answers, commands not run: here, as xdist's controller reads this file only."""
-    from .commands import listing
+    from .repository.commands import listing
     from .mutants import table
 
     listing.show(terminalreporter)

@@ -51,7 +51,7 @@ OF_TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2"}
             ("server", "server of run_ranks"),
         ),
         (["/bin/sleep", "9"], {"MULTIGPU_RUN": "ab"}, ("child", "sleep 9")),
-        ([PYTHON, "-m", "pytest", "tests/unit/test_rooms.py"], {}, None),
+        ([PYTHON, "-m", "pytest", "tests/unit/test_stacks.py"], {}, None),
         ([PYTHON, f"{sys.prefix}/lib/server.py"], {}, None),
         (["/elsewhere/python", "-m", "ipykernel_launcher"], {}, None),
         (["/elsewhere/python", "train.py"], OF_TORCHRUN, None),

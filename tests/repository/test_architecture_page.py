@@ -8,7 +8,6 @@ import pytest
 
 from multigpu.pictures import Station, way
 
-from .test_rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "architecture.rst").read_text(encoding="utf-8")

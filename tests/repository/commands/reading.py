@@ -8,7 +8,7 @@ from pathlib import Path
 
 from multigpu.cli import parser_for
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Unreadable(Exception):

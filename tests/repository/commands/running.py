@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .blocks import Command, Insert
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PERSON = {f"GIT_{r}_{w}": "reader" for r in ("AUTHOR", "COMMITTER") for w in ("NAME", "EMAIL")}
 SIGN = "\x1e"  # no command prints it
 OF_THIS_RUN = ("PYTEST_", "PYTHONPATH", "VIRTUAL_ENV", "MAKE", "MFLAGS", "GIT_")

@@ -1,4 +1,4 @@
-"""The list at the end of a run of tests/commands: which commands were not run, and why."""
+"""The list at the end of a run of these tests: which commands were not run, and why."""
 
 from collections import Counter
 

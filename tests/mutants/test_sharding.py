@@ -1,6 +1,0 @@
-"""Answers to the exercises of sharding get the verdicts that they must get."""
-
-from .judging import answers_of, enough_answers_of
-
-test_an_answer_gets_its_verdict = answers_of("sharding")
-test_there_are_enough_answers = enough_answers_of("sharding", fewer=("sharding.Zero3",))
