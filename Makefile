@@ -10,30 +10,48 @@ SITE_TOOLS := tests/site/node_modules/.package-lock.json
 
 export PYTHON TORCH_INDEX
 
-.PHONY: help start test test-gpu site lint bench clean course tools
+.PHONY: help start test test-all test-gpu site record lint bench clean course tools
 
 help:
 	@echo "make start     install what is missing, then open the site and JupyterLab"
-	@echo "make test      all tests            make test-gpu  those that need an NVIDIA GPU"
-	@echo "make site      build the pages      make lint      ruff and mypy"
-	@echo "make bench     measure              make clean     remove what was built, keep .venv"
+	@echo "make test      the tests, quickly   make test-all  all of them"
+	@echo "make test-gpu  those for NVIDIA GPUs"
+	@echo "make site      build the pages      make record    run their cells and record the outputs"
+	@echo "make lint      ruff and mypy        make bench     measure"
+	@echo "make clean     remove what was built, keep .venv"
 
 start: course
 	@$(BIN)/python -m multigpu start $(ARGS)
 
-# Half of a test is waiting for other processes, so two cores serve five test processes; one of them
-# builds the site first. Thousands of processes import the same modules: compiled once, even where
-# Python is told to keep none. One thread each: more would only wait for a core, and busily.
-test: export PYTHONDONTWRITEBYTECODE =
-test: export OMP_NUM_THREADS = 1
-test: tools $(SITE_TOOLS)
-	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS)
+# Half of a test is waiting for other processes, so two cores serve five test processes. Thousands of
+# processes import the same modules: compiled once, even where Python is told to keep none. One
+# thread each: more would only wait for a core, and busily.
+PYTEST := $(BIN)/python -m pytest -n 5 --dist loadgroup
+test test-all: export PYTHONDONTWRITEBYTECODE =
+test test-all: export OMP_NUM_THREADS = 1
+
+test: tools $(SITE_TOOLS) lint site
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: tools $(SITE_TOOLS) lint site
+	@$(PYTEST) $(ARGS)
 
 test-gpu: tools
 	@$(BIN)/python -m pytest -m "gpu or multi_gpu" --require-gpu $(ARGS)
 
 site: course
 	@$(BIN)/python -m multigpu.commands.site
+
+# make record lessons/one_gpu notebooks/ddp: what follows `record` names pages, not targets.
+ifeq (record,$(firstword $(MAKECMDGOALS)))
+PAGES := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+.PHONY: $(PAGES)
+$(PAGES):
+	@:
+endif
+
+record: course
+	@$(BIN)/python tools/record.py $(PAGES) $(ARGS)
 
 lint: tools
 	@$(BIN)/ruff check .
@@ -44,7 +62,7 @@ bench:
 	@$(BIN)/python -m pytest tests/benchmarks -s $(ARGS)
 
 clean:
-	rm -rf docs/_build docs/_notebooks docs/_recorded .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf docs/_build docs/_notebooks .pytest_cache .mypy_cache .ruff_cache .coverage
 
 course:
 	$(INSTALL) course

@@ -29,7 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "course",
 ]
-exclude_patterns = ["_build", "_ext", "_recorded", "_static", "**.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_ext", "records", "_static", "**.ipynb_checkpoints"]
 nitpicky = False
 smartquotes = False
 default_role = "code"

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -28,7 +27,13 @@ pytest_plugins = [
 sys.modules.setdefault("rfc3987_syntax", ModuleType("rfc3987_syntax"))
 
 ROOT = Path(__file__).resolve().parents[1]
-MUTANTS = ROOT / "tests" / "mutants"
+ANSWERS = ROOT / "tests" / "mutants"
+# With `--dist loadgroup` the tests of a file stay in one process; these need nothing of each other.
+ONE_BY_ONE = (
+    ANSWERS,
+    ROOT / "tests" / "repository" / "commands",
+    ROOT / "tests" / "site" / "test_fresh_runs.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +51,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.exit("There is no NVIDIA GPU that PyTorch can use on this machine.", returncode=1)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         needed = 2 if item.get_closest_marker("multi_gpu") else 1
@@ -55,55 +61,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = f"needs {needed} NVIDIA GPU(s), this machine has {gpu_count()}"
             item.add_marker(pytest.mark.skip(reason=reason))
     if hasattr(config, "workerinput"):  # one of several test processes
-        items[:] = in_good_order(items)
+        for item in items:
+            if not any(map(item.path.is_relative_to, ONE_BY_ONE)):
+                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+        items.sort(key=lambda item: item.path.is_relative_to(ANSWERS))  # many and short: last
 
 
 def pytest_collection_finish() -> None:
     """What thousands of tests are made of stays: no search for garbage need look at it again."""
     gc.collect()
     gc.freeze()
-
-
-def in_good_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The order in which test processes take their work, so that all of them end together.
-
-    One builds the site, which takes minutes, while the others test what needs no pages. Long files
-    come before short ones; answers are many and short, and fill what is left.
-    """
-    sizes = Counter(item.path for item in items)
-    answers = [item for item in items if item.path.is_relative_to(MUTANTS)]
-    files = sorted(
-        set(sizes) - {item.path for item in answers}, key=lambda path: (-sizes[path], path)
-    )
-    of_pages = [path for path in files if path.parent.name in ("site", "notebooks")]
-    build = [path for path in files if path.parent.name == "site"][-1:]  # the shortest of them
-    early = [*build, *(path for path in files if path not in of_pages)]
-    by_file = {path: [item for item in items if item.path == path] for path in files}
-    half = len(answers) // 2
-    return [
-        *(item for path in early for item in by_file[path]),
-        *answers[:half],
-        *(item for path in of_pages if path not in build for item in by_file[path]),
-        *answers[half:],
-    ]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With ``--dist loadfile`` a file stays in one process; answers and pages go one by one.
-
-    They need nothing of each other.
-    """
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadScopeScheduling
-
-    class FilesAndAnswers(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            is_alone = nodeid.startswith(("tests/mutants/", "tests/repository/commands/"))
-            return nodeid if is_alone else nodeid.partition("::")[0]
-
-    return FilesAndAnswers(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

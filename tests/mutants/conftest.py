@@ -24,12 +24,13 @@ def server() -> Iterator[WarmServer]:
 def verdict_on(server: WarmServer, tmp_path: Path) -> Callable[..., Verdict]:
     """``verdict_on("data_parallel.split", source)``: the verdict on a module with this text."""
 
-    def judge(exercise: str, source: str, *, first_only: bool = True) -> Verdict:
+    def judge(exercise: str, source: str, *, one_world: bool = False) -> Verdict:
         found = Catalog(COURSE).one(exercise)
         (tmp_path / found.file).write_text(source, encoding="utf-8")
         (verdict,) = check_with(
-            server, [found], COURSE, submission=tmp_path, backing="cpu", first_only=first_only
-        )
+            server, [found], COURSE, submission=tmp_path, backing="cpu", first_only=True,
+            one_world=one_world,
+        )  # fmt: skip
         return verdict
 
     return judge

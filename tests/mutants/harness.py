@@ -40,13 +40,18 @@ class Mutant:
 
     exercise: str  # "data_parallel.split"
     name: str
-    status: str
+    status: str | None  # None: only the message id is known
     message_id: str | None
     code: str
 
+    @property
+    def is_right(self) -> bool:
+        """Whether it must pass."""
+        return self.status == "pass"
+
     def record(self, verdict: str) -> dict[str, str]:
         """One line of the table: this answer, and the verdict it got."""
-        kind = "right" if self.status == "pass" else "wrong"
+        kind = "right" if self.is_right else "wrong"
         return {"exercise": self.exercise, "answer": self.name, "kind": kind, "verdict": verdict}
 
     def module(self, solution: str) -> str:

@@ -4,6 +4,8 @@
 ``first_runs/<writer>/<module>/<exercise>/<right|wrong>_<name>.py`` holds one answer that somebody
 wrote from the starter alone, kept as it was written; ``first_runs/verdicts.csv`` records what the
 checks said the first time, and what they have to say now.
+
+Right answers run on one number of ranks; on all of them runs the reference (``tests/exercises``).
 """
 
 from collections.abc import Callable
@@ -12,37 +14,32 @@ import pytest
 
 from multigpu.checking.verdicts import Verdict
 
-from .judging import (
-    FIRST_RUNS,
-    first_run_as_mutant,
-    first_runs,
-    mutants,
-    path_of,
-    solution_of,
-)
+from .harness import Mutant
+from .judging import FIRST_RUNS, answers, first_runs, path_of, quick_answers, solution_of
 from .table import PROPERTY
 
-
-@pytest.mark.parametrize("mutant", mutants(), ids=lambda m: f"{m.exercise}-{m.name}")
-def test_an_answer_gets_its_verdict(
-    mutant, verdict_on: Callable[..., Verdict], record_property
-) -> None:
-    verdict = verdict_on(mutant.exercise, mutant.module(solution_of(mutant.exercise)))
-    record_property(PROPERTY, mutant.record(verdict.message_id or verdict.status))
-    assert (verdict.status, verdict.message_id) == (mutant.status, mutant.message_id), (
-        verdict.message
-    )
+QUICK = {(answer.exercise, answer.name) for answer in quick_answers()}
 
 
 @pytest.mark.parametrize(
-    "run", first_runs(), ids=lambda r: f"{r['writer']}-{r['exercise']}-{r['answer']}"
+    "answer",
+    [
+        pytest.param(
+            answer,
+            marks=() if (answer.exercise, answer.name) in QUICK else pytest.mark.slow,
+            id=f"{answer.exercise}-{answer.name}",
+        )
+        for answer in answers()
+    ],
 )
-def test_an_answer_written_from_the_starter_gets_its_verdict(
-    run, verdict_on: Callable[..., Verdict]
+def test_an_answer_gets_its_verdict(
+    answer: Mutant, verdict_on: Callable[..., Verdict], record_property: Callable[..., None]
 ) -> None:
-    answer = first_run_as_mutant(run)
-    verdict = verdict_on(run["exercise"], answer.module(solution_of(run["exercise"])))
-    assert (verdict.message_id or verdict.status) == run["now"], verdict.message
+    source = answer.module(solution_of(answer.exercise))
+    verdict = verdict_on(answer.exercise, source, one_world=answer.is_right)
+    record_property(PROPERTY, answer.record(verdict.message_id or verdict.status))
+    assert verdict.message_id == answer.message_id, verdict.message
+    assert answer.status in (verdict.status, None), verdict.message
 
 
 def test_every_answer_of_a_first_run_is_in_the_record() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from .conftest import COURSE
-from .judging import mutant_of, solution_of
+from .judging import answer_to, solution_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def source_and_verdict(verdict_on):
     """
 
     def judge(exercise, answer, *, checked=None):
-        source = mutant_of(exercise, answer).module(solution_of(exercise))
+        source = answer_to(exercise, answer).module(solution_of(exercise))
         return source, verdict_on(checked or exercise, source)
 
     return judge

@@ -16,7 +16,6 @@ def notebook_name(request):
 
 def test_it_is_stored_without_outputs(stored):
     code = [cell for cell in stored.cells if cell.cell_type == "code"]
-    assert len(code) >= 10
     assert [cell.id for cell in code if cell.outputs or cell.execution_count] == []
     assert stored.metadata.kernelspec.name == "python3"
 
@@ -30,7 +29,6 @@ def test_every_cell_runs_without_error_or_warning(cells):
         or (output.get("name") == "stderr" and not VIRTUAL.fullmatch(output.text))
     }
     assert unhappy == {}
-    assert all(cell.execution_count for cell in cells.values())
 
 
 def test_what_cells_print_is_plain_text(cells, printed):

@@ -1,9 +1,8 @@
-"""The course's Sphinx extension, piece by piece: quizzes, outputs, records, exercises."""
+"""The course's Sphinx extension, piece by piece: quizzes, outputs, exercises."""
 
 import ast
 import sys
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -12,7 +11,7 @@ from bs4 import BeautifulSoup
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course import difference, execution, outputs, quiz, starters  # noqa: E402 (found through sys.path)
+from course import difference, outputs, quiz, starters  # noqa: E402 (found through sys.path)
 
 
 def test_a_choice_may_go_on_in_the_next_line() -> None:
@@ -64,47 +63,6 @@ def test_colours_of_the_terminal_do_not_reach_the_page() -> None:
 def test_an_svg_is_preferred_to_its_words() -> None:
     shown = outputs.displayed({"image/svg+xml": "<?xml?><svg></svg>", "text/plain": "<Figure>"})
     assert shown.astext() == "<svg></svg>"
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which cells a kernel would have run."""
-    sources: list[str] = []
-
-    def run(notebook: Any, **_: Any) -> None:
-        sources.extend(cell.source for cell in notebook.cells)
-
-    monkeypatch.setattr(execution, "run", run)
-    return sources
-
-
-def execute(source: str, record: Path) -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    execution.executed(notebook, record=record, folder=record.parent, seconds_per_cell=1)
-
-
-def test_a_cell_runs_again_only_when_it_or_the_code_has_changed(
-    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = tmp_path / "_recorded" / "page.ipynb"
-    execute("1", record)
-    execute("1", record)
-    assert ran == ["1"]
-    execute("2", record)
-    assert ran == ["1", "2"]
-    monkeypatch.setattr(execution, "state_of_the_code", lambda: "src has changed")
-    execute("2", record)
-    assert ran == ["1", "2", "2"]
-
-
-def test_a_failure_is_not_taken_for_a_result(tmp_path: Path, monkeypatch: Any) -> None:
-    def fails(notebook: Any, **_: Any) -> None:
-        raise execution.CellFailed(0, "NameError")
-
-    monkeypatch.setattr(execution, "run", fails)
-    with pytest.raises(execution.CellFailed):
-        execute("wrong", tmp_path / "page.ipynb")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("module", sorted(path.stem for path in ROOT.glob("solutions/*.py")))

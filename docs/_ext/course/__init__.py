@@ -11,6 +11,8 @@
        :hide-code:                    show only what it printed or drew
        :hide-output:                  show only the code
        :raises: RuntimeError          the cell must end in this error; its message is shown
+       :varies:                       what it shows depends on time or on the machine
+       :quiet:                        runs in `make record` alone: asserts what needs a quiet machine
 
        import torch                   the last expression's value is shown, as in a notebook
 
@@ -35,6 +37,7 @@
     .. exercise-module:: data_parallel          all exercises of a module in full
     .. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py   a script, and what is new in it
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
+    .. package-layers::, .. package-way::       the package, counted by the build (package.py)
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
     .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
@@ -64,10 +67,12 @@ from course import (
     element,
     exercises,
     explorer,
+    lesson_notebooks,
     mathml,
     messages,
     missing,
     notebooks,
+    package,
     path,
     quiz,
     ring,
@@ -83,8 +88,8 @@ from course import (
 def setup(app):
     for part in (
         *(element, mathml, notebooks, way, path, course_map, what_next, boxes, quiz),
-        *(cells, difference, exercises, stepper, ring, explorer, script),
-        *(words, messages, asked, sharing, missing),
+        *(cells, package, difference, exercises, stepper, ring, explorer, script),
+        *(words, messages, asked, sharing, missing, lesson_notebooks),
     ):
         part.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

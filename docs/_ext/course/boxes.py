@@ -33,6 +33,7 @@ class Overview(SphinxDirective):
                 facts,
                 html("p", text("Afterwards you can"), classes=["course-lead"]),
                 *self.parse_content_to_nodes(),
+                open_in_lab(f"lessons/{lesson.page}.ipynb", "Open this lesson as a notebook"),
                 classes=["course-box", "course-overview"],
             )
         ]
@@ -99,34 +100,38 @@ class Predict(SphinxDirective):
 
 
 class OpenNotebook(SphinxDirective):
-    """A button into JupyterLab where ``multigpu start`` serves the page, else how to start it.
-
-    The button is hidden in the page and shown by our script when the page came over HTTP: from
-    ``file://`` there is no lab to open.
-    """
+    """A button into JupyterLab where ``multigpu start`` serves the page, else how to start it."""
 
     required_arguments = 1
 
     def run(self):
-        name = self.arguments[0]
-        button = html(
-            "a",
-            text(f"Open {name} in JupyterLab"),
-            classes=["course-button"],
-            href=f"/lab/tree/notebooks/{name}",
-            hidden="",
-            data_open_notebook="",
-        )
-        how = html(
-            "p",
-            text("To work in this notebook, type "),
-            html("code", text("make start")),
-            text(" in the folder of the course. JupyterLab opens; there choose "),
-            html("code", text(f"notebooks/{name}")),
-            text("."),
-            data_how_to_start="",
-        )
-        return [html("div", button, how, classes=["course-open"])]
+        return [open_in_lab(self.arguments[0], f"Open {self.arguments[0]} in JupyterLab")]
+
+
+def open_in_lab(name, words):
+    """The button for ``notebooks/<name>``, and what to do where no lab answers.
+
+    The button is hidden in the page and shown by our script when the page came over HTTP: from
+    ``file://`` there is no lab to open.
+    """
+    button = html(
+        "a",
+        text(words),
+        classes=["course-button"],
+        href=f"/lab/tree/notebooks/{name}",
+        hidden="",
+        data_open_notebook="",
+    )
+    how = html(
+        "p",
+        text("To work in this notebook, type "),
+        html("code", text("make start")),
+        text(" in the folder of the course. JupyterLab opens; there choose "),
+        html("code", text(f"notebooks/{name}")),
+        text("."),
+        data_how_to_start="",
+    )
+    return html("div", button, how, classes=["course-open"])
 
 
 def setup(app):

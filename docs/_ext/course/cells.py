@@ -1,10 +1,12 @@
 """``.. run::`` and ``:run:``: Python in a lesson, run by the build, with what it gave below it.
 
-The directive only leaves a marker. When a page has been read, all its cells go through one fresh
-kernel in reading order (:mod:`course.execution`), then the values of ``:run:`` are taken, and the
-markers become code and outputs.
+The directive only leaves a marker. When a page has been read, all its cells in reading order, and
+then the values of ``:run:``, are one notebook. Its outputs come from the page's record
+(:mod:`course.records`), and the markers become code and outputs.
 """
 
+import os
+from pathlib import Path
 from typing import ClassVar
 
 import nbformat
@@ -13,10 +15,11 @@ from docutils.parsers.rst import directives
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from course import execution, outputs
+from course import execution, outputs, records
 from course.element import html
 
 logger = logging.getLogger(__name__)
+FOLDER = "notebooks/lessons"  # where the lessons' notebooks are, so that both run alike
 PYTHON = {"python", "python3", "py", "py3", "pycon", "ipython", "ipython3", "default"}
 
 
@@ -34,6 +37,8 @@ class Run(SphinxDirective):
         "hide-code": directives.flag,
         "hide-output": directives.flag,
         "raises": directives.unchanged_required,
+        "varies": directives.flag,
+        "quiet": directives.flag,
     }
 
     def run(self):
@@ -54,32 +59,31 @@ def notebook_of(cells, values):
     """The page as a notebook: its cells, then one print per value."""
     notebook = nbformat.v4.new_notebook()
     for node in cells:
-        written = nbformat.v4.new_code_cell(node["source"])
-        if "raises" in node["options"]:
-            written.metadata["tags"] = ["raises-exception"]
-        notebook.cells.append(written)
+        tags = [flag for flag in ("varies", "quiet", "hide-code") if flag in node["options"]]
+        tags += ["raises-exception"] if "raises" in node["options"] else []
+        notebook.cells.append(
+            nbformat.v4.new_code_cell(node["source"], metadata={"tags": tags} if tags else {})
+        )
     for node in values:
-        notebook.cells.append(nbformat.v4.new_code_cell(f"print({node['expression']}, end='')"))
+        notebook.cells.append(
+            nbformat.v4.new_code_cell(
+                f"print({node['expression']}, end='')", metadata={"tags": [records.VALUE]}
+            )
+        )
     return notebook
 
 
-def run_page(app, doctree):
+def fill_page(app, doctree):
     """Replace the page's markers by code, outputs and values; warn where a cell failed."""
     cells, values = list(doctree.findall(cell)), list(doctree.findall(value))
     warn_of_unrun_python(app, doctree)
     if not cells and not values:
         return
-    docname = app.env.docname
-    notebook = notebook_of(cells, values)
-    app.env.course_pages[docname] = execution.key_of(notebook)
+    docname, notebook = app.env.docname, notebook_of(cells, values)
     failed = None
     try:
-        notebook = execution.executed(
-            notebook,
-            record=execution.record_of(app, docname),
-            folder=execution.ROOT,
-            seconds_per_cell=app.config.course_seconds_per_cell,
-        )
+        said = records.outputs(app, notebook, docname, Path(app.srcdir).parent / FOLDER)
+        note_record(app, docname, said)
     except execution.CellFailed as failure:
         app.env.note_reread()  # else the next build would take the page as done
         logger.warning("cell failed: %s", failure, location=[*cells, *values][failure.index])
@@ -92,6 +96,14 @@ def run_page(app, doctree):
         else:
             words = "".join(output.get("text", "") for output in ran.get("outputs", []))
             node.replace_self(nodes.inline("", words, classes=["course-value"]))
+
+
+def note_record(app, docname, said):
+    """Remember what the foot of the page says, and what makes the page be read again."""
+    app.env.course_records[docname] = said
+    root = Path(app.srcdir).parent
+    for path in (records.path_of(root, docname), *(root / name for name in said["reads"])):
+        app.env.note_dependency(os.path.relpath(path, app.srcdir))
 
 
 def warn_unless_it_raised(node, ran):
@@ -126,37 +138,37 @@ def warn_of_unrun_python(app, doctree):
             )
 
 
-def outdated_pages(app, env, added, changed, removed):
-    """Pages whose cells must run again because ``src/`` or ``solutions/`` changed."""
-    if getattr(env, "course_code", None) == execution.state_of_the_code():
-        return []
-    env.course_code = execution.state_of_the_code()
-    return list(env.course_pages)
+def say_record(app, pagename, templatename, context, doctree):
+    """Tell the page's foot when and where its outputs were recorded."""
+    said = getattr(app.env, "course_records", {}).get(pagename)
+    if said:
+        context["body"] += records.foot(said)
 
 
 def prepare(app):
-    if not hasattr(app.env, "course_pages"):
-        app.env.course_pages = {}  # docname -> key of the page's cells
+    if not hasattr(app.env, "course_records"):
+        app.env.course_records = {}  # docname -> what its record says of itself
 
 
 def forget(app, env, docname):
-    env.course_pages.pop(docname, None)
+    env.course_records.pop(docname, None)
 
 
 def merge(app, env, docnames, other):
-    env.course_pages.update(
-        {name: other.course_pages[name] for name in docnames if name in other.course_pages}
+    env.course_records.update(
+        {name: other.course_records[name] for name in docnames if name in other.course_records}
     )
 
 
 def setup(app):
     app.add_config_value("course_seconds_per_cell", 60, "env")
+    app.add_config_value("course_record", "", "")  # "quiet" or "anyway": see tools/record.py
     app.add_node(cell)
     app.add_node(value)
     app.add_directive("run", Run)
     app.add_role("run", RunRole())
     app.connect("builder-inited", prepare)
-    app.connect("env-get-outdated", outdated_pages)
     app.connect("env-purge-doc", forget)
     app.connect("env-merge-info", merge)
-    app.connect("doctree-read", run_page)
+    app.connect("doctree-read", fill_page)
+    app.connect("html-page-context", say_record)

@@ -1,16 +1,8 @@
-"""Run notebooks, once: in a fresh kernel, with a time limit, remembered by the content they had.
+"""Run the cells of a page or a notebook in a fresh kernel, and note which files they read."""
 
-Pages with ``.. run::`` cells and the notebooks of ``notebooks/`` both go through here. What a run
-gave is kept in ``docs/_recorded/`` with a key: the hash of the cells, of ``src/`` and
-``solutions/`` and of the versions of Python and torch. While the key stays, nothing runs again.
-"""
-
-import hashlib
+import json
 import os
-import platform
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
@@ -18,11 +10,26 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parents[3]
-CODE = ("src/multigpu", "solutions")
+QUIET = "quiet"  # the tag of a cell that runs only where nothing else uses the machine
+# Code decides whether a record is right, not whether it is stale: `make test-all` compares.
+NOT_READ = ("src", "solutions", "exercises", "docs/_build", "docs/records", "notebooks", ".venv")
+
+# Goes through Python's own list of events; what `import` opens is code, too.
+WATCH = """
+import sys as _sys
+_opened = set()
+def _note(event, arguments, _frame=_sys._getframe, _noted=_opened.add):
+    if event == "open" and isinstance(arguments[0], str):
+        if not _frame(1).f_code.co_filename.startswith("<frozen importlib"):
+            _noted(arguments[0])
+_sys.addaudithook(_note)
+del _note
+"""
+TELL = "import json as _json; print(_json.dumps(sorted(_opened)))"
 
 
 class CellFailed(Exception):
-    """A cell raised, hung or lost its kernel; ``index`` is its place among the code cells."""
+    """A cell raised, hung or lost its kernel; ``index`` is its place among the notebook's cells."""
 
     def __init__(self, index, message):
         super().__init__(message)
@@ -39,63 +46,37 @@ class _Progress:
         self.cell = cell_index
 
 
-@cache
-def state_of_the_code():
-    """One hash over everything a cell's result may depend on besides its own source."""
-    digest = hashlib.sha256(f"{platform.python_version()} {version('torch')}".encode())
-    for folder in CODE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(ROOT)).encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def key_of(notebook):
-    digest = hashlib.sha256(state_of_the_code().encode())
-    for cell in notebook.cells:
-        digest.update(f"{cell.cell_type} {cell.metadata.get('tags')}\0{cell.source}\0".encode())
-    return digest.hexdigest()
-
-
-def record_of(app, name):
-    """Where a build keeps what the page or notebook ``name`` gave."""
-    return Path(app.srcdir) / "_recorded" / f"{name.replace('/', '--')}.ipynb"
-
-
-def executed(notebook, *, record, folder, seconds_per_cell):
-    """``notebook`` with its outputs, from ``record`` where the key still fits.
+def run(notebook, *, root, folder, seconds_per_cell, quiet=False):
+    """Run all cells in place; those tagged ``raises-exception`` may raise.
 
     Args:
-        notebook: an nbformat notebook; cells tagged ``raises-exception`` may raise.
-        record: the file that keeps the outputs.
+        notebook: an nbformat notebook.
+        root: the top folder of the course.
         folder: the kernel's working folder.
         seconds_per_cell: a cell that takes longer is stopped.
+        quiet: whether cells tagged ``quiet`` run, too.
+
+    Returns:
+        The files below ``root`` that the cells have read or named, as sorted relative paths.
 
     Raises:
         CellFailed: with the index of the cell and the last lines of its error.
     """
-    key = key_of(notebook)
-    if record.exists():
-        known = nbformat.read(record, as_version=4)
-        if known.metadata.get("course_key") == key:
-            return known
-    run(notebook, folder=folder, seconds_per_cell=seconds_per_cell)
-    notebook.metadata["course_key"] = key
-    record.parent.mkdir(exist_ok=True)
-    # Written under another name first: a build that is stopped leaves no half record behind.
-    unfinished = record.with_suffix(f".{os.getpid()}")
-    nbformat.write(notebook, unfinished)
-    unfinished.replace(record)
-    return notebook
-
-
-def run(notebook, *, folder, seconds_per_cell):
+    watched = nbformat.v4.new_notebook()
+    watched.cells = [
+        nbformat.v4.new_code_cell(WATCH),
+        *notebook.cells,
+        nbformat.v4.new_code_cell(TELL),
+    ]
     progress = _Progress()
+    folder.mkdir(parents=True, exist_ok=True)
     client = NotebookClient(
-        notebook,
+        watched,
         kernel_name="python3",
         timeout=seconds_per_cell,
         startup_timeout=300,  # a busy machine takes its time to import
+        record_timing=False,
+        skip_cells_with_tag="" if quiet else QUIET,
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=progress.note,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of its own transport
@@ -103,12 +84,39 @@ def run(notebook, *, folder, seconds_per_cell):
     try:
         client.execute(env=environment())
     except CellExecutionError as failure:
-        raise CellFailed(progress.cell, f"{failure.ename}: {failure.evalue}") from None
+        raise CellFailed(progress.cell - 1, f"{failure.ename}: {failure.evalue}") from None
     except CellTimeoutError:
         limit = f"the cell ran for more than {seconds_per_cell} s and was stopped"
-        raise CellFailed(progress.cell, limit) from None
+        raise CellFailed(progress.cell - 1, limit) from None
     except DeadKernelError:
-        raise CellFailed(progress.cell, "the kernel died during this cell") from None
+        raise CellFailed(progress.cell - 1, "the kernel died during this cell") from None
+    opened = json.loads("".join(output.text for output in watched.cells[-1].outputs))
+    return sorted(read_below(root, folder, opened) | named_in(notebook, root))
+
+
+def read_below(root, folder, opened):
+    """Which of the opened files belong to the course and are no code of it."""
+    paths = (Path(os.path.abspath(folder / name)) for name in opened)
+    inside = {path.relative_to(root) for path in paths if path.is_relative_to(root)}
+    return {
+        str(path)
+        for path in inside
+        if (root / path).is_file()
+        and "__pycache__" not in path.parts
+        and not any(path.is_relative_to(place) for place in NOT_READ)
+    }
+
+
+def named_in(notebook, root):
+    """Files that cells name by their path from the top folder: scripts that they start."""
+    words = {
+        word.strip("\"'`(),;:")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for word in cell.source.replace('"', " ").split()
+    }
+    named = {word for word in words if "/" in word and not word.startswith(("/", "."))}
+    return {word for word in named if not word.startswith(NOT_READ) and (root / word).is_file()}
 
 
 def environment():

@@ -1,6 +1,6 @@
 """``.. dp-stepper::``: one step of data parallelism, movement by movement, by hand and in torch.
 
-The numbers come from ``recording.py``, run once per state of the code; the words from
+The numbers come from ``recording.py`` and its record; the words from
 ``stepper.toml``. The page gets both as a table, which reads without JavaScript, and as JSON, from
 which our script draws the animation.
 """
@@ -17,7 +17,7 @@ from course.choices import choice
 from course.element import html, text
 
 HERE = Path(__file__).resolve().parent
-SOURCES = [HERE / "recording.py", HERE / "film.py", HERE / "stepper.toml"]
+SOURCES = [HERE / "recording.py", HERE / "film.py"]
 TITLE = "One training step, movement by movement"
 SIDES = {
     "hand": ("By hand", "replicates once, broadcasts after every step"),
@@ -58,6 +58,7 @@ def with_words(recorded):
 
 class Stepper(SphinxDirective):
     def run(self):
+        self.env.note_dependency(str(HERE / "stepper.toml"))
         recorded = with_words(stepping.recorded(self.env, "dp_step", SOURCES))
         tables = [table(size, run) for size, run in recorded["cases"].items()]
         return [explorer.box(recorded, "Every movement and every copy, as a table", tables)]

@@ -42,10 +42,12 @@ def check_with(
     submission: Path,
     backing: str | None = None,
     first_only: bool = False,
+    one_world: bool = False,
 ) -> list[Verdict]:
     """The same with a server that runs already, and goes on running.
 
-    With ``first_only`` an exercise's first failing check ends it, which is quicker.
+    With ``first_only`` an exercise's first failing check ends it, which is quicker.  With
+    ``one_world`` a check that runs on several numbers of ranks or GPUs runs on one of them.
     """
     import pytest
 
@@ -58,6 +60,7 @@ def check_with(
         server=server,
         backing=backing,
         first_only=first_only,
+        one_world=one_world,
     )
     paths = [
         course.check_file(exercise.chapter.module, exercise.function) for exercise in exercises

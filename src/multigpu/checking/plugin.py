@@ -62,6 +62,7 @@ class Checks:
         server: WarmServer | None = None,
         backing: str | None = None,
         first_only: bool = False,
+        one_world: bool = False,
     ) -> None:
         self._course, self._backing = course, backing
         self._submission = Submission(submission) if submission else None
@@ -69,7 +70,7 @@ class Checks:
         self._server, self._brought = server, server is not None
         self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
         self._exercises: dict[str, Exercise] = {}
-        self._first_only = first_only
+        self._first_only, self._one_world = first_only, one_world
         self._tallies = {name: Tally(name, first_only) for name in self._wanted or ()}
         self._learners: dict[str, Learner] = {}  # by test
         self.fault: str | None = None  # what stopped pytest itself
@@ -93,11 +94,12 @@ class Checks:
         if self._course is not None:
             self._exercises = {e.name: e for e in Catalog(self._course).exercises}
         dropped = []
+        others = other_worlds(items) if self._one_world else []
         for item, name in marked:
             if name not in self._exercises:
                 self.fault = f"{item.nodeid}: there is no exercise {name}"
                 raise pytest.UsageError(self.fault)
-            if self._wanted is None or name in self._wanted:
+            if (self._wanted is None or name in self._wanted) and item not in others:
                 self._tallies.setdefault(name, Tally(name, self._first_only)).total += 1
             else:
                 dropped.append(item)
@@ -191,3 +193,22 @@ def exercise_name(item: pytest.Item) -> str | None:
     """The exercise that a test is marked with."""
     mark = item.get_closest_marker("exercise")
     return str(mark.args[0]) if mark else None
+
+
+def other_worlds(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Of each check that runs on several numbers of ranks or GPUs, all but the one on three.
+
+    Where there is none on three, all but the one on most.
+    """
+    by_check: dict[str, dict[int, list[pytest.Item]]] = {}
+    for item in items:
+        params = getattr(item, "callspec").params if hasattr(item, "callspec") else {}  # noqa: B009
+        world = params.get("world", params.get("n"))
+        if isinstance(world, int):
+            check = item.nodeid.partition("[")[0]
+            by_check.setdefault(check, {}).setdefault(world, []).append(item)
+    others = []
+    for worlds in by_check.values():
+        kept = 3 if 3 in worlds else max(worlds)
+        others += [item for world, own in worlds.items() if world != kept for item in own]
+    return others

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from multigpu.checking.places import Course, CourseNotFound, find_course
 from multigpu.checking.starters import definitions, written_in
@@ -43,6 +43,18 @@ def use(name: str) -> Callable[..., Any]:
     reason = f" ({answer.reason})" if answer.reason else ""
     print(f"{name.rpartition('.')[2]}: {answer.whose}{reason}")
     return answer.function
+
+
+def starter(name: str) -> Callable[..., Any]:
+    """Return the broken function that an exercise of `hangs` starts with.
+
+    Raises ValueError if the exercise does not start with broken code.
+    """
+    module, _, function = name.rpartition(".")
+    path = this_course().broken(module)
+    if not path.is_file() or function not in definitions(path.read_text("utf-8")):
+        raise ValueError(f"{name!r} does not start with broken code; those of hangs.py do")
+    return cast(Callable[..., Any], getattr(_load(path), function))
 
 
 def yours_or_reference(name: str, *, course: Course | None = None) -> Answer:

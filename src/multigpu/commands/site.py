@@ -22,13 +22,15 @@ from tempfile import TemporaryFile
 from rich.console import Console
 from rich.text import Text
 
+from multigpu.checking.lessons import LESSONS
 from multigpu.commands.folder import NoCourseFolder, course_folder
 from multigpu.commands.leftovers import leaving_no_process
 
 SOURCES = ("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt")
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
 FAILED = "failed: "  # before the digest in the stamp
-MADE = {"_build", "_notebooks", "_recorded", "__pycache__", ".ipynb_checkpoints"}
+MADE = {"_build", "_notebooks", "__pycache__", ".ipynb_checkpoints"}
+LESSONS_AS_NOTEBOOKS = ("notebooks", "lessons")  # made by the build, run and changed by readers
 
 
 class CannotBuild(Exception):
@@ -42,8 +44,11 @@ def pages(root: Path) -> Path:
 
 def is_stale(root: Path) -> bool:
     """Whether the built pages are missing, or were built from other sources than today's."""
-    built_from = _stamp(root)
-    if not (pages(root) / "index.html").is_file() or not built_from.is_file():
+    built_from, notebooks = _stamp(root), root.joinpath(*LESSONS_AS_NOTEBOOKS)
+    made = (pages(root) / "index.html", built_from)
+    if not all(file.is_file() for file in made):
+        return True
+    if not all((notebooks / f"{lesson.page}.ipynb").is_file() for lesson in LESSONS):
         return True
     return built_from.read_text() != sources_digest(root)
 
@@ -126,7 +131,8 @@ def _source_files(root: Path) -> Iterator[Path]:
             yield source
         for file in sorted(source.rglob("*")):
             parts = file.relative_to(root).parts
-            if file.is_file() and not MADE.intersection(parts) and ".egg-info" not in str(file):
+            made = MADE.intersection(parts) or parts[:2] == LESSONS_AS_NOTEBOOKS
+            if file.is_file() and not made and ".egg-info" not in str(file):
                 yield file
 
 

@@ -69,7 +69,7 @@ def prepare_site(root: Path) -> None:
     if site.failed_before(root):
         print("The site is not up to date: its last build failed. make site says why.")
         return
-    print("Building the site: it runs the notebook once, this takes a few minutes the first time.")
+    print("Building the site from its records: less than a minute.")
     sys.stdout.flush()
     if not site.build(root):
         print("The site did not build cleanly (see above). The lab opens all the same.")

@@ -1,0 +1,90 @@
+"""The package in numbers and pictures, for docs/reference/architecture.rst, counted by each build.
+
+``.. package-layers::`` is the table of subpackages with files and lines; its body is a list of
+``name: what lives there``.  ``.. package-way:: batch`` draws one of the ways in ``ways.toml``.
+"""
+
+import ast
+import tomllib
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from course import outputs
+from multigpu import pictures
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "src" / "multigpu"
+WAYS = ROOT / "docs" / "reference" / "ways.toml"
+
+
+def lines_of(files):
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def code_of(path):
+    """Lines that a program would miss: no blanks, comments, docstrings."""
+    text = path.read_text(encoding="utf-8")
+    said = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            said.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    rows = enumerate(map(str.strip, text.splitlines()), start=1)
+    return sum(bool(row) and not row.startswith("#") and n not in said for n, row in rows)
+
+
+def ways():
+    """The stations of each way, by its name."""
+    return {
+        name: [pictures.Station(**{**each, "files": tuple(each["files"])}) for each in way]
+        for name, way in tomllib.loads(WAYS.read_text(encoding="utf-8")).items()
+    }
+
+
+class PackageLayers(SphinxDirective):
+    has_content = True
+
+    def run(self):
+        everything = sorted(PACKAGE.rglob("*.py"))
+        for path in everything:
+            self.env.note_dependency(str(path))
+        rows = []
+        for line in self.content:
+            name, _, says = line.partition(": ")
+            files = sorted((PACKAGE / name).rglob("*.py"))
+            files += [PACKAGE / "cli.py"] if name == "commands" else []
+            rows.append((name, says, str(len(files)), f"{lines_of(files):,}"))
+        rows.append(("all", "", str(len(everything)), f"{lines_of(everything):,}"))
+        named = {ROOT / file for way in ways().values() for each in way for file in each.files}
+        table = pictures.Table(
+            "src/multigpu",
+            ("subpackage", "what lives there", "files", "lines"),
+            tuple(rows),
+            frozenset({"files", "lines"}),
+        )
+        words = (
+            f"Of all these lines {sum(map(code_of, everything)):,} are code, the others docstrings, "
+            f"comments and blank lines. The two ways below pass through {len(named)} files with "
+            f"{lines_of(named):,} lines; in each file the first lines say what it is for and what to "
+            "read next."
+        )
+        return [shown(table), nodes.paragraph("", words)]
+
+
+class PackageWay(SphinxDirective):
+    required_arguments = 1
+
+    def run(self):
+        self.env.note_dependency(str(WAYS))
+        name = self.arguments[0]
+        return [shown(pictures.way(ways()[name], title=f"The way of one {name}"))]
+
+
+def shown(picture):
+    return outputs.displayed({"text/html": picture._repr_html_()})
+
+
+def setup(app):
+    app.add_directive("package-layers", PackageLayers)
+    app.add_directive("package-way", PackageWay)

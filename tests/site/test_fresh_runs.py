@@ -1,0 +1,59 @@
+"""Every page and notebook, run in a fresh kernel, gives what its record says, times aside."""
+
+import json
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "docs" / "records"
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+from course import comparing, execution, records, stepping  # noqa: E402 (found through sys.path)
+
+SECONDS_PER_CELL = 300
+SCRIPTS = {"dp_step": "recording", "ring": "ring_recording", "pipeline_bubble": "pipeline_recording"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.ipynb")))
+def test_a_fresh_run_gives_what_the_record_says(name: str, built_site: Path) -> None:
+    shown = nbformat.read(ROOT / records.SHOWN / f"{name}.ipynb", as_version=4)
+    fresh = nbformat.from_dict(shown)
+    for cell in fresh.cells:
+        cell.outputs = []
+    kind = name.partition("--")[0]
+    folder = ROOT / ("notebooks" if kind == "notebooks" else "notebooks/lessons")
+    execution.run(fresh, root=ROOT, folder=folder, seconds_per_cell=SECONDS_PER_CELL)
+    found = list(comparing.differences(shown, fresh))
+    assert not found, "\n".join([f"make record {name.replace('--', '/')}", *found])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.json")))
+def test_a_recorded_animation_comes_out_again(name: str) -> None:
+    kept = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+    script = ROOT / "docs" / "_ext" / "course" / f"{SCRIPTS[name]}.py"
+    assert json.loads(stepping.printed_by(script)) == kept["recording"]
+
+
+def test_numbers_that_differ_are_seen_and_times_are_not() -> None:
+    def printed(text: str, *tags: str) -> nbformat.NotebookNode:
+        cell = nbformat.v4.new_code_cell("run()", metadata={"tags": list(tags)})
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+        return nbformat.v4.new_notebook(cells=[cell])
+
+    def differ(was: str, now: str, *tags: str) -> bool:
+        return bool(list(comparing.differences(printed(was, *tags), printed(now, *tags))))
+
+    assert differ("24,360 bytes", "24,361 bytes")
+    assert differ("loss 0.583", "loss 0.683")
+    assert differ("rank 0 returned", "rank 1 returned")
+    assert differ("1 cell", "1 cell more")
+    assert differ("2 ranks, 1.9 times as fast", "2 processes, 1.7 times as fast", "varies")
+    assert not differ("a step takes 3.2 ms", "a step takes 14.8 ms")
+    assert not differ("loss 0.5831", "loss 0.5832")
+    assert not differ("apart by 3e-17", "apart by 1e-16")
+    assert not differ("1.9 times as fast", "1.7 times as fast", "varies")

@@ -1,0 +1,203 @@
+"""Records: what a build takes from them, what it runs again, and what makes them stale."""
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+from course import execution, records  # noqa: E402 (found through sys.path)
+
+
+def notebook(*sources: str, values: tuple[str, ...] = ()) -> nbformat.NotebookNode:
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    cells += [nbformat.v4.new_code_cell(v, metadata={"tags": [records.VALUE]}) for v in values]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def printed(made: nbformat.NotebookNode) -> list[str]:
+    return ["".join(output.text for output in cell.outputs) for cell in made.cells]
+
+
+class Kernel:
+    """Stands in for one: each cell prints its source and the number of the run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.reads: list[str] = []
+
+    def __call__(self, made: nbformat.NotebookNode, **_: Any) -> list[str]:
+        self.runs += 1
+        for cell in made.cells:
+            text = f"{cell.source}, run {self.runs}"
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+        return self.reads
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    stand_in = Kernel()
+    monkeypatch.setattr(execution, "run", stand_in)
+    monkeypatch.setattr(records, "load_now", lambda seconds=0: 0.1)
+    return stand_in
+
+
+@pytest.fixture
+def fill(tmp_path: Path, kernel: Kernel) -> Any:
+    """``fill(notebook)``: what a build puts into it; ``record=True``: and records it."""
+
+    def filled(made: nbformat.NotebookNode, *, record: bool = False) -> dict[str, Any]:
+        config = SimpleNamespace(
+            course_record="quiet" if record else "", course_seconds_per_cell=1
+        )
+        app = SimpleNamespace(srcdir=str(tmp_path / "docs"), config=config)
+        return records.outputs(app, made, "lessons/a", tmp_path)
+
+    return filled
+
+
+def test_a_build_runs_nothing_that_was_recorded(fill: Any, kernel: Kernel) -> None:
+    fill(notebook("a", "b"), record=True)
+    fresh = notebook("a", "b")
+    said = fill(fresh)
+    assert kernel.runs == 1
+    assert printed(fresh) == ["a, run 1", "b, run 1"]
+    assert "again" not in said
+
+
+def test_text_and_ids_around_the_cells_do_not_matter(fill: Any, kernel: Kernel) -> None:
+    fill(notebook("a", "b"), record=True)
+    fresh = notebook("a", "b")
+    fresh.cells.insert(1, nbformat.v4.new_markdown_cell("Words with a tpyo."))
+    fresh.cells[0].id = "another"
+    fill(fresh)
+    assert kernel.runs == 1
+    assert printed(notebook()) == []
+    assert fresh.cells[2].outputs[0].text == "b, run 1"
+
+
+def test_from_the_first_changed_cell_on_a_page_runs_again(fill: Any, kernel: Kernel) -> None:
+    fill(notebook("a", "b", "c"), record=True)
+    fresh = notebook("a", "B", "c")
+    said = fill(fresh)
+    assert printed(fresh) == ["a, run 1", "B, run 2", "c, run 2"]
+    assert (said["again"]["cells"], said["again"]["of"]) == (2, 3)
+    fill(notebook("a", "B", "c"))
+    assert kernel.runs == 2, "the next build has it already"
+    fill(notebook("a", "b", "c"))
+    assert kernel.runs == 2, "and the record is what it was"
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (("a", "c"), ["a, run 1", "c, run 2"]),  # b is gone, and c may have needed it
+        (("a", "b"), ["a, run 1", "b, run 1"]),
+        (("a", "b", "c", "d"), ["a, run 1", "b, run 1", "c, run 1", "d, run 2"]),
+    ],
+)
+def test_cells_that_come_and_go(fill: Any, cells: tuple[str, ...], expected: list[str]) -> None:
+    fill(notebook("a", "b", "c"), record=True)
+    fresh = notebook(*cells)
+    fill(fresh)
+    assert printed(fresh) == expected
+
+
+def test_a_new_value_in_the_text_leaves_the_other_values_alone(fill: Any) -> None:
+    fill(notebook("a", values=("x", "y")), record=True)
+    fresh = notebook("a", values=("y", "z", "x"))
+    fill(fresh)
+    assert printed(fresh) == ["a, run 1", "y, run 1", "z, run 2", "x, run 1"]
+
+
+def test_a_file_that_a_page_reads_counts(fill: Any, kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("1")
+    kernel.reads = ["table.csv"]
+    fill(notebook("a"), record=True)
+    (tmp_path / "table.csv").write_text("2")
+    fresh = notebook("a")
+    fill(fresh)
+    assert printed(fresh) == ["a, run 2"]
+    (tmp_path / "table.csv").write_text("1")
+    fill(fresh := notebook("a"))
+    assert printed(fresh) == ["a, run 1"]
+
+
+def test_what_a_kernel_reads_is_seen_and_what_it_imports_is_not(tmp_path: Path) -> None:
+    for name in ("table.csv", "settings.toml", "script.py", "unread.csv"):
+        (tmp_path / "docs" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "docs" / name).write_text("x = 1")
+    (tmp_path / "module.py").write_text("")
+    source = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(tmp_path)!r})
+import module
+Path("../docs/table.csv").read_text()
+open({str(tmp_path / "docs" / "settings.toml")!r}).close()
+command = ["python", "docs/script.py"]
+"""
+    made = notebook(source)
+    folder = tmp_path / "notebooks"
+    reads = execution.run(made, root=tmp_path, folder=folder, seconds_per_cell=60)
+    assert reads == ["docs/script.py", "docs/settings.toml", "docs/table.csv"]
+
+
+def test_a_quiet_cell_runs_only_when_it_is_recorded(tmp_path: Path) -> None:
+    made = notebook("print('times')")
+    made.cells[0].metadata["tags"] = ["quiet"]
+    execution.run(made, root=tmp_path, folder=tmp_path, seconds_per_cell=60)
+    assert printed(made) == [""]
+    execution.run(made, root=tmp_path, folder=tmp_path, seconds_per_cell=60, quiet=True)
+    assert printed(made) == ["times\n"]
+
+
+def test_a_busy_machine_is_refused(
+    fill: Any, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "load_now", lambda seconds=0: 1.7)
+    with pytest.raises(records.MachineIsBusy, match=r"1\.7 .*--anyway"):
+        fill(notebook("a"), record=True)
+    assert kernel.runs == 0
+
+
+def test_a_failure_is_not_taken_for_a_result(
+    fill: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(made: Any, **_: Any) -> None:
+        raise execution.CellFailed(0, "NameError")
+
+    monkeypatch.setattr(execution, "run", fails)
+    with pytest.raises(execution.CellFailed):
+        fill(notebook("wrong"))
+    assert not list(tmp_path.rglob("*.ipynb"))
+
+
+def test_every_page_is_shown_from_its_record(built_site: Path) -> None:
+    stale = []
+    for path in sorted((ROOT / records.SHOWN).glob("*.ipynb")):
+        if "again" in nbformat.read(path, as_version=4).metadata.course:
+            stale.append(path.stem.replace("--", "/"))
+    assert not stale, f"make record {' '.join(stale)}"
+
+
+def test_no_record_is_of_a_busy_machine_or_of_a_page_that_is_gone(built_site: Path) -> None:
+    shown = {path.name for path in (ROOT / records.SHOWN).iterdir()}
+    for path in sorted((ROOT / records.PLACE).iterdir()):
+        assert path.name in shown, f"no page shows {path.name}"
+        if path.suffix == ".ipynb":
+            assert not records.load(path).metadata.course.get("busy"), path.name
+
+
+@pytest.mark.parametrize("page", ["lessons/pipeline", "_notebooks/multi_GPU"])
+def test_the_foot_of_a_page_says_what_recorded_it(site: Path, page: str) -> None:
+    html = BeautifulSoup((site / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
+    (foot,) = html.select(".course-recorded")
+    assert re.search(r"\d+ \w+ 20\d\d .* cores.*Python 3\.\d+.*torch \d", foot.get_text())
