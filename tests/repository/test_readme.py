@@ -44,7 +44,3 @@ def test_the_readme_tells_of_every_target_a_person_types() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert phony is not None
     assert set(phony[1].split()) - {"help", "course", "tools"} <= documented
-
-
-def test_contributing_fits_on_a_page() -> None:
-    assert len(text("CONTRIBUTING.md").splitlines()) <= 60

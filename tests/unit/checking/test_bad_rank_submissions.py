@@ -1,5 +1,7 @@
 """Whatever ranks do wrong: never a pass, never the checker's fault, and nothing is left running."""
 
+import re
+
 import psutil
 import pytest
 
@@ -8,43 +10,43 @@ from multigpu.ranks.family import marked
 
 from .conftest import wait_until
 
-# what stands in `average` -> status, message id, words of the message
+# what stands in `average` -> status, message id, parts of the message
 BAD = {
     "if dist.get_rank() == 1: 1 / 0\ndist.all_reduce(tensor)": (
         *("crash", "exception"),
-        "rank 1: ZeroDivisionError: division by zero\nwhere: distributed_data_parallel.py:4",
+        *("rank 1: ZeroDivisionError", "where: distributed_data_parallel.py:4"),
     ),
-    "raise ValueError('all of us')": ("crash", "exception", "every rank: ValueError: all of us"),
+    "raise ValueError('all of us')": ("crash", "exception", "every rank: ValueError", "all of us"),
     "if dist.get_rank() != 1: 1 / 0\nelse: dist.all_reduce(tensor)": (
         *("crash", "exception"),
         "ranks 0 and 2: ZeroDivisionError",
     ),
-    "raise NotImplementedError": ("not_started", "not_started", "average is not written yet"),
+    "raise NotImplementedError": ("not_started", "not_started", "average"),
     "sys.exit()": ("crash", "exit", "sys.exit(None)"),
     "if dist.get_rank() == 1: sys.exit(0)\ndist.all_reduce(tensor)": (
         *("crash", "exit"),
-        "rank 1: your code ended the program with sys.exit(0)",
+        *("rank 1:", "sys.exit(0)"),
     ),
-    "os._exit(0)": ("crash", "exit", "your code ended the process with os._exit(0)"),
+    "os._exit(0)": ("crash", "exit", "os._exit(0)"),
     "if dist.get_rank() == 2: os._exit(0)\ndist.all_reduce(tensor)": (
         *("crash", "exit"),
-        "rank 2: your code ended the process with os._exit(0).\nwhere: distributed_data_para",
+        *("rank 2:", "os._exit(0)", "where: distributed_data_parallel.py:4"),
     ),
     "dist.all_reduce(tensor)\nif dist.get_rank() == 0: os._exit(0)": (
         *("crash", "exit"),
-        "rank 0: your code ended the process with os._exit(0)",
+        *("rank 0:", "os._exit(0)"),
     ),
     "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(tensor)": (
         *("crash", "killed"),
-        "rank 1: the process died of SIGKILL",
+        *("rank 1:", "SIGKILL"),
     ),
     "if dist.get_rank() == 1: os.abort()\ndist.all_reduce(tensor)": (
         *("crash", "segfault"),
-        "rank 1: the process died of SIGABRT",
+        *("rank 1:", "SIGABRT"),
     ),
     "if dist.get_rank() == 0: dist.all_reduce(tensor)": (
         *("hang", "deadlock"),
-        "ranks 1 and 2 have returned, rank 0 waits",
+        *("ranks 1 and 2", "rank 0"),
     ),
     "dist.recv(tensor, (dist.get_rank() + 1) % 3)": (
         *("hang", "deadlock"),
@@ -66,7 +68,7 @@ BAD = {
     ),
     "if dist.get_rank() == 0: dist.destroy_process_group()\nelse: dist.all_reduce(tensor)": (
         *("crash", "exception"),
-        "usually: another rank has ended, or has destroyed its process group",
+        *("usually: ", "another rank"),
     ),
     "while dist.get_rank() == 1: pass\ndist.all_reduce(tensor)": (
         *("hang", "hang_busy"),
@@ -75,7 +77,7 @@ BAD = {
     "import threading; threading.Event().wait()": ("hang", "hang_blocked", "4 in average"),
     "import threading; threading.Thread(target=threading.Event().wait).start()": (
         *("hang", "hang_blocked"),
-        "average returned, but the program does not end",
+        "average returned",
     ),
     "import subprocess; subprocess.Popen(['sleep', '1000'])": (
         *("wrong", "processes_left"),
@@ -87,43 +89,44 @@ BAD = {
     ),
     "for number in range(3, 64):\n"
     "    try: os.write(number, bytes(100))\n"
-    "    except OSError: pass": ("crash", "foreign_bytes", "bytes were written into a pipe"),
+    "    except OSError: pass": ("crash", "foreign_bytes", "pipe"),
     "import psutil\nif dist.get_rank() == 0:\n"
     "    for sibling in psutil.Process(os.getppid()).children():\n"
     "        if sibling.pid != os.getpid(): sibling.kill()\n": ("crash", "killed", "SIGKILL"),
     "if dist.get_rank() == 1: os.kill(os.getppid(), 9)\ninput()": (
         *("crash", "killed_checker"),
-        "a signal to its parent process",
+        "parent",
     ),
     "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))": (
         *("wrong", "refused_name"),
-        "torch.nn.parallel is used",
+        "came: torch.nn.parallel",
     ),
     "getattr(torch.utils.data, 'Distributed' + 'Sampler')([1], 1, 0)": (
         *("wrong", "refused_name"),
-        "torch.utils.data.distributed is used",
+        "came: torch.utils.data.distributed",
     ),
     "dist.all_reduce(torch.nn.Linear(1, 1).weight.grad)": (
         *("crash", "exception"),
-        "usually: None was given to torch.distributed. A gradient (.grad) is None",
+        *("usually: None", "gradient"),
     ),
     "tensor.register_hook(print)": (
         *("crash", "exception"),
-        "usually: it is a frozen parameter (requires_grad is False)",
+        *("usually: ", "frozen"),
     ),
-    "list(tensor.chunk(5))[4]": ("crash", "exception", "usually: chunk(n) makes fewer than n"),
+    "list(tensor.chunk(5))[4]": ("crash", "exception", "usually: chunk(n)"),
     "print('hello'); 1 / 0": ("crash", "exception", "ZeroDivisionError"),
 }
 
 
 @pytest.mark.parametrize("body", BAD, ids=lambda body: body[:60])
 def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
-    status, message_id, words = BAD[body]
+    status, message_id, *parts = BAD[body]
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     with pytest.raises(Refused) as refused:
         run_ranks(f"def average(tensor):\n{lines}\n", cpu=1.5, idle=1.0)
     assert (refused.value.status, refused.value.message_id) == (status, message_id)
-    assert words in refused.value.message
+    for part in parts:
+        assert part in refused.value.message
     wait_until(lambda: [p.pid for p in marked(server.mark)] == [server.pid], seconds=10)
 
 
@@ -166,8 +169,7 @@ def test_ranks_that_got_stuck_come_with_a_finding(run_ranks):
 def test_what_the_ranks_printed_is_shown_with_the_verdict(run_ranks):
     with pytest.raises(Refused) as refused:
         run_ranks("def average(tensor):\n    print('here'); input()\n", world=2)
-    assert "rank 0 | here" in refused.value.output
-    assert "rank 1 | here" in refused.value.output
+    assert re.findall(r"(\d) \| here", refused.value.output) == ["0", "1"]
 
 
 @pytest.mark.parametrize("world", [2, 4])

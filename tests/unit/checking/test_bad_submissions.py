@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from multigpu.checking.verdicts import Refused
-from multigpu.checking.wire import describe
+from multigpu.checking.wire import Foreign, describe
 from multigpu.ranks.family import marked
 
 from .conftest import BATCH
@@ -24,7 +24,7 @@ BAD = {
     "nested too deep": (
         f"import torch\ndef split(batch, devices):\n    return torch{'.a' * 1500}\n",
         ("crash", "syntax_error"),
-        ["data_parallel.py is no Python: maximum recursion depth exceeded"],
+        ["data_parallel.py", "maximum recursion depth exceeded"],
     ),
     "import error": (
         "import nothing_of_this_name\n",
@@ -41,7 +41,7 @@ BAD = {
         ("wrong", "missing_function"),
         ["split(batch, devices)", "splits"],
     ),
-    "not a function": ("split = 3\n", ("wrong", "signature"), ["split is no function but int"]),
+    "not a function": ("split = 3\n", ("wrong", "signature"), ["split", " function", " int"]),
     "one parameter": (
         "def split(batch):\n    return [batch]\n",
         ("wrong", "signature"),
@@ -55,13 +55,13 @@ BAD = {
     "starter": (
         "def split(batch, devices):\n    raise NotImplementedError\n",
         ("not_started", "not_started"),
-        ["data_parallel.split is not written yet", "data_parallel.py:2"],
+        ["data_parallel.split", "data_parallel.py:2"],
     ),
     "uses a starter": (
         "def split(batch, devices):\n    return cut(batch)\n"
         "def cut(batch):\n    raise NotImplementedError\n",
         ("not_started", "not_started"),
-        ["split needs cut, which is not written yet", "data_parallel.py:4"],
+        ["split needs cut,", "data_parallel.py:4"],  # `multigpu check` reads these words
     ),
     "NotImplementedError of torch": (
         "import torch\ndef split(batch, devices):\n    return torch.nn.Module()(batch)\n",
@@ -77,22 +77,22 @@ BAD = {
         "class Odd(Exception):\n    def __str__(self): raise ValueError\n"
         "def split(batch, devices):\n    raise Odd\n",
         ("crash", "exception"),
-        ["Odd: (its text cannot be shown)"],
+        ["came: Odd: "],
     ),
     "two devices in one operation": (
         "def split(batch, devices):\n    return batch.to(devices[0]) + batch.to(devices[1])\n",
         ("crash", "exception"),
-        ["Expected all tensors to be on the same device", "usually: two tensors", "x.to(y.device)"],
+        ["Expected all tensors to be on the same device", "usually: ", "x.to(y.device)"],
     ),
     "numpy on a GPU": (
         "def split(batch, devices):\n    return batch.to(devices[1]).numpy()\n",
         ("crash", "exception"),
-        ["can't convert cuda:1", "Use x.cpu() first"],
+        ["can't convert cuda:1", "usually: ", "x.cpu()"],
     ),
     "asks for input": (
         "def split(batch, devices):\n    input('how many? ')\n",
         ("crash", "exception"),
-        ["EOFError", "nobody at the keyboard"],
+        ["EOFError", "usually: ", "input()"],
     ),
     "exit at import": ("import sys\nsys.exit(0)\n", ("crash", "import_error"), ["SystemExit: 0"]),
     "exit in the function": (
@@ -123,14 +123,14 @@ BAD = {
     "endless loop": (
         "def split(batch, devices):\n    while True:\n        batch = batch + 1\n",
         ("hang", "hang_busy"),
-        ["processor time", "in split: "],
+        ["1 s ", "in split: "],
     ),
     "endless loop at import": ("while True:\n    pass\n", ("hang", "hang_busy"), ["in <module>"]),
     "blocked": (
         "import threading\ndef split(batch, devices):\n    threading.Lock().acquire()\n"
         "    threading.Event().wait()\n",
         ("hang", "hang_blocked"),
-        ["waited for", "data_parallel.py:4 in split: threading.Event().wait()"],
+        ["0.5 s ", "data_parallel.py:4 in split: threading.Event().wait()"],
     ),
     "sleeps in a loop": (
         "import time\ndef split(batch, devices):\n    while True:\n        time.sleep(0.01)\n",
@@ -149,26 +149,26 @@ BAD = {
         "import threading\ndef split(batch, devices):\n"
         f"    threading.Thread(target=threading.Event().wait).start()\n{BODY}",
         ("hang", "hang_blocked"),
-        ["split returned, but the program does not end", "never joined"],
+        ["split returned", "joined"],
     ),
     "a busy thread that never ends": (
         "import threading\ndef work():\n    while True: pass\n"
         f"def split(batch, devices):\n    threading.Thread(target=work).start()\n{BODY}",
         ("hang", "hang_busy"),
-        ["the program does not end", "data_parallel.py:3 in work"],
+        ["split returned", "data_parallel.py:3 in work"],
     ),
     "a child process that stays": (
         "import subprocess\ndef split(batch, devices):\n"
         f"    subprocess.Popen(['sleep', '1000'])\n{BODY}",
         ("wrong", "processes_left"),
-        ["still running after it had returned: sleep"],
+        ["split", "sleep"],
     ),
     "a daemon that fled": (
         "import os, time\ndef split(batch, devices):\n"
         "    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n"
         f"            time.sleep(1000)\n        os._exit(0)\n    os.wait()\n{BODY}",
         ("wrong", "processes_left"),
-        ["a process was started and never joined"],
+        ["joined"],
     ),
     "a forked child that returns too": (
         "import os, time\ndef split(batch, devices):\n    child = os.fork()\n"
@@ -182,7 +182,7 @@ BAD = {
         "    for i in range(200):\n        if os.fork() == 0:\n            time.sleep(1000)\n"
         "    time.sleep(1000)\n",
         ("crash", "processes"),
-        ["more than 64 processes"],
+        ["64 processes"],
     ),
     "endless output": (
         "def split(batch, devices):\n    while True:\n        print('x' * 10**6)\n",
@@ -205,7 +205,7 @@ BAD = {
         "        if os.fork() == 0:\n            held = bytearray(os.urandom(2**20)) * 150\n"
         "            time.sleep(1000)\n    time.sleep(1000)\n",
         ("crash", "memory"),
-        ["GiB of memory"],
+        ["0.5 GiB"],
     ),
     "segmentation fault": (
         "import ctypes\ndef split(batch, devices):\n    ctypes.string_at(0)\n",
@@ -225,32 +225,32 @@ BAD = {
     "recursion": (
         "def split(batch, devices):\n    return split(batch, devices)\n",
         ("crash", "exception"),
-        ["RecursionError", "a function calls itself without end", "data_parallel.py:2"],
+        ["RecursionError", "calls itself", "data_parallel.py:2"],
     ),
     "bytes into the checker's pipe": (
         "import os\ndef split(batch, devices):\n    for n in range(3, 100):\n        try:\n"
         f"            os.write(n, b'pass' * 10)\n        except OSError: pass\n{BODY}",
         ("crash", "foreign_bytes"),
-        ["were written into a pipe of the checker"],
+        ["bytes", "pipe"],
     ),
     "closed descriptors": (
         f"import os\ndef split(batch, devices):\n    os.closerange(3, 1000)\n{BODY}",
         ("crash", "broke_checker"),
-        ["its result could not be handed over"],
+        ["handed over"],
     ),
     "patched encoder": (
         "import json\ndef split(batch, devices):\n"
         "    import multigpu.ranks.frames as frames\n"
         f"    frames.pack = None\n{BODY}",
         ("crash", "broke_checker"),
-        ["its result could not be handed over"],
+        ["handed over"],
     ),
     "a forged answer": (
         "def split(batch, devices):\n"
         "    from multigpu.checking.wire import Encoder\n"
         f"    Encoder.encode = lambda self, value: b'pass'\n{BODY}",
         ("crash", "broke_checker"),
-        ["its result could not be read"],
+        ["JSONDecodeError"],
     ),
     "an exception whose type has an odd name": (
         "class Meta(type):\n    __name__ = property(lambda c: 1 / 0)\n"
@@ -262,7 +262,7 @@ BAD = {
     "DataParallel": (
         "from torch import nn\ndef split(batch, devices):\n    return nn.DataParallel(batch)\n",
         ("wrong", "refused_name"),
-        ["torch.nn.DataParallel is used", "data_parallel.py:3"],
+        ["came: torch.nn.DataParallel", "data_parallel.py:3"],
     ),
 }
 
@@ -290,16 +290,17 @@ def assert_only_the_server_runs(server):
 
 ODD_RESULTS = {
     "import sys\ndef split(b, d):\n    sys.set_int_max_str_digits(0)\n"
-    "    return [10**5000]\n": "an int of 16610 bits",
+    "    return [10**5000]\n": "int of 16610 bits",
     "class Meta(type):\n    __name__ = property(lambda c: 5)\n"
-    "class Odd(metaclass=Meta): pass\ndef split(b, d):\n    return [Odd()]\n": "an Odd",
+    "class Odd(metaclass=Meta): pass\ndef split(b, d):\n    return [Odd()]\n": "Odd",
 }
 
 
-@pytest.mark.parametrize(("source", "words"), ODD_RESULTS.items())
-def test_an_odd_result_is_described(run, source, words):
+@pytest.mark.parametrize(("source", "name"), ODD_RESULTS.items())
+def test_an_odd_result_is_described(run, source, name):
     (value,) = run(source).result
-    assert describe(value) == words
+    assert value == Foreign(name)
+    assert name in describe(value)
 
 
 def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
@@ -307,7 +308,7 @@ def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(Refused, match=r"data_parallel\.py cannot be read: Permission denied") as no:
+    with pytest.raises(Refused, match=r"data_parallel\.py.*Permission denied") as no:
         run(f"def split(batch, devices):\n{BODY}")
     assert (no.value.status, no.value.message_id) == ("missing_file", "unreadable_file")
 
@@ -332,7 +333,7 @@ def drive(submission, devices):
 @pytest.mark.parametrize("text", [b"x = '\xe9'\n", b"# coding: nothing-like-it\n"])
 def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, text):
     (submission / "data_parallel.py").write_bytes(text)
-    with pytest.raises(Refused, match=r"data_parallel\.py is no UTF-8 text: ") as refused:
+    with pytest.raises(Refused, match=r"data_parallel\.py.*UTF-8") as refused:
         learner.run(drive, gpus=1)
     assert refused.value.message_id == "syntax_error"
 
@@ -377,4 +378,5 @@ MUCH = {
 def test_too_much_is_given_up_at_once(run, body):
     """Going through all of the first list takes ten times the processor time allowed here."""
     answer = run(f"def split(b, d):\n    {body}\n", cpu=2.0)
-    assert describe(answer.result) == "a list with too much in it"
+    assert isinstance(answer.result, Foreign)
+    assert "list" in describe(answer.result)

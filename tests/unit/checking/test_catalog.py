@@ -79,11 +79,11 @@ def test_several_names_give_each_exercise_once_and_in_order(course):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("splt", "Did you mean"),
-        ("data_paralel.split", "Did you mean data_parallel.split?"),
-        ("colectives", "Did you mean collectives?"),
-        ("split", "split is in several modules: data_parallel.split, collectives.split"),
-        ("xyzzy", "`multigpu list` shows all"),
+        ("splt", r"\.split"),
+        ("data_paralel.split", r"data_parallel\.split"),
+        ("colectives", "collectives"),
+        ("split", r"data_parallel\.split, collectives\.split"),
+        ("xyzzy", "`multigpu list`"),
     ],
 )
 def test_an_unknown_name_is_answered_with_a_suggestion(course, name, message):
@@ -92,7 +92,7 @@ def test_an_unknown_name_is_answered_with_a_suggestion(course, name, message):
 
 
 def test_a_command_about_one_exercise_needs_one(course):
-    with pytest.raises(UnknownExercise, match="means 2 exercises"):
+    with pytest.raises(UnknownExercise, match=r"2 .*collectives\.split, collectives\.shift"):
         Catalog(course).one("collectives")
 
 
@@ -103,5 +103,5 @@ def test_the_course_is_found_from_any_folder_inside(course):
 
 
 def test_outside_the_course_the_error_says_where_to_go(tmp_path):
-    with pytest.raises(CourseNotFound, match="is not inside the course's folder"):
+    with pytest.raises(CourseNotFound, match="exercises/ and solutions/"):
         find_course(tmp_path)

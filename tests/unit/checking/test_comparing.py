@@ -1,5 +1,6 @@
 """The judge tells equal from nearly equal, and recognises known wrong values."""
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -63,7 +64,8 @@ def test_a_cause_is_found_although_it_is_rounded():
 
 def test_two_numbers_are_told_until_they_differ():
     ones = torch.ones(1, dtype=torch.float64)
-    assert largest_difference(ones + 1e-8, ones) == "at [0] is 1.00000001 and not 1"
+    said = largest_difference(ones + 1e-8, ones)
+    assert re.findall(r"[\d.]+", said) == ["0", "1.00000001", "1"]
 
 
 def test_rounding_counts_beside_the_numbers_that_cancel():
@@ -115,6 +117,6 @@ def test_a_known_value_is_recognised():
 def test_the_largest_difference_names_place_and_numbers():
     came = VALUES.clone()
     came[1, 0] = 7
-    assert largest_difference(came, VALUES) == "at [1, 0] is 7 and not 3"
-    assert largest_difference(torch.tensor(1), torch.tensor(2)) == "is 1 and not 2"
-    assert largest_difference(VALUES[0], VALUES) == "has the shape (2,) and not (2, 2)"
+    assert re.findall(r"\d+", largest_difference(came, VALUES)) == ["1", "0", "7", "3"]
+    assert re.findall(r"\d+", largest_difference(torch.tensor(1), torch.tensor(2))) == ["1", "2"]
+    assert re.findall(r"\(.*?\)", largest_difference(VALUES[0], VALUES)) == ["(2,)", "(2, 2)"]

@@ -33,15 +33,16 @@ def refuse(endings, ended=0):
 @pytest.mark.parametrize("status", [None, -9])
 def test_who_cuts_off_a_rank_that_is_joining_is_refused(status):
     busy = ending(1, {"phase": "importing"}, status=status)
-    with pytest.raises(Refused, match="another was still joining") as refused:
+    with pytest.raises(Refused, match="joining") as refused:
         refuse([ending(0, fault(NOT_JOINED), status=70), busy])
     assert (refused.value.status, refused.value.message_id) == ("crash", "broke_checker")
 
 
 def test_the_death_of_the_other_rank_is_told_where_it_is_known():
     dead = ending(1, {"phase": "importing"}, status=-11)
-    with pytest.raises(Refused, match="rank 1: the process died of SIGSEGV"):
+    with pytest.raises(Refused, match=r"rank 1\b.*SIGSEGV") as refused:
         refuse([ending(0, fault(NOT_JOINED), status=70), dead])
+    assert (refused.value.status, refused.value.message_id) == ("crash", "segfault")
 
 
 def test_who_leaves_while_others_join_has_left_also_with_status_0():
@@ -64,8 +65,9 @@ def test_a_rank_that_was_killed_is_told_and_not_what_others_noticed_of_it():
     killed = ending(1, {"phase": "importing"}, status=-9)
     closed = {"phase": "raised", "type": "RuntimeError", "text": "Connection closed by peer"}
     noticed = ending(2, {"phase": "importing"}, closed, status=None)
-    with pytest.raises(Refused, match="rank 1: the process died of SIGKILL"):
+    with pytest.raises(Refused, match=r"rank 1\b.*SIGKILL") as refused:
         refuse([ending(0, fault(NOT_JOINED), status=70), killed, noticed], ended=1)
+    assert (refused.value.status, refused.value.message_id) == ("crash", "killed")
 
 
 @pytest.mark.parametrize("text", [NOT_JOINED, "OSError: too many open files"])

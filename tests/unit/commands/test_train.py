@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -87,11 +88,12 @@ def test_a_run_says_what_runs_each_epoch_and_what_is_kept(command: Command, tmp_
     )  # fmt: skip
     lines = printed.splitlines()
     assert code == 0
-    assert lines[0] == "digits: read a handwritten digit"
+    assert lines[0] == f"digits: {TASKS['digits'].title}"
     assert lines[1].startswith("single on ")
     assert "batch 64" in lines[1]
-    assert lines[2].startswith("epoch 1  step 23 of 25  loss ")
-    assert lines[3].startswith("epoch 2  step 25 of 25  loss ")
+    for line, numbers in zip(lines[2:4], (["1", "23", "25"], ["2", "25", "25"]), strict=True):
+        assert re.findall(r"\b\d+\b", line)[:3] == numbers
+        assert "  loss " in line
     assert " accuracy 0." in lines[3]
     assert lines[4].startswith("done: 25 steps")
     for line, name in zip(lines[5:], ("history.csv", "latest.pt"), strict=True):
@@ -105,7 +107,7 @@ def test_without_a_folder_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     code, printed, _ = command("--data", "digits", *QUICK)
     assert code == 0
-    assert "nothing was kept: --folder" in printed
+    assert "--folder" in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -143,13 +145,13 @@ def test_a_parquet_file_of_flights_is_trained_on_row_group_by_row_group(
 
 def test_dp_trains_on_virtual_gpus_and_with_the_exercises(command: Command) -> None:
     with virtual_gpus(2):
-        for own, where in ((), "of one process;"), (("--with", "solutions"), "by solutions/"):
+        for own in (), ("--with", "solutions"):
             code, printed, said = command(
                 "--data", "digits", "--mode", "dp", "--gpus", "2", *own, *QUICK
             )
             assert code == 0, said
-            assert "dp on 2 virtual GPUs" in printed
-            assert where in printed
+            assert re.search(r"^dp\b.*\b2 virtual GPUs", printed, re.M)
+            assert ("solutions/" in printed) == bool(own)
 
 
 def test_an_exercise_to_be_written_is_named(command: Command, tmp_path: Path) -> None:
@@ -174,22 +176,23 @@ def test_an_error_in_the_learners_code_is_shown_with_its_line(
         )
     assert code == 1
     line = len(solved.splitlines()) + 4
-    assert f"data_parallel.py:{line}, in gather: return outputs.cat(device)" in said
-    assert "AttributeError: 'list' object has no attribute 'cat'" in said
+    assert f"data_parallel.py:{line}" in said
+    assert "return outputs.cat(device)" in said
+    assert "AttributeError" in said
     assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--data", "digitz"), "Did you mean 'digits'"),
+        (("--data", "digitz"), "'digits'"),
         (("--data", "no.parquet"), "no file"),
-        (("--data", "digits", "--mode", "dpp"), "--mode dpp: choose one of auto"),
+        (("--data", "digits", "--mode", "dpp"), "--mode dpp"),
         (("--data", "digits", "--mode", "ddp"), "torchrun --nproc_per_node 2 -m multigpu train"),
-        (("--data", "digits", "--batch-size", "0"), "--batch-size 0: give a whole number"),
+        (("--data", "digits", "--batch-size", "0"), "--batch-size 0"),
         (("--data", "digits", "--monitor", "recall@10"), "--monitor recall@10"),
         (("--data", "digits", "--mode", "single", "--with", "solutions"), "choose dp"),
-        (("--data", "digits", "--mode", "dp", "--gpus", "2", "--with", "/nowhere"), "not exist"),
+        (("--data", "digits", "--mode", "dp", "--gpus", "2", "--with", "/nowhere"), "/nowhere"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(
@@ -247,7 +250,7 @@ def test_a_folder_of_another_task_is_refused(command: Command, tmp_path: Path) -
     run = ("--folder", str(tmp_path), "--mode", "single", "--learning-rate", "0.01", *QUICK)
     assert command("--data", "digits", *run)[0] == 0
     before = (tmp_path / "latest.pt").read_bytes()
-    for other, words in ("tiny", "of another model"), ("large", "a run with --batch-size 64"):
+    for other, words in ("tiny", "another model"), ("large", "--batch-size 64"):
         code, _, said = command("--data", other, *run)
         assert code == 2
         assert words in said
@@ -263,7 +266,7 @@ def test_one_rank_of_each_machine_says_what_is_wrong(
     monkeypatch.setenv("LOCAL_RANK", local_rank)  # and nothing else of torchrun's
     code, _, said = command("--data", "digits")
     assert code == 2
-    assert ("LOCAL_RANK set, but not RANK" in said) == (local_rank == "0")
+    assert bool(re.search(r"LOCAL_RANK\b.*\bRANK\b", said)) == (local_rank == "0")
 
 
 def test_under_torchrun_no_other_rank_ends_before_the_first_has_said_why(
@@ -302,14 +305,13 @@ def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(
     monkeypatch.setattr(Trainer, "_step", interrupted)
     code, printed, _ = command(*arguments, "--save-every", "2", "--max-steps", "8")
     assert code == 130
-    assert printed.splitlines()[-1] == (
-        f"stopped after step 5; {tmp_path / 'latest.pt'} is whole, the same command goes on "
-        "from there"
-    )
+    last = printed.splitlines()[-1]
+    assert "step 5" in last
+    assert str(tmp_path / "latest.pt") in last
     monkeypatch.undo()
     code, printed, _ = command(*arguments, "--save-every", "2", "--max-steps", "8")
     assert code == 0
-    assert "step 8 of 8" in printed
+    assert "8 of 8" in printed
 
 
 def torchrun(*arguments: str, gpus: bool = False) -> subprocess.CompletedProcess[str]:
@@ -329,7 +331,7 @@ def test_two_ranks_of_torchrun_train_what_one_process_does(
     same = ("--data", "digits", "--max-steps", "30", "--optimizer", "sgd")
     done = torchrun(*same, "--mode", "ddp", "--with", "solutions", "--folder", f"{tmp_path}/ddp")
     assert done.returncode == 0, done.stderr
-    assert "ddp on 2 ranks (gloo on the CPU), by solutions/" in done.stdout
+    assert re.search(r"ddp\b.*\b2 ranks\b.*gloo.*solutions/", done.stdout)
     assert done.stdout.count("epoch 1 ") == 1, "rank 0 alone prints"
     code, _, _ = command(*same, "--mode", "single", "--folder", f"{tmp_path}/one")
     assert code == 0
@@ -343,7 +345,7 @@ def test_two_ranks_of_torchrun_train_what_one_process_does(
 def test_two_ranks_train_on_real_gpus_with_nccl(own: tuple[str, ...]) -> None:
     done = torchrun("--data", "digits", "--max-steps", "30", *own, gpus=True)
     assert done.returncode == 0, done.stderr
-    assert "ddp on 2 ranks (nccl on 2 GPUs)" in done.stdout
+    assert re.search(r"ddp\b.*\b2 ranks\b.*nccl.*\b2 GPUs", done.stdout)
 
 
 @pytest.mark.multi_gpu
@@ -351,7 +353,7 @@ def test_two_ranks_train_on_real_gpus_with_nccl(own: tuple[str, ...]) -> None:
 def test_dp_trains_on_real_gpus(command: Command, own: tuple[str, ...]) -> None:
     code, printed, said = command("--data", "digits", "--mode", "dp", "--gpus", "2", *own, *QUICK)
     assert code == 0, said
-    assert "dp on 2 GPUs of one process" in printed
+    assert re.search(r"^dp\b.*\b2 GPUs", printed, re.M)
 
 
 def write(folder: Path, source: str) -> None:

@@ -1,5 +1,6 @@
 """Where ``make start`` takes PyTorch from, and the machines that it refuses."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def test_an_index_out_of_reach_is_not_waited_for_and_said_in_one_line(
     pip = Pip(monkeypatch, has="plain torch==2.13.0", index_answers=False)
     install.install_torch([], has_gpu=False, log=tmp_path / "log")
     assert not any("--index-url" in asked for asked in pip.asked)
-    assert [line for line in capsys.readouterr().out.splitlines() if "did not answer" in line]
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if torch_build.CPU_INDEX in line]) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_no_pytorch_anywhere_ends_in_one_line_with_pips_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Pip(monkeypatch, has="", index_answers=True)
-    with pytest.raises(install.Refused, match="ERROR: no such thing"):
+    with pytest.raises(install.Refused, match="no such thing"):
         install.install_torch([], has_gpu=False, log=tmp_path / "log")
 
 
@@ -120,8 +122,8 @@ def test_no_pytorch_anywhere_ends_in_one_line_with_pips_reason(
     [
         ({"system": "Windows"}, "WSL2"),
         ({"system": "Darwin", "machine": "x86_64"}, "Intel"),
-        ({"free_bytes": 10**9}, "Only 1.0 GB are free"),
-        ({"free_bytes": 6 * 10**9, "has_gpu": True}, "needs about 11 GB"),
+        ({"free_bytes": 10**9}, "1.0 GB"),
+        ({"free_bytes": 6 * 10**9, "has_gpu": True}, "11 GB"),
     ],
 )
 def test_a_machine_that_cannot_do_it_is_refused_in_one_line(
@@ -153,9 +155,5 @@ def test_pips_output_becomes_what_it_is_doing() -> None:
     ]:
         doing.read(line)
         seen.append(doing.now)
-    assert seen == [
-        "1 packages found, now numpy",
-        "downloading torch",
-        "downloading torch: 50 of 200 MB",
-        "unpacking, 3 in all",
-    ]
+    values = [re.findall(r"numpy|torch|\d+", said) for said in seen]
+    assert values == [["1", "numpy"], ["torch"], ["torch", "50", "200"], ["3"]]

@@ -1,5 +1,6 @@
 """Which Python makes ``.venv``: tools/python.sh among interpreters of every age."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ def fake_python(folder: Path, name: str, version: tuple[int, int], *, works: boo
 case "$1" in
     -c) exec {sys.executable} -c "{older}$2" ;;
     --version) echo "Python {version[0]}.{version[1]}.0" ;;
-    *) echo "{name} ran $*" ;;
+    *) echo "{name} $*" ;;
 esac
 """
     path = folder / name
@@ -35,22 +36,21 @@ def run_python_sh(folder: Path, **environment: str) -> subprocess.CompletedProce
 def test_the_everyday_python_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3", (3, 12))
     fake_python(tmp_path, "python3.14", (3, 14))
-    assert run_python_sh(tmp_path).stdout == "python3 ran program word\n"
+    assert run_python_sh(tmp_path).stdout == "python3 program word\n"
 
 
 def test_an_old_everyday_python_is_passed_over_and_so_is_a_broken_name(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3", (3, 9))
     fake_python(tmp_path, "python3.13", (3, 13), works=False)
     fake_python(tmp_path, "python3.11", (3, 11))
-    assert run_python_sh(tmp_path).stdout == "python3.11 ran program word\n"
+    assert run_python_sh(tmp_path).stdout == "python3.11 program word\n"
 
 
 def test_only_old_pythons_end_in_one_line_and_exit_code_2(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3", (3, 9))
     ended = run_python_sh(tmp_path)
     assert ended.returncode == 2
-    assert "3.11 or newer" in ended.stderr
-    assert "python3 is Python 3.9.0" in ended.stderr
+    assert re.search(r"3\.11\b.*\bpython3\b.*3\.9\.0", ended.stderr)
     assert ended.stderr.count("\n") == 1
 
 
@@ -58,7 +58,7 @@ def test_the_readers_choice_goes_before_everything_and_is_checked(tmp_path: Path
     fake_python(tmp_path, "python3", (3, 12))
     fake_python(tmp_path, "mine", (3, 13))
     fake_python(tmp_path, "old", (3, 10))
-    assert run_python_sh(tmp_path, PYTHON="mine").stdout == "mine ran program word\n"
+    assert run_python_sh(tmp_path, PYTHON="mine").stdout == "mine program word\n"
 
 
 def test_a_reader_who_chooses_an_old_python_is_told_its_version(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_a_reader_who_chooses_an_old_python_is_told_its_version(tmp_path: Path) 
     fake_python(tmp_path, "old", (3, 10))
     ended = run_python_sh(tmp_path, PYTHON="old")
     assert ended.returncode == 2
-    assert "old is Python 3.10.0" in ended.stderr
+    assert re.search(r"\bold\b.*3\.10\.0", ended.stderr)
