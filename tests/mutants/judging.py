@@ -103,7 +103,8 @@ def first_run_as_mutant(record: dict[str, str]) -> Mutant:
     """The answer of a first run; a message id tells its status, too."""
     code, now = path_of(record).read_text(encoding="utf-8"), record["now"]
     status, message_id = ("pass", None) if now == "pass" else (None, now)
-    return Mutant(record["exercise"], f"{record['writer']}-{record['answer']}", status, message_id, code)  # fmt: skip
+    name = f"{record['writer']}-{record['answer']}"
+    return Mutant(record["exercise"], name, status, message_id, code)
 
 
 def path_of(record: dict[str, str]) -> Path:

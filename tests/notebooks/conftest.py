@@ -25,7 +25,9 @@ def stored(notebook_name):
 @pytest.fixture(scope="module")
 def cells(notebook_name, stored):
     """Each code cell with what it printed and drew when it was recorded, by the id of the cell."""
-    record = nbformat.read(ROOT / "docs/records" / f"notebooks--{notebook_name}.ipynb", as_version=4)
+    record = nbformat.read(
+        ROOT / "docs/records" / f"notebooks--{notebook_name}.ipynb", as_version=4
+    )
     code = [cell for cell in stored.cells if cell.cell_type == "code"]
     stale = f"make record notebooks/{notebook_name}"
     assert [c.source for c in record.cells] == [c.source for c in code], stale

@@ -13,6 +13,16 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--disable
 NOT_OURS = {"_static", "_sources", "_modules"}
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser takes its time: the quick tests open it for five pages alone."""
+    here = Path(__file__).parent
+    for item in items:
+        in_browser = "chromium" in getattr(item, "fixturenames", ())
+        if item.path.parent == here and in_browser and item.path.name != "test_every_page.py":
+            item.add_marker(pytest.mark.slow)
+
+
 def pages_of(site: Path) -> list[Path]:
     """Every page of the site, relative to its folder."""
     found = (path.relative_to(site) for path in sorted(site.rglob("*.html")))

@@ -14,7 +14,11 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from course import comparing, execution, records, stepping  # noqa: E402 (found through sys.path)
 
 SECONDS_PER_CELL = 300
-SCRIPTS = {"dp_step": "recording", "ring": "ring_recording", "pipeline_bubble": "pipeline_recording"}
+SCRIPTS = {
+    "dp_step": "recording",
+    "ring": "ring_recording",
+    "pipeline_bubble": "pipeline_recording",
+}
 
 
 @pytest.mark.slow

@@ -54,9 +54,7 @@ def fill(tmp_path: Path, kernel: Kernel) -> Any:
     """``fill(notebook)``: what a build puts into it; ``record=True``: and records it."""
 
     def filled(made: nbformat.NotebookNode, *, record: bool = False) -> dict[str, Any]:
-        config = SimpleNamespace(
-            course_record="quiet" if record else "", course_seconds_per_cell=1
-        )
+        config = SimpleNamespace(course_record="quiet" if record else "", course_seconds_per_cell=1)
         app = SimpleNamespace(srcdir=str(tmp_path / "docs"), config=config)
         return records.outputs(app, made, "lessons/a", tmp_path)
 

@@ -5,7 +5,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_every_page_is_valid_html(
     site: Path, pages: list[Path], node_module: Callable[[str], Path], tmp_path: Path
 ) -> None:

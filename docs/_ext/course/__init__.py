@@ -12,7 +12,7 @@
        :hide-output:                  show only the code
        :raises: RuntimeError          the cell must end in this error; its message is shown
        :varies:                       what it shows depends on time or on the machine
-       :quiet:                        runs in `make record` alone: asserts what needs a quiet machine
+       :quiet:                        an assertion about times: only `make record` runs it
 
        import torch                   the last expression's value is shown, as in a notebook
 

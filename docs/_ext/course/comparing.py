@@ -16,37 +16,53 @@ CHANGES = re.compile(
     r"|(?P<process>(?<=process )\d+|(?<=pid )\d+)"
 )
 TAG = re.compile(r"<[^>]*>")
+NO_WORD = re.compile(r"\d|[#=─█▏▎▍▌▋▊▉·.|-]{2,}")
+VARIES = "varies"
 NOISE = 1e-6  # a number this small is what rounding left of zero
 
 
 def differences(record, fresh):
     """Sentences on each cell that gave something else; both have the same cells."""
     for number, (old, new) in enumerate(zip(record.cells, fresh.cells, strict=True), start=1):
-        varies = "varies" in old.metadata.get("tags", [])
-        was, now = shown(old, varies), shown(new, varies)
-        if was != now and not (not varies and alike(was, now)):
+        if VARIES in old.metadata.get("tags", []):
+            was, now = words_alone(old), words_alone(new)
+            same = was == now
+        else:
+            was, now = words_of(old), words_of(new)
+            same = len(was) == len(now) and all(map(alike, was, now))
+        if not same:
             first_line = old.source.strip().partition("\n")[0]
             yield f"cell {number} ({first_line!r}):\n{first_difference(was, now)}"
 
 
-def shown(cell, varies):
-    """The words of a cell's outputs, in which everything that may change is masked."""
-    parts = []
+def texts_of(cell):
+    """What a cell gave, each output in its richest form that is text."""
     for output in cell.outputs:
         data = output.get("data", {})
-        text = output.get("text") or data.get("text/html") or data.get("image/svg+xml")
-        text = text or data.get("text/plain") or output.get("ename", "") + output.get("evalue", "")
-        parts.append(unescape(TAG.sub(" ", text)) if varies else text)
-    words = CHANGES.sub(lambda match: f"<{match.lastgroup}>", "\n".join(parts)).split()
-    return sorted({w for w in words if not re.search(r"\d|[#=─█▏▎▍▌▋▊▉·.|-]{2,}", w)}) if varies else words
+        forms = (
+            *(output.get("text"), data.get("text/html"), data.get("image/svg+xml")),
+            *(data.get("text/plain"), output.get("ename", "") + output.get("evalue", "")),
+        )
+        yield next(form for form in forms if form)
 
 
-def alike(was, now):
-    """Whether words differ in rounding only."""
-    return len(was) == len(now) and all(map(rounded_alike, was, now))
+def words_of(cell):
+    """The words of a cell's outputs, with a mask over all that may change."""
+    return masked("\n".join(texts_of(cell))).split()
 
 
-def rounded_alike(old, new):
+def words_alone(cell):
+    """The words without the numbers and bars between them, each once."""
+    text = "\n".join(unescape(TAG.sub(" ", text)) for text in texts_of(cell))
+    return sorted({word for word in masked(text).split() if not NO_WORD.search(word)})
+
+
+def masked(text):
+    return CHANGES.sub(lambda match: f"<{match.lastgroup}>", text)
+
+
+def alike(old, new):
+    """Whether two words are the same up to the rounding of their numbers."""
     if old == new:
         return True
     if NUMBER.sub("#", old) != NUMBER.sub("#", new):
@@ -55,19 +71,20 @@ def rounded_alike(old, new):
 
 
 def close(old, new):
-    """Equal, apart by two of the last digit (of decimals), or both next to nothing."""
+    """Decimals that are apart by two of the last digit, or both next to nothing."""
     if old == new:
         return True
     if not re.search(r"[.e]", old + new):
         return False
     a, b = float(old.replace(",", "")), float(new.replace(",", ""))
-    decimals = min(len(each.partition("e")[0].partition(".")[2]) for each in (old, new))
-    digit = 10.0 ** -decimals if "e" not in old else abs(a)
-    return abs(a - b) <= 2 * digit or max(abs(a), abs(b)) < NOISE
+    digits = old.partition("e")[0].partition(".")[2]
+    last = abs(a) / 2 if "e" in old else 10.0 ** -len(digits)
+    return abs(a - b) <= 2.001 * last or max(abs(a), abs(b)) < NOISE
 
 
 def first_difference(was, now):
     """The place where two lists of words part."""
-    at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if not rounded_alike(a, b)),
-              min(len(was), len(now)))  # fmt: skip
-    return f"  recorded: {' '.join(was[max(0, at - 3) : at + 6])}\n  now:      {' '.join(now[max(0, at - 3) : at + 6])}"
+    apart = (i for i, pair in enumerate(zip(was, now, strict=False)) if not alike(*pair))
+    place = next(apart, min(len(was), len(now)))
+    around = slice(max(0, place - 3), place + 6)
+    return f"  recorded: {' '.join(was[around])}\n  now:      {' '.join(now[around])}"

@@ -23,6 +23,7 @@ MADE = "made_from_page"  # in the metadata: the hash of the cells as they were w
 ONLY_ON_THE_PAGE = (
     "script, a.headerlink, .course-words, .course-open, .course-recorded, .course-facts, nav"
 )
+KERNEL = {"name": "python3", "language": "python", "display_name": "Python 3"}
 PLACE = re.compile(r"^COURSECELL(\d+)$", re.MULTILINE)
 FOLD = re.compile(r"^COURSEFOLD(OPEN|CLOSE)\s?(.*)$", re.MULTILINE)
 
@@ -57,8 +58,7 @@ def notebook_of(lesson, body, cells):
         f"`lessons/{lesson.page}.html`. Numbers in the text are those that were recorded for the "
         "page; your own runs give your own.*"
     )
-    made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "language": "python",
-                                                             "display_name": "Python 3"}})  # fmt: skip
+    made = nbformat.v4.new_notebook(metadata={"kernelspec": KERNEL})
     parts = PLACE.split(markdown_of(body, lesson))
     texts, places = parts[::2], parts[1::2]
     heading, _, rest = texts[0].strip().partition("\n")

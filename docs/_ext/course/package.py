@@ -28,7 +28,9 @@ def code_of(path):
     text = path.read_text(encoding="utf-8")
     said = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
             said.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     rows = enumerate(map(str.strip, text.splitlines()), start=1)
     return sum(bool(row) and not row.startswith("#") and n not in said for n, row in rows)
@@ -64,10 +66,10 @@ class PackageLayers(SphinxDirective):
             frozenset({"files", "lines"}),
         )
         words = (
-            f"Of all these lines {sum(map(code_of, everything)):,} are code, the others docstrings, "
+            f"{sum(map(code_of, everything)):,} of these lines are code; the others are docstrings, "
             f"comments and blank lines. The two ways below pass through {len(named)} files with "
-            f"{lines_of(named):,} lines; in each file the first lines say what it is for and what to "
-            "read next."
+            f"{lines_of(named):,} lines. The first lines of each file say what it is for and what "
+            "to read next."
         )
         return [shown(table), nodes.paragraph("", words)]
 

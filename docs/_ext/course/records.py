@@ -208,10 +208,9 @@ def foot(said):
             sentences.append("That machine was busy: its times are too long.")
     if again := said.get("again"):
         part = "All cells" if again["cells"] == again["of"] else f"The last {again['cells']} cells"
-        sentences.append(
-            f"{part} ran again on {day(again)} ({machine_of(again)}, {again['load']:.1f} cores busy "
-            "with other work), because their source or a file that they read has changed."
-        )
+        where = f"{machine_of(again)}, {again['load']:.1f} cores busy with other work"
+        why = "because their source or a file that they read has changed"
+        sentences.append(f"{part} ran again on {day(again)} ({where}), {why}.")
     return f'<p class="course-recorded">{escape(" ".join(sentences))}</p>'
 
 
