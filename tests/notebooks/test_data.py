@@ -38,20 +38,18 @@ def test_a_seed_for_each_rank_misses_about_a_third(printed):
 
 
 def test_one_row_group_becomes_eight(printed):
-    assert printed("partition").splitlines()[-1] == (
-        "1 row group of 274,376 rows became 8 of 34,297"
-    )
+    assert numbers(printed("partition").splitlines()[-1]) == [1, 274_376, 8, 34_297]
 
 
 def test_some_numbers_of_row_groups_come_from_no_size(printed):
     first, impossible, _ = printed("arithmetic").splitlines()
     assert first.endswith("[30, 30, 30, 10]")
-    assert impossible == "10 rows: impossible are [6, 7, 8, 9] row groups"
+    assert numbers(impossible) == [10, 6, 7, 8, 9]
 
 
 def test_blocks_starve_a_rank_and_dealing_does_not(printed):
-    in_blocks, dealt, _ = printed("plan").split("rank 0 reads")[1:]
-    assert "rank 3 reads nothing: 0 rows" in in_blocks
+    in_blocks, dealt, _ = printed("plan").split("rank 0 ")[1:]
+    assert re.search(r"rank 3\D*\b0 rows", in_blocks)
     assert "nothing" not in dealt
 
 
@@ -64,7 +62,7 @@ def test_three_ranks_and_eight_row_groups_are_uneven_and_it_is_said(printed):
 
 
 def test_a_feed_goes_on_where_it_stopped(printed):
-    assert printed("resume").endswith("the same ones: True\n")
+    assert printed("resume").endswith(": True\n")
 
 
 def test_memory_grows_with_the_file_only_where_all_of_it_is_read(printed):
@@ -100,7 +98,7 @@ def test_only_the_weight_is_exact(printed):
         way: float(error)
         for way, error in re.findall(r"^(\S.*?) *: off by ([\d.]+) %", printed("remedies"), re.M)
     }
-    assert off["weight"] == off["weight, as an exercise"] == 0
+    assert [error for way, error in off.items() if way.startswith("weight")] == [0, 0]
     assert min(off["drop"], off["pad"]) > 5
 
 

@@ -42,21 +42,21 @@ def test_gradients_differ_without_ddp_and_are_one_with_it(printed):
 
 def test_768_rows_on_5_ranks_are_padded_or_dropped(printed):
     padded, dropped = (line for line in printed("shards").splitlines() if "drop_last" in line)
-    assert "[154, 154, 154, 154, 154], 770 rows, 768 different" in padded
-    assert "[153, 153, 153, 153, 153], 765 rows, 765 different" in dropped
+    assert numbers(padded) == [154] * 5 + [770, 768]  # rows, and different ones
+    assert numbers(dropped) == [153] * 5 + [765, 765]
 
 
 def test_ddp_learns_at_least_95_percent_of_the_test_digits(printed):
     shown = re.search(r"2 ranks: ([\d.]+)% of the test digits", printed("train-ddp"))
     assert float(shown[1]) >= 95
-    assert "equal to the last bit: True" in printed("train-ddp")
+    assert re.search(r"equal.*: True$", printed("train-ddp"), re.MULTILINE)
 
 
 def test_weights_are_sent_once_and_gradients_once_a_step(printed):
     shown = printed("trace")
     steps = 12 * 12  # epochs, and batches of 128 in 1,438 rows
-    assert f"{steps} × all_reduce of {WEIGHT_BYTES:,} B" in shown
-    assert f"  1 × broadcast of {WEIGHT_BYTES:,} B" in shown
+    assert re.search(rf"\b{steps} × all_reduce\D*{WEIGHT_BYTES:,} B", shown)
+    assert re.search(rf"\b1 × broadcast\D*{WEIGHT_BYTES:,} B", shown)
 
 
 def test_a_fast_rank_waits_in_backward(printed):
@@ -96,7 +96,7 @@ def test_overlapping_starts_in_backward_and_buckets_are_fewer(printed):
 
 
 def test_all_wrappers_train_like_one_process(printed):
-    assert float(re.search(r"moved a weight by up to (\S+)", printed("proof"))[1]) > 0.01
+    assert float(re.search(r"moved\D+(\S+)", printed("proof"))[1]) > 0.01
     gaps = re.findall(r"(\w+): on all ranks the same as one process within (\S+)", printed("proof"))
     names = [name for name, _ in gaps]
     assert names == ["DistributedDataParallel", "NaiveDDP", "OverlappedDDP", "BucketedDDP"]
@@ -110,7 +110,7 @@ def test_the_weighted_mean_is_right_and_the_plain_one_is_not(printed):
 
 
 def test_training_goes_on_from_the_checkpoint(printed):
-    assert printed("checkpoint").count("went on after epoch 1; same weights: True") == 2
+    assert len(re.findall(r"epoch 1\b.*: True$", printed("checkpoint"), re.MULTILINE)) == 2
 
 
 def test_the_hang_names_the_rank_that_ran_out(printed):
@@ -121,6 +121,5 @@ def test_the_hang_names_the_rank_that_ran_out(printed):
 
 def test_the_check_in_the_notebook_says_how_it_ended(printed):
     assert re.search(
-        r"distributed_data_parallel\.shard_indices: (passed|not passed yet)$",
-        printed("your-turn").strip(),
+        r"distributed_data_parallel\.shard_indices: (not )?passed", printed("your-turn")
     )

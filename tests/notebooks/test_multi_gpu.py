@@ -30,16 +30,16 @@ def test_dataparallel_learns_at_least_95_percent_of_the_test_digits(printed):
 
 def test_the_parameters_live_on_the_first_gpu(printed):
     assert printed("where").splitlines() == ["cuda:0", "{'cuda:0'}"]
-    assert "must have its parameters and buffers on device cuda:0" in printed("where-wrong")
+    assert re.search(r"parameters and buffers.*\bcuda:0\b", printed("where-wrong"))
 
 
 @pytest.mark.parametrize(("cell", "function"), MOVEMENTS.items())
 def test_each_movement_says_whose_function_it_used(printed, cell, function):
-    assert re.match(rf"{function}: (yours|the reference( \(.+\))?)$", printed(cell).splitlines()[0])
+    assert re.match(rf"{function}: (yours|the reference)\b", printed(cell))
 
 
 def test_the_three_ways_to_train_give_the_same_weights(printed):
-    assert float(re.search(r"moved a weight by up to (\S+)", printed("proof"))[1]) > 0.01
+    assert float(re.search(r"moved\D+(\S+)", printed("proof"))[1]) > 0.01
     gaps = re.findall(r"(\S+): 6,090 weights, the same as one GPU within (\S+)", printed("proof"))
     assert [way for way, _ in gaps] == ["DataParallel", "hand"]
     assert all(float(gap) < 1e-10 for _, gap in gaps)
@@ -80,7 +80,8 @@ def test_scores_are_gathered_and_their_gradients_go_back(printed):
 
 
 def test_nothing_moves_in_forward(printed):
-    assert "nothing moved between devices" in printed("parallel-apply")
+    assert "nothing" in printed("parallel-apply")
+    assert links(printed("parallel-apply")) == {}
 
 
 def test_the_replicas_are_stale_until_broadcast(printed):
@@ -98,13 +99,11 @@ def test_gpu_0_holds_four_times_the_weights_between_steps_and_the_others_none(pr
 
 
 def test_a_step_with_dataparallel_is_slower_here_and_the_cell_says_so(printed):
-    assert re.search(r"DataParallel takes [\d.]+ times as long", printed("timing"))
+    assert re.search(r"DataParallel\D*[\d.]+ times", printed("timing"))
 
 
 def test_the_check_in_the_notebook_says_how_it_ended(printed):
-    assert re.search(
-        r"data_parallel\.split: (passed|not passed yet)$", printed("your-turn").strip()
-    )
+    assert re.search(r"data_parallel\.split: (not )?passed", printed("your-turn"))
 
 
 @pytest.mark.multi_gpu

@@ -21,7 +21,7 @@ def test_each_exercise_says_whose_it_is(printed, cell, exercises):
 
 
 def test_the_network_fits_two_ranks_and_not_one(printed):
-    assert "16,939,018 parameters, 258 MiB" in printed("memory")
+    assert re.search(r"\b16,939,018 parameters\D*\b258 MiB", printed("memory"))
     one, two = printed("run").splitlines()[-2:]
     assert "OutOfMemoryError" in one
     peaks = re.findall(r"'(\d+) MiB'", two)
@@ -43,7 +43,7 @@ def test_without_micro_batches_a_rank_computes_at_most_half_of_the_time(printed)
 
 
 def test_the_predicted_schedule_has_the_bubble_of_the_formula(printed):
-    assert "done at 15, bubble 20%" in printed("schedule")
+    assert re.search(r"done\D*\b15\b\D*bubble\D*\b20%", printed("schedule"))
 
 
 def test_the_bubble_stands_beside_its_formula_for_each_number_of_micro_batches(printed):
@@ -53,7 +53,7 @@ def test_the_bubble_stands_beside_its_formula_for_each_number_of_micro_batches(p
 
 
 def test_one_forward_one_backward_holds_less(printed):
-    assert "in flight: [4, 3, 2, 1]" in printed("1f1b")
+    assert "[4, 3, 2, 1]" in printed("1f1b")
     gpipe, one_f_one_b = (
         numbers(line.partition("peaks")[2]) for line in printed("peaks").splitlines()
     )
@@ -72,7 +72,7 @@ def test_the_gpt_is_cut_with_its_tied_weights(cells, printed):
     table = next(o.data["text/html"] for o in cells["cut"].outputs if "data" in o)
     assert table.count("<tr>") == 3
     assert "[('bytes.weight', (0, 1))]" in printed("tied")
-    assert "the same scores: True" in printed("tied")
+    assert "scores: True" in printed("tied")
 
 
 def test_all_schedules_train_to_the_loss_of_one_process(printed):
@@ -90,5 +90,4 @@ def test_the_formula_is_within_5_percent_of_the_published_seconds(printed):
 
 
 def test_the_check_in_the_notebook_says_how_it_ended(printed):
-    said = printed("your-turn").strip()
-    assert re.search(r"pipeline\.balance: (passed|not passed yet)$", said)
+    assert re.search(r"pipeline\.balance: (not )?passed", printed("your-turn"))

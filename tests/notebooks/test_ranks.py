@@ -30,7 +30,7 @@ def test_the_ranks_fill_copies_of_the_list_and_not_the_notebooks(printed):
 @pytest.mark.parametrize(("cell", "functions"), FUNCTIONS.items())
 def test_each_part_says_whose_functions_it_used(printed, cell, functions):
     for function in functions:
-        said = rf"^{function}: (yours|the reference( \(.+\))?)$"
+        said = rf"^{function}: (yours|the reference)\b"
         assert re.search(said, printed(cell), re.MULTILINE)
 
 
@@ -78,7 +78,7 @@ def test_the_servers_link_carries_two_n_w(printed):
 
 
 def test_server_ring_and_one_process_train_the_same_weights(printed):
-    assert float(re.search(r"moved a weight by up to (\S+)", printed("proof"))[1]) > 0.01
+    assert float(re.search(r"moved\D+(\S+)", printed("proof"))[1]) > 0.01
     gaps = re.findall(r"(\w+): the same weights on every rank within (\S+)", printed("proof"))
     assert [way for way, _ in gaps] == ["server", "ring"]
     assert all(float(gap) < 1e-4 for _, gap in gaps)
@@ -94,5 +94,4 @@ def test_the_counted_bytes_are_those_of_the_formulas(printed):
 
 
 def test_the_check_in_the_notebook_says_how_it_ended(printed):
-    said = r"collectives\.shift: (passed|not passed yet)$"
-    assert re.search(said, printed("your-turn").strip())
+    assert re.search(r"collectives\.shift: (not )?passed", printed("your-turn"))

@@ -27,7 +27,7 @@ def test_the_optimizer_is_what_does_not_fit(printed):
 
 
 def test_every_stage_trains_like_one_process(printed):
-    assert float(re.search(r"moved an output by up to (\S+)", printed("by-hand"))[1]) > 0.01
+    assert float(re.search(r"moved\D+(\S+)", printed("by-hand"))[1]) > 0.01
     gaps = re.findall(r"ZeRO-(\d): .* within (\S+)", printed("by-hand"))
     assert [stage for stage, _ in gaps] == ["1", "2", "3"]
     assert all(float(gap) < 1e-10 for _, gap in gaps)
@@ -90,5 +90,4 @@ def test_a_run_goes_on_with_another_number_of_ranks(printed):
 
 
 def test_the_check_in_the_notebook_says_how_it_ended(printed):
-    shown = printed("your-turn").strip()
-    assert re.search(r"sharding\.Zero1Optimizer: (passed|not passed yet)$", shown)
+    assert re.search(r"sharding\.Zero1Optimizer: (not )?passed", printed("your-turn"))

@@ -17,8 +17,9 @@ def test_each_exercise_says_whose_it_is(printed, cell, exercise):
 def test_an_aircraft_and_its_next_destination_are_shown(printed):
     lines = printed("data").splitlines()
     assert len(lines) == 4
-    assert all(re.fullmatch(r"at \w{3}, lately( \w{3})+:  next \w{3}", line) for line in lines[:3])
-    assert lines[3] == "274,376 rows to train on, 54,145 to test on"
+    for line in lines[:3]:  # from where, to where lately, and to where next
+        assert len(re.findall(r"\b[A-Z]{3}\b", line)) >= 3
+    assert re.findall(r"\d+,\d+", lines[3]) == ["274,376", "54,145"]
 
 
 def test_the_rules_reach_what_is_known_of_them(printed):
@@ -33,8 +34,8 @@ def test_little_training_is_enough_to_beat_the_rules(printed):
 
 def test_the_mode_came_from_the_start_and_the_recall_is_one(printed):
     threads, ranks, recalls = printed("starts").splitlines()
-    assert threads.startswith("dp on 2 ")
-    assert ranks.startswith("ddp on 2 ranks")
+    assert re.match(r"dp\D*2\b", threads)
+    assert re.match(r"ddp\D*2 ranks", ranks)
     found = [float(number) for number in re.findall(r"0\.\d+", recalls)]
     assert len(found) == 3
     assert max(found) - min(found) < 1e-4
@@ -42,18 +43,14 @@ def test_the_mode_came_from_the_start_and_the_recall_is_one(printed):
 
 def test_a_global_batch_has_the_same_steps_on_all_ranks(printed):
     lines = printed("shares").splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        "ddp on 1 rank",
-        "ddp on 2 ranks",
-        "ddp on 4 ranks",
-    ]
-    assert "512 = 2 ranks × 256 rows" in lines[1]
-    assert "512 = 4 ranks × 128 rows" in lines[2]
+    assert [re.match(r"ddp\D*(\d)", line)[1] for line in lines] == ["1", "2", "4"]
+    assert re.search(r"\b512\D*\b2\D*\b256 rows", lines[1])
+    assert re.search(r"\b512\D*\b4\D*\b128 rows", lines[2])
     assert len({line.rpartition(", ")[2] for line in lines}) == 1
 
 
 def test_what_is_refused_says_what_to_do(printed):
-    assert "wrapped in DataParallel already" in printed("refused")
+    assert "DataParallel" in printed("refused")
     assert "510 or 513" in printed("refused")
 
 
@@ -72,14 +69,14 @@ def test_each_rule_has_its_learning_rate(printed):
 
 
 def test_the_global_mean_is_not_the_mean_of_means(printed):
-    assert re.search(r"mean of them: +0\.583", printed("metric"))
-    assert re.search(r"global mean: +0\.600 0\.600", printed("metric"))
+    assert re.search(r"^mean\D*0\.583$", printed("metric"), re.MULTILINE)
+    assert re.search(r"^global\D*0\.600 0\.600$", printed("metric"), re.MULTILINE)
 
 
 def test_a_killed_run_ends_with_the_same_bits(printed):
-    assert "rank 1 was killed by SIGKILL" in printed("killed")
-    assert "the checkpoint is of step 35" in printed("killed")
-    assert "the same bits: True" in printed("killed")
+    assert re.search(r"[Rr]ank 1\b.*SIGKILL", printed("killed"))
+    assert re.search(r"checkpoint.*\b35$", printed("killed"), re.MULTILINE)
+    assert "same bits: True" in printed("killed")
 
 
 def test_the_checkpoint_holds_more_than_weights(printed):
@@ -103,5 +100,5 @@ def test_an_own_ddp_trains_the_same(printed):
 
 
 def test_the_check_in_the_notebook_says_how_it_ended(printed):
-    said = r"distributed_data_parallel\.global_mean: (passed|not passed yet)$"
-    assert re.search(said, printed("your-turn").strip())
+    said = r"distributed_data_parallel\.global_mean: (not )?passed"
+    assert re.search(said, printed("your-turn"))

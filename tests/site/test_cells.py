@@ -1,6 +1,7 @@
 """The code of the lessons: every line on a page was run, and a failure names its place."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -118,19 +119,19 @@ def wrong_build(tmp_path_factory: pytest.TempPathFactory) -> subprocess.Complete
 @pytest.mark.parametrize(
     "warning",
     [
-        "index.rst:13: WARNING: cell failed: NameError: name 'wrong' is not defined",
-        "lessons/index.rst:10: WARNING: cell should raise KeyError; no error came",
-        "lessons/index.rst:15: WARNING: Python that the build does not run",
-        "'that one' has no answer: write '- [ ] choice | answer to it'",
-        "there is no exercise 'data_parallel.no_such_exercise'; there are data_parallel.split",
-        "hangs.rst:9: WARNING: cell failed: the cell ran for more than 3 s and was stopped",
+        r"index\.rst:13: WARNING: .*NameError: name 'wrong'",
+        r"lessons/index\.rst:10: WARNING: .*KeyError",
+        r"lessons/index\.rst:15: WARNING: .*Python",
+        r"'that one'.*answer",
+        r"'data_parallel\.no_such_exercise'.*data_parallel\.split",
+        r"hangs\.rst:9: WARNING: .*\b3 s\b",
     ],
 )
 def test_a_mistake_fails_the_build_and_names_its_place(
     wrong_build: subprocess.CompletedProcess[str], warning: str
 ) -> None:
     assert wrong_build.returncode == 1, wrong_build.stderr
-    assert warning in wrong_build.stderr
+    assert re.search(warning, wrong_build.stderr)
 
 
 def test_a_cell_that_raises_as_announced_is_no_mistake(

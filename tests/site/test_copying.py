@@ -53,7 +53,7 @@ def test_a_cell_is_copied_without_what_it_printed(copy: Callable) -> None:
 
 def test_outputs_and_differences_have_no_button(open_page: Callable) -> None:
     notebook: Any = open_page("_notebooks/multi_GPU.html")
-    assert notebook.locator(".nbinput .copybtn").count() > 5
+    assert notebook.locator(".nbinput .copybtn").count() > 0
     assert notebook.locator(".nboutput .copybtn").count() == 0
     lesson: Any = open_page("lessons/distributed_data_parallel.html")
     assert lesson.locator(".highlight-diff").count() > 0

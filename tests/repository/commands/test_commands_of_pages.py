@@ -72,14 +72,14 @@ def test_the_workflow_that_instructors_copy_has_commands_that_exist():
     (workflow,) = [yaml.safe_load(p.text) for p in pieces if p.path.endswith(".yml")]
     steps = workflow["jobs"]["check"]["steps"]
     typed = [step["run"] for step in steps if "run" in step]
-    assert len(typed) == 2
+    assert typed
     assert all(read(command) for command in typed)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "exercises").glob("*.py")), ids=name_of)
 def test_the_commands_on_top_of_an_exercise_file_exist(path):
     typed = re.findall(r"^ {4}((?:multigpu|python) \S.*?)(?: {2,}.*)?$", path.read_text(), re.M)
-    assert len(typed) >= 3
+    assert typed
     assert all(read(command) for command in typed)
 
 

@@ -1,5 +1,6 @@
 """The reader of pages, and the runner, on small pages of their own."""
 
+import re
 import signal
 import subprocess
 from types import SimpleNamespace
@@ -75,9 +76,9 @@ def test_a_fence_with_a_language_is_no_block_of_commands():
 @pytest.mark.parametrize(
     ("remark", "problem"),
     [
-        (".. commands: slow", "there are server, long"),
-        (".. commands: long: mkae", "no command of the block begins so"),
-        (".. commands: long\n\nWords.", "no block of commands follows"),
+        (".. commands: slow", r"page\.rst: .*slow.*server, long"),
+        (".. commands: long: mkae", r"page\.rst: .*mkae"),
+        (".. commands: long\n\nWords.", r"page\.rst:1: "),
     ],
 )
 def test_a_remark_that_fits_nothing_is_refused(remark, problem):
@@ -108,16 +109,16 @@ def test_who_interrupts_the_tests_leaves_no_command_behind(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("block", "problem"),
     [
-        ("$ true\n   $ echo out; (exit 4)\n   $ touch later", r"page.rst:6: .*ended with 4.*\nout"),
-        ("$ echo other\n   words", "the page shows\nwords\nand it printed\nother"),
-        ("$ (exit 4) | cat\n   $ touch later", "page.rst:5: .*ended with 4"),
-        ("$ exit 0\n   $ true", "page.rst:5: exit 0\nended with no code"),
-        ("$ sleep 60", "sleep 60\nnot done after 0.5 s"),
+        ("$ true\n   $ echo out; (exit 4)\n   $ touch later", r"page\.rst:6: .*\n.*4.*0.*\nout"),
+        ("$ echo other\n   words", r"page\.rst:5: .*\n.*\nwords\n.*\nother"),
+        ("$ (exit 4) | cat\n   $ touch later", r"page\.rst:5: .*\n.*4.*0"),
+        ("$ exit 0\n   $ true", r"page\.rst:5: exit 0\n.*no code"),
+        ("$ sleep 60", r"page\.rst:5: sleep 60\n.*0\.5 s"),
     ],
 )
 def test_a_command_that_does_something_else_is_named(block, problem, tmp_path):
     commands = commands_in(f"\n\n.. code-block:: console\n\n   {block}\n", "page.rst")
-    with pytest.raises(Failed, match=f"(?s){problem}"):
+    with pytest.raises(Failed, match=problem):
         run_all(commands, tmp_path, seconds=0.5 if "sleep" in block else 60)
     assert not (tmp_path / "later").exists()
 
@@ -184,12 +185,9 @@ def test_the_list_tells_of_each_command_that_was_not_run():
     records = [listing.record(each, was_read=each.kind == "long") for each in commands]
     reporter = Reporter([(listing.PROPERTY, record) for record in records])
     listing.show(reporter)
-    assert reporter.lines == [
-        "commands of the pages",
-        "6 were run in a fresh clone. Not run: 1, of which only the options were read, and 1, whose"
-        " programs are not ours.",
-        "  server: goes on until it is stopped",
-        "    left  page.rst:14  sleep 1000",
-        "  long: takes long",
-        "    read  page.rst:30  sleep 1000 # a long one",
-    ]
+    _, counts, *listed = reporter.lines
+    assert re.findall(r"\d+", counts) == ["6", "1", "1"]  # run, read and left
+    server, left, long, was_read = (line.split(maxsplit=2) for line in listed)
+    assert (server[0], long[0]) == ("server:", "long:")
+    assert left == ["left", "page.rst:14", "sleep 1000"]
+    assert was_read == ["read", "page.rst:30", "sleep 1000 # a long one"]

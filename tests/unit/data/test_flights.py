@@ -96,7 +96,11 @@ def test_the_frame_and_the_file_hold_the_rows_of_the_split(split, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [({"history": 0}, "got 0"), ({"months": [12, 13]}, r"got \[13\]"), ({"months": []}, "none")],
+    [
+        ({"history": 0}, r"history.*\b0\b"),
+        ({"months": [12, 13]}, r"months.*\[13\]"),
+        ({"months": []}, r"months.*\bnone\b"),
+    ],
 )
 def test_a_wrong_value_is_named(arguments, said):
     with pytest.raises(ValueError, match=said):
@@ -155,5 +159,5 @@ def test_figures_of_a_baseline_follow_the_definition():
 
 @pytest.mark.parametrize("k", [0, 105])
 def test_a_baseline_names_at_least_one_destination_and_at_most_all(k):
-    with pytest.raises(ValueError, match=f"got {k}"):
+    with pytest.raises(ValueError, match=rf"\bk\b.*\b{k}\b"):
         flight_baselines(k=k)

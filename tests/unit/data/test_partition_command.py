@@ -1,6 +1,7 @@
 """``multigpu partition``: the arithmetic, the file, and what cannot be."""
 
 import os
+import re
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -42,12 +43,16 @@ def test_a_file_gets_as_many_row_groups_as_asked_and_nothing_else_changes(file, 
     assert pq.ParquetFile(file).metadata.row_group(3).column(0).compression == "GZIP"
     assert file.stat().st_mode & 0o777 == 0o640
     assert os.listdir(file.parent) == [file.name]
-    assert capsys.readouterr().out.splitlines() == [
-        f"{file}: 1,000 rows in 4 row groups: 3 of 300 rows, 1 of 100 rows",
-        "ceil(1,000 rows / 8 partitions) = 125 rows per row group",
-        "ceil(1,000 / 125) = 8 (pandas: to_parquet(row_group_size=125))",
-        f"{file}: written with 8 row groups of 125 rows",
-        "serves 1, 2, 4 or 8 ranks evenly",
+    printed = capsys.readouterr().out
+    assert printed.count(str(file)) == 2
+    assert "to_parquet(row_group_size=125)" in printed
+    lines = printed.replace(str(file), "").splitlines()
+    assert [re.findall(r"\d+(?:,\d{3})*", line) for line in lines] == [
+        ["1,000", "4", "3", "300", "1", "100"],
+        ["1,000", "8", "125"],
+        ["1,000", "125", "8", "125"],
+        ["8", "125"],
+        ["1", "2", "4", "8"],  # the numbers of ranks that this file serves evenly
     ]
 
 
@@ -59,8 +64,8 @@ def test_a_row_group_size_leaves_the_last_one_short_as_pandas_does(file, frame, 
     frame.to_parquet(file, row_group_size=130)
     assert row_groups_of(file) == row_groups_of(other)
     printed = capsys.readouterr().out
-    assert "ceil(1,000 rows / 130 rows per row group) = 8 row groups" in printed
-    assert "serves 1 rank evenly" in printed
+    assert re.search(r"\b1,000\D*\b130\D*\b8 row groups", printed)
+    assert re.search(r"\b1 rank\b", printed)
 
 
 def test_a_number_that_no_size_gives_is_met_with_two_sizes(tmp_path, capsys):
@@ -69,13 +74,13 @@ def test_a_number_that_no_size_gives_is_met_with_two_sizes(tmp_path, capsys):
     assert main(["partition", str(path), "--partitions", "8"]) == 0
     assert row_groups_of(path) == (2, 2, 1, 1, 1, 1, 1, 1)
     printed = capsys.readouterr().out
-    assert "but ceil(10 / 2) = 5: row groups of one size cannot be 8" in printed
+    assert re.search(r"\b10 / 2\D*\b5\D*\b8\b", printed)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--partitions", "1001"], "partitions=1001: 1,000 rows make 1,000 at most"),
+        (["--partitions", "1001"], r"partitions=1001\b.*\b1,000 rows"),
         (["--partitions", "0"], "partitions=0"),
         (["--row-group-size", "-1"], "row_group_size=-1"),
     ],
@@ -83,7 +88,7 @@ def test_a_number_that_no_size_gives_is_met_with_two_sizes(tmp_path, capsys):
 def test_what_cannot_be_is_said_and_the_file_stays(file, capsys, options, says):
     before = file.read_bytes()
     assert main(["partition", str(file), *options]) == 1
-    assert says in capsys.readouterr().err
+    assert re.search(says, capsys.readouterr().err)
     assert file.read_bytes() == before
 
 
@@ -99,7 +104,7 @@ def test_a_missing_or_broken_file_is_said(tmp_path, capsys, content):
 def test_a_file_without_rows_is_refused(tmp_path, capsys):
     pd.DataFrame({"a": []}).to_parquet(tmp_path / "none.parquet")
     assert main(["partition", str(tmp_path / "none.parquet"), "--partitions", "2"]) == 1
-    assert "has no rows" in capsys.readouterr().err
+    assert "no rows" in capsys.readouterr().err
 
 
 def test_an_end_half_way_leaves_the_old_file_whole(file, monkeypatch):
@@ -118,7 +123,7 @@ def test_an_end_half_way_leaves_the_old_file_whole(file, monkeypatch):
 def test_a_folder_that_is_not_there_is_said(file, capsys):
     elsewhere = str(file.parent / "lost" / "table.parquet")
     assert main(["partition", str(file), "--partitions", "2", "--output", elsewhere]) == 1
-    assert "there is no folder" in capsys.readouterr().err
+    assert re.search(rf"folder.*{file.parent}/lost\b", capsys.readouterr().err)
 
 
 def test_a_link_stays_a_link(file):
@@ -153,5 +158,5 @@ def test_the_flights_are_made_where_they_are_missing(tmp_path, monkeypatch, caps
     path = tmp_path / "flights.parquet"
     assert main(["partition", str(path), "--partitions", "4"]) == 0
     assert row_groups_of(path) == (5, 5, 5, 5)
-    assert "writing the flights of the course" in capsys.readouterr().out
+    assert "writing the flights" in capsys.readouterr().out
     assert os.listdir(tmp_path) == [path.name]

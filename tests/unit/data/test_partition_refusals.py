@@ -20,41 +20,41 @@ def make(tmp_path, numbers):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file .*lost\.parquet"):
+    with pytest.raises(FileNotFoundError, match=r"lost\.parquet"):
         PartitionedFile(tmp_path / "lost.parquet", inputs=["a"], target="b")
 
 
 def test_a_folder_and_a_file_of_another_kind_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match=f"{tmp_path} .*folder"):
         PartitionedFile(tmp_path, inputs=["a"], target="b")
     other = tmp_path / "other.parquet"
     for content in (b"", b"a,b\n1,2\n" * 9):
         other.write_bytes(content)
-        with pytest.raises(ValueError, match=r"other\.parquet cannot be read as a Parquet file"):
+        with pytest.raises(ValueError, match=r"other\.parquet .*Parquet"):
             PartitionedFile(other, inputs=["a"], target="b")
 
 
 def test_half_a_file_is_refused(make):
     path = make([100]).path
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="cannot be read as a Parquet file"):
+    with pytest.raises(ValueError, match=r"numbers\.parquet .*Parquet"):
         PartitionedFile(path, inputs=["number"], target="target")
 
 
 @pytest.mark.parametrize("sizes", [[], [0]])
 def test_a_file_without_rows_is_refused(make, sizes):
-    with pytest.raises(ValueError, match="has no rows"):
+    with pytest.raises(ValueError, match="no rows"):
         make(sizes)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"inputs": ["nmber"]}, r"'nmber' is not in .*; there are: number, half, target"),
-        ({"target": "label"}, "'label' is not in"),
-        ({"inputs": "number"}, "inputs='number': give a list"),
-        ({"inputs": []}, r"inputs=\[\]: give a list"),
-        ({"inputs": ["number", "target"]}, "target='target' is one of the inputs"),
+        ({"inputs": ["nmber"]}, "'nmber'.*number, half, target"),
+        ({"target": "label"}, "'label'.*number, half, target"),
+        ({"inputs": "number"}, "inputs='number'.*list"),
+        ({"inputs": []}, r"inputs=\[\].*list"),
+        ({"inputs": ["number", "target"]}, "target='target'.*inputs"),
         ({"mix": 0}, "mix=0"),
     ],
 )
@@ -82,29 +82,29 @@ def with_column(path, values, **options):
 
 
 def test_text_is_refused_with_the_way_to_numbers(tmp_path):
-    with pytest.raises(ValueError, match=r"'a' of .* is string, not a number; .*cat\.codes"):
+    with pytest.raises(ValueError, match=r"'a'.* string\b.*'a'.*cat\.codes"):
         with_column(tmp_path / "a.parquet", ["x", "y"])
 
 
 def test_missing_values_are_refused_at_the_start_or_when_they_are_met(tmp_path):
     values = [1.0, None, 2.0]
-    with pytest.raises(ValueError, match=r"'a' of .*: 1 value is missing"):
+    with pytest.raises(ValueError, match=r"'a'.*: 1 value"):
         with_column(tmp_path / "a.parquet", values)
     unknown = with_column(tmp_path / "b.parquet", values, write_statistics=False)
-    with pytest.raises(ValueError, match=r"'a' of .*: 1 value is missing"):
+    with pytest.raises(ValueError, match=r"'a'.*: 1 value"):
         list(unknown.feed(batch_size=2).batches(0))
 
 
 def test_numbers_that_would_change_are_refused(tmp_path):
     data = with_column(tmp_path / "a.parquet", pa.array([2**63], pa.uint64()))
-    with pytest.raises(ValueError, match=r"'a' of .* torch\.int64 cannot hold"):
+    with pytest.raises(ValueError, match=r"'a'.*torch\.int64"):
         list(data.feed(batch_size=2).batches(0))
 
 
 def test_a_file_that_is_rewritten_under_way_is_noticed(make, numbers):
     data = make([10, 10])
     numbers(data.path, [5, 15])
-    with pytest.raises(ValueError, match="was rewritten while it was in use"):
+    with pytest.raises(ValueError, match=r"numbers\.parquet .*rewritten"):
         list(data.feed(batch_size=2).batches(0))
 
 
@@ -113,7 +113,7 @@ def test_a_damaged_row_group_is_named(make):
     content = bytearray(data.path.read_bytes())
     content[4:400] = bytes(396)
     data.path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"row group 0 of .* cannot be read"):
+    with pytest.raises(ValueError, match=r"row group 0\b.*numbers\.parquet"):
         list(data.feed(batch_size=500, shuffle=False).batches(0))
 
 
@@ -122,7 +122,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(tmp_path, value):
     path = tmp_path / "numbers.parquet"
     pq.write_table(pa.table({"x": [0.5, value, 2.0], "y": [0, 1, 0]}), path)
     feed = PartitionedFile(path, inputs=["x"], target="y").feed(batch_size=3)
-    with pytest.raises(ValueError, match=r"column 'x' .*1 values are NaN, infinite or too large"):
+    with pytest.raises(ValueError, match=r"'x'.*\b1 values.*float32"):
         list(feed.batches(0))
 
 
@@ -131,10 +131,10 @@ def test_a_file_that_has_lost_a_column_is_noticed(tmp_path):
     pq.write_table(pa.table({"x": [0.5, 2.0], "y": [0, 1]}), path)
     feed = PartitionedFile(path, inputs=["x"], target="y").feed(batch_size=2)
     pq.write_table(pa.table({"x": [0.5, 2.0], "z": [0, 1]}), path)
-    with pytest.raises(ValueError, match="was rewritten"):
+    with pytest.raises(ValueError, match=r"numbers\.parquet .*rewritten"):
         list(feed.batches(0))
 
 
 def test_workers_are_refused_because_a_file_is_read_without_them(make):
-    with pytest.raises(ValueError, match="Leave workers at 0"):
+    with pytest.raises(ValueError, match="workers=2"):
         feed_for(make([4]), batch_size=2, workers=2)

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import random
+import re
 import tempfile
 import warnings
 from pathlib import Path
@@ -183,7 +184,7 @@ def said(data, world_size, rank=0):
 def test_fewer_row_groups_than_ranks_are_cut_and_rank_0_says_what_to_do(make):
     data = make([30, 30])
     [text] = said(data, 4)
-    assert "2 row groups for 4 ranks" in text
+    assert re.search(r"\b2 row groups\D*\b4\b", text)
     assert f"multigpu partition {data.path} --partitions 16" in text
     assert said(data, 4, rank=1) == said(data, 2) == []
 
@@ -191,8 +192,9 @@ def test_fewer_row_groups_than_ranks_are_cut_and_rank_0_says_what_to_do(make):
 def test_an_imbalance_is_shown(make):
     data = make([10] * 5)
     [text] = said(data, 4)
-    assert "get 10 to 20 rows: the busiest has 1.60 × the mean" in text
-    shown = feeds(data, 4, batch_size=10)[0].describe()
-    assert "rank 0:   2 row groups           20 rows  1.60 × the mean" in shown
-    assert "rank 3:    1 row group           10 rows  0.80 × the mean" in shown
-    assert "5 steps of 10 rows" in shown
+    assert re.search(r"\b10 to 20 rows\D*\b1\.60\b", text)
+    lines = feeds(data, 4, batch_size=10)[0].describe().splitlines()
+    numbers_of = [re.findall(r"\d+(?:\.\d+)?", line) for line in lines]
+    assert numbers_of[1] == ["0", "2", "20", "1.60"]  # rank, row groups, rows, times the mean
+    assert numbers_of[4] == ["3", "1", "10", "0.80"]
+    assert numbers_of[5][:2] == ["5", "10"]  # steps, and rows of each

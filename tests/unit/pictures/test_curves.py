@@ -34,7 +34,7 @@ def test_the_text_is_a_table_of_the_means(picture):
         ["sqrt", "0.40", "0.65"],
         ["linear", "0.30", "0.70", "0.20"],
     ]
-    assert "sqrt: 0.40 at batch size 128, 0.65 at batch size 2048." in picture.description
+    assert re.search(r"sqrt\D*0\.40\D*128\D*0\.65\D*2048\b", picture.description)
 
 
 def test_a_line_rises_where_its_values_do_and_places_are_equally_far_apart(picture):
@@ -60,7 +60,8 @@ def test_lines_differ_without_colour(picture):
 def test_values_of_one_place_have_a_line_from_smallest_to_largest(picture):
     root = ElementTree.fromstring(picture.svg())
     named = root.iter("{http://www.w3.org/2000/svg}g")
-    (group,) = [g for g in named if (g.findtext("{*}title") or "") == "sqrt: 0.65 at 2048"]
+    said = re.compile(r"sqrt\D*0\.65\D*2048")
+    (group,) = [g for g in named if said.fullmatch(g.findtext("{*}title") or "")]
     spread = group.find("{*}line")
     assert float(spread.get("y1")) - float(spread.get("y2")) > 10
 
@@ -74,7 +75,7 @@ def test_names_do_not_lie_on_each_other():
 
 @pytest.mark.parametrize("wrong", [{}, {"a": {}}, {"a": {1: []}}])
 def test_a_curve_without_values_is_refused(wrong):
-    with pytest.raises(ValueError, match="needs a value"):
+    with pytest.raises(ValueError, match="value"):
         curves(wrong, title="", along="x", figure="y")
 
 

@@ -1,5 +1,7 @@
 """The picture of one step of an all-reduce."""
 
+import re
+
 from multigpu.pictures.palette import colour
 from multigpu.pictures.parts import PartSent, added, parts
 
@@ -24,5 +26,5 @@ def test_a_part_is_coloured_by_the_ranks_in_its_sum_and_what_is_new_arrives():
 def test_it_can_be_read_in_letters_and_by_a_screen_reader():
     holds = [held({0}, {0}), held({1}, {0, 1})]
     picture = parts(holds, holds, [PartSent(1, 0, 48, {1: frozenset([0, 1])})])
-    assert "rank 1 → rank 0: part 1 (0+1), 48 B" in picture.text()
-    assert "rank 1 holds 1, 0+1." in picture.description
+    assert re.search(r"rank 1\D*rank 0\D*\b1\D*0\+1\D*48 B", picture.text())
+    assert re.search(r"rank 1\D*\b1, 0\+1\b", picture.description)

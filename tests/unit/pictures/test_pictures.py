@@ -1,5 +1,6 @@
 """The pictures, read back from their SVG: who is drawn, what is said, and what it looks like."""
 
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -75,8 +76,8 @@ def test_a_notebook_shows_the_svg_and_a_terminal_the_text():
 def test_copies_on_one_link_are_added():
     picture = traffic([Copy("cuda:0", "cuda:1", 100), Copy("cuda:0", "cuda:1", 23)])
     assert "123 B" in texts(picture)
-    assert "cuda:0 to cuda:1: 123 B in 2 copies" in picture.description
-    assert "123 B  in 2 copies" in picture.text()
+    assert re.search(r"cuda:0\D*cuda:1\D*123 B\D*2 copies", picture.description)
+    assert re.search(r"\b123 B\D*2 copies", picture.text())
 
 
 def test_the_description_is_exact_where_the_drawing_rounds():
@@ -110,8 +111,8 @@ def test_ten_devices_are_in_the_order_of_their_numbers():
 
 def test_a_copy_inside_one_device_is_no_traffic():
     picture = traffic([Copy("cuda:0", "cuda:0", 8)])
-    assert "nothing moved between devices" in texts(picture)
-    assert "nothing moved between devices" in picture.text()
+    assert any("nothing" in words for words in texts(picture))
+    assert "nothing" in picture.text()
 
 
 def test_names_are_written_as_text_and_never_as_markup():
@@ -131,7 +132,7 @@ def test_a_step_shows_its_movements_in_order_with_their_bytes_and_their_work():
     order = [said.index(name) for name in ("1 split", "2 forward", "3 gather")]
     assert order == sorted(order)
     assert said[order[0] + 1] == "1,000 B"  # all that moved in it
-    assert said[order[1] + 1] == "nothing moves"
+    assert "nothing" in said[order[1] + 1]
     assert said[order[1] + 2 : order[1] + 4] == ["4 rows", "3 rows"]
     assert "120 B" in said
 
@@ -145,8 +146,8 @@ def test_a_memory_bar_is_filled_against_its_limit():
     picture = memory([("cuda:0", 50, 100), ("cuda:1", 25, 100)])
     (half,), (quarter,) = widths(picture, palette.colour(0)), widths(picture, palette.colour(1))
     assert half == pytest.approx(2 * quarter, rel=0.01)
-    assert "50 B of 100 B" in texts(picture)
-    assert "full bar: the limit" in texts(picture)
+    assert any(re.fullmatch(r"50 B\D*100 B", words) for words in texts(picture))
+    assert any("limit" in words for words in texts(picture))
 
 
 def test_without_limits_the_fullest_bar_is_the_measure():
@@ -154,7 +155,7 @@ def test_without_limits_the_fullest_bar_is_the_measure():
     (full,), (half,) = widths(picture, palette.colour(0)), widths(picture, palette.colour(1))
     assert full == pytest.approx(2 * half, rel=0.01)
     assert "50 B" in texts(picture)
-    assert "full bar: the largest of these" in texts(picture)
+    assert any("largest" in words for words in texts(picture))
 
 
 def test_a_bar_never_leaves_its_frame_and_a_little_is_seen():
@@ -168,13 +169,13 @@ def test_a_peak_is_drawn_behind_what_is_used_now():
     picture = memory([("cuda:0", 20, 100, 60)])
     peak, now = widths(picture, palette.colour(0))
     assert peak == pytest.approx(3 * now, rel=0.02)
-    assert "pale: the most so far" in texts(picture)
-    assert "20 B of 100 B, at most 60 B" in picture.description
-    assert "20 B of 100 B, at most 60 B" in picture.text()
+    assert any("pale" in words for words in texts(picture))
+    for told in (picture.description, picture.text()):
+        assert re.findall(r"\d+ B", told) == ["20 B", "100 B", "60 B"]
 
 
 def test_negative_memory_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"cuda:0: memory cannot be negative, got \[-1, 10\]"):
+    with pytest.raises(ValueError, match=r"cuda:0\b.*\[-1, 10\]"):
         memory([("cuda:0", -1, 10)])
 
 
@@ -200,7 +201,9 @@ def test_compute_is_solid_and_communication_striped():
 
 def test_time_begins_with_the_first_span():
     assert "0 s" in texts(timeline(STEP))
-    assert "rank 0: forward (compute), 4.00 s from 0 s to 4.00 s." in timeline(STEP).description
+    first, *_ = timeline(STEP).description.split(". ")
+    assert first.startswith("rank 0: forward ")
+    assert re.findall(r"[\d.]+ s", first) == ["4.00 s", "0 s", "4.00 s"]
 
 
 def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():
@@ -214,8 +217,8 @@ def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():
 @pytest.mark.parametrize(
     ("span", "complaint"),
     [
-        (("rank 0", "x", 0.0, 1.0, "sleep"), "got 'sleep'"),
-        (("rank 0", "x", 1.0, 0.5, "compute"), "ends at 0.5 before its start 1.0"),
+        (("rank 0", "x", 0.0, 1.0, "sleep"), "rank 0.*'sleep'"),
+        (("rank 0", "x", 1.0, 0.5, "compute"), r"rank 0.*\b0\.5\b.*\b1\.0\b"),
     ],
 )
 def test_spans_that_make_no_sense_are_refused(span, complaint):

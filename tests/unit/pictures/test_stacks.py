@@ -1,5 +1,6 @@
 """Bars in parts, read back from their SVG."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -24,8 +25,9 @@ def test_parts_are_as_long_as_their_bytes_and_have_one_shade_each():
 
 def test_the_limit_belongs_to_the_scale_and_what_is_above_it_is_told():
     picture = stacks([Stack("a", {"x": 200}), Stack("b", {"x": 50})], limit=100)
-    assert "a: 200 B, more than the limit" in picture.description
-    assert "b: 50 B (x 50 B)" in picture.description
+    assert re.search(r"a: 200 B\D*limit", picture.description)
+    assert re.search(r"b: 50 B\W*x 50 B", picture.description)
+    assert picture.description.count("limit") == 1
     lines = picture.text().splitlines()
     assert lines[2].split()[1] == 18 * "█" + "|" + 17 * "█"
     assert lines[3].split()[1] == 9 * "█" + 9 * "·" + "|" + 17 * "·"
@@ -48,7 +50,10 @@ def test_the_memory_of_a_rank_has_its_colour_and_names_can_be_read():
             assert palette.contrast(palette.ink_on(fill), fill) > 4.5
 
 
-@pytest.mark.parametrize("parts", [{"x": -1}, dict.fromkeys("abcde", 1)])
-def test_what_cannot_be_drawn_is_refused(parts):
-    with pytest.raises(ValueError, match=r"cannot be negative|at most 4 shades"):
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [({"x": -1}, "a: .*'x': -1"), (dict.fromkeys("abcde", 1), r"\b5 parts\b.*\b4\b")],
+)
+def test_what_cannot_be_drawn_is_refused(parts, said):
+    with pytest.raises(ValueError, match=said):
         stacks([Stack("a", parts)])

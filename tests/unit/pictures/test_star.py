@@ -1,5 +1,6 @@
 """The picture of a centre that everybody talks to."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -22,14 +23,14 @@ COPIES = [
 
 def test_it_sums_by_link_and_says_what_the_centre_carries():
     picture = star(COPIES, "rank 0", notes={"rank 0": ["server"], "rank 1": ["8 rows"]})
-    assert "520 B through its link" in picture.svg()
+    assert re.search(r"\b520 B\b", picture.svg())
     up_and_down = [line.split() for line in picture.lines[1:]]
     assert up_and_down[0][:6] == ["▲", "120", "B", "▼", "0", "B"]
     assert up_and_down[1][:6] == ["▲", "100", "B", "▼", "300", "B"]
     assert "8 rows" in picture.svg()
-    assert "rank 1 to rank 0: 120 B in 2 copies" in picture.description
+    assert re.search(r"rank 1\D*rank 0\D*120 B\D*2\b", picture.description)
 
 
 def test_a_copy_that_passes_the_centre_by_is_refused():
-    with pytest.raises(ValueError, match="rank 1 to rank 2"):
+    with pytest.raises(ValueError, match=r"rank 1\D*rank 2\b.*rank 0"):
         star([*COPIES, Copy("rank 1", "rank 2", 5)], "rank 0")

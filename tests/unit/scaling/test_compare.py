@@ -1,5 +1,7 @@
 """A whole comparison, small: what came out of real runs in processes of their own."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -43,7 +45,8 @@ def compared(heard):
 def test_every_mode_has_a_row_and_was_measured_in_turn(compared, heard):
     names = [str(row.candidate) for row in compared.rows]
     assert names == ["single", "dp on 3", "ddp on 3"]
-    assert heard[:3] == [f"round 1 of 1: {name}" for name in names]
+    for line, name in zip(heard[:3], names, strict=True):
+        assert re.fullmatch(rf"\D*1\D*1\W*{name}", line)
 
 
 def test_all_modes_train_the_same(compared):
@@ -123,7 +126,7 @@ def test_wrong_options_are_refused_before_anything_runs(options, said):
 def test_a_task_of_the_course_can_be_compared_with_another_batch():
     assert workload_of("tiny").config.batch_size == 64
     assert workload_of("tiny", batch_size=32).config.batch_size == 32
-    with pytest.raises(ValueError, match=r"'tinny' is no task: .*Did you mean 'tiny'\?"):
+    with pytest.raises(ValueError, match=r"'tinny'.*'tiny'"):
         workload_of("tinny")
 
 

@@ -1,5 +1,6 @@
 """The bubble, and schedules simulated: against tables that can be worked out by hand."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -80,9 +81,10 @@ def test_a_rank_with_two_stages_idles_less():
 
 def test_a_schedule_in_which_all_wait_is_refused_with_who_waits_for_what():
     crossed = [[("backward", 0), ("forward", 0)], [("forward", 0), ("backward", 0)]]
-    with pytest.raises(ValueError, match=r"rank 0 waits before \('backward', 0\) for") as caught:
+    with pytest.raises(ValueError, match=r"rank 0\b.*'backward', 0\b") as caught:
         steps_of(crossed)
-    assert "rank 1 waits before ('forward', 0) for ('forward', 0) of stage 0" in str(caught.value)
+    waiting = str(caught.value).partition("rank 1")[2]
+    assert re.findall(r"'\w+', \d|stage \d", waiting) == ["'forward', 0", "'forward', 0", "stage 0"]
 
 
 @pytest.mark.parametrize(

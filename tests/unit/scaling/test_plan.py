@@ -1,5 +1,7 @@
 """What is run, in which order, and what is left out or refused."""
 
+import re
+
 import pytest
 
 from multigpu.scaling.machine import Machine
@@ -18,34 +20,34 @@ def test_single_comes_first_and_once_whatever_the_numbers_of_gpus():
 def test_dp_on_one_gpu_is_left_out_with_its_reason():
     plan = plan_of(["dp", "ddp"], [1, 2], batch_size=8)
     assert names(plan) == ["dp on 2", "ddp on 1", "ddp on 2"]
-    assert [str(left) for left in plan.left_out] == [
-        "dp on 1: nn.DataParallel with one GPU calls the model directly, as single does"
-    ]
+    assert [(left.mode, left.gpus) for left in plan.left_out] == [("dp", 1)]
+    assert "single" in plan.left_out[0].reason
 
 
 def test_a_pipeline_of_one_stage_is_left_out_and_any_batch_will_do_for_more():
     plan = plan_of(["pipeline", "single"], [1, 3], batch_size=8)
     assert names(plan) == ["single", "pipeline on 3"]
-    assert "one stage is single" in str(plan.left_out[0])
+    assert [(left.mode, left.gpus) for left in plan.left_out] == [("pipeline", 1)]
+    assert "single" in plan.left_out[0].reason
 
 
 def test_when_nothing_is_left_the_reason_is_given():
-    with pytest.raises(ValueError, match="calls the model directly"):
+    with pytest.raises(ValueError, match=r"dp on 1\b.*single"):
         plan_of(["dp"], [1], batch_size=8)
 
 
 @pytest.mark.parametrize(
     ("modes", "gpus", "batch_size", "said"),
     [
-        (["dpp"], [2], 8, "'dpp' cannot be compared.*Did you mean 'dp'"),
-        (["fsdp"], [2], 8, "choose from single, dp, ddp"),
-        (["single"], [0], 8, "0 GPUs: give numbers from 1 to 64"),
+        (["dpp"], [2], 8, "'dpp'.*'dp'"),
+        (["fsdp"], [2], 8, "'fsdp'.*single, dp, ddp"),
+        (["single"], [0], 8, r"\b0 GPUs\b.*\b1 to 64\b"),
         (["ddp"], [-1], 8, "-1 GPUs"),
         (["ddp"], [2000], 8, "2000 GPUs"),
-        (["ddp"], [3], 128, "128 rows.*by 3 GPUs.*126 or 129"),
-        (["dp"], [4], 2, "2 rows.*nearest that can: 4"),
-        ([], [2], 8, "at least one mode"),
-        (["ddp"], [], 8, "one number of GPUs"),
+        (["ddp"], [3], 128, r"\b128 rows\b.*\b3 GPUs\b.*\b126 or 129\b"),
+        (["dp"], [4], 2, r"\b2 rows\b.*\b4 GPUs\b.*\b4\b"),
+        ([], [2], 8, "mode"),
+        (["ddp"], [], 8, "GPUs"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_next_thing_to_try(
@@ -72,20 +74,20 @@ FOUR_GPUS = Machine("some CPU", 64, ("NVIDIA A100",) * 4, "Linux", "3.11", "2.13
 @pytest.mark.parametrize(
     ("machine", "mode", "gpus", "said"),
     [
-        (CPU, "single", 1, "one process on the CPU (2 cores)"),
-        (CPU, "dp", 4, "4 virtual GPUs (one CPU, 2 cores)"),
-        (CPU, "ddp", 1, "1 gloo process on the CPU (2 cores)"),
-        (CPU, "ddp", 4, "4 gloo processes on the CPU (2 cores)"),
+        (CPU, "single", 1, r"\D*CPU\D*2 cores\W*"),
+        (CPU, "dp", 4, r"4 virtual\D*CPU\D*2 cores\W*"),
+        (CPU, "ddp", 1, r"1 gloo\D*CPU\D*2 cores\W*"),
+        (CPU, "ddp", 4, r"4 gloo\D*CPU\D*2 cores\W*"),
         (ONE_GPU, "single", 1, "1 × NVIDIA H200"),
-        (ONE_GPU, "dp", 2, "2 virtual GPUs (1 × NVIDIA H200)"),
-        (ONE_GPU, "ddp", 1, "1 × NVIDIA H200 (nccl)"),
-        (ONE_GPU, "ddp", 2, "2 gloo processes share 1 × NVIDIA H200"),
+        (ONE_GPU, "dp", 2, r"2 virtual\D*1 × NVIDIA H200\W*"),
+        (ONE_GPU, "ddp", 1, r"1 × NVIDIA H200\W*nccl\W*"),
+        (ONE_GPU, "ddp", 2, r"2 gloo\D*1 × NVIDIA H200\W*"),
         (FOUR_GPUS, "dp", 2, "2 × NVIDIA A100"),
-        (FOUR_GPUS, "ddp", 4, "4 × NVIDIA A100 (nccl)"),
+        (FOUR_GPUS, "ddp", 4, r"4 × NVIDIA A100\W*nccl\W*"),
     ],
 )
 def test_it_is_said_on_what_a_candidate_runs(machine, mode, gpus, said):
-    assert machine.where(Candidate(mode, gpus)) == said
+    assert re.fullmatch(said, machine.where(Candidate(mode, gpus)))
 
 
 def test_this_machine_has_a_processor_cores_and_versions():

@@ -31,19 +31,20 @@ def test_speed_ups_are_computed_from_the_printed_seconds():
 
 
 def test_every_number_has_a_source_that_can_be_looked_up():
-    rows = [*published_times(), *published_efficiencies(), *published_overlaps()]
-    rows += published_pipelines()
-    assert len(rows) >= 17
-    assert all(row.source and row.url.startswith("https://") for row in rows)
+    kinds = published_times(), published_efficiencies(), published_overlaps(), published_pipelines()
+    for rows in kinds:
+        assert rows
+        assert all(row.source and row.url.startswith("https://") for row in rows)
 
 
 def test_what_is_not_like_for_like_is_said_beside_it():
     unlike = [row for row in published_times() if not row.like_for_like]
-    assert all(row.remark for row in unlike)
-    drawn = published_picture().text()
-    for suite in {row.suite for row in unlike}:
-        assert suite in drawn
-    assert "twice the global batch" in drawn
+    drawn = " ".join(published_picture().text().split())
+    assert unlike
+    for row in unlike:
+        assert row.suite in drawn
+        assert row.remark
+        assert row.remark in drawn
 
 
 def test_links_go_from_slow_to_fast():

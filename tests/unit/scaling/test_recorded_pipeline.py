@@ -62,10 +62,10 @@ def test_numbers_that_a_rehearsal_has_shifted_are_refused() -> None:
     extra = sum(span.label.startswith("forward") for span in trace.spans) - 3 * 4 * MICRO_BATCHES
     if not extra:
         pytest.skip("this PyTorch tries its stages out without gradients or without numbers")
-    with pytest.raises(ValueError, match="input_args and output_args"):
+    with pytest.raises(ValueError, match=r"input_args.*output_args"):
         fastest_step(trace)
 
 
 def test_one_step_is_not_enough() -> None:
-    with pytest.raises(ValueError, match="0 recorded steps"):
+    with pytest.raises(ValueError, match=r"\b0 recorded"):
         fastest_step(Trace([], [], world_size=1))

@@ -63,7 +63,7 @@ def test_a_rank_gets_its_share_of_each_batch():
 
 
 def test_rows_that_fill_no_batch_are_refused_instead_of_waited_for():
-    with pytest.raises(ValueError, match=r"10 rows do not fill a batch of 16.*at most 10"):
+    with pytest.raises(ValueError, match=r"\b10 rows\b.*\b16\b.*\b10\b"):
         Stopwatch(DATA, steps=1, warmup=0).feed(**HOW | {"batch_size": 16})
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -95,8 +96,8 @@ def test_a_view_does_not_carry_all_that_it_looks_into(checkpoints):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (numpy.float64(0.5), r"state\['rows'\]\[0\]\['loss'\] is a numpy.float64"),
-        (Path("here"), r"is a pathlib.*Path"),
+        (numpy.float64(0.5), r"state\['rows'\]\[0\]\['loss'\].* numpy\.float64"),
+        (Path("here"), r"pathlib.*Path"),
     ],
 )
 def test_what_could_not_be_loaded_again_is_not_saved(checkpoints, value, words):
@@ -130,9 +131,7 @@ def test_a_folder_belongs_to_one_run_at_a_time(checkpoints):
     with other_process_in(checkpoints.folder) as other:
         leftover = checkpoints.folder / ".latest.pt.1.partial"
         leftover.touch()
-        with pytest.raises(
-            CheckpointError, match=rf"still going on \(process {other.pid} on .*since"
-        ):
+        with pytest.raises(CheckpointError, match=rf"{other.pid}\b.*other-host.*09:30"):
             checkpoints.save(state(2))
         assert leftover.exists(), "it may be what the other run is writing"
         assert checkpoints.load()["step"] == 1, "reading needs no lock"
@@ -150,7 +149,8 @@ def other_process_in(folder: Path) -> subprocess.Popen:
         "file = open(sys.argv[1], 'r+')\n"
         "fcntl.lockf(file, fcntl.LOCK_EX)\n"
         "file.truncate(0); file.seek(0)\n"
-        "json.dump({'pid': os.getpid(), 'host': 'h', 'since': 's'}, file); file.flush()\n"
+        "owner = {'pid': os.getpid(), 'host': 'other-host', 'since': '09:30'}\n"
+        "json.dump(owner, file); file.flush()\n"
         "print('held', flush=True); time.sleep(60)"
     )
     lock = str(folder / folder_lock.NAME)
@@ -164,7 +164,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(checkpoints, monkeyp
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    with pytest.warns(UserWarning, match="no locks"):
+    with pytest.warns(UserWarning, match="Operation not supported"):
         checkpoints.save(state())
     assert checkpoints.load()["step"] == 3
 
@@ -173,20 +173,20 @@ def test_a_file_system_without_locks_is_used_with_a_warning(checkpoints, monkeyp
 def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
     checkpoints.save(state(1), best=True)
     checkpoints.path().write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"latest.pt .*broken or no checkpoint.*best.pt"):
+    with pytest.raises(CheckpointError, match=rf"latest\.pt \({len(content)} .*best\.pt"):
         checkpoints.load()
     checkpoints.path("best").write_bytes(checkpoints.path("best").read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match=r"best.pt .*Remove it"):
+    with pytest.raises(CheckpointError, match=r"best\.pt .*[Rr]emove"):
         checkpoints.load("best")
 
 
 def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
     checkpoints.save(state(1))
     torch.save(nn.Linear(2, 2).state_dict(), checkpoints.path())
-    with pytest.raises(CheckpointError, match="not written by this Trainer"):
+    with pytest.raises(CheckpointError, match="Trainer"):
         checkpoints.load()
     torch.save(RunsCode(), checkpoints.path())
-    with pytest.raises(CheckpointError, match="broken or no checkpoint"):
+    with pytest.raises(CheckpointError, match="broken"):
         checkpoints.load()
 
 
@@ -197,7 +197,7 @@ class RunsCode:
 
 def test_a_folder_that_cannot_be_is_said(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="cannot write into"):
+    with pytest.raises(CheckpointError, match=r"file/run: Not a directory"):
         Checkpoints(tmp_path / "file" / "run", launch=Launch()).save(state())
 
 
@@ -215,8 +215,8 @@ def test_every_rank_hears_that_the_disk_is_full(tmp_path):
 
     said = list(run_ranks(save_with_little_room, 2, show=False))
     assert said[0] == said[1]
-    assert "rank 0 on" in said[0][0]
-    assert "File too large. Make room" in said[0][0]
+    assert "rank 0" in said[0][0]
+    assert "File too large" in said[0][0]
     assert said[0][1] == 1
     assert {path.name for path in tmp_path.iterdir()} == {folder_lock.NAME, "latest.pt"}
 
@@ -255,9 +255,8 @@ def test_machines_without_a_shared_folder(tmp_path):
     one, other = run_ranks(together, 2, show=False)
     assert one == other
     assert one[:2] == [7, 7]
-    assert "a checkpoint of step 7, but rank 0 on" in one[2]
-    assert "has none" in one[2]
-    assert "has one of step 5" in one[3]
+    assert re.findall(r"(?:rank|step) \d+", one[2]) == ["rank 1", "step 7", "rank 0"]
+    assert re.findall(r"(?:rank|step) \d+", one[3]) == ["rank 1", "step 7", "rank 0", "step 5"]
     assert one[4] is None
 
 
@@ -266,40 +265,38 @@ def test_another_model_is_refused():
     refuse_other_model(
         saved, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).state_dict(), path=PATH
     )
-    with pytest.raises(
-        CheckpointError, match=r"latest.pt is of another model: 1.weight is \(2, 4\) "
-    ):
+    with pytest.raises(CheckpointError, match=r"latest\.pt.*1\.weight\D*2, 4\D*5, 4"):
         refuse_other_model(
             saved, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)).state_dict(), path=PATH
         )
-    with pytest.raises(CheckpointError, match=r"1.weight \(2, 4\) is too many"):
+    with pytest.raises(CheckpointError, match=r"1\.weight\D*2, 4.*too many"):
         refuse_other_model(saved, nn.Sequential(nn.Linear(3, 4)).state_dict(), path=PATH)
-    with pytest.raises(CheckpointError, match=r"weight .* is missing; .*, and 3 more"):
+    with pytest.raises(CheckpointError, match=r"weight\D*4, 3.*missing.*\b3 more"):
         refuse_other_model(saved, nn.Linear(3, 4).state_dict(), path=PATH)
 
 
 def test_another_run_is_refused_and_a_longer_one_is_not():
     saved = {"batch_size": 12, "epochs": 2, "seed": 0}
     refuse_other_run(saved, {**saved, "epochs": 5, "new_setting": 1}, path=PATH)
-    with pytest.raises(CheckpointError, match=r"batch_size=12 \(now 24\), seed=0 \(now 1\)"):
+    with pytest.raises(CheckpointError, match=r"batch_size=12\D*24\D*seed=0\D*1\b"):
         refuse_other_run(saved, {"batch_size": 24, "epochs": 2, "seed": 1}, path=PATH)
 
 
 def test_what_is_not_exact_is_said():
     same = {"within_epoch": True, "same_batches": False}
-    assert notes("ddp on 2 ranks", "ddp on 2 ranks", **same) == ""
-    assert "some come twice" in notes("ddp on 2 ranks", "ddp on 3 ranks", **same)
+    assert notes("a", "a", **same) == ""
+    assert "twice" in notes("a", "b", **same)
     assert "twice" not in notes("a", "b", within_epoch=False, same_batches=False)
     text = notes("a", "b", within_epoch=True, same_batches=True)
     assert "twice" not in text
-    assert "Not exact: dropout draws other numbers" in text
+    assert "dropout" in text
 
 
 def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
     """In a notebook, say: a process can take its own lock twice, and then loses it for both."""
     second = Checkpoints(checkpoints.folder, launch=Launch())
     with checkpoints:
-        with pytest.raises(CheckpointError, match="another Trainer in this process"):
+        with pytest.raises(CheckpointError, match="this process"):
             second.save(state())
         held_by_other = subprocess.run(
             [sys.executable, "-c", TRY_LOCK, checkpoints.folder / folder_lock.NAME], check=False

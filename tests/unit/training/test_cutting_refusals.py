@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from multigpu.training import cut, cut_points
+from multigpu.training.cutting.rows import FEW, MANY
 
 
 class Layer(nn.Module):
@@ -87,21 +88,21 @@ class Counting(Layer):
 @pytest.mark.parametrize(
     ("model", "line", "words"),
     [
-        (Branch, "if self.layer(rows).sum() > 0:", r"depends on the numbers in a tensor.*where"),
-        (Item, "rows.max().item()", "depends on the numbers in a tensor"),
-        (Chosen, "rows[rows[:, 0] > 0]", "a tensor whose size depends"),
-        (Loop, None, r"number of rows: .*Linear \(layer\) at .* operations on the whole batch"),
-        (OtherForMany, None, r"number of rows: .*test_cutting_refusals.py:\d+"),
-        (Squared, None, r"depends on the number of rows in a way that cannot be followed"),
-        (Rebound, None, r"assigns the buffer mean.*self\.mean\.copy_"),
-        (Numpy, "rows.numpy()", r"numpy.*write the stages by hand"),
-        (Listed, None, r"uses a tensor \(4,\).* Make it a buffer"),
-        (Precise, None, "autocast inside forward"),
-        (Counting, None, "changes from call to call"),
+        (Branch, "if self.layer(rows).sum() > 0:", r"numbers in a tensor.*torch\.where"),
+        (Item, "rows.max().item()", "numbers in a tensor"),
+        (Chosen, "rows[rows[:, 0] > 0]", r"\bsize\b.*torch\.where"),
+        (Loop, None, r"number of rows\b.*\(layer\)"),
+        (OtherForMany, None, r"number of rows\b.*test_cutting_refusals\.py:\d+"),
+        (Squared, None, rf"number of rows\b.*{MANY**2.5}.*{FEW**2.5}"),
+        (Rebound, None, r"buffer mean\b.*self\.mean\.copy_"),
+        (Numpy, "rows.numpy()", r"`.*numpy.*`.*numpy.*by hand"),
+        (Listed, None, r"\(4,\).*buffer"),
+        (Precise, None, "autocast"),
+        (Counting, None, "from call to call"),
     ],
 )
 def test_what_cannot_be_cut_is_named(model, line, words):
-    with pytest.raises(ValueError, match=r"the model cannot be cut") as refused:
+    with pytest.raises(ValueError, match="cannot be cut") as refused:
         cut(model(), torch.randn(5, 4), 2)
     assert re.search(words, str(refused.value)), refused.value
     if line is not None:
@@ -125,28 +126,28 @@ def test_a_refusal_inside_a_module_of_torch_names_its_line_too():
 
 def test_more_stages_than_pieces_are_refused_with_the_number_of_pieces():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=r"3 stages, but .* 2 pieces: use at most 2"):
+    with pytest.raises(ValueError, match=r"3 stages\D*2 pieces\D*2\b"):
         cut(model, torch.randn(5, 4), 3, repeats=1)
 
 
 def test_a_model_of_one_operation_is_refused():
-    with pytest.raises(ValueError, match=r"1 piece: .*linear at"):
+    with pytest.raises(ValueError, match=r"1 piece\b.*linear"):
         cut(nn.Linear(4, 4), torch.randn(5, 4), 2, repeats=1)
 
 
 def test_too_little_memory_is_refused_with_what_would_do():
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
-    with pytest.raises(ValueError, match=r"no division into 2 stages fits 1,000 B each: .*KiB"):
+    with pytest.raises(ValueError, match=r"2 stages.*1,000 B.*KiB"):
         cut(model, torch.randn(5, 64), 2, memory=1000, repeats=1)
 
 
 def test_unknown_balances_schedules_and_counts_are_refused():
     points = cut_points(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(5, 4), repeats=1)
-    with pytest.raises(ValueError, match="balance='speed': choose from 'time', 'memory', 'layers'"):
+    with pytest.raises(ValueError, match=r"balance='speed'.*'time', 'memory', 'layers'"):
         points.cut(2, balance="speed")
-    with pytest.raises(ValueError, match="schedule='fast': choose from"):
+    with pytest.raises(ValueError, match=r"schedule='fast'.*'1f1b', 'gpipe'"):
         points.cut(2, schedule="fast")
-    with pytest.raises(ValueError, match="num_stages must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"num_stages.*\b0\b"):
         points.cut(0)
 
 
@@ -154,5 +155,5 @@ def test_samples_without_tensors_or_rows_are_refused():
     model = nn.Linear(4, 4)
     with pytest.raises(ValueError, match="no tensor"):
         cut(model, (None,), 2)
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match=r"\(0, 4\).*rows"):
         cut(model, torch.zeros(0, 4), 2)

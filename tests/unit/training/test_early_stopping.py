@@ -62,7 +62,7 @@ def test_it_goes_on_from_its_state():
 
 
 def test_a_figure_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match=r"'recall@10'.*it has loss, accuracy"):
+    with pytest.raises(ValueError, match=r"'recall@10'.*loss, accuracy"):
         EarlyStopping(1, monitor="recall@10").update({"loss": 1.0, "accuracy": 0.5})
     with pytest.raises(ValueError, match=r"patience=-1"):
         EarlyStopping(-1, monitor="loss")

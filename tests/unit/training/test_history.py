@@ -65,6 +65,6 @@ def test_it_is_shown_small():
         "     2 0.16667       2.5",
     ]
     assert len(str(history(500)).splitlines()) <= 15
-    assert str(History()) == "History: no epoch yet"
+    assert "no epoch" in str(History())
     assert "<td>0.33333</td>" in history()._repr_html_()
-    assert History()._repr_html_() == "<p>History: no epoch yet</p>"
+    assert History()._repr_html_() == f"<p>{History()}</p>"

@@ -1,6 +1,7 @@
 """How a process finds out whether it is alone or a rank, and what it refuses to guess."""
 
 import os
+import re
 from itertools import combinations
 from typing import Any
 
@@ -48,23 +49,22 @@ def test_one_rank_alone_under_torchrun_is_distributed_all_the_same() -> None:
 def test_every_half_set_of_variables_is_refused_with_what_is_missing() -> None:
     for count in range(1, len(NEEDED)):
         for names in combinations(NEEDED, count):
-            with pytest.raises(ValueError, match="torchrun sets all of them") as found:
+            with pytest.raises(ValueError, match="torchrun --nproc_per_node") as found:
                 Launch.here({name: TORCHRUN[name] for name in names})
-            given, missing = str(found.value).split(" set, but not ")
-            assert given.split(", ") == list(names)
-            assert missing.split(":")[0].split(", ") == [n for n in NEEDED if n not in names]
-            assert f"`unset {' '.join(names)}`" in missing
-            assert "torchrun --nproc_per_node" in missing
+            said = str(found.value)
+            missing = [name for name in NEEDED if name not in names]
+            assert re.findall(r"[A-Z_]{4,}", said)[: len(NEEDED)] == [*names, *missing]
+            assert f"`unset {' '.join(names)}`" in said
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"RANK": "one"}, "RANK='one' is not a whole number"),
-        ({"LOCAL_WORLD_SIZE": ""}, "LOCAL_WORLD_SIZE='' is not"),
-        ({"RANK": "8"}, "RANK=8 of WORLD_SIZE=8"),
-        ({"RANK": "-1"}, "RANK=-1 of"),
-        ({"LOCAL_RANK": "4"}, "LOCAL_RANK=4 of LOCAL_WORLD_SIZE=4"),
+        ({"RANK": "one"}, "RANK='one'"),
+        ({"LOCAL_WORLD_SIZE": ""}, "LOCAL_WORLD_SIZE=''"),
+        ({"RANK": "8"}, r"RANK=8\b.*WORLD_SIZE=8"),
+        ({"RANK": "-1"}, r"RANK=-1\b"),
+        ({"LOCAL_RANK": "4"}, r"LOCAL_RANK=4\b.*LOCAL_WORLD_SIZE=4"),
         ({"LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE=9"),
     ],
 )

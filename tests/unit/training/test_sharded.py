@@ -1,6 +1,7 @@
 """zero2 and zero3: as one device computes, with a share of the model on every rank."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -184,8 +185,7 @@ def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp
         assert {f"latest{ending}", f"best{ending}"} <= kept
         assert len([*folder.glob(".shards-*")]) <= 2, "what no link leads to is removed"
     said = "".join(capfd.readouterr())
-    moved = "saved by zero3 on 2 ranks (gloo on the CPU), goes on as zero2 on 3 ranks"
-    assert said.count(moved) == len(places)
+    assert len(re.findall(r"zero3 on 2\b.*\bzero2 on 3\b", said)) == len(places)
 
 
 def test_every_rank_refuses_what_is_broken_or_of_another_model(tmp_path):
@@ -207,13 +207,13 @@ def test_every_rank_refuses_what_is_broken_or_of_another_model(tmp_path):
         return said
 
     for other, broken in run_ranks(on_a_rank, 2, show=False):
-        assert "latest is of another model: 0.weight is (8, 5) there and (9, 5) here" in other
-        assert "latest is broken" in broken
+        assert re.search(r"latest\b.*\b0\.weight\D*8, 5\D*9, 5", other)
+        assert re.search(r"latest\b.*broken", broken)
 
 
 def test_what_cannot_be_divided_is_refused():
     def refused(model_of):
-        with pytest.raises(ValueError, match=r"types|rank 1|nothing|wrapped") as found:
+        with pytest.raises(ValueError, match=r"types|rank 1|gradient|FSDP") as found:
             trainer_of("zero2", model_of())
         return str(found.value)
 
@@ -225,11 +225,11 @@ def test_what_cannot_be_divided_is_refused():
         return [refused(each) for each in (mixed, other, frozen, lambda: sharded)]
 
     for mixed, other, frozen, again in run_ranks(on_a_rank, 2, show=False):
-        assert "weights are of 2 types (0.bias is float32, 1.bias is float64)" in mixed
-        assert "rank 1 has built another model than rank 0: weight (4, 5) instead of" in other
-        assert "nothing to train" in frozen
-        assert "wrapped in FSDPSequential already" in again
-    with pytest.raises(ValueError, match="mode='zero3' needs one process for each GPU"):
+        assert re.search(r"\b2 types.*0\.bias.*float32.*1\.bias.*float64", mixed)
+        assert re.search(r"rank 1\b.*weight\D*\(4, 5\)\D*\(3, 5\)", other)
+        assert "no parameter" in frozen
+        assert "FSDPSequential" in again
+    with pytest.raises(ValueError, match=r"mode='zero3'.*torchrun"):
         trainer_of("zero3")
-    with pytest.raises((ValueError, RankError), match="gpus=2 with mode='zero2'"):
+    with pytest.raises((ValueError, RankError), match=r"gpus=2.*mode='zero2'"):
         trainer_of("zero2", gpus=2)

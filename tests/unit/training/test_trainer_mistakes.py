@@ -1,6 +1,7 @@
 """What a Trainer is given by mistake is said before anything is computed, and nothing is lost."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def trainer(data: Dataset | None = None, eval_data: Dataset | None = None, **set
     ],
 )
 def test_a_value_that_cannot_be_meant_is_named(field, value):
-    with pytest.raises(ValueError, match=f"^{field}={value!r}: give a"):
+    with pytest.raises(ValueError, match=f"^{field}={value!r}"):
         TrainConfig(**{field: value})
 
 
@@ -70,14 +71,14 @@ class Named(Dataset):
 
 @pytest.mark.parametrize("data", [Named(), TensorDataset(torch.zeros(5, 3))])
 def test_items_without_a_target_are_refused(data):
-    with pytest.raises(TypeError, match=r"give \(inputs, target\) pairs"):
+    with pytest.raises(TypeError, match=r"\(inputs, target\)"):
         trainer(data).fit()
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
     """With fewer rows its place in the epoch may lie behind the last step."""
     trainer(folder=tmp_path, max_steps=3, epochs=5).fit()
-    with pytest.raises(CheckpointError, match="a run on 12 rows, and this data has 4"):
+    with pytest.raises(CheckpointError, match=r"\b12 rows\b.*\b4\b"):
         trainer(rows(4), folder=tmp_path, epochs=5).fit()
 
 
@@ -91,7 +92,7 @@ def test_fit_called_twice_keeps_what_the_first_call_has_saved(tmp_path):
 def test_a_file_in_the_place_of_the_folder_is_said(tmp_path):
     path: Path = tmp_path / "runs"
     path.write_text("not a folder")
-    with pytest.raises(CheckpointError, match="Give the name of a folder"):
+    with pytest.raises(CheckpointError, match=r"runs: File exists.*\bname\b"):
         trainer(folder=path).fit()
 
 
@@ -161,7 +162,7 @@ def test_a_run_made_longer_takes_the_rates_that_its_history_claims(tmp_path, cap
     assert again.history.last["learning_rate"] == whole.history.last["learning_rate"] == used[-1]
     assert len(used) == 3
     assert used[0] == pytest.approx(0.05)  # half way down six steps, not at the end of three
-    assert "the learning rate now falls over 6 steps" in capsys.readouterr().err
+    assert re.search(r"learning rate\b.*\b6 steps", capsys.readouterr().err)
 
 
 class WithExtraState(nn.Linear):
@@ -185,7 +186,7 @@ def test_other_frozen_parameters_are_said(tmp_path):
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
     config = TrainConfig(mode="single", batch_size=4, epochs=2, folder=tmp_path)
-    with pytest.raises(CheckpointError, match="trained other parameters"):
+    with pytest.raises(CheckpointError, match="other parameters"):
         Trainer(model, config, rows()).fit()
 
 
@@ -247,22 +248,22 @@ def test_a_row_that_does_not_count_cannot_spoil_the_loss():
 @pytest.mark.parametrize(
     ("loss_fn", "says"),
     [
-        (lambda outputs, targets: 3.0, "a float"),
+        (lambda outputs, targets: 3.0, r"\bfloat\b"),
         (lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none"), r"\(4,\)"),
     ],
 )
 def test_a_loss_that_is_no_mean_is_said(loss_fn, says):
-    with pytest.raises(TypeError, match=f"loss_fn returned .*{says}"):
+    with pytest.raises(TypeError, match=f"loss_fn.*{says}"):
         trainer(loss_fn=loss_fn).fit()
 
 
 def test_other_things_than_a_model_and_a_config_are_said():
-    with pytest.raises(TypeError, match="not the class"):
+    with pytest.raises(TypeError, match=r"nn\.Module\b.*\bclass\b"):
         Trainer(nn.Linear, TrainConfig(), rows())
-    with pytest.raises(TypeError, match="give a TrainConfig"):
+    with pytest.raises(TypeError, match=r"config={'epochs': 2}.*TrainConfig"):
         Trainer(nn.Linear(3, 2), {"epochs": 2}, rows())
 
 
 def test_a_figure_to_watch_needs_rows_to_figure_it_on():
-    with pytest.raises(ValueError, match="Give eval_data"):
+    with pytest.raises(ValueError, match="eval_data"):
         trainer(monitor="accuracy")
