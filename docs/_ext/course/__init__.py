@@ -58,6 +58,9 @@ Formulas: ``:math:`` and ``.. math::``, MathML at build time. The notebook's pag
 there has a label: ``:ref:`split <exercise-data_parallel-split>```.
 """
 
+from hashlib import sha256
+from pathlib import Path
+
 from course import (
     asked,
     boxes,
@@ -92,4 +95,15 @@ def setup(app):
         *(words, messages, asked, sharing, missing, lesson_notebooks),
     ):
         part.setup(app)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {
+        "version": "1",
+        "env_version": state_of_the_extension(),  # another one: all pages are read again
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }
+
+
+def state_of_the_extension():
+    """A number that changes with these files; Sphinx sees changes of pages only."""
+    files = sorted(Path(__file__).parent.glob("*.*"))
+    return int(sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12], 16)

@@ -124,11 +124,11 @@ def open_in_lab(name, words):
     )
     how = html(
         "p",
-        text("To work in this notebook, type "),
+        text("This lesson is also a notebook: type " if "/" in name else "To work in it, type "),
         html("code", text("make start")),
-        text(" in the folder of the course. JupyterLab opens; there choose "),
+        text(" in the folder of the course, and open "),
         html("code", text(f"notebooks/{name}")),
-        text("."),
+        text(" in JupyterLab."),
         data_how_to_start="",
     )
     return html("div", button, how, classes=["course-open"])

@@ -14,18 +14,21 @@ import nbformat
 import pypandoc
 from bs4 import BeautifulSoup
 
-from course import records
+from course import execution, records
 from course.way import lesson_of
 from multigpu.checking.lessons import LESSONS
 
 FOLDER = Path("notebooks", "lessons")
 MADE = "made_from_page"  # in the metadata: the hash of the cells as they were written
-ONLY_ON_THE_PAGE = (
-    "script, a.headerlink, .course-words, .course-open, .course-recorded, .course-facts, nav"
+ONLY_ON_THE_PAGE = ", ".join(
+    [
+        *("script", "nav", "a.headerlink", ".course-overview > .course-label", ".course-facts"),
+        *(".course-words", ".course-open", ".course-recorded", ".course-more"),
+    ]
 )
 KERNEL = {"name": "python3", "language": "python", "display_name": "Python 3"}
 PLACE = re.compile(r"^COURSECELL(\d+)$", re.MULTILINE)
-FOLD = re.compile(r"^COURSEFOLD(OPEN|CLOSE)\s?(.*)$", re.MULTILINE)
+FOLD = re.compile(r"^(\s*(?:- )?)COURSEFOLD(OPEN|CLOSE)\s?(.*)$", re.MULTILINE)
 
 
 def write(app, pagename, templatename, context, doctree):
@@ -66,10 +69,15 @@ def notebook_of(lesson, body, cells):
     for number, text in enumerate(texts):
         if text.strip():
             made.cells.append(nbformat.v4.new_markdown_cell(text.strip(), id=f"text-{number}"))
-        if number < len(places):
-            made.cells.append(code_cell(cells[int(places[number])], places[number]))
+        if number < len(places) and not is_quiet(cell := cells[int(places[number])]):
+            made.cells.append(code_cell(cell, places[number]))
     made.metadata[MADE] = digest(made)
     return made
+
+
+def is_quiet(cell):
+    """Whether a cell asserts what only a quiet machine keeps, as a reader's may not be."""
+    return execution.QUIET in records.tags_of(cell)
 
 
 def code_cell(cell, number):
@@ -95,11 +103,15 @@ def markdown_of(body, lesson):
         fold(soup, box)
     for link in soup.select("a[href]"):
         redirect(link, lesson)
+    for words in soup.select(".course-label, .course-lead, .course-title, .course-question"):
+        strong = soup.new_tag("strong")
+        strong.extend(list(words.contents))
+        words.append(strong)
     for tag in soup.select("[class], [id]"):
         del tag["class"], tag["id"]
     text = pypandoc.convert_text(
         str(soup),
-        "gfm+tex_math_dollars",
+        "gfm-tex_math_gfm+tex_math_dollars",
         "html-native_divs-native_spans",
         extra_args=["--wrap=none"],
     )
@@ -115,16 +127,20 @@ def paragraph(soup, words):
 def fold(soup, box):
     """Mark where a box opens and closes: pandoc drops ``details``, and the lab can show it."""
     summary = box.find("summary").extract()
-    words = summary.get_text(" ", strip=True).removesuffix("Show the answer").strip()
+    for ask in summary.select(".course-ask"):
+        ask.decompose()
+    labelled = summary.select(".course-label, .course-question")
+    parts = [part.get_text(" ", strip=True) for part in labelled]
+    words = ": ".join(parts) or summary.get_text(" ", strip=True)
     box.insert(0, paragraph(soup, f"COURSEFOLDOPEN {words}"))
     box.append(paragraph(soup, "COURSEFOLDCLOSE"))
     box.unwrap()
 
 
 def unfolded(match):
-    if match[1] == "CLOSE":
-        return "</details>"
-    return f"<details><summary>{match[2]}</summary>\n"
+    if match[2] == "CLOSE":
+        return f"{match[1]}</details>\n"
+    return f"{match[1]}<details><summary>{match[3]}</summary>"
 
 
 def redirect(link, lesson):

@@ -66,7 +66,7 @@ class PackageLayers(SphinxDirective):
             frozenset({"files", "lines"}),
         )
         words = (
-            f"{sum(map(code_of, everything)):,} of these lines are code; the others are docstrings, "
+            f"{sum(map(code_of, everything)):,} of these lines are code, the others docstrings, "
             f"comments and blank lines. The two ways below pass through {len(named)} files with "
             f"{lines_of(named):,} lines. The first lines of each file say what it is for and what "
             "to read next."
