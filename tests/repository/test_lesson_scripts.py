@@ -50,6 +50,7 @@ def test_dp_trains_as_well_as_one_gpu_and_uses_all_of_them() -> None:
     assert ("cpu", "cuda:2") in machine.traffic.by_link(), "rows go straight to their GPU"
 
 
+@pytest.mark.slow
 def test_ddp_trains_as_well_as_one_gpu_under_torchrun() -> None:
     """As lesson 6 runs it: two processes of their own, on the CPU, and the exit code counts."""
     with virtual_gpus(1):

@@ -20,6 +20,8 @@ import torch
 
 from multigpu import run_ranks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "docs" / "scripts" / "two_hosts.sh"
 STEPS = 12

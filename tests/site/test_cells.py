@@ -116,6 +116,7 @@ def wrong_build(tmp_path_factory: pytest.TempPathFactory) -> subprocess.Complete
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "warning",
     [
@@ -134,6 +135,7 @@ def test_a_mistake_fails_the_build_and_names_its_place(
     assert re.search(warning, wrong_build.stderr)
 
 
+@pytest.mark.slow
 def test_a_cell_that_raises_as_announced_is_no_mistake(
     wrong_build: subprocess.CompletedProcess[str],
 ) -> None:

@@ -61,3 +61,19 @@ def test_numbers_that_differ_are_seen_and_times_are_not() -> None:
     assert not differ("loss 0.5831", "loss 0.5832")
     assert not differ("apart by 3e-17", "apart by 1e-16")
     assert not differ("1.9 times as fast", "1.7 times as fast", "varies")
+
+
+def test_what_is_made_of_times_may_differ_too() -> None:
+    def cell(source: str, *tags: str) -> nbformat.NotebookNode:
+        return nbformat.v4.new_code_cell(source, metadata={"tags": list(tags)})
+
+    cells = [
+        cell("import os\nrows = 10\ndef clock():\n    return perf_counter()"),
+        cell("import sys\ntimes = [clock() for _ in range(rows)]", "varies"),
+        cell("def fastest():\n    return min(times)"),
+        cell("print(fastest())", "value"),
+        cell("print(rows, os.sep, sys.path)", "value"),
+        cell("times = [1, 2]"),
+        cell("print(times)", "value"),
+    ]
+    assert comparing.varying(cells) == [False, True, True, True, False, False, False]

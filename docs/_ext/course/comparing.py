@@ -1,17 +1,19 @@
 """What differs between a record and a fresh run, times aside.
 
 Text is compared word by word. Times (``3.2 ms``), addresses and temporary folders may differ, and
-decimals in their last digit: another processor rounds differently. Of a cell tagged ``varies`` only
-the words count that are no numbers: it shows times, or something else of this machine or run.
+decimals in their last digits: another processor rounds differently. Of a cell tagged ``varies`` only
+the words count, not its numbers: it shows times, or something else of this machine or run. The
+same holds for cells and values that use what such a cell has assigned.
 """
 
+import ast
 import re
 from html import unescape
 
 NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?")
 CHANGES = re.compile(
     r"(?P<time>(?<![\w.])[\d,.]+(?=\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/])))"
-    r"|(?P<address>0x[0-9a-f]{6,})"
+    r"|(?P<address>0x[0-9a-f]{6,}|(?<=steps-)[0-9a-f]{8})"
     r"|(?P<folder>/(?:tmp|var/folders)/[\w./-]+)"
     r"|(?P<process>(?<=process )\d+|(?<=pid )\d+)"
 )
@@ -23,8 +25,9 @@ NOISE = 1e-6  # a number this small is what rounding left of zero
 
 def differences(record, fresh):
     """Sentences on each cell that gave something else; both have the same cells."""
-    for number, (old, new) in enumerate(zip(record.cells, fresh.cells, strict=True), start=1):
-        if VARIES in old.metadata.get("tags", []):
+    cells = zip(record.cells, fresh.cells, varying(record.cells), strict=True)
+    for number, (old, new, varies) in enumerate(cells, start=1):
+        if varies:
             was, now = words_alone(old), words_alone(new)
             same = was == now
         else:
@@ -33,6 +36,24 @@ def differences(record, fresh):
         if not same:
             first_line = old.source.strip().partition("\n")[0]
             yield f"cell {number} ({first_line!r}):\n{first_difference(was, now)}"
+
+
+def varying(cells):
+    """For each cell whether its numbers may differ: it is tagged, or uses what a tagged one found."""
+    names, found = set(), []
+    for cell in cells:
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        assigned = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        uses = bool((used - assigned) & names)
+        if VARIES in cell.metadata.get("tags", []) or uses:
+            names |= assigned | (defined if uses else set())
+            found.append(True)
+        else:
+            names -= assigned | defined
+            found.append(False)
+    return found
 
 
 def texts_of(cell):
@@ -71,7 +92,7 @@ def alike(old, new):
 
 
 def close(old, new):
-    """Decimals that are apart by two of the last digit, or both next to nothing."""
+    """Decimals apart by two of the last digit or a ten thousandth, or both next to nothing."""
     if old == new:
         return True
     if not re.search(r"[.e]", old + new):
@@ -79,7 +100,8 @@ def close(old, new):
     a, b = float(old.replace(",", "")), float(new.replace(",", ""))
     digits = old.partition("e")[0].partition(".")[2]
     last = abs(a) / 2 if "e" in old else 10.0 ** -len(digits)
-    return abs(a - b) <= 2.001 * last or max(abs(a), abs(b)) < NOISE
+    apart = abs(a - b)
+    return apart <= max(2.001 * last, 1e-4 * abs(a)) or max(abs(a), abs(b)) < NOISE
 
 
 def first_difference(was, now):

@@ -40,6 +40,7 @@ def course(tmp_path_factory):
     return handed_out(tmp_path_factory.mktemp("course"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if COMMANDS[page]], ids=name_of)
 def test_every_command_of_a_page_works(page, course, tmp_path, record_property):
     commands = COMMANDS[page]

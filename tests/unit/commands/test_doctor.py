@@ -67,6 +67,7 @@ def test_json_is_all_that_is_printed(
     ]
 
 
+@pytest.mark.slow
 def test_on_this_machine_it_looks_at_everything_and_prints_plainly() -> None:
     command = [sys.executable, "-m", "multigpu", "doctor"]
     ended = subprocess.run(command, capture_output=True, text=True)

@@ -19,6 +19,8 @@ import pytest
 
 from multigpu.commands import site
 
+pytestmark = pytest.mark.slow
+
 SERVE = """
 import sys
 from pathlib import Path

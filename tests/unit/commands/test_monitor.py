@@ -117,6 +117,7 @@ def test_what_a_rank_of_torchrun_forks_is_no_rank_of_its_own():
     ]
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_run_are_found_while_it_goes_on():
     def ask_on_rank_0():
         if dist.get_rank() == 0:

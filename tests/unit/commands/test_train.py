@@ -324,6 +324,7 @@ def torchrun(*arguments: str, gpus: bool = False) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_ranks_of_torchrun_train_what_one_process_does(
     command: Command, tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from torch import distributed as dist
 from multigpu import run_ranks
 from multigpu.training import meeting
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = '''
 """Rank 1 is killed at its seventh step, in its first life."""
 import os

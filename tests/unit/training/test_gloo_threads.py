@@ -5,12 +5,15 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
 from multigpu import run_ranks
 from multigpu.training import TrainConfig, Trainer, gloo_threads
 from multigpu.training.gloo_threads import let_gloo_finish, states
+
+pytestmark = pytest.mark.slow
 
 # Pairs of ranks that end as a script ends. The last message of each is done while the main thread
 # has Python's lock, so gloo's thread still asks for it when the main thread comes to its end. Where

@@ -200,6 +200,7 @@ def refusal(model: nn.Module) -> str:
     return str(said.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_a_tied_gpt_trains_and_evaluates_as_on_one_device(world_size, folder):
     """Micro-batches of unequal size, a last batch of one row, all schedules, several steps."""
@@ -212,6 +213,7 @@ def test_a_cnn_trains_and_evaluates_as_on_one_device(folder):
     assert_same([rank.besides for rank in ranks_of(3, folder)], outcome(cnn("single")))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_another_mode_and_with_another_number_of_stages(folder):
     """Within epochs, from 3 stages to one device and on to 4 stages."""
     ranks_of(3, folder)

@@ -24,6 +24,7 @@ KILLING = Path(__file__).with_name("killing.py")
 CASES = ["single", "dp", "ddp-3", "zero3-sharded", "ddp-partitions"]  # the last one on two ranks
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits():
     command = [sys.executable, str(KILLING), "--kills=3", "--epochs=2", "--case", *CASES]
     command.append(f"--seed={random.randrange(10**6)}")

@@ -161,6 +161,7 @@ def alone():
     return trainer.strategy.model_state(), trainer.optimizer.state_dict()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp_path, capfd):
     """zero3 on 2 ranks, zero2 on 3, ddp on 2, zero3 on 1, then alone; whole and in shares."""
     places = (("sharded", "sharded"), ("full", "sharded"))
