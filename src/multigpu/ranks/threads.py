@@ -18,6 +18,7 @@ _CALLS = {  # numbers of system calls: (futex, those that sleep for a set time)
     "aarch64": ("98", ("101", "115")),
 }
 FUTEX, SLEEPS = _CALLS.get(platform.machine(), ("", ()))
+EXITING = 4  # flag of a thread that is on its way out
 PRIVATE = 128  # flag of a futex that no other process can open; multiprocessing's have it not
 
 
@@ -29,6 +30,9 @@ class Threads(Protocol):
 
     def others_work(self, rank: int, known: set[int]) -> bool:
         """Whether a thread other than `known` computes, or sleeps for a set time."""
+
+    def dying(self, rank: int) -> bool:
+        """Whether the process is about to be gone: it was killed, or has left."""
 
 
 class SystemThreads:
@@ -55,6 +59,16 @@ class SystemThreads:
             others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - known
             found = (_doing(pid, thread) for thread in others)
             return any(doing and doing[0] in ("running", *SLEEPS) for doing in found)
+        return False
+
+    def dying(self, rank: int) -> bool:
+        """Whether the process is about to be gone: it was killed, or has left.
+
+        All its threads have to end first, and on a busy machine each waits for its turn.
+        """
+        with suppress(OSError), open(f"/proc/{self._pids[rank]}/stat") as file:
+            state, *numbers = file.read().rpartition(")")[2].split()
+            return state in "ZX" or bool(int(numbers[5]) & EXITING)
         return False
 
 

@@ -86,7 +86,7 @@ class Watch:
         if self._stirred:
             self._stirred, self._last = False, now
         quiet = now - self._last
-        found = self._failure(now) or self._mismatch(now)
+        found = self._failure(now, threads) or self._mismatch(now)
         if found is None and deadlocked(self._states, self._matching, threads, quiet=quiet):
             found = deadlock_found(self._states, self._matching)
         return with_uncaught(found or self._no_progress(quiet), self._states)
@@ -101,7 +101,7 @@ class Watch:
         """The trace so far."""
         return self._builder.trace()
 
-    def _failure(self, now: float) -> Finding | None:
+    def _failure(self, now: float, threads: Threads) -> Finding | None:
         """An exception or a death, after a moment in which others can add theirs."""
         if not any(state.raised or died(state) for state in self._states):
             return None
@@ -109,8 +109,10 @@ class Watch:
             self._failed = now
         since = now - self._failed
         real = any(died(s) or (s.raised and not is_follow_up(s)) for s in self._states)
-        if since < (GATHER if real else CAUSE) and not all(s.over for s in self._states):
-            return None
+        if not all(s.over for s in self._states):
+            to_come = any(threads.dying(s.rank) for s in self._states if not (s.over or died(s)))
+            if to_come or since < (GATHER if real else CAUSE):
+                return None
         if all(_inside(state) for state in self._states if state.raised or died(state)):
             return self._difference() or self._any_failure()
         return self._any_failure()

@@ -95,6 +95,16 @@ def test_a_thread_that_works_is_noticed_unless_it_is_known(threads):
     assert others_come_to_rest(threads, everyone | {working, sleeping})
 
 
+def test_a_process_that_has_ended_and_is_not_collected_is_dying():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert comes_true(lambda: SystemThreads([child]).dying(0))
+    os.waitpid(child, 0)
+    assert not SystemThreads([child]).dying(0)
+    assert not SystemThreads([os.getpid()]).dying(0)
+
+
 def test_of_a_process_that_is_gone_nothing_works():
     child = os.fork()
     if child == 0:
