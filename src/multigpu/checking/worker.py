@@ -26,7 +26,7 @@ from multigpu.ranks.member import limit
 from multigpu.ranks.rank import Listening, now
 from multigpu.ranks.warming import costly_imports
 
-LAST = 19  # of the kernel's priorities, from -20 on
+BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def group(request: Request, rank: int, store: str, say: Say) -> Iterator[Place]:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
     join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, say=say)
-    put_last("gloo_tcp_loop")
+    put_behind("gloo_tcp_loop")
     place = Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
     if request.memory is None:
         yield place
@@ -146,16 +146,17 @@ def group(request: Request, rank: int, store: str, say: Say) -> Iterator[Place]:
         say({"phase": "memory", "peak": peak()})
 
 
-def put_last(thread: str) -> None:
-    """Let this process's threads of this name have a core only when nobody else wants one.
+def put_behind(thread: str) -> None:
+    """Let this process's threads of this name have little of a core that others want, too.
 
     A message that is there before it is asked for keeps gloo's thread looking at it without a
     pause, and a rank that is behind would share its core with that. Only Linux shows threads.
     """
+    behind = os.getpriority(os.PRIO_PROCESS, 0) + BEHIND
     for folder in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # a thread may end meanwhile
             if (folder / "comm").read_text().strip() == thread:
-                os.setpriority(os.PRIO_PROCESS, int(folder.name), LAST)
+                os.setpriority(os.PRIO_PROCESS, int(folder.name), behind)
 
 
 def notes(tracer: Tracer) -> dict[str, Any]:

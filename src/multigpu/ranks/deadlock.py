@@ -40,7 +40,8 @@ def deadlocked(
         matching.meeting(call).may_advance(matching.calls) for call in partly
     ):
         return False
-    return not any(state.can_act(threads) for state in states)
+    can_act = [state.can_act(threads) for state in states]  # of each: the next look compares
+    return not any(can_act)
 
 
 def deadlock_found(states: Sequence[RankState], matching: Matching) -> Finding:

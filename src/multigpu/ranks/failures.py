@@ -110,6 +110,13 @@ def was_inside(state: RankState) -> bool:
     )
 
 
+def failed_inside(state: RankState) -> bool:
+    """Whether a rank failed in the middle of a call: it may be the call's own failure."""
+    if state.raised is not None:
+        return state.raised.get("inside") is not None or is_follow_up(state)
+    return state.status is not None and state.status < 0 and was_inside(state)
+
+
 def _raised(state: RankState) -> Mapping[str, Any]:
     assert state.raised is not None
     return state.raised

@@ -78,29 +78,34 @@ class RankState:
 
         A thread counts if it is the main one, was started by the program or has communicated, or
         if it works. It cannot go on while it waits for a call, joins a thread that cannot go on or
-        sleeps on a lock.
+        sleeps on a lock. A lock may be opened by any other thread, also by one that has said that
+        it waits for a call and has not got so far yet.
         """
         if self.gone:
             return False
         waiting = bool(self.waiting_in())
         if not self.over and not waiting:
             return True  # not begun yet, or busy with something else than communication
-        counted = self.threads | ({self.main} if self.main is not None else set())
-        if self.over:
-            counted.discard(self.main or 0)
-        if any(not self._blocked(thread, threads) for thread in counted):
+        known = self.threads | ({self.main} if self.main is not None else set())
+        counted = known - {self.main} if self.over else known
+        chains = {thread: self._joined(thread) for thread in counted}
+        held = {thread for thread, chain in chains.items() if not self._calls(chain[-1])}
+        may_act = [threads.may_act(self.rank, each) for thread in held for each in chains[thread]]
+        if any(may_act):
             return True
-        return waiting and threads.others_work(self.rank, self.threads | {self.main or 0})
+        return bool(waiting or held) and threads.others_work(self.rank, held or known)
 
-    def _blocked(self, thread: int, threads: Threads) -> bool:
-        """Whether a thread waits for an open call, for such a thread, or on a lock."""
+    def _joined(self, thread: int) -> list[int]:
+        """A thread, the one that it joins, the one that this one joins, and so on."""
         chain = [thread]
         while chain[-1] in self.joins and self.joins[chain[-1]] not in chain:
             chain.append(self.joins[chain[-1]])
-        number = self.waits.get(chain[-1])
-        if number is not None and self.calls[number].is_open:
-            return True
-        return not any(threads.may_act(self.rank, each) for each in chain)
+        return chain
+
+    def _calls(self, thread: int) -> bool:
+        """Whether a thread waits for an open call."""
+        number = self.waits.get(thread)
+        return number is not None and self.calls[number].is_open
 
     def last_call(self) -> Call | None:
         """The call that was begun last."""

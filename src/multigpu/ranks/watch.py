@@ -20,8 +20,8 @@ from multigpu.ranks.failures import (
     died,
     exception_found,
     exit_found,
+    failed_inside,
     is_follow_up,
-    was_inside,
 )
 from multigpu.ranks.findings import Finding
 from multigpu.ranks.matching import Matching, Meeting
@@ -57,6 +57,7 @@ class Watch:
         self._timeout = timeout
         self._stirred = True  # something was heard since the last look
         self._last = 0.0  # when something was heard last, by the clock of `look`
+        self._stuck = False  # a deadlock was found at the last look
         self._failed: float | None = None  # when the first failure was seen
         self._failures: list[int] = []  # ranks that raised or died, in the order of the news
 
@@ -86,8 +87,8 @@ class Watch:
         if self._stirred:
             self._stirred, self._last = False, now
         quiet = now - self._last
-        found = self._failure(now) or self._mismatch(now)
-        if found is None and deadlocked(self._states, self._matching, threads, quiet=quiet):
+        found = self._failure(now, threads) or self._mismatch(now)
+        if found is None and self._deadlocked(threads, quiet):
             found = deadlock_found(self._states, self._matching)
         return with_uncaught(found or self._no_progress(quiet), self._states)
 
@@ -101,7 +102,7 @@ class Watch:
         """The trace so far."""
         return self._builder.trace()
 
-    def _failure(self, now: float) -> Finding | None:
+    def _failure(self, now: float, threads: Threads) -> Finding | None:
         """An exception or a death, after a moment in which others can add theirs."""
         if not any(state.raised or died(state) for state in self._states):
             return None
@@ -109,11 +110,19 @@ class Watch:
             self._failed = now
         since = now - self._failed
         real = any(died(s) or (s.raised and not is_follow_up(s)) for s in self._states)
-        if since < (GATHER if real else CAUSE) and not all(s.over for s in self._states):
-            return None
-        if all(_inside(state) for state in self._states if state.raised or died(state)):
+        if not all(s.over for s in self._states):
+            to_come = any(threads.dying(s.rank) for s in self._states if not (s.over or died(s)))
+            if to_come or since < (GATHER if real else CAUSE):
+                return None
+        if all(failed_inside(state) for state in self._states if state.raised or died(state)):
             return self._difference() or self._any_failure()
         return self._any_failure()
+
+    def _deadlocked(self, threads: Threads, quiet: float) -> bool:
+        """Whether two looks in a row find a deadlock: what ranks say during the first is heard."""
+        before = self._stuck
+        self._stuck = deadlocked(self._states, self._matching, threads, quiet=quiet)
+        return before and self._stuck
 
     def _any_failure(self) -> Finding | None:
         states = self._states
@@ -188,10 +197,3 @@ class Watch:
         if self._timeout is None or quiet < self._timeout or all(s.over for s in self._states):
             return None
         return no_progress_found(self._states, quiet)
-
-
-def _inside(state: RankState) -> bool:
-    """Whether a rank failed in the middle of a call: it may be the call's own failure."""
-    if state.raised is not None:
-        return state.raised.get("inside") is not None or is_follow_up(state)
-    return state.status is not None and state.status < 0 and was_inside(state)

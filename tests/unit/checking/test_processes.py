@@ -14,7 +14,7 @@ from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import WarmServer
 from multigpu.ranks.family import MARK, marked
 
-from .conftest import wait_until
+from .conftest import LONG, wait_until
 
 JUDGE = """
     import sys
@@ -31,7 +31,8 @@ JUDGE = """
     with WarmServer() as server:
         print(server.mark, flush=True)
         exercise = Catalog(Course(Path(sys.argv[1]))).one("split")
-        Learner(server, exercise, Submission(Path(sys.argv[2]))).run(drive, gpus=2, cpu=60, idle=60)
+        learner = Learner(server, exercise, Submission(Path(sys.argv[2])))
+        learner.run(drive, gpus=2, cpu=1000, wall=1000)
 """
 COURSE = Path(__file__).resolve().parents[3]
 # A worker with a child in its group and a grandchild that fled; it says when they are there.
@@ -57,27 +58,29 @@ def judge(tmp_path, submission):
         text=True,
     )
     with process:
-        mark = process.stdout.readline().strip()
-        wait_until(ready.exists, seconds=30)
-        wait_until(lambda: len(marked(mark)) == 4, seconds=30)  # server, worker, child, grandchild
-        yield process, mark
-        process.kill()
+        try:
+            mark = process.stdout.readline().strip()
+            wait_until(ready.exists)
+            wait_until(lambda: len(marked(mark)) == 4)  # server, worker, child, grandchild
+            yield process, mark
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_outlives_the_judge(judge, number):
     process, mark = judge
     process.send_signal(number)
-    process.wait(timeout=30)
-    wait_until(lambda: not marked(mark), seconds=30)
+    process.wait(timeout=LONG)
+    wait_until(lambda: not marked(mark))
 
 
 def test_nothing_outlives_the_server(judge):
     process, mark = judge
     (server,) = (p for p in marked(mark) if p.ppid() == process.pid)
     server.kill()
-    assert process.wait(timeout=30) == 1  # the judge says that the run failed
-    wait_until(lambda: not marked(mark), seconds=30)
+    assert process.wait(timeout=LONG) == 1  # the judge says that the run failed
+    wait_until(lambda: not marked(mark))
 
 
 def test_a_worker_that_kills_the_server_is_a_crash_and_the_next_run_works(run):

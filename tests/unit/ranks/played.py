@@ -14,12 +14,16 @@ class FakeThreads:
 
     blocked: set = field(default_factory=set)  # (rank, thread)
     working: set = field(default_factory=set)  # (rank, thread)
+    ending: set = field(default_factory=set)  # ranks
 
     def may_act(self, rank, thread):
         return (rank, thread) not in self.blocked
 
     def others_work(self, rank, known):
         return any(r == rank and thread not in known for r, thread in self.working)
+
+    def dying(self, rank):
+        return rank in self.ending
 
 
 class Play:

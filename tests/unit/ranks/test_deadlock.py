@@ -339,6 +339,29 @@ def test_another_thread_that_communicates_and_is_busy(play):
     assert run.look(50.0) is None
 
 
+def test_a_lock_that_a_thread_may_open_on_its_way_into_a_call(play):
+    run = play(2)
+    run.all("barrier", thread=HELPER)
+    run.call(0, "recv", peer=1)
+    run.call(1, "recv", peer=0)
+    run.threads.blocked |= {(0, HELPER), (1, HELPER)}
+    run.threads.working.add((1, 1))
+    assert run.look(50.0) is None
+
+
+def test_what_a_rank_says_while_it_is_looked_at(play):
+    run = play(2)
+    run.call(0, "recv", peer=1)
+    run.call(1, "recv", peer=0, thread=HELPER)
+
+    def gone_when_it_is_looked_at(rank, thread):
+        run.call(rank, "send", peer=0, thread=thread)
+        return False
+
+    run.threads.may_act = gone_when_it_is_looked_at
+    assert run.look(1.0) is None
+
+
 def test_another_thread_that_has_not_communicated_yet_but_works(play):
     run = play(2)
     run.call(0, "recv", peer=1)

@@ -85,6 +85,16 @@ def test_follow_ups_without_a_cause_are_shown_in_the_end(play):
     assert run.now - began > 0.9
 
 
+def test_a_process_that_is_dying_is_waited_for_and_is_the_cause(play):
+    run = play(2)
+    run.fails(0, run.call(0, "recv", peer=1), FOLLOW_UPS[0])
+    run.threads.ending.add(1)
+    assert run.look(5.0) is None
+    run.watch.ended(1, -signal.SIGKILL)
+    assert (found := run.look()).ranks == (1,)
+    assert found.kind == "exit"
+
+
 def test_an_error_inside_a_call_that_is_its_own_is_no_follow_up(play):
     run = play(2)
     run.fails(0, run.call(0, "reduce_scatter"), "ProcessGroupGloo::reduce_scatter: unsupported")

@@ -41,6 +41,11 @@ def comes_true(condition):
     return False
 
 
+def stays_awake(threads, thread):
+    """Whether look after look finds so, once the thread has come to what it does for long."""
+    return comes_true(lambda: all(threads.may_act(0, thread) for _ in range(10)))
+
+
 def comes_to_rest(threads, thread):
     return comes_true(lambda: not threads.may_act(0, thread))
 
@@ -64,13 +69,13 @@ def test_an_idle_thread_of_a_pool_cannot_act(threads):
 
 
 def test_a_thread_that_sleeps_or_has_a_time_limit_may_act(threads):
-    for wait in (lambda: time.sleep(5), lambda: threading.Event().wait(5)):
-        assert threads.may_act(0, settled(wait))
+    for wait in (lambda: time.sleep(1000), lambda: threading.Event().wait(1000)):
+        assert stays_awake(threads, settled(wait))
 
 
 def test_a_thread_that_waits_for_another_process_may_act(threads):
     for wait in (multiprocessing.Semaphore(0).acquire, multiprocessing.SimpleQueue().get):
-        assert threads.may_act(0, settled(wait))
+        assert stays_awake(threads, settled(wait))
 
 
 def test_a_thread_that_is_gone_cannot_act(threads):
@@ -87,12 +92,39 @@ def test_a_thread_that_works_is_noticed_unless_it_is_known(threads):
             pass
 
     working = settled(work)
-    assert any(threads.others_work(0, everyone) for _ in range(200))
-    assert threads.may_act(0, working)
+    assert comes_true(lambda: threads.others_work(0, everyone))
+    assert stays_awake(threads, working)
     end.set()
-    sleeping = settled(lambda: time.sleep(5))
-    assert threads.others_work(0, everyone)
+    sleeping = settled(lambda: time.sleep(1000))
+    assert comes_true(lambda: threads.others_work(0, everyone | {working}))
     assert others_come_to_rest(threads, everyone | {working, sleeping})
+
+
+def test_a_thread_that_has_moved_between_two_looks_may_act(threads):
+    """Threads take turns through locks: between two turns each sleeps on one for a moment."""
+    asked, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def answer():
+        while True:
+            answers.put(asked.get())
+
+    answering = settled(answer)
+    assert comes_to_rest(threads, answering)
+    for number in range(20):
+        asked.put(number)
+        assert answers.get() == number
+        assert threads.may_act(0, answering)
+    assert comes_to_rest(threads, answering)
+
+
+def test_a_process_that_has_ended_and_is_not_collected_is_dying():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert comes_true(lambda: SystemThreads([child]).dying(0))
+    os.waitpid(child, 0)
+    assert not SystemThreads([child]).dying(0)
+    assert not SystemThreads([os.getpid()]).dying(0)
 
 
 def test_of_a_process_that_is_gone_nothing_works():
