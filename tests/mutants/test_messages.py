@@ -59,9 +59,7 @@ def test_a_chunk_that_was_never_added_tells_how_to_find_the_half(source_and_verd
         ("server_step", "sums", "server_step", "never divided"),
     ],
 )
-def test_a_mistake_of_the_other_side_is_called_so(
-    source_and_verdict, side, answer, checked, words
-):
+def test_a_mistake_of_the_other_side_is_called_so(source_and_verdict, side, answer, checked, words):
     source, verdict = source_and_verdict(
         f"model_server.{side}", answer, checked=f"model_server.{checked}"
     )
