@@ -55,6 +55,8 @@ record: course
 
 lint: tools
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/mypy
 
 bench:

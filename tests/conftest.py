@@ -75,8 +75,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Verdicts on answers, commands not run: here, as xdist's controller reads this file only."""
-    from .repository.commands import listing
     from .mutants import table
+    from .repository.commands import listing
 
     listing.show(terminalreporter)
     table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
