@@ -1,8 +1,8 @@
 """What differs between a record and a fresh run, times aside.
 
 Text is compared word by word. Times (``3.2 ms``), addresses and temporary folders may differ, and
-decimals in their last digits: another processor rounds differently. Of a cell tagged ``varies`` only
-the words count, not its numbers: it shows times, or something else of this machine or run. The
+decimals in their last digits: another processor rounds differently. Of a cell tagged ``varies``
+only the words count, not its numbers: it shows times, or something else of this machine or run. The
 same holds for cells and values that use what such a cell has assigned.
 """
 
@@ -39,7 +39,7 @@ def differences(record, fresh):
 
 
 def varying(cells):
-    """For each cell whether its numbers may differ: it is tagged, or uses what a tagged one found."""
+    """Whether the numbers of each cell may differ: it is tagged, or uses what a tagged one found."""
     names, found = set(), []
     for cell in cells:
         nodes = list(ast.walk(ast.parse(cell.source)))

@@ -58,10 +58,17 @@ def _read_torchrun(arguments: list[str]) -> None:
 
 
 def _read_make(arguments: list[str]) -> None:
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+)(?: [\w-]+)*:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    if arguments[:1] == ["record"]:  # what follows it are pages
+        arguments = [word for word in arguments if not _is_page(word)]
     for word in arguments:
         if "=" not in word and word not in targets:
             raise Unreadable(f"make {word}: the Makefile has no such target")
+
+
+def _is_page(name: str) -> bool:
+    """Whether `make record` knows a page or a notebook of this name."""
+    return (ROOT / "docs" / f"{name}.rst").is_file() or (ROOT / f"{name}.ipynb").is_file()
 
 
 def _find_files(arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from multigpu.checking.lessons import LESSONS
 from multigpu.commands import site
 
 
@@ -25,6 +26,10 @@ class Sphinx:
         self.may_end.wait(10)
         site.pages(root).mkdir(parents=True, exist_ok=True)
         (site.pages(root) / "index.html").write_text("<h1>pages</h1>")
+        for lesson in LESSONS:
+            made = root / "notebooks" / "lessons" / f"{lesson.page}.ipynb"
+            made.parent.mkdir(parents=True, exist_ok=True)
+            made.write_text("a lesson")
         return self.succeeds
 
 
@@ -75,9 +80,15 @@ def test_a_touched_file_does_not(root: Path, sphinx: Sphinx) -> None:
 
 
 @pytest.mark.parametrize(
-    "made", ["docs/_recorded/r.ipynb", "docs/_notebooks/n.ipynb", "src/multigpu/__pycache__/x.pyc",
-             "src/multigpu.egg-info/PKG-INFO", "notebooks/.ipynb_checkpoints/a.ipynb"]
-)  # fmt: skip
+    "made",
+    [
+        "notebooks/lessons/one_gpu.ipynb",
+        "docs/_notebooks/n.ipynb",
+        "src/multigpu/__pycache__/x.pyc",
+        "src/multigpu.egg-info/PKG-INFO",
+        "notebooks/.ipynb_checkpoints/a.ipynb",
+    ],
+)
 def test_what_a_build_or_an_editor_leaves_does_not(root: Path, sphinx: Sphinx, made: str) -> None:
     site.build(root)
     (root / made).parent.mkdir(parents=True, exist_ok=True)
@@ -106,9 +117,12 @@ def test_the_learners_answers_do_not(root: Path, sphinx: Sphinx) -> None:
     assert not site.is_stale(root)
 
 
-def test_pages_that_were_removed_are_built_again(root: Path, sphinx: Sphinx) -> None:
+@pytest.mark.parametrize(
+    "removed", ["docs/_build/html/index.html", "notebooks/lessons/ddp_by_hand.ipynb"]
+)
+def test_what_was_removed_is_built_again(root: Path, sphinx: Sphinx, removed: str) -> None:
     site.build(root)
-    (site.pages(root) / "index.html").unlink()
+    (root / removed).unlink()
     assert site.is_stale(root)
 
 
