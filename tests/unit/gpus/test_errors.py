@@ -164,7 +164,7 @@ def test_numpy_cannot_see_a_gpu():
     with pytest.raises(TypeError, match="apply_ is only implemented on CPU tensors"):
         x.apply_(abs)
     for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack):
-        with pytest.raises(BufferError, match="copy them with"):
+        with pytest.raises(BufferError, match=r"\.cpu\(\)"):
             export(x)
 
 
@@ -186,12 +186,12 @@ def test_an_error_in_a_replica_names_it():
 
 
 def test_compiling_is_refused_in_clear_words():
-    with pytest.raises(RuntimeError, match=r"torch\.compile does not work on virtual GPUs"):
+    with pytest.raises(RuntimeError, match=r"torch\.compile.*virtual GPUs"):
         torch.compile(nn.Linear(2, 2))
 
 
 def test_one_process_cannot_be_distributed():
-    with pytest.raises(RuntimeError, match="virtual GPUs serve one process"):
+    with pytest.raises(RuntimeError, match=r"DistributedDataParallel.*virtual GPUs"):
         nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda())
 
 

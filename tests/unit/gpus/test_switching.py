@@ -167,7 +167,7 @@ def test_the_innermost_machine_counts():
             assert current_machine() is inner
             assert torch.cuda.device_count() == 4
             y = torch.ones(3, device="cuda:1")
-            with pytest.raises(RuntimeError, match="two virtual machines"):
+            with pytest.raises(RuntimeError, match=r"two.*machines"):
                 x + y
             assert x.to("cuda:3").device.index == 3
             assert x.cpu().item() == 1
@@ -269,7 +269,7 @@ def test_a_thread_older_than_the_machine_computes_but_is_told_when_it_makes_a_te
         thread.join()
     assert answers[0] == torch.device("cuda:0")
     assert tensor.grad.tolist() == [2]
-    assert "thread was started before they were switched on" in answers[1]
+    assert all(word in answers[1] for word in ("virtual GPUs", "thread", ".to(...)"))
 
 
 def test_blocks_in_two_threads_may_end_in_any_order():
@@ -294,9 +294,9 @@ def test_blocks_in_two_threads_may_end_in_any_order():
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_machine_needs_a_gpu(count):
-    with pytest.raises(ValueError, match="at least one GPU"):
+    with pytest.raises(ValueError, match=rf"^virtual_gpus\({count}\)"):
         virtual_gpus(count)
-    with pytest.raises(ValueError, match="at least one GPU"):
+    with pytest.raises(ValueError, match=rf"^gpus\({count}\)"):
         gpus(count)
 
 
@@ -308,7 +308,7 @@ def test_an_impossible_backing_is_named(backing):
 
 @pytest.mark.usefixtures("machine")
 def test_virtual_gpus_do_not_back_virtual_gpus():
-    with pytest.raises(ValueError, match="out of sight"):
+    with pytest.raises(ValueError, match=r"backing='cuda:0'.*virtual"):
         virtual_gpus(2, backing="cuda:0")
 
 
@@ -348,7 +348,7 @@ def test_gpus_switches_virtual_ones_on_says_so_once_and_grows(capsys):
 @pytest.mark.usefixtures("for_good")
 def test_gpus_inside_a_block_uses_its_machine(machine):
     assert gpus(2) == machine.devices[:2]
-    with pytest.raises(ValueError, match=r"virtual_gpus\(3\) is switched on and has only 3"):
+    with pytest.raises(ValueError, match=r"gpus\(4\).*virtual_gpus\(3\)"):
         gpus(4)
     assert choosing._for_good == []
 

@@ -165,4 +165,6 @@ def test_a_machine_counts_only_its_own(machine):
 def test_traffic_compares_with_lists_of_copies(value):
     traffic = Traffic([Copy("cpu", "cuda:0", 4)])
     assert (traffic == value) is isinstance(value, list)
-    assert repr(traffic) == "Traffic(1 copies, 4 bytes)"
+    assert repr(traffic).startswith("Traffic(")
+    assert "1 copies" in repr(traffic)
+    assert "4 bytes" in repr(traffic)

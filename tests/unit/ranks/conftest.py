@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # played.py and random_programs.py
+sys.path.insert(0, str(Path(__file__).parent))  # played.py, said.py and others
 
 from played import Play
 

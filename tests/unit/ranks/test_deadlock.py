@@ -2,6 +2,7 @@
 is left alone."""
 
 import pytest
+from said import numbers_in
 
 HELPER = 7  # a thread besides the main one
 
@@ -15,12 +16,13 @@ def test_a_rank_that_leaves_the_loop_early_is_named_with_its_count(play):
     run.returned(2)
     found = run.look()
     assert (found.kind, found.ranks) == ("deadlock", (2,))
-    assert found.message == (
-        "rank 2 has returned, ranks 0, 1 and 3 wait for it for ever:\n"
-        "  ranks 0, 1 and 3 wait in their 5th all_reduce, train.py:41\n"
-        "  rank 2 returned after 4 all_reduces"
-    )
-    assert "rank 2 had fewer batches" in found.usually
+    headline, waiting, left = found.message.splitlines()
+    assert numbers_in(headline) == [2, 0, 1, 3]
+    assert numbers_in(waiting) == [0, 1, 3, 5, 41]  # the 5th, in line 41
+    assert all(part in waiting for part in ("wait", "all_reduce", "train.py:41"))
+    assert numbers_in(left) == [2, 4]
+    assert "all_reduce" in left
+    assert all(part in found.usually for part in ("rank 2", "batches"))
 
 
 def test_it_is_found_between_half_a_second_and_one_and_a_half_after_the_last_word(play):
@@ -41,7 +43,8 @@ def test_a_collective_that_only_one_rank_calls(play):
     run.returned(1, 2)
     found = run.look()
     assert found.ranks == (0,)
-    assert "only rank 0 came to train.py:8: an all_reduce under an `if`" in found.usually
+    assert numbers_in(found.usually) == [0, 8]
+    assert all(part in found.usually for part in ("train.py:8", "all_reduce", "`if`"))
 
 
 def test_of_two_ranks_both_are_named_because_either_may_be_wrong(play):
@@ -50,7 +53,9 @@ def test_of_two_ranks_both_are_named_because_either_may_be_wrong(play):
     run.returned(1)
     found = run.look()
     assert found.ranks == (0, 1)
-    assert "rank 1 returned without any all_reduce" in found.message
+    last = found.message.splitlines()[-1]
+    assert numbers_in(last) == [1]  # and no count
+    assert all(part in last for part in ("returned", "all_reduce"))
 
 
 @pytest.mark.parametrize("step", [1, -1])
@@ -61,7 +66,7 @@ def test_a_ring_in_which_all_do_the_same_first(play, op, step):
         run.call(rank, op, peer=(rank + step) % 3, line=12)
     found = run.look()
     assert found.ranks == (0, 1, 2)
-    assert f"every rank {'sends' if op == 'send' else 'receives'} first" in found.usually
+    assert f"{'sends' if op == 'send' else 'receives'} first" in found.usually
     assert found.message.count("train.py:12") == 3
 
 
@@ -71,7 +76,7 @@ def test_sends_in_different_places_are_no_ring_in_which_all_send_first(play):
     run.call(1, "send", peer=0, line=126)
     run.call(2, "send", peer=0, line=126)
     found = run.look()
-    assert "all of them send, in different places, and nobody receives" in found.usually
+    assert "different places" in found.usually
     assert "first" not in found.usually
 
 
@@ -83,8 +88,9 @@ def test_a_message_from_the_wrong_rank(play):
     found = run.look()
     assert 1 in found.ranks
     assert 0 not in found.ranks
-    assert "rank 1 receives from the wrong rank (rank 0 is the one that sends" in found.usually
-    assert "rank 1 waits for a message from rank 2, train.py:9" in found.message
+    assert "wrong rank" in found.usually
+    assert numbers_in(found.usually) == [1, 0, 2]  # rank 0 sends to it, rank 2 does not
+    assert [1, 2, 9] in map(numbers_in, found.message.splitlines())
 
 
 def test_a_message_with_another_tag(play):
@@ -93,7 +99,8 @@ def test_a_message_with_another_tag(play):
     run.call(1, "recv", peer=0, tag=4)
     found = run.look()
     assert found.ranks == (0, 1)
-    assert "rank 0 sends with tag 3, rank 1 receives with tag 4" in found.usually
+    assert "tag" in found.usually
+    assert numbers_in(found.usually) == [0, 3, 1, 4]
 
 
 def test_a_message_to_itself(play):
@@ -102,7 +109,9 @@ def test_a_message_to_itself(play):
     run.returned(1)
     found = run.look()
     assert found.ranks == (0,)
-    assert found.message.startswith("rank 0 waits for itself for ever:")
+    headline = found.message.splitlines()[0]
+    assert numbers_in(headline) == [0]
+    assert "itself" in headline
     assert "itself" in found.usually
 
 
@@ -113,7 +122,9 @@ def test_a_send_that_nobody_receives(play):
     run.call(2, "barrier")
     found = run.look()
     assert {0, 1} <= set(found.ranks)
-    assert "rank 0 waits for rank 1 to receive 3 float32 (isend)" in found.message
+    (sent,) = (line for line in found.message.splitlines() if "isend" in line)
+    assert numbers_in(sent) == [0, 1, 3, 10]
+    assert "float32" in sent
 
 
 def test_groups_used_in_another_order(play):
@@ -123,8 +134,8 @@ def test_groups_used_in_another_order(play):
     run.call(1, "all_reduce", group="2", line=6)
     found = run.look()
     assert found.ranks == (1,)
-    assert "use their groups in different orders" in found.usually
-    assert "of group '2'" in found.message
+    assert all(word in found.usually for word in ("groups", "order"))
+    assert "group '2'" in found.message
 
 
 def test_a_group_of_some_ranks_is_named_by_its_members(play):
@@ -134,7 +145,9 @@ def test_a_group_of_some_ranks_is_named_by_its_members(play):
     run.returned(0, 2)
     found = run.look()
     assert found.ranks == (1, 3)
-    assert "rank 1 waits in its 1st all_reduce of the group of ranks 1 and 3" in found.message
+    (waiting,) = (line for line in found.message.splitlines() if "group" in line)
+    assert numbers_in(waiting) == [1, 1, 1, 3, 10]  # its 1st of the group of ranks 1 and 3
+    assert "all_reduce" in waiting
 
 
 def test_a_rank_that_is_still_before_the_collective_is_on_the_side_of_those_who_wait(play):
@@ -298,7 +311,8 @@ def test_receives_from_any_rank_that_are_all_used_up(play):
     run.returned(2)
     found = run.look()
     assert found.kind == "deadlock"
-    assert "rank 0 waits for a message from any rank" in found.message
+    (waiting,) = (line for line in found.message.splitlines() if "any rank" in line)
+    assert numbers_in(waiting) == [0, 10]
 
 
 def test_one_send_too_many_for_the_receives_from_any_rank(play):

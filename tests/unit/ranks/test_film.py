@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from said import numbers_in
 
 from multigpu.ranks.film import Frame, Message, _in_steps, film, frames_of, labels_of
 
@@ -60,18 +61,19 @@ def test_another_plan_is_filmed_in_the_order_in_which_it_can_happen() -> None:
 
 def test_a_film_is_a_stepper_with_one_slide_per_step() -> None:
     made = film(by_hand.ring_all_reduce, 2)
-    assert made.title == "ring_all_reduce on 2 ranks"
+    assert "ring_all_reduce" in made.title
+    assert numbers_in(made.title) == [2]
     assert [slide.label for slide in made.slides] == ["start", "add 1", "copy 1"]
-    assert "24 of 24 numbers are complete sums" in made.slides[-1].says
+    assert numbers_in(made.slides[-1].says)[-2:] == [24, 24]  # all numbers are complete sums
 
 
 def test_what_does_not_add_up_is_not_filmed() -> None:
-    with pytest.raises(ValueError, match="does not hold the sum"):
+    with pytest.raises(ValueError, match=r"rank 0\b.*\bsum\b.*\b0$"):
         film(forgets_rank_two, 3)
 
 
 def test_what_sends_nothing_by_itself_is_not_filmed() -> None:
-    with pytest.raises(ValueError, match="no rank sent a message"):
+    with pytest.raises(ValueError, match="isend"):
         film(ready_made, 2)
 
 

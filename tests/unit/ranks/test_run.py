@@ -199,11 +199,11 @@ def test_windows_is_told_about_wsl2():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((rank_and_world, 0), "world_size=0: give how many ranks"),
-        ((rank_and_world, "4"), "world_size='4': give how many ranks"),
-        ((rank_and_world, True), "world_size=True: give how many ranks"),
-        ((7, 4), "fn=7: give the function itself, without calling it"),
-        ((rank_and_world, 2, threading.Lock()), "cannot be sent between processes: .*lock"),
+        ((rank_and_world, 0), "world_size=0.*world_size=4"),
+        ((rank_and_world, "4"), "world_size='4'.*world_size=4"),
+        ((rank_and_world, True), "world_size=True.*world_size=4"),
+        ((7, 4), "fn=7.*function"),
+        ((rank_and_world, 2, threading.Lock()), r"fn='rank_and_world'.*argument.*_thread\.lock"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_value_and_what_to_do(arguments, said):
@@ -231,11 +231,11 @@ class AsyncCall:
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        (generator, "fn='generator' is a generator function .* runs none of its lines"),
-        (functools.partial(generator), "is a generator function"),
-        (coroutine, "fn='coroutine' is an async function: .* asyncio.run"),
-        (async_generator, "fn='async_generator' is an async generator function"),
-        (AsyncCall(), "is an async function"),
+        (generator, "fn='generator'.*a generator function"),
+        (functools.partial(generator), "a generator function"),
+        (coroutine, "fn='coroutine'.*async function.*asyncio"),
+        (async_generator, "fn='async_generator'.*async generator"),
+        (AsyncCall(), "async function"),
     ],
 )
 def test_a_function_whose_call_runs_nothing_is_refused(fn, said):
@@ -248,17 +248,17 @@ def test_a_deleted_working_folder_is_named(tmp_path, monkeypatch):
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(ValueError, match=r"working folder .* was deleted.*os.chdir"):
+    with pytest.raises(ValueError, match=r"folder.*os\.chdir"):
         run_ranks(rank_and_world, 2)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"timeout": 0}, "timeout=0: give seconds"),
-        ({"threads": 0}, "threads=0: give how many threads"),
-        ({"memory": "1 XB"}, "memory='1 XB': write it like"),
-        ({"backend": "mpi"}, 'backend=\'mpi\': "gloo" and "nccl" are possible'),
+        ({"timeout": 0}, "timeout=0.*seconds"),
+        ({"threads": 0}, "threads=0.*threads=4"),
+        ({"memory": "1 XB"}, "memory='1 XB'.*GiB"),
+        ({"backend": "mpi"}, 'backend=\'mpi\'.*"gloo".*"nccl"'),
     ],
 )
 def test_wrong_options_are_refused_with_the_value_and_what_to_do(options, said):
@@ -284,4 +284,4 @@ run_ranks(work, 1, show=False)
         command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 1
-    assert 'under `if __name__ == "__main__":`' in done.stderr
+    assert '__name__ == "__main__"' in done.stderr

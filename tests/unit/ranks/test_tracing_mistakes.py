@@ -22,6 +22,6 @@ def test_a_send_whose_handle_is_dropped_arrives_and_stays_open():
 
 @pytest.mark.parametrize("peer", [2, -1])
 def test_a_rank_that_the_group_does_not_have_is_an_error(peer):
-    with pytest.raises(RankError, match=f"there is no rank {peer} in a group of 2") as caught:
+    with pytest.raises(RankError, match=rf"no rank {peer}\b.*\b2\b") as caught:
         run_ranks(lambda: dist.recv(torch.empty(1), peer), 2, show=False)
     assert caught.value.kind == "exception"

@@ -1,6 +1,7 @@
 """The words that findings are made of."""
 
 import pytest
+from said import numbers_in
 
 from multigpu.ranks.wording import a, counted, listed, ordinal, place, ranks_in_words
 
@@ -9,8 +10,10 @@ CELL = "/tmp/ipykernel_4711/1234.py"
 
 def test_ranks_in_a_row():
     assert ranks_in_words([2]) == "rank 2"
-    assert ranks_in_words([1, 0]) == "ranks 0 and 1"
-    assert ranks_in_words({3, 0, 1}) == "ranks 0, 1 and 3"
+    for ranks in ([1, 0], {3, 0, 1}):
+        said = ranks_in_words(ranks)
+        assert said.startswith("ranks ")
+        assert numbers_in(said) == sorted(ranks)
     assert listed([]) == ""
 
 
@@ -31,6 +34,11 @@ def test_counted_things():
 
 def test_places_in_files_and_in_notebooks():
     assert place("/home/me/train.py", 41, "step") == "train.py:41"
-    assert place(CELL, 3, "Trainer.step") == "notebook cell of step, line 3"
-    assert place(CELL, 3, "<module>") == "notebook cell, line 3"
-    assert place("<ipython-input-5-abc>", 3) == "notebook cell, line 3"
+    in_a_function = place(CELL, 3, "Trainer.step")
+    assert all(part in in_a_function for part in ("notebook cell", "step", "line 3"))
+    assert "Trainer" not in in_a_function
+    outside = place(CELL, 3, "<module>")
+    assert all(part in outside for part in ("notebook cell", "line 3"))
+    assert "module" not in outside
+    assert place("<ipython-input-5-abc>", 3) == outside
+    assert numbers_in(in_a_function) == numbers_in(outside) == [3]
