@@ -27,12 +27,15 @@ pytest_plugins = [
 sys.modules.setdefault("rfc3987_syntax", ModuleType("rfc3987_syntax"))
 
 ROOT = Path(__file__).resolve().parents[1]
-ANSWERS = ROOT / "tests" / "mutants"
-# With `--dist loadgroup` the tests of a file stay in one process; these need nothing of each other.
+TESTS = ROOT / "tests"
+# With `--dist loadgroup` the tests of a file stay in one process. These need nothing of each other;
+# the longest come first, the many short ones last.
 ONE_BY_ONE = (
-    ANSWERS,
-    ROOT / "tests" / "repository" / "commands",
-    ROOT / "tests" / "site" / "test_fresh_runs.py",
+    TESTS / "repository" / "commands",
+    TESTS / "site" / "test_fresh_runs.py",
+    TESTS / "exercises" / "sharding",
+    TESTS / "exercises",
+    TESTS / "mutants",
 )
 
 
@@ -64,7 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if not any(map(item.path.is_relative_to, ONE_BY_ONE)):
                 item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
-        items.sort(key=lambda item: item.path.is_relative_to(ANSWERS))  # many and short: last
+        items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """The place of a test among those that go one by one; that of the others is theirs anyway."""
+    places = (n for n, place in enumerate(ONE_BY_ONE) if item.path.is_relative_to(place))
+    return next(places, -1)
 
 
 def pytest_collection_finish() -> None:

@@ -39,7 +39,7 @@ def differences(record, fresh):
 
 
 def varying(cells):
-    """Whether the numbers of each cell may differ: it is tagged, or uses what a tagged one found."""
+    """Whether the numbers of each cell may differ: it is tagged or uses what a tagged one found."""
     names, found = set(), []
     for cell in cells:
         nodes = list(ast.walk(ast.parse(cell.source)))
