@@ -26,7 +26,7 @@ start: course
 # Half of a test is waiting for other processes, so two cores serve five test processes. Thousands of
 # processes import the same modules: compiled once, even where Python is told to keep none. One
 # thread each: more would only wait for a core, and busily.
-PYTEST := $(BIN)/python -m pytest -n 5 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 5 --dist loadfile
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test test-all: export OMP_NUM_THREADS = 1
 

@@ -27,15 +27,14 @@ pytest_plugins = [
 sys.modules.setdefault("rfc3987_syntax", ModuleType("rfc3987_syntax"))
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ROOT / "tests"
-# With `--dist loadgroup` the tests of a file stay in one process. These need nothing of each other;
-# the longest come first, the many short ones last.
+# These need nothing of each other, so test processes take them one by one: the longest first, the
+# many short ones last.
 ONE_BY_ONE = (
-    TESTS / "repository" / "commands",
-    TESTS / "site" / "test_fresh_runs.py",
-    TESTS / "exercises" / "sharding",
-    TESTS / "exercises",
-    TESTS / "mutants",
+    "tests/repository/commands/",
+    "tests/site/test_fresh_runs.py",
+    "tests/exercises/sharding/",
+    "tests/exercises/",
+    "tests/mutants/",
 )
 
 
@@ -54,7 +53,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.exit("There is no NVIDIA GPU that PyTorch can use on this machine.", returncode=1)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         needed = 2 if item.get_closest_marker("multi_gpu") else 1
@@ -64,16 +62,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = f"needs {needed} NVIDIA GPU(s), this machine has {gpu_count()}"
             item.add_marker(pytest.mark.skip(reason=reason))
     if hasattr(config, "workerinput"):  # one of several test processes
-        for item in items:
-            if not any(map(item.path.is_relative_to, ONE_BY_ONE)):
-                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
-        items.sort(key=turn)
+        items.sort(key=lambda item: turn(item.nodeid))
 
 
-def turn(item: pytest.Item) -> int:
-    """The place of a test among those that go one by one; that of the others is theirs anyway."""
-    places = (n for n, place in enumerate(ONE_BY_ONE) if item.path.is_relative_to(place))
-    return next(places, -1)
+def turn(nodeid: str) -> int:
+    """The place of a test among those that go one by one; -1 for all others."""
+    return next((n for n, start in enumerate(ONE_BY_ONE) if nodeid.startswith(start)), -1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With `--dist loadfile` a file stays in one process, but for the tests that go one by one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesAndSingleTests(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if turn(nodeid) >= 0 else nodeid.partition("::")[0]
+
+    return FilesAndSingleTests(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -9,10 +9,10 @@ import pytest
 # A page of each kind. `make test` looks at these, `make test-all` at the others, too.
 FIVE = {
     "index.html",
-    "lessons/pipeline.html",
-    "_notebooks/multi_GPU.html",
-    "exercises/data_parallel.html",
-    "troubleshooting.html",
+    "lessons/data_parallel_by_hand.html",
+    "_notebooks/ranks.html",
+    "exercises/collectives.html",
+    "getting_started.html",
 }
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 QUIET = "*, *::before, *::after { transition: none !important; animation: none !important; }"

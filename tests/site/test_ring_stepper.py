@@ -26,6 +26,7 @@ def steps_of(ranks: int) -> list[str]:
     return ["start", *(f"add {i}" for i in rounds), *(f"copy {i}" for i in rounds)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_its_messages_are_those_that_a_traced_run_of_the_ring_makes(
     record: dict, ranks: int

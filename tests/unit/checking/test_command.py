@@ -240,6 +240,7 @@ def test_next_shows_the_task_and_the_commands(command, course):
     assert command("next")[1].startswith("data_parallel.replicate")
 
 
+@pytest.mark.slow
 def test_the_name_of_a_file_means_what_is_open_in_it(command, course):
     assert command("next", "data_parallel")[1].startswith("data_parallel.split")
     write(course, SPLIT)
@@ -263,6 +264,7 @@ def test_after_a_pass_the_same_file_goes_on(course):
     assert said.endswith("data_parallel.split (multigpu next)")
 
 
+@pytest.mark.slow
 def test_a_whole_file_unwritten_is_a_line_each_and_a_whole_file_done_says_what_now(command, course):
     out = command("check", "data_parallel")[1]
     assert out.count("not_started") == 7
@@ -476,6 +478,7 @@ def test_a_file_in_the_current_folder_hides_no_library_from_the_judge(course):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["PYTEST_ADDOPTS", "PYTEST_PLUGINS"])
 def test_settings_for_other_peoples_tests_do_not_disturb(variable):
     """One true run from outside, with a learner's settings that would break pytest."""

@@ -16,6 +16,8 @@ from multigpu.ranks.family import MARK, marked
 
 from .conftest import LONG, wait_until
 
+pytestmark = pytest.mark.slow
+
 JUDGE = """
     import sys
     from pathlib import Path

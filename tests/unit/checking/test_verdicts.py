@@ -194,6 +194,7 @@ def test_a_learner_cannot_cause_a_fault_by_an_odd_result(check):
     assert (verdict.status, verdict.message_id) == ("wrong", "double.other")
 
 
+@pytest.mark.slow
 def test_pytest_itself_gives_the_same_verdict(check, pytester, tmp_path):
     check()
     (tmp_path / "exercises" / "data_parallel.py").write_text("def double(x):\n    return x\n")

@@ -9,6 +9,8 @@ from multigpu.checking.places import Course
 from multigpu.checking.starters import starter_for
 from multigpu.checking.yours import yours_or_reference
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 STARTER = '''def {name}(*arguments):
     """The task."""

@@ -9,6 +9,8 @@ from multigpu import run_ranks
 from multigpu.data import PartitionedFile
 from multigpu.training import TrainConfig, Trainer
 
+pytestmark = pytest.mark.slow
+
 BATCH, EPOCHS = 8, 2
 
 

@@ -59,6 +59,7 @@ def check_epoch(together, epoch):
     return given_rows
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=16).filter(any),

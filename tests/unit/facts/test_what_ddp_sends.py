@@ -9,6 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from multigpu import RankError, run_ranks
 from multigpu.ranks import span
 
+pytestmark = pytest.mark.slow
+
 
 def ran(function, world_size, *arguments):
     return run_ranks(function, world_size, *arguments, backend="gloo", show=False)

@@ -173,6 +173,7 @@ def test_ctrl_c_ends_the_ranks(start):
     assert caller.says("over")  # and the next run works
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, number):
     callers = [start("while True: attempt(works)") for _ in range(4)]
@@ -183,6 +184,7 @@ def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, num
         assert caller.leftovers() == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generation", ["server", "leader", "rank"])
 def test_nothing_is_left_when_another_process_is_killed(start, generation):
     caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
@@ -200,6 +202,7 @@ def test_nothing_is_left_when_another_process_is_killed(start, generation):
     assert caller.leftovers() == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", ["starts_a_daemon", "starts_a_daemon_in_a_run_of_its_own"])
 @pytest.mark.parametrize("server_first", [True, False])
 def test_nothing_is_left_when_server_and_leader_are_killed(start, fn, server_first):
@@ -215,6 +218,7 @@ def test_nothing_is_left_when_server_and_leader_are_killed(start, fn, server_fir
     assert list(caller.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_rank_leaves_no_folder_when_the_outer_run_fails(start):
     caller = start("attempt(fails_while_a_run_goes_on_in_it); time.sleep(1000)")
     assert caller.says("RankError")

@@ -14,6 +14,8 @@ from multigpu.ranks import starting
 from multigpu.ranks.starting import ForkServer
 from multigpu.ranks.warming import BY_NAME
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _ranks_find_nothing_that_others_imported() -> Iterator[None]:

@@ -159,6 +159,7 @@ def test_the_trace_has_the_calls_of_every_rank_and_is_empty_where_none_was_asked
     assert len(plain.trace) == 0
 
 
+@pytest.mark.slow
 def test_the_caller_may_have_forked():
     run_ranks(rank_and_world, 1, show=False)
     code = """
@@ -266,10 +267,12 @@ def test_wrong_options_are_refused_with_the_value_and_what_to_do(options, said):
         run_ranks(rank_and_world, 2, **options)
 
 
+@pytest.mark.slow
 def test_ranks_without_a_seed_draw_other_numbers_as_under_torchrun():
     assert len(set(run_ranks(lambda: torch.rand(1).item(), 3, show=False))) == 3
 
 
+@pytest.mark.slow
 def test_a_module_that_starts_ranks_when_it_is_imported_comes_to_an_end(tmp_path):
     (tmp_path / "job.py").write_text("""
 from multigpu import run_ranks

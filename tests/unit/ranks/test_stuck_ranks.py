@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader
 
 from multigpu.ranks import RankError, run_ranks
 
+pytestmark = pytest.mark.slow
+
 LONG = 0.9  # seconds: longer than it takes to call a deadlock
 
 

@@ -12,6 +12,8 @@ from multigpu.scaling import Workload, compare, workload_of
 from multigpu.scaling.stopwatch import Stopwatch
 from multigpu.training.config import TrainConfig
 
+pytestmark = pytest.mark.slow
+
 
 def rows(count, *, seed):
     """Images of noise: they take no time to load where nothing is collected but names."""

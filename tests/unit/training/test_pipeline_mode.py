@@ -25,6 +25,8 @@ from multigpu.training.modes import resolve_mode
 from multigpu.training.strategies.pipelining.micro_batches import Layout
 from multigpu.training.strategies.pipelining.refusing import refuse_inputs, refuse_settings
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH, BLOCK = 37, 12, 8  # in each epoch 12, 12, 12 rows and one row
 INTERLEAVED = {"pipeline_schedule": "interleaved", "stages_per_rank": 2}
 GPIPE = {"pipeline_schedule": "gpipe"}

@@ -32,6 +32,7 @@ def trained(mode, scenario):
     return trainer.strategy.model_state(), rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "scenarios"),
     [(1, ["parts"]), (2, [*SCENARIOS]), (3, ["plain", "clipped"]), (4, ["parts"])],
@@ -116,6 +117,7 @@ def test_blocks_are_gathered_one_by_one_and_shared_weights_with_the_root():
     assert groups_of(nn.Sequential(twice, nn.Linear(2, 2), twice))[0] is not twice
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_16_bits_and_keeps_weights_and_statistics_in_32():
     def on_a_rank():
         kinds, scores = set(), set()

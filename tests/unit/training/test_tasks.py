@@ -63,6 +63,7 @@ def train_on_flights(rows, test_rows):
     return trainer.fit().last
 
 
+@pytest.mark.slow
 def test_one_process_and_two_ranks_reach_the_same_figures_on_the_flights():
     train, test = TASKS["flights"].load()
     some = TensorDataset(*(tensor[200_000:210_001] for tensor in train.tensors))
