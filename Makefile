@@ -7,6 +7,7 @@
 BIN := .venv/bin
 INSTALL := @sh tools/python.sh tools/install.py
 SITE_TOOLS := tests/site/node_modules/.package-lock.json
+ESLINT := tests/site/node_modules/eslint/bin/eslint.js
 
 export PYTHON TORCH_INDEX
 
@@ -15,7 +16,7 @@ export PYTHON TORCH_INDEX
 help:
 	@echo "make start     install what is missing, then open the site and JupyterLab"
 	@echo "make test      all tests            make test-gpu  those that need an NVIDIA GPU"
-	@echo "make site      build the pages      make lint      ruff and mypy"
+	@echo "make site      build the pages      make lint      ruff, mypy, import-linter, ESLint"
 	@echo "make bench     measure              make clean     remove what was built, keep .venv"
 
 start: course
@@ -35,11 +36,15 @@ test-gpu: tools
 site: course
 	@$(BIN)/python -m multigpu.commands.site
 
-lint: tools
+lint: tools $(SITE_TOOLS)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/mypy
+	@mkdir -p docs/_build && $(BIN)/python docs/_ext/course/script.py > docs/_build/course.js
+	@if command -v node >/dev/null && [ -e $(ESLINT) ]; \
+	then node $(ESLINT) --config tests/site/eslint.config.mjs docs/_build/course.js; \
+	else echo "JavaScript was not checked: that needs npm"; [ "$$CI" != true ]; fi
 
 bench:
 	$(INSTALL) course test bench
@@ -54,6 +59,7 @@ course:
 tools:
 	$(INSTALL) course test
 
-# Checks of the built pages: axe-core and html-validate. Where they are missing, their tests say so.
+# Checks of the pages and their script: axe-core, html-validate, ESLint. What is missing is said.
 $(SITE_TOOLS): tests/site/package-lock.json
-	-@npm ci --silent --no-audit --no-fund --prefix tests/site && touch $@
+	-@if command -v npm >/dev/null; \
+	then npm ci --silent --no-audit --no-fund --prefix tests/site && touch $@; fi
