@@ -7,6 +7,7 @@
 BIN := .venv/bin
 INSTALL := @sh tools/python.sh tools/install.py
 SITE_TOOLS := tests/site/node_modules/.package-lock.json
+ESLINT := tests/site/node_modules/eslint/bin/eslint.js
 
 export PYTHON TORCH_INDEX
 
@@ -17,8 +18,8 @@ help:
 	@echo "make test      the tests, quickly   make test-all  all of them"
 	@echo "make test-gpu  those for NVIDIA GPUs"
 	@echo "make site      build the pages      make record    run their cells and record the outputs"
-	@echo "make lint      ruff and mypy        make bench     measure"
-	@echo "make clean     remove what was built, keep .venv"
+	@echo "make lint      ruff, mypy, import-linter, ESLint"
+	@echo "make bench     measure              make clean     remove what was built, keep .venv"
 
 start: course
 	@$(BIN)/python -m multigpu start $(ARGS)
@@ -53,11 +54,15 @@ endif
 record: course
 	@$(BIN)/python tools/record.py $(PAGES) $(ARGS)
 
-lint: tools
+lint: tools $(SITE_TOOLS)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/mypy
+	@mkdir -p docs/_build && $(BIN)/python docs/_ext/course/script.py > docs/_build/course.js
+	@if command -v node >/dev/null && [ -e $(ESLINT) ]; \
+	then node $(ESLINT) --config tests/site/eslint.config.mjs docs/_build/course.js; \
+	else echo "JavaScript was not checked: that needs npm"; [ "$$CI" != true ]; fi
 
 bench:
 	$(INSTALL) course test bench
@@ -72,6 +77,7 @@ course:
 tools:
 	$(INSTALL) course test
 
-# Checks of the built pages: axe-core and html-validate. Where they are missing, their tests say so.
+# Checks of the pages and their script: axe-core, html-validate, ESLint. What is missing is said.
 $(SITE_TOOLS): tests/site/package-lock.json
-	-@npm ci --silent --no-audit --no-fund --prefix tests/site && touch $@
+	-@if command -v npm >/dev/null; \
+	then npm ci --silent --no-audit --no-fund --prefix tests/site && touch $@; fi

@@ -20,7 +20,7 @@ sys.path.insert(0, str(DOCS / "_ext"))
 
 def main() -> int:
     """Record the pages that were asked for, one after the other."""
-    from course import notebooks, records  # type: ignore[import-not-found]
+    from course import notebooks, records
     from sphinx.application import Sphinx
 
     options = parsed()

@@ -43,7 +43,7 @@ class DeviceLanes {
     );
     for (let gpu = -1; gpu < this.gpus; gpu += 1) picture.append(this.lane(gpu));
     picture.append(...this.held(index === 0 ? frame : before, frame));
-    frame.copies.forEach((copy) => picture.append(this.arrow(copy, frame)));
+    frame.copies.forEach((copy) => picture.append(this.arrow(copy)));
     picture.append(...this.work(frame));
     return picture;
   }
@@ -139,7 +139,7 @@ class DeviceLanes {
   }
 
   /* Out of the sender's lane, along a track of its own, into the receiver's lane. */
-  arrow(copy, frame) {
+  arrow(copy) {
     const [from, to] = [gpuOf(copy.source), gpuOf(copy.target)];
     const far = Math.max(from, to);
     const x = this.columnOf(copy.column);

@@ -13,6 +13,7 @@ tables are what a reader without JavaScript sees, and everybody's way to the num
 """
 
 import json
+from inspect import getfile
 
 from sphinx.util.docutils import SphinxDirective
 
@@ -33,7 +34,7 @@ class Explorer(SphinxDirective):
         if self.arguments[0] not in EXPLORERS:
             raise self.error(f"{self.arguments[0]}: choose one of {', '.join(EXPLORERS)}")
         made = EXPLORERS[self.arguments[0]]
-        for source in (__file__, made.__file__):
+        for source in (__file__, getfile(made)):
             self.env.note_dependency(source)
         record = made.record(self.env)
         return [box(record, made.SUMMARY, made.tables(record))]

@@ -83,9 +83,8 @@ def is_quiet(cell):
 def code_cell(cell, number):
     """A cell as the lab shows it; the source of one that the page hides is folded away."""
     tags = [tag for tag in records.tags_of(cell) if tag == "raises-exception"]
-    metadata = {"tags": tags} if tags else {}
-    if "hide-code" in records.tags_of(cell):
-        metadata["jupyter"] = {"source_hidden": True}
+    folded = {"jupyter": {"source_hidden": True}} if "hide-code" in records.tags_of(cell) else {}
+    metadata = folded | ({"tags": tags} if tags else {})
     return nbformat.v4.new_code_cell(cell.source, id=f"cell-{number}", metadata=metadata)
 
 
@@ -97,7 +96,7 @@ def markdown_of(body, lesson):
     for gone in soup.select(ONLY_ON_THE_PAGE):
         gone.decompose()
     for box in soup.select(".course-explorer"):
-        title = box.select_one(".course-label").get_text(" ", strip=True)
+        title = box.select(".course-label")[0].get_text(" ", strip=True)
         box.replace_with(paragraph(soup, f"(On the page you can try it out: “{title}”.)"))
     for box in soup.select("details"):
         fold(soup, box)

@@ -31,7 +31,8 @@ def code_of(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node
         ):
-            said.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+            first = node.body[0]
+            said.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     rows = enumerate(map(str.strip, text.splitlines()), start=1)
     return sum(bool(row) and not row.startswith("#") and n not in said for n, row in rows)
 

@@ -20,7 +20,7 @@ def record(env):
     """Every schedule, step by step."""
     cases = stepping.recorded(env, "pipeline_bubble", SOURCES)
     for name, case in cases.items():
-        case["says"] = sentence(*name.split(), case)
+        case["says"] = sentence(name, case)
     return {
         "title": "The bubble, to try",
         "draw": "schedule",
@@ -40,14 +40,15 @@ def inks(colour):
     return {"f": [pale, palette.ink_on(pale)], "b": [colour, palette.ink_on(colour)]}
 
 
-def sentence(ranks, micro_batches, schedule, case):
+def sentence(name, case):
+    ranks, micro_batches, schedule = name.split()
     p, m, rounds = int(ranks), int(micro_batches), case["rounds"]
     formula = f", ({p} − 1)/({f'{rounds} · ' if rounds > 1 else ''}{m} + {p} − 1)"
     if abs(case["idle"] - case["formula"]) > 1e-9:
         formula = ". The formula holds only with at least as many micro-batches as ranks"
-    name = schedule[0].upper() + schedule[1:]
+    begin = schedule[0].upper() + schedule[1:]
     return (
-        f"{name}, {p} ranks, {micro(m)}: {case['idle']:.0%} is bubble{formula}. A step takes "
+        f"{begin}, {p} ranks, {micro(m)}: {case['idle']:.0%} is bubble{formula}. A step takes "
         f"{case['time']:g}, of which {3 * m} is work. In flight: {most(case, m)}."
     )
 

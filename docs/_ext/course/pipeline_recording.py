@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 
@@ -27,7 +28,7 @@ ROUNDS = 2  # stages of a rank in an interleaved schedule, each half as long
 def interleaved(ranks, micro_batches):
     """PyTorch's order. It asks stages for their numbers only, so stand-ins will do."""
     about = {"group_size": ranks, "group_rank": 0, "num_stages": ROUNDS * ranks}
-    stages = [
+    stages: list[Any] = [
         SimpleNamespace(**about, stage_index=i * ranks, is_first=i == 0, is_last=False,
                         has_backward=True)
         for i in range(ROUNDS)

@@ -34,13 +34,14 @@ def choices_of(lines):
     items = []
     for number, line in enumerate(lines):
         if match := CHOICE.match(line):
-            items.append([number, match["mark"] in "xX", match["words"]])
+            items.append((number, match["mark"] in "xX", [match["words"]]))
         elif line.strip() and not items:
             raise ValueError(f"a choice starts with '- [ ] ' or '- [x] ', not with {line!r}")
         elif line.strip():
-            items[-1][2] += " " + line.strip()
+            items[-1][2].append(line.strip())
     choices = []
-    for number, is_right, words in items:
+    for number, is_right, parts in items:
+        words = " ".join(parts)
         choice, bar, answer = words.partition(" | ")
         if not bar or not answer.strip():
             raise ValueError(f"{words!r} has no answer: write '- [ ] choice | answer to it'")

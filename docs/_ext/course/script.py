@@ -28,3 +28,7 @@ def ship(app):
 
 def setup(app):
     app.connect("builder-inited", ship)
+
+
+if __name__ == "__main__":  # for `make lint`
+    print(joined(FOLDER), end="")

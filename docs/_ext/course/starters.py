@@ -1,7 +1,6 @@
 """Names, signatures and docstrings of the exercises, read from the source without importing it."""
 
 import ast
-import inspect
 from dataclasses import dataclass
 from functools import cache
 
@@ -54,20 +53,20 @@ def path_of(module):
 def module_of(name):
     tree = ast.parse(path_of(name).read_text(encoding="utf-8"))
     tasks = [
-        Exercise(name, node.name, signature_of(node), inspect.cleandoc(ast.get_docstring(node)))
+        Exercise(name, node.name, signature_of(node), task)
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         and not node.name.startswith("_")
         and node.name != "main"
-        and ast.get_docstring(node)
+        and (task := ast.get_docstring(node))
     ]
     return Module(name, ast.get_docstring(tree) or "", tuple(tasks))
 
 
 def signature_of(node):
     if isinstance(node, ast.ClassDef):
-        init = next((n for n in node.body if getattr(n, "name", "") == "__init__"), None)
-        arguments = ast.unparse(init.args).removeprefix("self").lstrip(", ") if init else ""
+        inside = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        arguments = ast.unparse(inside[0].args).removeprefix("self").lstrip(", ") if inside else ""
         return f"{node.name}({arguments})"
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return f"{node.name}({ast.unparse(node.args)}){returns}"

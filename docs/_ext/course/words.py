@@ -96,7 +96,9 @@ def link_words(app, doctree, docname):
         for word in app.env.course_words
         if word.name not in ORDINARY and word.anchor not in marked
     }
-    any_word = pattern(open_words.values()) if open_words else None
+    if not open_words:
+        return
+    any_word = pattern(open_words.values())
     for text in [text for text in doctree.findall(nodes.Text) if takes_links(text)]:
         if open_words and any_word.search(text.astext()):
             link_first_uses(text, open_words, uri)

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Name = TypeVar("Name")
 
 # How far apart numbers may be, relative to the largest. Other types must be equal.
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -77,7 +80,7 @@ def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
     return factor if alike(came, expected * float(factor)) else None
 
 
-def recognise(came: Tensor, known: Mapping[str, Tensor]) -> str | None:
+def recognise(came: Tensor, known: Mapping[Name, Tensor]) -> Name | None:
     """The name of the first known value that ``came`` is like."""
     return next((name for name, value in known.items() if alike(came, value)), None)
 

@@ -15,7 +15,8 @@ def examine(ranks):
     tellers = [(came, teller("broadcast", came, expected)) for came in ranks]
     for came, wrong in tellers:
         examine_handles(came.calls, wrong)
-    examine_source(*tellers[src], right)
+    source, wrong = tellers[src]
+    examine_source(source, wrong, right)
     for came, wrong in tellers:
         examine_values(came, right, ranks, wrong)
     for came, wrong in tellers:

@@ -88,14 +88,16 @@ def wrong_outputs(values, factors, chunks, right, wrong):
     products = {
         (i, j): factor * chunk for i, factor in enumerate(factors) for j, chunk in enumerate(chunks)
     }
-    pairs = [recognise(value, products) for value in values]
-    if None in pairs:
-        i = pairs.index(None)
-        return wrong(
-            "values_changed",
-            f"output {i} is no replica's work on any chunk",
-            "the outputs were changed after forward, or forward got other rows.",
-        )
+    pairs = []
+    for i, value in enumerate(values):
+        pair = recognise(value, products)
+        if pair is None:
+            return wrong(
+                "values_changed",
+                f"output {i} is no replica's work on any chunk",
+                "the outputs were changed after forward, or forward got other rows.",
+            )
+        pairs.append(pair)
     used = [i for i, _ in pairs]
     if all(i == j for i, j in pairs):
         return wrong(

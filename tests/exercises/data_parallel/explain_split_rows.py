@@ -9,13 +9,14 @@ from multigpu.checking.wording import count, numbered
 def examine_rows(batch, chunks, gpus, wrong):
     """The right rows in the right order, whatever the sizes of the chunks."""
     number = {tuple(row.flatten().tolist()): i for i, row in enumerate(batch)}
-    held = [[number.get(tuple(row.flatten().tolist())) for row in c.value] for c in chunks]
+    # A row that is not in the batch has the number -1.
+    held = [[number.get(tuple(row.flatten().tolist()), -1) for row in c.value] for c in chunks]
     rows = [row for chunk in held for row in chunk]
     total = len(batch)
     if rows == list(range(total)):
         return
-    if None in rows:
-        strange = [None in chunk for chunk in held].index(True)
+    if -1 in rows:
+        strange = [-1 in chunk for chunk in held].index(True)
         raise wrong(
             "values_changed",
             f"chunk {strange} holds a row that is not in the batch",

@@ -1,9 +1,11 @@
 """Whether a call leaves the caller's grad mode as it was."""
 
+from typing import Any
+
 import torch
 
 # What a verdict says about it.
-LEFT_OFF = {
+LEFT_OFF: dict[str, Any] = {
     "expected": "gradients are switched on for the caller after the call, as before it",
     "came": "they are off",
     "usually": "torch.set_grad_enabled(False) on a line of its own lasts after the function, for"

@@ -6,6 +6,7 @@ each other rule is a mistake, and the weights it leads to betray it.
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -103,7 +104,8 @@ def parts_of(model, trained, inputs, targets, loss_fn, n):
 
 def mistakes(model, batches, loss_fn, n):
     """By name: the weights that a known mistake leads to, step by step."""
-    known = {rule: {"rule": rule} for rule in GRADIENT_RULES if rule != "right"} | {
+    known: dict[str, dict[str, Any]] = {
+        **{rule: {"rule": rule} for rule in GRADIENT_RULES if rule != "right"},
         "momentum_lost": {"momentum": 0.0},
         "two_steps": {"repeat": 2},
         "no_step": {"repeat": 0},

@@ -76,7 +76,7 @@ def test_only_the_first_was_trained(learner):
     models = [Specimen(seed=5) for _ in range(3)]
     with torch.no_grad():
         for parameter in models[0].parameters():
-            parameter += 1
+            parameter.add_(1)
     check(learner, [(models, range(3))], 3)
 
 

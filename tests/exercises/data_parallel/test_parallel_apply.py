@@ -108,8 +108,8 @@ def factors_and_chunks(n, replicas=None):
 def check(learner, cases):
     """Run all cases (factors, chunks, order of GPUs) in one worker with 4 GPUs."""
     answer = learner.run(drive, cases, gpus=4)
-    for case, outputs in zip(cases, answer.result, strict=True):
-        examine(outputs, *case, answer.where)
+    for (factors, chunks, order), outputs in zip(cases, answer.result, strict=True):
+        examine(outputs, factors, chunks, order, answer.where)
 
 
 @exercise("data_parallel.parallel_apply")

@@ -4,6 +4,7 @@ import operator
 import os
 import pathlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,7 @@ def training(kind, seed, device="cpu"):
         return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     biases = [p for p in model.parameters() if p.ndim < 2]
     weights = [p for p in model.parameters() if p.ndim == 2]
-    groups = [{"params": weights, "lr": 0.05}, {"params": biases}]
+    groups: list[dict[str, Any]] = [{"params": weights, "lr": 0.05}, {"params": biases}]
     return model, torch.optim.Adam(groups, lr=0.02)
 
 

@@ -30,5 +30,5 @@ def test_training_goes_on_in_new_processes(learner, tmp_path, world):
     saved = save(learner, tmp_path, world)
     answer = learner.run_ranks(load_all, str(tmp_path), CASES, world=world)
     for i, case in enumerate(CASES):
-        notes = [[rank[i] for rank in results] for results in (saved, answer.results)]
-        examine("load_checkpoint", case, *notes, answer.wheres)
+        before, after = ([rank[i] for rank in results] for results in (saved, answer.results))
+        examine("load_checkpoint", case, before, after, answer.wheres)

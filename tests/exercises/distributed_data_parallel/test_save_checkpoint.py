@@ -84,5 +84,5 @@ def test_training_goes_on_from_the_file(learner, tmp_path):
     saved = save(learner, tmp_path, 3).results
     answer = load(learner, tmp_path, 3)
     for i, case in enumerate(CASES):
-        notes = [[rank[i] for rank in results] for results in (saved, answer.results)]
-        examine_resumed("save_checkpoint", case, *notes, answer.wheres)
+        before, after = ([rank[i] for rank in results] for results in (saved, answer.results))
+        examine_resumed("save_checkpoint", case, before, after, answer.wheres)

@@ -93,6 +93,6 @@ def wrong_sum(orders, rank, name, came, now, right, untouched, wrong):
 
 def sum_by_place(orders, rank, name):
     """What comes out when each rank's numbers are added in the order of its own dict."""
-    total = sum(torch.cat([tensor.flatten() for tensor in own.values()]) for own in orders)
-    pieces = total.split([tensor.numel() for tensor in orders[rank].values()])
+    first, *others = (torch.cat([each.flatten() for each in own.values()]) for own in orders)
+    pieces = sum(others, first).split([tensor.numel() for tensor in orders[rank].values()])
     return pieces[list(orders[rank]).index(name)].view_as(orders[rank][name])

@@ -165,13 +165,13 @@ def run(learner, plans, world):
         raise in_own_words(refused, learner.exercise.function) from None
     return [
         Training(
-            *plan,
+            *(model_of, optimizer_of, batches),
             world,
             number,
-            sides_of(answer, number, len(plan[-1])),
+            sides_of(answer, number, len(batches)),
             learner.exercise.function,
         )
-        for number, plan in enumerate(plans)
+        for number, (model_of, optimizer_of, batches) in enumerate(plans)
     ]
 
 

@@ -4,6 +4,8 @@ The judge trains with every rule below.  ``right`` is ordinary training on the m
 losses; each other rule is a mistake, and the weights it leads to betray it.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -118,6 +120,6 @@ def weights_of(model):
 
 def mistakes(model_of, optimizer_of, batches):
     """By name: the weights that a known mistake leads to, step by step."""
-    known = {rule: {"rule": rule} for rule in RULES if rule != "right"}
+    known: dict[str, dict[str, Any]] = {rule: {"rule": rule} for rule in RULES if rule != "right"}
     known["optimizer_made_anew"] = {"anew": True}
     return {name: train(model_of, optimizer_of, batches, **how) for name, how in known.items()}

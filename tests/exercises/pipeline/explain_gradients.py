@@ -147,12 +147,13 @@ def is_ones(tensor):
 
 
 def other(side, came, right):
-    factor = {factor_between(came[name], right[name]) for name in right}
-    if len(factor) == 1 and None not in factor:
+    factors = {factor_between(came[name], right[name]) for name in right}
+    factor = factors.pop() if len(factors) == 1 else None
+    if factor is not None:
         return side.wrong(
             "scaled_wrongly",
             GRADIENTS,
-            f"{times(factor.pop())} them on rank {side.rank}",
+            f"{times(factor)} them on rank {side.rank}",
             "the loss of each micro-batch is to be weighed by its share of all rows, once.",
         )
     return side.wrong(

@@ -14,6 +14,7 @@ def best(costs, num_stages):
     costs = exact(costs)
     layers, filled = len(costs), min(num_stages, len(costs))
     total = [Fraction(0), *accumulate(costs)]
+    table: dict[int, tuple[Fraction, tuple[int, ...]]]
     table = {k: (total[k], (k,)) for k in range(1, layers + 1)}
     for stages in range(2, filled + 1):
         table = {

@@ -59,6 +59,7 @@ def play(row, num_microbatches):
             if rank > 0:
                 sent.append(dist.isend(given.grad, rank - 1))
     for message in sent:
+        assert message is not None  # it would be None on a rank outside of the group
         message.wait()
     return [parameter.grad for parameter in layer.parameters()]
 

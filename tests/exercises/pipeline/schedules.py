@@ -16,8 +16,8 @@ def drive(submission, devices, function, sizes):
 def check(learner, sizes):
     function = learner.exercise.function
     answer = learner.run(drive, function, sizes, gpus=0)
-    for size, came in zip(sizes, answer.result, strict=True):
-        Report(function, *size, came, answer.where).examine()
+    for (ranks, micro_batches), came in zip(sizes, answer.result, strict=True):
+        Report(function, ranks, micro_batches, came, answer.where).examine()
 
 
 def check_all_sizes(learner):

@@ -99,7 +99,7 @@ def test_many_costs(learner):
     draw, calls = random.Random(0), []
     for layers in range(1, 13):
         for most in (1, 3, 9, 100):
-            costs = [draw.randint(0, most) for _ in range(layers)]
+            costs: list[float] = [draw.randint(0, most) for _ in range(layers)]
             calls += [(costs, stages) for stages in draw.sample(range(1, 9), 3)]
         costs = [round(draw.random(), 3) for _ in range(layers)]
         calls += [(costs, stages) for stages in draw.sample(range(1, 9), 3)]

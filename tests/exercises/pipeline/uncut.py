@@ -57,7 +57,7 @@ def train(case):
 
 def compute(stages, microbatches, loss_fn):
     """All of one batch."""
-    passes = [one_pass(stages, *pair, loss_fn) for pair in microbatches]
+    passes = [one_pass(stages, inputs, targets, loss_fn) for inputs, targets in microbatches]
     inputs, output_gradients, gradients = (
         [[one[kind][stage] for one in passes] for stage in range(len(stages))] for kind in range(3)
     )

@@ -1,5 +1,7 @@
 """The cases of training that both sharded optimizers are tried with."""
 
+from typing import Any
+
 from .models import biased, deep, fork, forked, scales, specimen, steps_of
 from .training import Case
 
@@ -18,7 +20,7 @@ def training(world):
 def every_optimizer(world):
     """Each of the five, with options that are not the usual ones."""
     rows = steps_of(world, 3, 8, 8)
-    kinds = {
+    kinds: dict[str, dict[str, Any]] = {
         "SGD": {"lr": 0.1, "momentum": 0.8, "nesterov": True},
         "Adam": {"lr": 0.01, "betas": (0.7, 0.9), "amsgrad": True, "weight_decay": 0.1},
         "AdamW": {"lr": 0.01, "weight_decay": 0.1},

@@ -26,7 +26,7 @@ def examine_weights(report, step, rank):
             "gradients or weights were sent or added up in a smaller dtype.",
             step=step,
         )
-    exact = tolerance(right.dtype, share_of=report.n)
+    exact = tolerance(right.dtype, share_of=report.n) or 0.0
     off = ~torch.isclose(came, right, rtol=exact, atol=exact * float(right.abs().max()))
     before = flat(report.right[step].before, report.trained)
     if torch.equal(came[off], before[off]):

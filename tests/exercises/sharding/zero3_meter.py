@@ -8,6 +8,7 @@ refers to it.  What was copied from weights, or came from other ranks' weights, 
 import gc
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -157,7 +158,7 @@ class Meter(TorchDispatchMode):
 
     def line(self):
         """The line of the submission that is running, innermost first."""
-        frame = sys._getframe()
+        frame: FrameType | None = sys._getframe()
         while frame is not None:
             if frame.f_code.co_filename == self.path:
                 return frame.f_lineno

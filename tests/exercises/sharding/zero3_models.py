@@ -1,9 +1,11 @@
 """Models and rows for Zero3.  They travel into the ranks."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
-DOUBLE = {"dtype": torch.float64}
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 
 
 class Halved(nn.Module):
