@@ -11,7 +11,7 @@ ESLINT := tests/site/node_modules/eslint/bin/eslint.js
 
 export PYTHON TORCH_INDEX
 
-.PHONY: help start test test-all test-gpu site record lint bench clean course tools
+.PHONY: help start test test-all test-gpu site record lint lint-and-site bench clean course tools
 
 help:
 	@echo "make start     install what is missing, then open the site and JupyterLab"
@@ -31,11 +31,15 @@ PYTEST := $(BIN)/python -m pytest -n 5 --dist loadfile
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test test-all: export OMP_NUM_THREADS = 1
 
-test: tools $(SITE_TOOLS) lint site
+test: lint-and-site
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: tools $(SITE_TOOLS) lint site
+test-all: lint-and-site
 	@$(PYTEST) $(ARGS)
+
+# Side by side, as each keeps one core busy.
+lint-and-site: tools $(SITE_TOOLS)
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 lint site
 
 test-gpu: tools
 	@$(BIN)/python -m pytest -m "gpu or multi_gpu" --require-gpu $(ARGS)

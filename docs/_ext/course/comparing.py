@@ -1,9 +1,9 @@
 """What differs between a record and a fresh run, times aside.
 
 Text is compared word by word. Times (``3.2 ms``), addresses and temporary folders may differ, and
-decimals in their last digits: another processor rounds differently. Of a cell tagged ``varies``
-only the words count, not its numbers: it shows times, or something else of this machine or run. The
-same holds for cells and values that use what such a cell has assigned.
+decimals in their last digits: another processor rounds differently. A cell tagged ``varies`` shows
+times, or something else of this machine or run: there the words of the record have to come again,
+whatever the numbers are. The same holds for cells and values that use what such a cell assigns.
 """
 
 import ast
@@ -12,13 +12,14 @@ from html import unescape
 
 NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?")
 CHANGES = re.compile(
-    r"(?P<time>(?<![\w.])[\d,.]+(?=\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/])))"
+    r"(?P<time>(?<![\w.])[\d,.]+\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/]))"
     r"|(?P<address>0x[0-9a-f]{6,}|(?<=steps-)[0-9a-f]{8})"
     r"|(?P<folder>/(?:tmp|var/folders)/[\w./-]+)"
     r"|(?P<process>(?<=process )\d+|(?<=pid )\d+)"
 )
 TAG = re.compile(r"<[^>]*>")
-NO_WORD = re.compile(r"\d|[#=─█▏▎▍▌▋▊▉·.|-]{2,}")
+STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
+WORD = re.compile(r"[^\W\d_]{3,}")
 VARIES = "varies"
 NOISE = 1e-6  # a number this small is what rounding left of zero
 
@@ -29,7 +30,7 @@ def differences(record, fresh):
     for number, (old, new, varies) in enumerate(cells, start=1):
         if varies:
             was, now = words_alone(old), words_alone(new)
-            same = was == now
+            same = set(was) <= set(now)
         else:
             was, now = words_of(old), words_of(new)
             same = len(was) == len(now) and all(map(alike, was, now))
@@ -73,9 +74,9 @@ def words_of(cell):
 
 
 def words_alone(cell):
-    """The words without the numbers and bars between them, each once."""
-    text = "\n".join(unescape(TAG.sub(" ", text)) for text in texts_of(cell))
-    return sorted({word for word in masked(text).split() if not NO_WORD.search(word)})
+    """The words of three letters or more, each once: no numbers, no units."""
+    text = TAG.sub(" ", STYLE.sub(" ", "\n".join(texts_of(cell))))
+    return sorted(set(WORD.findall(masked(unescape(text)))))
 
 
 def masked(text):
