@@ -45,7 +45,7 @@ class Kernel:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     stand_in = Kernel()
     monkeypatch.setattr(execution, "run", stand_in)
-    monkeypatch.setattr(records, "load_now", lambda seconds=0: 0.1)
+    monkeypatch.setattr(records, "load_here", lambda seconds=0: 0.1)
     return stand_in
 
 
@@ -160,7 +160,7 @@ def test_a_quiet_cell_runs_only_when_it_is_recorded(tmp_path: Path) -> None:
 def test_a_busy_machine_is_refused(
     fill: Any, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "load_now", lambda seconds=0: 1.7)
+    monkeypatch.setattr(records, "load_here", lambda seconds=0: 1.7)
     with pytest.raises(records.MachineIsBusy, match=r"1\.7 .*--anyway"):
         fill(notebook("a"), record=True)
     assert kernel.runs == 0

@@ -22,7 +22,7 @@ import psutil
 from sphinx.errors import SphinxError
 
 from course import execution
-from multigpu.scaling.machine import Machine
+from multigpu.scaling.machine import Machine, load_here
 
 VALUE = "value"  # the tag of a cell that prints one ``:run:``
 BUSY = 0.25  # cores at work on something else: more than that makes times doubtful
@@ -77,7 +77,7 @@ def run_again(notebook, name, root, run, record):
     """Run the page, and keep of the record what stands before the first change."""
     cells = range(len(code_of(notebook)))
     new = missing(notebook, record, root) if record is not None else list(cells)
-    load = load_now(0.5)
+    load = load_here()
     said = {"reads": digests(root, run(notebook))}
     if record is not None:
         said = {**record.metadata.course, **said}
@@ -100,18 +100,13 @@ def record_now(notebook, name, root, run, *, anyway):
 def refuse_busy(anyway):
     """The load of this machine; a moment's work of something else is waited for."""
     for _ in range(5):
-        if (load := load_now()) <= BUSY or anyway:
+        if (load := load_here(2.0)) <= BUSY or anyway:
             return load
     raise MachineIsBusy(
         f"{load:.1f} of {psutil.cpu_count()} cores are at work on something else, so times would "
         "be wrong. End it and try again, or record with ARGS=--anyway: the page then says that the "
         "machine was busy."
     )
-
-
-def load_now(seconds=2.0):
-    """How many cores are at work, over the next seconds."""
-    return round(psutil.cpu_percent(interval=seconds) / 100 * psutil.cpu_count(), 2)
 
 
 def here(load):

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from multigpu.ranks.wording import counted
 from multigpu.scaling.plan import Candidate
 
@@ -93,6 +95,10 @@ def cores_here() -> int:
     return os.cpu_count() or 1
 
 
-def load_here() -> float | None:
-    """How many processes ran or waited for a core in the last minute, where the system tells."""
-    return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+def load_here(seconds: float = 0.5) -> float:
+    """How many cores are at work on something, measured over the next `seconds`.
+
+    The system's own load average would still count what this process itself did a minute ago.
+    """
+    share = float(psutil.cpu_percent(interval=seconds)) / 100
+    return round(share * (psutil.cpu_count() or 1), 2)

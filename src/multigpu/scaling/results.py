@@ -54,7 +54,7 @@ class Settings:
     warmup: int  # steps before them
     seed: int
     threads: int  # of each GPU that the CPU plays, and of each process on real ones
-    load: float | None = None  # processes that were running or waiting for a core before it began
+    load: float | None = None  # cores at work on something else just before it began
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ class Comparison:
 
     @property
     def busy(self) -> bool:
-        """Whether other programs had the machine's cores when the measuring began."""
-        return (self.settings.load or 0.0) > self.machine.cores
+        """Whether other programs had more than half of the cores when the measuring began."""
+        return (self.settings.load or 0.0) > self.machine.cores / 2
 
     @property
     def metric(self) -> str:

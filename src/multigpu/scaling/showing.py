@@ -85,7 +85,7 @@ def rounds_of(comparison: Comparison) -> str:
     threads = counted(comparison.settings.threads, "thread")
     busy = ""
     if comparison.busy:
-        busy = f"; busy with other work (load {comparison.settings.load:.0f} before it began)"
+        busy = f"; busy with other work (load {comparison.settings.load:.1f} before it began)"
     ups = "" if comparison.single is None else " (×: median of the rounds' ratios)"
     return f"median of {rounds} in turn{ups}, {threads} per GPU{busy}"
 
