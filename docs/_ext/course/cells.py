@@ -20,6 +20,7 @@ from course.element import html
 
 logger = logging.getLogger(__name__)
 FOLDER = "notebooks/lessons"  # where the lessons' notebooks are, so that both run alike
+FLAGS = ("varies", "quiet", "hide-code", "hide-output")  # options that are tags of the cell
 PYTHON = {"python", "python3", "py", "py3", "pycon", "ipython", "ipython3", "default"}
 
 
@@ -59,7 +60,7 @@ def notebook_of(cells, values):
     """The page as a notebook: its cells, then one print per value."""
     notebook = nbformat.v4.new_notebook()
     for node in cells:
-        tags = [flag for flag in ("varies", "quiet", "hide-code") if flag in node["options"]]
+        tags = [flag for flag in FLAGS if flag in node["options"]]
         tags += ["raises-exception"] if "raises" in node["options"] else []
         notebook.cells.append(
             nbformat.v4.new_code_cell(node["source"], metadata={"tags": tags} if tags else {})

@@ -14,7 +14,7 @@ NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?")
 CHANGES = re.compile(
     r"(?P<time>(?<![\w.])[\d,.]+\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/]))"
     r"|(?P<address>0x[0-9a-f]{6,}|(?<=steps-)[0-9a-f]{8})"
-    r"|(?P<folder>/(?:tmp|var/folders)/[\w./-]+)"
+    r"|(?P<folder>(?:/|(?:\.\./)+)(?:tmp|var/folders)[\w./-]+)"
     r"|(?P<process>(?<=process )\d+|(?<=pid )\d+)"
 )
 TAG = re.compile(r"<[^>]*>")

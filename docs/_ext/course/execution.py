@@ -11,8 +11,11 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = "quiet"  # the tag of a cell that runs only where nothing else uses the machine
+HIDDEN = "hide-output"  # the tag of a cell whose outputs no reader sees: only its error is kept
 # Code decides whether a record is right, not whether it is stale: `make test-all` compares.
 NOT_READ = ("src", "solutions", "exercises", "docs/_build", "docs/records", "notebooks", ".venv")
+
+TEXTS = {"text", "evalue", "text/plain", "text/html", "image/svg+xml"}
 
 # Goes through Python's own list of events; what `import` opens is code, too.
 WATCH = """
@@ -90,8 +93,23 @@ def run(notebook, *, root, folder, seconds_per_cell, quiet=False):
         raise CellFailed(progress.cell - 1, limit) from None
     except DeadKernelError:
         raise CellFailed(progress.cell - 1, "the kernel died during this cell") from None
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            clean(cell, root)
     opened = json.loads("".join(output.text for output in watched.cells[-1].outputs))
     return sorted(read_below(root, folder, opened) | named_in(notebook, root))
+
+
+def clean(cell, root):
+    """Leave out of a cell's outputs what nobody sees, and where on this machine the course is."""
+    if HIDDEN in cell.metadata.get("tags", []):
+        cell.outputs = [output for output in cell.outputs if output.output_type == "error"]
+    for output in cell.outputs:
+        for texts in (output, output.get("data", {})):
+            for name in TEXTS & set(texts):
+                texts[name] = texts[name].replace(f"{root}{os.sep}", "")
+        if output.output_type == "error":  # pages show its last line
+            output["traceback"] = [f"{output['ename']}: {output['evalue']}"]
 
 
 def read_below(root, folder, opened):
