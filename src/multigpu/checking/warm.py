@@ -18,6 +18,7 @@ class WarmServer:
 
     def ask(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Run one request.  Raises ServerDied; the next request then gets a new server."""
+        self._server.asked = True
         try:
             send(self._server.connection, header, payload)
             return receive(self._server.connection)

@@ -30,6 +30,7 @@ class Server:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
         self.mark = f"{os.environ.get(MARK, '')}.{secrets.token_hex(8)}".lstrip(".")
         self.runs = 0  # that are going on
+        self.asked = False  # for anything, so far
         environment = os.environ | {
             MARK: self.mark,
             **server_environment(),
@@ -73,6 +74,8 @@ class Server:
     def stop(self) -> None:
         """End it, and whatever it runs."""
         self.connection.close()
+        if not self.asked:  # it imports torch still, and has started nothing
+            self.process.kill()
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -109,6 +112,7 @@ class ForkServer:
         with cls._lock, theirs:
             for _ in range(2):  # the old one may have been killed
                 server = cls._running()
+                server.asked = True
                 with contextlib.suppress(ConnectionError):
                     socket.send_fds(server.connection, [costly], [theirs.fileno()])
                     server.runs += 1

@@ -120,8 +120,8 @@ class Caller:
         return self.family(lambda process: process.pid not in known)
 
     def leftovers(self):
-        """What is there some time after its end: processes and files."""
-        deadline = time.monotonic() + 30
+        """What is there some time after its end, which is long on a busy machine."""
+        deadline = time.monotonic() + 300
         while (left := self.family(lambda _: True)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return left, list(self.folder.iterdir())

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -34,10 +35,13 @@ def test_who_counts_as_a_descendant(stranger, monkeypatch, platform, found):
 
 def test_the_signs_of_a_sleeping_and_of_a_busy_process():
     sleeping = subprocess.Popen(["sleep", "1000"])
+    while set(family.descendants()) - set(psutil.Process().children()):
+        time.sleep(0.01)  # the leader of an earlier run is on its way out
     before = family.signs()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        psutil.Process(busy.pid).cpu_percent(0.3)
+        while psutil.Process(busy.pid).cpu_times().user < 0.1:
+            time.sleep(0.01)
         after = family.signs()
     finally:
         for process in (sleeping, busy):

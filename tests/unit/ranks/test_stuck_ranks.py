@@ -287,12 +287,12 @@ def endings():
 
     def ending(program):
         try:
-            run_ranks(program, 2, timeout=20.0, show=False)
+            run_ranks(program, 2, show=False)
         except RankError as error:
             return error
         return None
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(8) as pool:
         return dict(zip(SLOW + STUCK, pool.map(ending, SLOW + STUCK), strict=True))
 
 
