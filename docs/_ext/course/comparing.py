@@ -9,6 +9,7 @@ whatever the numbers are. The same holds for cells and values that use what such
 import ast
 import re
 from html import unescape
+from itertools import groupby
 
 NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?")
 CHANGES = re.compile(
@@ -19,6 +20,7 @@ CHANGES = re.compile(
 )
 TAG = re.compile(r"<[^>]*>")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
+RANK = re.compile(r"rank (\d+) \| ")
 WORD = re.compile(r"[^\W\d_]{3,}")
 VARIES = "varies"
 NOISE = 1e-6  # a number this small is what rounding left of zero
@@ -70,7 +72,18 @@ def texts_of(cell):
 
 def words_of(cell):
     """The words of a cell's outputs, with a mask over all that may change."""
-    return masked("\n".join(texts_of(cell))).split()
+    return masked(by_rank("\n".join(texts_of(cell)))).split()
+
+
+def by_rank(text):
+    """Lines of several ranks in a row ("rank 1 | ..."), ordered by rank: any may print first."""
+    lines = (line for line in text.splitlines() if line)
+    runs = groupby(lines, key=lambda line: bool(RANK.match(line)))
+    ordered = (
+        sorted(run, key=lambda line: int(RANK.match(line)[1])) if of_ranks else run
+        for of_ranks, run in runs
+    )
+    return "\n".join(line for run in ordered for line in run)
 
 
 def words_alone(cell):

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -33,24 +32,28 @@ def test_who_counts_as_a_descendant(stranger, monkeypatch, platform, found):
     assert (stranger.pid in [process.pid for process in family.descendants()]) is found
 
 
+SIGNS_OF_TWO = """
+import subprocess, sys, time, psutil
+from multigpu.ranks import family
+
+sleeping = subprocess.Popen(["sleep", "1000"])
+before = family.signs()
+busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+while psutil.Process(busy.pid).cpu_times().user < 0.1:
+    time.sleep(0.01)
+after = family.signs()
+for process in (sleeping, busy):
+    process.kill()
+assert (before.members, after.members) == (1, 2), (before, after)
+assert after.cpu > before.cpu
+assert after.memory > before.memory
+assert after.runnable
+"""
+
+
 def test_the_signs_of_a_sleeping_and_of_a_busy_process():
-    sleeping = subprocess.Popen(["sleep", "1000"])
-    while set(family.descendants()) - set(psutil.Process().children()):
-        time.sleep(0.01)  # the leader of an earlier run is on its way out
-    before = family.signs()
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        while psutil.Process(busy.pid).cpu_times().user < 0.1:
-            time.sleep(0.01)
-        after = family.signs()
-    finally:
-        for process in (sleeping, busy):
-            process.kill()
-            process.wait()
-    assert after.members == before.members + 1
-    assert after.cpu > before.cpu
-    assert after.memory > before.memory
-    assert after.runnable
+    """In a process of its own: this one may have other descendants, which come and go."""
+    subprocess.run([sys.executable, "-c", SIGNS_OF_TWO], check=True, timeout=60)
 
 
 def test_reaping_collects_what_has_ended():
