@@ -24,10 +24,10 @@ help:
 start: course
 	@$(BIN)/python -m multigpu start $(ARGS)
 
-# Half of a test is waiting for other processes, so two cores serve five test processes. Thousands of
+# Half of a test is waiting for other processes, so two cores serve four test processes. Thousands of
 # processes import the same modules: compiled once, even where Python is told to keep none. One
 # thread each: more would only wait for a core, and busily.
-PYTEST := $(BIN)/python -m pytest -n 5 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test test-all: export OMP_NUM_THREADS = 1
 

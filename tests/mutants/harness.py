@@ -8,6 +8,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -56,12 +57,17 @@ class Mutant:
 
     def module(self, solution: str) -> str:
         """The solution's module with this answer in the place of its own."""
-        function = self.exercise.rpartition(".")[2]
-        tree = ast.parse(solution)
-        lines = solution.splitlines()
-        (node,) = [n for n in tree.body if getattr(n, "name", None) == function]
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-        return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", self.code, ""])
+        others = _without(self.exercise.rpartition(".")[2], solution)
+        return "\n".join([*others, "", "", self.code, ""])
+
+
+@cache
+def _without(function: str, solution: str) -> list[str]:
+    """The lines of a module but for those of one function or class."""
+    lines = solution.splitlines()
+    (node,) = [n for n in ast.parse(solution).body if getattr(n, "name", None) == function]
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    return [*lines[:first], *lines[node.end_lineno :]]
 
 
 def mutants_in(path: Path) -> Iterator[Mutant]:

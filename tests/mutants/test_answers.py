@@ -5,7 +5,8 @@
 wrote from the starter alone, kept as it was written; ``first_runs/verdicts.csv`` records what the
 checks said the first time, and what they have to say now.
 
-Right answers run on one number of ranks; on all of them runs the reference (``tests/exercises``).
+Answers run on three ranks, where nearly all show what they are; on every number of ranks runs the
+reference (``tests/exercises``), and a wrong answer that three ranks do not give away.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,9 @@ def test_an_answer_gets_its_verdict(
     answer: Mutant, verdict_on: Callable[..., Verdict], record_property: Callable[..., None]
 ) -> None:
     source = answer.module(solution_of(answer.exercise))
-    verdict = verdict_on(answer.exercise, source, one_world=answer.is_right)
+    verdict = verdict_on(answer.exercise, source, one_world=True)
+    if not answer.is_right and verdict.message_id != answer.message_id:
+        verdict = verdict_on(answer.exercise, source)
     record_property(PROPERTY, answer.record(verdict.message_id or verdict.status))
     assert verdict.message_id == answer.message_id, verdict.message
     assert answer.status in (verdict.status, None), verdict.message

@@ -63,6 +63,8 @@ def test_numbers_that_differ_are_seen_and_times_are_not() -> None:
     assert not differ("loss 0.5831", "loss 0.5832")
     assert not differ("apart by 3e-17", "apart by 1e-16")
     assert not differ("1.9 times as fast", "1.7 times as fast", "varies")
+    assert not differ("cut before layers.2.norm", "cut before layers.3.attention", "varies")
+    assert differ("cut before layers.2.norm", "cut before layers.3.norm")
 
 
 def test_what_is_made_of_times_may_differ_too() -> None:

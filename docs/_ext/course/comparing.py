@@ -22,6 +22,7 @@ TAG = re.compile(r"<[^>]*>")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 RANK = re.compile(r"rank (\d+) \| ")
 WORD = re.compile(r"[^\W\d_]{3,}")
+LAYER = re.compile(r"[^\W\d]\w*(?:\.\w+)*\.\d+(?:\.\w+)*")  # layers.2.norm: where a cut fell
 VARIES = "varies"
 NOISE = 1e-6  # a number this small is what rounding left of zero
 
@@ -87,9 +88,9 @@ def by_rank(text):
 
 
 def words_alone(cell):
-    """The words of three letters or more, each once: no numbers, no units."""
+    """The words of three letters or more, each once: no numbers, no units, no layer of a model."""
     text = TAG.sub(" ", STYLE.sub(" ", "\n".join(texts_of(cell))))
-    return sorted(set(WORD.findall(masked(unescape(text)))))
+    return sorted(set(WORD.findall(LAYER.sub(" ", masked(unescape(text))))))
 
 
 def masked(text):
