@@ -78,13 +78,12 @@ def words_of(cell):
 
 def by_rank(text):
     """Lines of several ranks in a row ("rank 1 | ..."), ordered by rank: any may print first."""
-    lines = (line for line in text.splitlines() if line)
-    runs = groupby(lines, key=lambda line: bool(RANK.match(line)))
-    ordered = (
-        sorted(run, key=lambda line: int(RANK.match(line)[1])) if of_ranks else run
-        for of_ranks, run in runs
-    )
-    return "\n".join(line for run in ordered for line in run)
+    numbered = ((RANK.match(line), line) for line in text.splitlines() if line)
+    ranks_and_lines = ((int(found[1]) if found else None, line) for found, line in numbered)
+    ordered = []
+    for of_ranks, run in groupby(ranks_and_lines, key=lambda pair: pair[0] is not None):
+        ordered += sorted(run, key=lambda pair: pair[0]) if of_ranks else run
+    return "\n".join(line for _, line in ordered)
 
 
 def words_alone(cell):
