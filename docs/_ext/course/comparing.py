@@ -20,7 +20,7 @@ CHANGES = re.compile(
 )
 TAG = re.compile(r"<[^>]*>")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
-RANK = re.compile(r"rank (\d+) \| ")
+RANK, NOBODY = re.compile(r"rank (\d+) \| "), -1
 WORD = re.compile(r"[^\W\d_]{3,}")
 LAYER = re.compile(r"[^\W\d]\w*(?:\.\w+)*\.\d+(?:\.\w+)*")  # layers.2.norm: where a cut fell
 VARIES = "varies"
@@ -78,12 +78,15 @@ def words_of(cell):
 
 def by_rank(text):
     """Lines of several ranks in a row ("rank 1 | ..."), ordered by rank: any may print first."""
-    numbered = ((RANK.match(line), line) for line in text.splitlines() if line)
-    ranks_and_lines = ((int(found[1]) if found else None, line) for found, line in numbered)
-    ordered = []
-    for of_ranks, run in groupby(ranks_and_lines, key=lambda pair: pair[0] is not None):
-        ordered += sorted(run, key=lambda pair: pair[0]) if of_ranks else run
-    return "\n".join(line for _, line in ordered)
+    lines = filter(None, text.splitlines())
+    runs = groupby(lines, key=lambda line: rank_of(line) == NOBODY)
+    return "\n".join(line for _, run in runs for line in sorted(run, key=rank_of))
+
+
+def rank_of(line):
+    """The rank that printed a line."""
+    found = RANK.match(line)
+    return int(found[1]) if found else NOBODY
 
 
 def words_alone(cell):
