@@ -122,10 +122,11 @@ class FrameReader:
         if len(self._rest) < head:
             return None
         text, blob = LENGTHS.unpack_from(self._rest, len(self._token))
-        if len(self._rest) < head + text + blob:
+        body = head + text
+        if len(self._rest) < body + blob:
             return None
-        frame = loads(self._rest[head : head + text]), bytes(self._rest[head + text :][:blob])
-        del self._rest[: head + text + blob]
+        frame = loads(self._rest[head:body]), bytes(self._rest[body : body + blob])
+        del self._rest[: body + blob]
         return frame
 
     def _drop(self, foreign: int) -> None:
