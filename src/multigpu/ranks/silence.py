@@ -15,19 +15,23 @@ ALL_WAIT = (
     "a thread that sleeps or polls hides that the others wait for ever; or all have begun a call "
     "that the backend cannot end, because it is very big or the tensors do not fit."
 )
+THREAD = (
+    "a thread that goes on after the function has returned. Let it end and join it, or start it "
+    "with `daemon=True`."
+)
 
 
 def no_progress_found(states: Sequence[RankState], quiet: float) -> Finding:
     """The finding about a silence of `quiet` seconds; blamed are the ranks that do not wait."""
     unfinished = [state for state in states if not state.over]
     busy = [state for state in unfinished if not state.waiting_in()]
-    ranks = tuple(state.rank for state in busy or unfinished)
+    not_ended = [state for state in states if not (state.finished or state.gone)]
+    ranks = tuple(state.rank for state in busy or unfinished or not_ended)
+    what = "said nothing" if unfinished else "returned, but did not end"
     return Finding(
         "no_progress",
         ranks,
-        "\n".join(
-            [f"{ranks_in_words(ranks)} said nothing for {quiet:.0f} s.", *what_each_does(states)]
-        ),
-        BUSY if busy else ALL_WAIT,
+        "\n".join([f"{ranks_in_words(ranks)} {what} for {quiet:.0f} s.", *what_each_does(states)]),
+        BUSY if busy else ALL_WAIT if unfinished else THREAD,
         {"ranks": [state.to_dict() for state in states]},
     )

@@ -22,6 +22,7 @@ class RankState:
     uncaught: list[Mapping[str, Any]] = field(default_factory=list)  # `thread_raised` frames
     left: Mapping[str, Any] | None = None  # its `left` frame: os._exit was called
     returned: bool = False
+    finished: bool = False  # its threads have ended, too: it only waits for the other ranks
     status: int | None = None  # of the process, once it is gone
 
     def hear(self, frame: Mapping[str, Any], call: Call | None) -> None:
@@ -54,6 +55,8 @@ class RankState:
             self.left = frame
         elif phase == "returned":
             self.returned = True
+        elif phase == "holding":
+            self.finished = True
 
     @property
     def gone(self) -> bool:

@@ -194,6 +194,7 @@ class Watch:
 
     def _no_progress(self, quiet: float) -> Finding | None:
         """Nobody has said anything for long, and why is not known."""
-        if self._timeout is None or quiet < self._timeout or all(s.over for s in self._states):
+        ended = all(state.finished or state.gone for state in self._states)
+        if self._timeout is None or quiet < self._timeout or ended:
             return None
         return no_progress_found(self._states, quiet)

@@ -95,6 +95,16 @@ def test_no_progress_shows_where_the_busy_rank_stands():
     assert f"test_endings.py:{line_of('it stands here')} in busy" in str(error)
 
 
+def test_a_thread_that_outlives_the_function_is_ended_at_the_timeout():
+    def leaves_a_thread():
+        if dist.get_rank() == 1:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+
+    error = failed(leaves_a_thread, 2, timeout=1.5)
+    assert (error.kind, error.ranks) == ("no_progress", (1,))
+    assert "daemon=True" in str(error)
+
+
 def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
     def swapped():
         other = 1 - dist.get_rank()
