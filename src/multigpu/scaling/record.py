@@ -23,14 +23,18 @@ def write_csv(comparison: Comparison, path: str | Path) -> None:
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]))
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows({name: cell(value) for name, value in line.items()} for line in lines)
+
+
+def cell(value: Any) -> Any:
+    """A value as CSV has it: numbers of a list with blanks between them, nothing for None."""
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def line_of(comparison: Comparison, row: Row) -> dict[str, Any]:
-    """One row with everything that is needed to understand it."""
+    """One row with everything that is needed to understand it; None for what it does not have."""
     settings, machine = comparison.settings, comparison.machine
-    up, part = comparison.speed_up(row), comparison.efficiency(row)
-    figures = {f"{FIGURE}{name}": f"{value:.6f}" for name, value in row.figures.items()}
+    figures = {f"{FIGURE}{name}": round(value, 6) for name, value in row.figures.items()}
     return {
         "date": settings.date,
         "work": settings.work,
@@ -39,21 +43,21 @@ def line_of(comparison: Comparison, row: Row) -> dict[str, Any]:
         "ran on": row.where,
         "batch size": settings.batch_size,
         "rows per GPU": comparison.rows_per_gpu(row),
-        "median ms per step": f"{1e3 * row.step_seconds:.4g}",
-        "rows per second": f"{comparison.rows_per_second(row):.0f}",
-        "speed-up": "" if up is None else f"{up:.3f}",
-        "efficiency": "" if part is None else f"{part:.3f}",
-        "ms of the first step": "" if row.first is None else f"{1e3 * row.first:.4g}",
-        "ms of each round": " ".join(f"{1e3 * seconds:.5g}" for seconds in row.rounds),
+        "median ms per step": milliseconds(row.step_seconds),
+        "rows per second": round(comparison.rows_per_second(row)),
+        "speed-up": rounded(comparison.speed_up(row), 3),
+        "efficiency": rounded(comparison.efficiency(row), 3),
+        "ms of the first step": None if row.first is None else milliseconds(row.first),
+        "ms of each round": [milliseconds(seconds) for seconds in row.rounds],
         **figures,
-        "peak bytes": " ".join(map(str, row.peak_bytes)),
-        "all-reduce share": "" if row.communication is None else f"{row.communication:.3f}",
-        "bytes between GPUs per step": "" if row.traffic is None else row.traffic,
+        "peak bytes": list(row.peak_bytes),
+        "all-reduce share": rounded(row.communication, 3),
+        "bytes between GPUs per step": row.traffic,
         "steps": settings.steps,
         "warm-up steps": settings.warmup,
         "seed": settings.seed,
         "threads": settings.threads,
-        "load before": "" if settings.load is None else f"{settings.load:.1f}",
+        "load before": rounded(settings.load, 1),
         "processor": machine.processor,
         "cores": machine.cores,
         "real GPUs": "; ".join(machine.gpus),
@@ -61,6 +65,16 @@ def line_of(comparison: Comparison, row: Row) -> dict[str, Any]:
         "Python": machine.python,
         "torch": machine.torch,
     }
+
+
+def milliseconds(seconds: float) -> float:
+    """Seconds as milliseconds with five digits."""
+    return float(f"{1e3 * seconds:.5g}")
+
+
+def rounded(number: float | None, digits: int) -> float | None:
+    """The number with so many decimals, None as it is."""
+    return None if number is None else round(number, digits)
 
 
 def read_csv(path: str | Path) -> Comparison:

@@ -89,7 +89,8 @@ def test_csv_and_figure_are_kept_with_task_and_date(asked, capsys, tmp_path):
 def test_json_is_all_that_is_printed_when_asked_for(asked, capsys):
     main(["compare", "--data", "tiny", "--json"])
     single, ddp = json.loads(capsys.readouterr().out)
-    assert (single["mode"], ddp["speed-up"], ddp["processor"]) == ("single", "0.250", "AMD")
+    assert (single["mode"], ddp["speed-up"], ddp["processor"]) == ("single", 0.25, "AMD")
+    assert all(isinstance(seconds, float) for seconds in ddp["ms of each round"])
 
 
 @pytest.mark.parametrize(
