@@ -278,6 +278,20 @@ def test_every_rank_refuses_a_model_that_cannot_be_cut_so(folder):
         assert re.search(r"2 stages\b.*\b1 piece\b", short)
 
 
+def test_no_rank_waits_for_a_rank_0_that_cannot_measure():
+    def on_a_rank():
+        from multigpu.training.strategies.pipelining import agreeing
+
+        def measured(*_, **__):
+            raise MemoryError("no room for 1 GiB")
+
+        agreeing.measured = measured
+        with pytest.raises((MemoryError, ValueError), match="no room for 1 GiB"):
+            cnn("pipeline")
+
+    run_ranks(on_a_rank, 2, timeout=60, show=False)
+
+
 def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
     config = functools.partial(TrainConfig, mode="pipeline")
     for said, settings in {

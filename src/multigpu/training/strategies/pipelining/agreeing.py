@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch import distributed as dist
 
 from multigpu.training.agreement import from_main_rank, main_rank_does
 from multigpu.training.atomic_file import replace_file
@@ -37,17 +36,17 @@ class Plan(NamedTuple):
 def plan_alike(
     model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
 ) -> Plan:
-    """Where to cut `model`, the same on every rank.  Raises ValueError on every rank."""
-    told: Any = None
-    if dist.get_rank() == 0:
-        try:
-            told = written(config, asked=asked) or measured(model, sample, config, asked=asked)
-        except ValueError as error:
-            told = str(error)
-    told = from_main_rank(told)
-    if isinstance(told, str):
-        raise ValueError(told)
-    plan: Plan = told
+    """Where to cut `model`, the same on every rank.
+
+    Whatever rank 0 runs into is raised there; the other ranks then raise ValueError.
+    """
+    found: list[Plan] = []
+
+    def measure() -> None:
+        found.append(written(config, asked=asked) or measured(model, sample, config, asked=asked))
+
+    main_rank_does(measure, error=ValueError)
+    plan: Plan = from_main_rank(found[0] if found else None)
     return plan
 
 
