@@ -184,6 +184,8 @@ def read(path: Path) -> dict[str, Any] | None:
 def parsed(content: bytes, path: Path) -> dict[str, Any]:
     """The state in a file's bytes.  Raises CheckpointError, with what to do about it."""
     try:
+        if damaged := zipfile.ZipFile(io.BytesIO(content)).testzip():  # torch.load verifies nothing
+            raise zipfile.BadZipFile(f"{damaged} does not have its checksum")
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except UNREADABLE as problem:
         what = f"{path} ({len(content):,} bytes) is broken or no checkpoint"

@@ -55,6 +55,16 @@ def test_what_was_saved_comes_back(checkpoints):
     assert files(checkpoints) == {"latest.pt"}
 
 
+def test_a_damaged_weight_is_found(checkpoints):
+    checkpoints.save({"model": {"weight": torch.zeros(1000)}})
+    content = bytearray(checkpoints.path().read_bytes())
+    inside = content.index(bytes(4000))
+    content[inside + 100 : inside + 500] = b"x" * 400
+    checkpoints.path().write_bytes(content)
+    with pytest.raises(CheckpointError, match=re.escape(str(checkpoints.path()))):
+        checkpoints.load()
+
+
 def test_the_best_is_kept_beside_the_latest(checkpoints):
     with checkpoints:
         checkpoints.save(state(1), best=True)
