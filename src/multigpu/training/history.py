@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -56,6 +57,13 @@ class History:
         lines.writerows(self.rows)
         replace_file(path, text.getvalue().encode())
 
+    def _shown(self) -> pandas.DataFrame:
+        """The frame as it is printed: NaN is written out, what is missing leaves its cell empty."""
+        import pandas
+
+        rows = [{name: visible(value) for name, value in row.items()} for row in self.rows]
+        return pandas.DataFrame(rows, columns=self._columns())
+
     def _columns(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
@@ -70,7 +78,7 @@ class History:
     def __repr__(self) -> str:
         if not self.rows:
             return "History: no epoch yet"
-        table: str = self.frame().to_string(
+        table: str = self._shown().to_string(
             index=False, max_rows=SHOWN_ROWS, float_format=short, na_rep="", line_width=100
         )
         return table
@@ -78,10 +86,15 @@ class History:
     def _repr_html_(self) -> str:
         if not self.rows:
             return "<p>History: no epoch yet</p>"
-        table: str = self.frame().to_html(
+        table: str = self._shown().to_html(
             index=False, max_rows=SHOWN_ROWS, float_format=short, na_rep="", border=0
         )
         return table
+
+
+def visible(value: Any) -> Any:
+    """A figure that is not a number as the word for it, since pandas shows it as a missing one."""
+    return "nan" if isinstance(value, float) and math.isnan(value) else value
 
 
 def short(number: float) -> str:

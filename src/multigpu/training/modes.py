@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 from multigpu.training.config import TrainConfig, check_choice
 from multigpu.training.launch import Launch
@@ -105,6 +106,17 @@ def refuse_figures(config: TrainConfig, metrics: Sequence[str], *, evaluated: bo
             f"monitor={config.monitor!r}: without eval_data there is the training's loss alone to "
             "watch. Give eval_data, or leave monitor out."
         )
+
+
+def refuse_targets(metrics: Sequence[str], targets: Any) -> None:
+    """Raise ValueError where metrics look for the right class, but the targets are no classes."""
+    for target in tree_leaves(targets):
+        if metrics and target.is_floating_point():
+            raise ValueError(
+                f"metrics={metrics!r} compare scores with the right class of each row, but the "
+                f"targets are {target.dtype} numbers. For a regression give metrics=(): its loss "
+                "is evaluated all the same."
+            )
 
 
 def refuse_precision(config: TrainConfig, device: torch.device) -> None:

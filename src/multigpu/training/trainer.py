@@ -10,7 +10,9 @@ to mode is in strategies/; what a checkpoint holds, in state.py.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -33,6 +35,7 @@ from multigpu.training.modes import (
     refuse_figures,
     refuse_kinds,
     refuse_precision,
+    refuse_targets,
     refuse_wrapped,
     resolve_mode,
 )
@@ -131,6 +134,8 @@ class Trainer:
         self.strategy.plain.train()
         began = time.perf_counter() - position.seconds
         for batch in self.train_feed.batches(position.epoch, start=position.step_in_epoch):
+            if position.step == 0 and self.eval_feed is not None:  # before an epoch is spent
+                refuse_targets(self.metrics, batch.targets)
             position.advance(self._step(batch), batch.global_rows)
             bar.update(1)
             if position.step >= self.total_steps:
@@ -158,6 +163,7 @@ class Trainer:
         position = self.position
         self.strategy.before_evaluation()  # also where there is none: ranks end with one model
         row = self._row()
+        self._warn_of_a_diverged(row)
         figures = {} if self.eval_feed is None else self.evaluate()
         row |= {f"eval_{name}": value for name, value in figures.items()}
         self.history.add(row | gpu_figures())
@@ -171,6 +177,18 @@ class Trainer:
             position.next_epoch()
         save(self, best=best)
         write_history(self)
+
+    def _warn_of_a_diverged(self, row: dict[str, float | int]) -> None:
+        """Say once that the loss is no number any more: nothing can be learned from then on."""
+        finite_before = math.isfinite(self.history.last.get("loss", 0.0))
+        if self.launch.is_main and finite_before and not math.isfinite(row["loss"]):
+            warnings.warn(
+                f"The loss of epoch {row['epoch']} is {row['loss']}. Go on from an earlier "
+                "checkpoint with a lower learning rate or with clip_norm, and look for inf and "
+                "nan in the data.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _row(self) -> dict[str, float | int]:
         """The history's row about training."""

@@ -55,6 +55,31 @@ def test_a_metric_that_is_not_there_is_refused_before_training():
         trainer(eval_data=rows(), metrics=["acuracy"])
 
 
+def regression(count: int = 12) -> TensorDataset:
+    inputs = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(inputs, inputs[:, :2])
+
+
+def test_a_regression_is_told_of_its_metrics_before_a_step_is_computed():
+    run = trainer(regression(), regression(), loss_fn=F.mse_loss)
+    before = [each.detach().clone() for each in run.strategy.plain.parameters()]
+    with pytest.raises(ValueError, match=r"metrics=\(\)"):
+        run.fit()
+    assert all(map(torch.equal, run.strategy.plain.parameters(), before))
+    history = trainer(regression(), regression(), loss_fn=F.mse_loss, metrics=()).fit()
+    assert history.last["eval_loss"] > 0
+
+
+def test_a_loss_that_is_no_number_is_said_once_and_seen_in_the_table():
+    run = trainer(loss_fn=lambda outputs, targets: F.cross_entropy(outputs, targets) * math.nan)
+    with pytest.warns(RuntimeWarning, match="epoch 1") as said:
+        history = run.fit()
+    assert len(said) == 1
+    assert len(history) == 2
+    assert repr(history).split().count("nan") == 2
+    assert history._repr_html_().count("<td>nan</td>") == 2
+
+
 def test_one_metric_may_be_given_by_its_name_alone():
     assert "accuracy" in trainer(eval_data=rows(), metrics="accuracy").evaluate()
 
