@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -54,6 +55,19 @@ def test_a_file_gets_as_many_row_groups_as_asked_and_nothing_else_changes(file, 
         ["8", "125"],
         ["1", "2", "4", "8"],  # the numbers of ranks that this file serves evenly
     ]
+
+
+def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, monkeypatch):
+    before = file.read_bytes()
+
+    def half(parquet, sink, sizes):
+        sink.write(b"half")
+        os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler does
+
+    monkeypatch.setattr(partition_writing, "write", half)
+    assert main(["partition", str(file), "--partitions", "8"]) == 130
+    assert os.listdir(file.parent) == [file.name]
+    assert file.read_bytes() == before
 
 
 def test_a_row_group_size_leaves_the_last_one_short_as_pandas_does(file, frame, capsys):
