@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from multigpu.ranks.backend import Backend, choose_backend
+from multigpu.ranks.backend import Backend
 from multigpu.training.devices import device_of
 from multigpu.training.gloo_threads import let_gloo_finish
 from multigpu.training.launch import Launch
@@ -21,12 +21,10 @@ from multigpu.training.meeting import meeting_store
 def join_group(launch: Launch, asked: str | None) -> Backend:
     """Join the process group, unless this process is in one; says which backend it has.
 
-    Raises ValueError where NCCL is asked for and this machine has fewer GPUs than ranks, or where
-    the group that is there has another backend.
+    Raises ValueError where the group that is there has another backend, and on every rank where
+    NCCL is asked for and not every rank has a GPU of its own.
     """
-    gpus, ranks = torch.cuda.device_count(), launch.local_world_size
-    backend = choose_backend(ranks, asked=asked, gpus=gpus)
-    device = device_of(launch)
+    ranks, device = launch.local_world_size, device_of(launch)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # NCCL and bare .cuda() use the current device
     if dist.is_initialized():
@@ -38,10 +36,10 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
             )
         atexit.unregister(let_gloo_finish)
         atexit.register(let_gloo_finish)  # to leave that group is its maker's
-        return Backend(there, gpus, ranks)
+        return Backend(there, torch.cuda.device_count(), ranks)
     store, rank, world_size = meeting_store()
-    if asked is None:
-        backend = chosen_by_all(store, rank, world_size, mine=gpu_of_this_rank(device), ranks=ranks)
+    mine = gpu_of_this_rank(device)
+    backend = chosen_by_all(store, rank, world_size, asked=asked, mine=mine, ranks=ranks)
     dist.init_process_group(backend.name, store=store, rank=rank, world_size=world_size)
     atexit.register(leave_unless_failed)
     return backend
@@ -55,19 +53,31 @@ def gpu_of_this_rank(device: torch.device) -> tuple[str, str]:
 
 
 def chosen_by_all(
-    store: Store, rank: int, world_size: int, *, mine: tuple[str, str], ranks: int
+    store: Store,
+    rank: int,
+    world_size: int,
+    *,
+    asked: str | None,
+    mine: tuple[str, str],
+    ranks: int,
 ) -> Backend:
     """NCCL where each rank, on every machine, has a GPU that no other rank has; else gloo.
 
     Counting GPUs does not tell: a rank may see one GPU only and have it for itself
-    (CUDA_VISIBLE_DEVICES, as Slurm sets it), and another machine may have none.
+    (CUDA_VISIBLE_DEVICES, as Slurm sets it), and another machine may have none. Raises ValueError
+    on every rank where `asked` is NCCL and cannot be had.
     """
     store.set(f"multigpu/gpu/{rank}", "\n".join(mine))
     told = store.multi_get([f"multigpu/gpu/{other}" for other in range(world_size)])
     everyones = [tuple(words.decode().split("\n")) for words in told]
     alone = all(gpu for _, gpu in everyones) and len(set(everyones)) == world_size
     here = {gpu for host, gpu in everyones if host == mine[0] and gpu}
-    return Backend("nccl" if alone else "gloo", len(here), ranks)
+    if asked == "nccl" and not alone:
+        raise ValueError(
+            f"backend='nccl': NCCL needs a GPU for each rank; on {mine[0]} {ranks} ranks have "
+            f"{len(here)}. Leave backend out, and gloo is used."
+        )
+    return Backend(asked or ("nccl" if alone else "gloo"), len(here), ranks)
 
 
 def leave_group() -> None:

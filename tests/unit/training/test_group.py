@@ -13,13 +13,13 @@ from multigpu.training.group import chosen_by_all, join_group, leave_unless_fail
 from multigpu.training.launch import Launch
 
 
-def chosen(*gpus: str) -> set[tuple[str, int]]:
+def chosen(*gpus: str, asked: str | None = None) -> set[tuple[str, int]]:
     """The backends that ranks choose, and on how many GPUs of their own machine, a or b."""
     store, mine = dist.HashStore(), [tuple(gpu.split("/")) for gpu in gpus]
     for rank, (host, gpu) in enumerate(mine):  # as each rank does before it asks
         store.set(f"multigpu/gpu/{rank}", f"{host}\n{gpu}")
     backends = [
-        chosen_by_all(store, rank, len(gpus), mine=(host, gpu), ranks=2)
+        chosen_by_all(store, rank, len(gpus), asked=asked, mine=(host, gpu), ranks=2)
         for rank, (host, gpu) in enumerate(mine)
     ]
     return {(backend.name, backend.gpus) for backend in backends}
@@ -39,6 +39,13 @@ def test_a_machine_without_gpus_makes_all_use_gloo() -> None:
     assert chosen("a/0", "a/1", "b/", "b/") == {("gloo", 2), ("gloo", 0)}
 
 
+def test_the_backend_that_is_asked_for_is_taken_where_it_can_be() -> None:
+    assert chosen("a/0", "a/1", asked="nccl") == {("nccl", 2)}
+    assert chosen("a/0", "a/1", asked="gloo") == {("gloo", 2)}
+    with pytest.raises(ValueError, match=r"nccl.*\b2 ranks\b.*\b1\b"):
+        chosen("a/0", "a/0", asked="nccl")
+
+
 def test_each_rank_of_a_machine_has_the_gpu_of_its_local_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -49,8 +56,8 @@ def test_each_rank_of_a_machine_has_the_gpu_of_its_local_number(
 
 
 def asks_for_another() -> str:
-    with pytest.raises(ValueError, match="gloo") as found:
-        join_group(Launch.here(), "nccl" if torch.cuda.device_count() else "other")
+    with pytest.raises(ValueError, match="group of gloo") as found:
+        join_group(Launch.here(), "nccl")
     return str(found.value)
 
 
