@@ -148,6 +148,32 @@ command = ["python", "docs/script.py"]
     assert reads == ["docs/script.py", "docs/settings.toml", "docs/table.csv"]
 
 
+def test_the_foot_warns_of_times_of_a_busy_machine(
+    fill: Any, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = fill(notebook("a", "b"), record=True)
+    assert "busy:" not in records.foot(said)
+    monkeypatch.setattr(records, "load_here", lambda seconds=0: 1.7)
+    last = records.foot(fill(notebook("a", "c")))
+    assert last.index("recorded on") < last.index("ran again") < last.index("busy:")
+    assert "recorded on" not in records.foot(fill(notebook("c")))
+
+
+@pytest.mark.parametrize("tag", ["hide-output", "raises-exception", "quiet"])
+def test_a_tag_that_decides_about_outputs_makes_a_record_stale(
+    fill: Any, kernel: Kernel, tag: str
+) -> None:
+    tagged = notebook("a", "b")
+    tagged.cells[1].metadata["tags"] = [tag, "hide-code"]
+    fill(tagged, record=True)
+    fresh = notebook("a", "b")
+    assert fill(fresh)["again"]["cells"] == 1
+    assert printed(fresh) == ["a, run 1", "b, run 2"]
+    moved = notebook("a", "b")
+    moved.cells[1].metadata["tags"] = [tag]  # whether its code is shown does not matter
+    assert "again" not in fill(moved)
+
+
 def test_a_quiet_cell_runs_only_when_it_is_recorded(tmp_path: Path) -> None:
     made = notebook("print('times')")
     made.cells[0].metadata["tags"] = ["quiet"]

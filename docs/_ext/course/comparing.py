@@ -20,7 +20,7 @@ CHANGES = re.compile(
 )
 TAG = re.compile(r"<[^>]*>")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
-RANK, NOBODY = re.compile(r"rank (\d+) \| "), -1
+RANK, NO_RANK = re.compile(r"rank (\d+) \| "), -1
 WORD = re.compile(r"[^\W\d_]{3,}")
 LAYER = re.compile(r"[^\W\d]\w*(?:\.\w+)*\.\d+(?:\.\w+)*")  # layers.2.norm: where a cut fell
 VARIES = "varies"
@@ -79,14 +79,14 @@ def words_of(cell):
 def by_rank(text):
     """Lines of several ranks in a row ("rank 1 | ..."), ordered by rank: any may print first."""
     lines = filter(None, text.splitlines())
-    runs = groupby(lines, key=lambda line: rank_of(line) == NOBODY)
+    runs = groupby(lines, key=lambda line: rank_of(line) == NO_RANK)
     return "\n".join(line for _, run in runs for line in sorted(run, key=rank_of))
 
 
 def rank_of(line):
     """The rank that printed a line."""
     found = RANK.match(line)
-    return int(found[1]) if found else NOBODY
+    return int(found[1]) if found else NO_RANK
 
 
 def words_alone(cell):

@@ -25,6 +25,7 @@ from course import execution
 from multigpu.scaling.machine import Machine, load_here
 
 VALUE = "value"  # the tag of a cell that prints one ``:run:``
+DECISIVE = frozenset({VALUE, execution.HIDDEN, execution.QUIET, "raises-exception"})
 BUSY = 0.25  # cores at work on something else: more than that makes times doubtful
 PLACE = Path("docs", "records")
 SHOWN = Path("docs", "_build", "shown")
@@ -90,7 +91,7 @@ def record_now(notebook, name, root, run, *, anyway):
     """Run the page on this quiet machine and write its record."""
     load = refuse_busy(anyway)
     began = time.monotonic()
-    said = {"reads": digests(root, run(notebook, quiet=not anyway))}
+    said = {"reads": digests(root, run(notebook, quiet=load <= BUSY))}
     said["seconds"] = round(time.monotonic() - began, 1)
     load = max(load, refuse_busy(anyway))  # something else may have begun meanwhile
     said |= here(load) | ({"busy": True} if load > BUSY else {})
@@ -180,7 +181,8 @@ def is_value(cell):
 
 
 def identity(cell):
-    return cell.source, is_value(cell)
+    """What a cell's outputs are made of: its source, and the tags that decide what is kept."""
+    return cell.source, DECISIVE.intersection(tags_of(cell))
 
 
 def digests(root, paths):
@@ -194,19 +196,21 @@ def digests(root, paths):
 
 
 def foot(said):
-    """The last line of a page: what recorded its outputs."""
-    sentences = []
-    if "date" in said:
-        where = f"{machine_of(said)}, {said['load']:.1f} cores busy with other work"
-        sentences.append(f"Outputs recorded on {day(said)} ({where}).")
-        if said.get("busy"):
-            sentences.append("That machine was busy: its times are too long.")
-    if again := said.get("again"):
-        part = "All cells" if again["cells"] == again["of"] else f"The last {again['cells']} cells"
-        where = f"{machine_of(again)}, {again['load']:.1f} cores busy with other work"
+    """The last line of a page: what its outputs come from."""
+    sentences, again = [], said.get("again")
+    all_again = again is not None and again["cells"] == again["of"]
+    if "date" in said and not all_again:
+        sentences += [f"Outputs recorded on {day(said)} ({machine_of(said)}).", warning(said)]
+    if again is not None:
+        part = "All cells" if all_again else f"The last {again['cells']} cells"
         why = "because their source or a file that they read has changed"
-        sentences.append(f"{part} ran again on {day(again)} ({where}), {why}.")
-    return f'<p class="course-recorded">{escape(" ".join(sentences))}</p>'
+        sentences += [f"{part} ran again on {day(again)} ({machine_of(again)}), {why}."]
+        sentences += [warning(again)]
+    return f'<p class="course-recorded">{escape(" ".join(filter(None, sentences)))}</p>'
+
+
+def warning(said):
+    return "That machine was busy: its times are too long." if said["load"] > BUSY else ""
 
 
 def day(said):
@@ -216,4 +220,6 @@ def day(said):
 def machine_of(said):
     gpus = said["gpus"] or "no GPU"
     processor, cores = said["processor"], said["cores"]
-    return f"{processor}, {cores} cores, {gpus}; Python {said['python']}, torch {said['torch']}"
+    versions = f"Python {said['python']}, torch {said['torch']}"
+    load = f"{said['load']:.1f} cores busy with other work"
+    return f"{processor}, {cores} cores, {gpus}; {versions}, {load}"

@@ -26,7 +26,10 @@ from multigpu.checking.lessons import LESSONS
 from multigpu.commands.folder import NoCourseFolder, course_folder
 from multigpu.commands.leftovers import leaving_no_process
 
-SOURCES = ("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt")
+SOURCES = (
+    *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
+    "tests/mutants/first_runs/verdicts.csv",  # a page shows it
+)
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
 FAILED = "failed: "  # before the digest in the stamp
 MADE = {"_build", "_notebooks", "__pycache__", ".ipynb_checkpoints"}
@@ -113,12 +116,13 @@ def find_pandoc() -> str | None:
 
 
 def _content(file: Path) -> bytes:
-    """What counts of a file: of a notebook the cells alone, because to run it adds outputs."""
+    """What counts of a file: of a notebook its cells and their tags, as to run it adds outputs."""
     content = file.read_bytes()
     if file.suffix == ".ipynb":
         try:
             cells = json.loads(content)["cells"]
-            return json.dumps([(cell["cell_type"], cell["source"]) for cell in cells]).encode()
+            kept = [(c["cell_type"], c["source"], c.get("metadata", {}).get("tags")) for c in cells]
+            return json.dumps(kept).encode()
         except (ValueError, KeyError, TypeError):  # no notebook after all; the build will say so
             pass
     return content

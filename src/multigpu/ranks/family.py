@@ -151,15 +151,15 @@ class Signs:
 
 def signs() -> Signs:
     """The vital signs of all descendants together."""
-    cpu, memory, runnable, family = 0.0, 0, False, descendants()
+    cpu, memory, awake, family = 0.0, 0, False, descendants()
     for process in family:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             cpu += times.user + times.system
             cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
             memory += own_memory(process)
-            runnable = runnable or _runnable(process)
-    return Signs(cpu, memory, runnable, len(family))
+            awake = awake or runnable(process)
+    return Signs(cpu, memory, awake, len(family))
 
 
 def own_memory(process: psutil.Process) -> int:
@@ -168,7 +168,8 @@ def own_memory(process: psutil.Process) -> int:
     return int(memory.rss - getattr(memory, "shared", 0))
 
 
-def _runnable(process: psutil.Process) -> bool:
+def runnable(process: psutil.Process) -> bool:
+    """Whether a thread of a process runs, or waits for a core or for the disk."""
     if sys.platform != "linux":
         return bool(process.status() == psutil.STATUS_RUNNING)
     for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):

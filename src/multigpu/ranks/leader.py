@@ -32,6 +32,7 @@ GLANCE = 0.02  # seconds between two looks at what the ranks have said
 LOOK = 0.05  # seconds between two looks at the vital signs
 CLOSING = 0.002  # seconds between two looks at processes that have closed a pipe
 DUMP = 2.0  # seconds for processes that are stuck to write down where they stand
+BUSY_DUMP = 20.0  # the same for one that waits for a core of a busy machine
 
 Tell = Callable[[int, bytes], None]
 
@@ -191,10 +192,18 @@ class Leader:
                 if each.status is None:
                     os.kill(each.pid, signal.SIGUSR1)
                     asked.append(each)
-        deadline, before = time.monotonic() + DUMP, -1
-        while time.monotonic() < deadline:
+        began, before = time.monotonic(), -1
+        while self._may_answer(asked, time.monotonic() - began):
             now = sum(each.stack.total for each in asked)
             if now == before and all(each.stack.total for each in asked):
                 return
             before = now
             self._take_in(LOOK)
+
+    def _may_answer(self, asked: list[Heard], seconds: float) -> bool:
+        """Whether more is to be expected of those who were asked ``seconds`` ago."""
+        silent = [each for each in asked if not each.stack.total]
+        patient = seconds < BUSY_DUMP and any(
+            family.runnable(psutil.Process(each.pid)) for each in silent
+        )
+        return seconds < DUMP or patient

@@ -15,9 +15,9 @@ ALL_WAIT = (
     "a thread that sleeps or polls hides that the others wait for ever; or all have begun a call "
     "that the backend cannot end, because it is very big or the tensors do not fit."
 )
-THREAD = (
-    "a thread that goes on after the function has returned. Let it end and join it, or start it "
-    "with `daemon=True`."
+LINGERS = (
+    "a thread, a process of its own or an atexit function that goes on after the function has "
+    "returned. Let it end before, or start the thread with `daemon=True`."
 )
 
 
@@ -32,6 +32,6 @@ def no_progress_found(states: Sequence[RankState], quiet: float) -> Finding:
         "no_progress",
         ranks,
         "\n".join([f"{ranks_in_words(ranks)} {what} for {quiet:.0f} s.", *what_each_does(states)]),
-        BUSY if busy else ALL_WAIT if unfinished else THREAD,
+        BUSY if busy else ALL_WAIT if unfinished else LINGERS,
         {"ranks": [state.to_dict() for state in states]},
     )

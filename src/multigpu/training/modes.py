@@ -111,11 +111,12 @@ def refuse_figures(config: TrainConfig, metrics: Sequence[str], *, evaluated: bo
 def refuse_targets(metrics: Sequence[str], targets: Any) -> None:
     """Raise ValueError where metrics look for the right class, but the targets are no classes."""
     for target in tree_leaves(targets):
-        if metrics and target.is_floating_point():
+        numbers = isinstance(target, torch.Tensor) and target.is_floating_point()
+        if metrics and numbers and not torch.equal(target, target.round()):
             raise ValueError(
                 f"metrics={metrics!r} compare scores with the right class of each row, but the "
-                f"targets are {target.dtype} numbers. For a regression give metrics=(): its loss "
-                "is evaluated all the same."
+                f"targets are {target.dtype} numbers with fractions. For a regression give "
+                "metrics=(): its loss is evaluated all the same."
             )
 
 

@@ -183,9 +183,8 @@ class Trainer:
         finite_before = math.isfinite(self.history.last.get("loss", 0.0))
         if self.launch.is_main and finite_before and not math.isfinite(row["loss"]):
             warnings.warn(
-                f"The loss of epoch {row['epoch']} is {row['loss']}. Go on from an earlier "
-                "checkpoint with a lower learning rate or with clip_norm, and look for inf and "
-                "nan in the data.",
+                f"The loss of epoch {row['epoch']} is {row['loss']}. Look for inf and nan in the "
+                "data, then begin anew with a lower learning rate or with clip_norm.",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -70,6 +70,13 @@ def test_a_regression_is_told_of_its_metrics_before_a_step_is_computed():
     assert history.last["eval_loss"] > 0
 
 
+def test_classes_may_be_whole_numbers_of_any_type():
+    inputs, classes = rows().tensors
+    data = TensorDataset(inputs, classes.float())
+    run = trainer(data, data, loss_fn=lambda scores, c: F.cross_entropy(scores, c.long()))
+    assert 0 <= run.fit().last["eval_accuracy"] <= 1
+
+
 def test_a_loss_that_is_no_number_is_said_once_and_seen_in_the_table():
     run = trainer(loss_fn=lambda outputs, targets: F.cross_entropy(outputs, targets) * math.nan)
     with pytest.warns(RuntimeWarning, match="epoch 1") as said:
