@@ -109,16 +109,16 @@ def alike(old, new):
 
 
 def close(old, new):
-    """Decimals apart by two of the last digit or a ten thousandth, or both next to nothing."""
+    """Decimals apart by one of the last digit or a ten thousandth, or both next to nothing."""
     if old == new:
         return True
-    if not re.search(r"[.e]", old + new):
-        return False
+    if any(not re.search(r"[.e]", number) for number in (old, new)):
+        return False  # a whole number is exact
     a, b = float(old.replace(",", "")), float(new.replace(",", ""))
-    digits = old.partition("e")[0].partition(".")[2]
-    last = abs(a) / 2 if "e" in old else 10.0 ** -len(digits)
-    apart = abs(a - b)
-    return apart <= max(2.001 * last, 1e-4 * abs(a)) or max(abs(a), abs(b)) < NOISE
+    mantissa, _, exponent = old.partition("e")
+    digits = len(mantissa.partition(".")[2])
+    last = 10.0 ** (int(exponent or 0) - digits)
+    return abs(a - b) <= max(1.001 * last, 1e-4 * abs(a)) or max(abs(a), abs(b)) < NOISE
 
 
 def first_difference(was, now):
