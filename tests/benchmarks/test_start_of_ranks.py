@@ -13,7 +13,7 @@ from collections.abc import Callable
 from statistics import median
 
 from multigpu import run_ranks
-from multigpu.ranks.starting import ForkServer
+from multigpu.ranks.server import ForkServer
 
 RANKS, ROUNDS, WARM_RUNS = 4, 3, 10
 

@@ -7,7 +7,7 @@ from multigpu.checking.catalog import Exercise
 from multigpu.checking.ending import Ending
 from multigpu.checking.raised import explain_exception
 from multigpu.checking.verdicts import CheckerFault, Refused, Wrong
-from multigpu.ranks.member import BROKEN
+from multigpu.ranks.child_process import BROKEN
 
 HANG_MESSAGES = {
     "busy": "your code used {cpu:g} s of processor time and was not done; "

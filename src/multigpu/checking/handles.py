@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable
 
 from multigpu.checking.verdicts import Wrong
-from multigpu.ranks.calls import Call
+from multigpu.ranks.trace import Call
 
 Teller = Callable[..., Wrong]
 

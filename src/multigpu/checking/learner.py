@@ -15,7 +15,7 @@ from multigpu.checking.submission import Submission
 from multigpu.checking.tracing import return_lines
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import ServerDied, WarmServer
-from multigpu.ranks.findings import Finding
+from multigpu.ranks.errors import Finding
 from multigpu.ranks.limits import Limits
 from multigpu.ranks.trace import Trace
 

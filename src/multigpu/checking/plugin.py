@@ -19,7 +19,7 @@ from multigpu.checking.submission import Submission
 from multigpu.checking.tally import Tally
 from multigpu.checking.verdicts import CheckerFault, Refused, Verdict
 from multigpu.checking.warm import WarmServer
-from multigpu.ranks.lean import spare_the_compiler
+from multigpu.ranks.warming import spare_the_compiler
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,9 +9,8 @@ from multigpu.checking.ending import Ending
 from multigpu.checking.endings import died, excess, fault, forbidden, refused_name, unclean
 from multigpu.checking.raised import explain_exception
 from multigpu.checking.verdicts import Refused, Status
-from multigpu.ranks.findings import Finding
+from multigpu.ranks.errors import Finding, ranks_in_words
 from multigpu.ranks.trace import Trace
-from multigpu.ranks.wording import ranks_in_words
 
 CUT_OFF = """\
 came: your code ran on one rank while another was still joining the group, and cut the connection.

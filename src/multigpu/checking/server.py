@@ -19,18 +19,18 @@ from multigpu.checking.loading import compiled
 from multigpu.checking.request import Request
 from multigpu.checking.tracing import forbidden_code
 from multigpu.checking.worker import Worker
-from multigpu.ranks import family
+from multigpu.ranks import process_tree
 from multigpu.ranks.frames import Closed, receive, send
-from multigpu.ranks.leader import CallerGone, lead
+from multigpu.ranks.proof import Watch
+from multigpu.ranks.supervisor import CallerGone, lead
 from multigpu.ranks.warming import import_costly, warming_up
-from multigpu.ranks.watch import Watch
 
 
 def main(descriptor: int) -> None:
     """Serve until the judge is gone."""
     judge = socket.socket(fileno=descriptor)
     judge.set_inheritable(False)
-    family.adopt_orphans()
+    process_tree.adopt_orphans()
     warm_up()
     with contextlib.suppress(Closed, CallerGone):
         while True:

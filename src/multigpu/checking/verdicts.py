@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from multigpu.ranks.findings import Finding
+    from multigpu.ranks.errors import Finding
 
 Status = Literal["pass", "wrong", "hang", "crash", "not_started", "missing_file", "checker_fault"]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from multigpu.ranks.frames import Closed, receive, send
-from multigpu.ranks.starting import Server
+from multigpu.ranks.server import Server
 
 
 class ServerDied(Exception):

@@ -1,7 +1,7 @@
 """What a worker does: it runs one request for the judge, once, in a process of its own.
 
 It reports in frames: each phase as it begins, then the answer.  How the process begins and ends is
-the matter of ``multigpu.ranks.member``.  A run without a clean end never passes.
+the matter of ``multigpu.ranks.child_process``.  A run without a clean end never passes.
 """
 
 import contextlib
@@ -20,10 +20,9 @@ from multigpu.checking.request import Request
 from multigpu.checking.tracing import Tracer, forbidden_code
 from multigpu.checking.wire import Encoder
 from multigpu.gpus.memory import parse_bytes
-from multigpu.ranks.backend import choose_backend, join_group
+from multigpu.ranks.child_process import limit
 from multigpu.ranks.frames import Say
-from multigpu.ranks.member import limit
-from multigpu.ranks.rank import Listening, now
+from multigpu.ranks.rank import Listening, choose_backend, join_group, now
 from multigpu.ranks.warming import costly_imports
 
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine

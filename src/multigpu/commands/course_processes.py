@@ -20,7 +20,7 @@ import psutil
 
 from multigpu.commands.process_tree import in_order, numbered
 from multigpu.commands.seen_process import CHECK_SERVER, RANKS_SERVER, CourseProcess
-from multigpu.ranks.family import MARK
+from multigpu.ranks.process_tree import MARK
 
 SERVERS = {RANKS_SERVER: "server of run_ranks", CHECK_SERVER: "server of checks"}
 AGENTS = ("torchrun", "torch.distributed.run")

@@ -6,22 +6,21 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multigpu.ranks.backend import rank_device
     from multigpu.ranks.errors import RankError
     from multigpu.ranks.memory import rank_memory
-    from multigpu.ranks.results import Results
-    from multigpu.ranks.run import run_ranks
-    from multigpu.ranks.spans import span
+    from multigpu.ranks.rank import rank_device
+    from multigpu.ranks.recorder import span
+    from multigpu.ranks.run import Results, run_ranks
 
 __all__ = ["RankError", "Results", "rank_device", "rank_memory", "run_ranks", "span"]
 
 HOMES = {
     "RankError": "errors",
-    "Results": "results",
-    "rank_device": "backend",
+    "Results": "run",
+    "rank_device": "rank",
     "rank_memory": "memory",
     "run_ranks": "run",
-    "span": "spans",
+    "span": "recorder",
 }
 
 

@@ -1,23 +1,115 @@
-"""What a caller gets when a run of ranks goes wrong, and how a rank describes an exception."""
+"""What a caller gets when a run goes wrong, and how it names ranks, places and exceptions."""
 
 import copyreg
 import linecache
+import os
 import re
 import traceback
 import types
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-from multigpu.ranks.failures import NOT_THEIRS, their_frames
-from multigpu.ranks.findings import Finding
-from multigpu.ranks.wording import place
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace
 
+
+_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0 and 1`, `ranks 0, 1 and 3`."""
+    named = sorted(set(ranks))
+    return f"{'rank' if len(named) == 1 else 'ranks'} {listed(named)}"
+
+
+def listed(things: Iterable[object]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = [str(thing) for thing in things]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `3rd`, `4th`, `11th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{ending or 'th'}"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 all_reduce`, `4 all_reduces`, `2 broadcasts`."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
+
+
+def a(thing: str) -> str:
+    """`an all_reduce`, `a broadcast`."""
+    return f"{'an' if thing[:1] in 'aeiou' else 'a'} {thing}"
+
+
+def place(file: str, line: int, function: str = "") -> str:
+    """`train.py:41`; `notebook cell of train, line 3`, for the files of cells have no names."""
+    if not _CELL.search(file):
+        return f"{os.path.basename(file)}:{line}"
+    name = function.rpartition(".")[2]
+    return f"notebook cell{f' of {name}' if name.isidentifier() else ''}, line {line}"
+
+
+Kind = Literal["exception", "exit", "mismatch", "deadlock", "no_progress"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Why a run cannot go on, or must not count: plain data, so that it can travel.
+
+    `ranks` are those to blame, `message` says what happened with rank, file and line, `usually`
+    what that usually means. `details` has the list `ranks`, one entry per rank, which says what
+    it was doing (`state`: waiting, computing, returned, raised or gone); and what the kind adds.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    message: str
+    usually: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The message, and what it usually means."""
+        return f"{self.message}\nusually: {self.usually}" if self.usually else self.message
+
+    def with_stacks(self, stacks: Mapping[int, str]) -> "Finding":
+        """This finding with the stack of each busy rank under the message."""
+        shown = [
+            f"rank {rank} stands here:\n{_indented(stack)}"
+            for rank, stack in sorted(stacks.items())
+            if stack.strip()
+        ]
+        return replace(self, message="\n".join([self.message, *shown]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data (JSON)."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Finding":
+        """The finding that `to_dict` wrote."""
+        return cls(**{**data, "ranks": tuple(data["ranks"])})
+
+
+def _indented(stack: str) -> str:
+    return "\n".join(f"  {line}" for line in stack.strip().splitlines())
+
+
 # As Python has it: a type can hide behind a metaclass of its own.
 type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
+NOT_THEIRS = (
+    "site-packages",
+    "dist-packages",
+    "/multigpu/ranks/",
+    "/multigpu/checking/",
+    "<frozen",
+)
 SHOWN_FRAMES = 20
 SHOWN_TEXT = 2000  # characters
 
@@ -65,6 +157,12 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SystemExit):
         described["status"] = repr(error.code)
     return described
+
+
+def their_frames(raised: Mapping[str, Any]) -> list[list[Any]]:
+    """`[file, line, function]` of the reader's own code, the outermost first."""
+    frames = [list(frame) for frame in raised.get("frames", [])]
+    return [frame for frame in frames if not any(part in frame[0] for part in NOT_THEIRS)]
 
 
 def spoken_name(code: types.CodeType) -> str:

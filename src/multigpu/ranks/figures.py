@@ -7,9 +7,8 @@ from typing import NamedTuple
 from multigpu.pictures import Picture, Step, Table, human_bytes, steps, timeline
 from multigpu.pictures.tracks import Span
 from multigpu.pictures.units import human_seconds
-from multigpu.ranks.calls import ROOTED, Call
-from multigpu.ranks.matching import Matching
-from multigpu.ranks.trace import Trace
+from multigpu.ranks.state import Matching
+from multigpu.ranks.trace import ROOTED, Call, Trace
 
 
 class Met(NamedTuple):

@@ -1,4 +1,4 @@
-"""Imports torch once, then forks one leader per run.  The leader forks the ranks.
+"""Imports torch once, then forks one supervisor per run.  The supervisor forks the ranks.
 
     python -m multigpu.ranks.forkserver FD
 
@@ -20,15 +20,14 @@ from typing import Any
 
 import psutil
 
-from multigpu.ranks import family
-from multigpu.ranks.backend import Backend, choose_backend
+from multigpu.ranks import process_tree
 from multigpu.ranks.frames import Closed, receive, send
-from multigpu.ranks.leader import CallerGone, lead
 from multigpu.ranks.limits import UNLIMITED
-from multigpu.ranks.rank import Job, Rank
-from multigpu.ranks.run_folder import enter_run_folder, make_run_folder
+from multigpu.ranks.proof import Watch
+from multigpu.ranks.rank import Backend, Job, Rank, choose_backend
+from multigpu.ranks.server import enter_run_folder, make_run_folder
+from multigpu.ranks.supervisor import CallerGone, lead
 from multigpu.ranks.warming import import_costly, warming_up
-from multigpu.ranks.watch import Watch
 
 GLANCE = 0.2  # seconds between two looks for leaders that have ended
 PATIENCE = 10.0  # seconds for leaders to end their runs once the caller is gone
@@ -38,7 +37,7 @@ def main(descriptor: int) -> None:
     """Serve until the caller is gone."""
     caller = socket.socket(fileno=descriptor)
     caller.set_inheritable(False)
-    family.adopt_orphans()
+    process_tree.adopt_orphans()
     warm_up()
     leaders: dict[int, str] = {}  # the folder of each run, by its leader's process
     while True:
@@ -50,7 +49,7 @@ def main(descriptor: int) -> None:
     while leaders and time.monotonic() < deadline:  # they have seen it too
         time.sleep(0.01)
         clear_up(leaders)
-    family.end_all(*leaders)
+    process_tree.end_all(*leaders)
     for folder in leaders.values():
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
@@ -75,7 +74,7 @@ def serve(caller: socket.socket, leaders: dict[int, str]) -> bool:
         return False
     import_costly(message[0])
     with socket.socket(fileno=descriptors[0]) as connection:
-        folder = make_run_folder(os.environ[family.MARK])
+        folder = make_run_folder(os.environ[process_tree.MARK])
         pid = os.fork()
         if pid == 0:
             live(caller, connection, folder)
@@ -111,7 +110,7 @@ def live(caller: socket.socket, connection: socket.socket, folder: str) -> None:
     try:
         os.setsid()
         caller.close()
-        family.adopt_orphans()
+        process_tree.adopt_orphans()
         enter_run_folder(folder)
         with contextlib.suppress(Closed, CallerGone):
             work(connection, folder)

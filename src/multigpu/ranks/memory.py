@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import (
 
 from multigpu.gpus.errors import out_of_memory
 from multigpu.gpus.memory import Memory, MemoryFull, MemoryMeter
-from multigpu.ranks.backend import rank_device
+from multigpu.ranks.rank import rank_device
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 

@@ -2,22 +2,106 @@
 
 A frame is written before the call is made. So the last thing that a rank was about to do is known
 even when the rank is killed in the middle of it.
+
+Threads are recorded, too. One that will communicate later has said nothing yet: only because its
+number is known, the supervisor can see that it waits for a set time or for another process, so that
+nobody is stuck. And a main thread that waits in ``thread.join()`` for a thread which itself waits
+for a message is as stuck as that one; without a frame it would look like a thread that computes.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from multigpu.ranks.origin import Origin
+from multigpu.ranks.errors import describe_exception
 
 if TYPE_CHECKING:
     import torch
+
+
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+BETWEEN = ("contextlib.py", "functools.py", "typing_extensions.py", "warnings.py")  # of decorators
+STARTED_AT = "_multigpu_started_at"  # of a thread: the Origin of its start
+WRAPPERS = ("wrapper", "decorate_context", "inner", "func_wrapper", "__torch_function__")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """``via`` is the public name, for example "all_gather_object"; empty if there is none."""
+
+    file: str
+    line: int
+    function: str
+    via: str
+    called_by_cpp: bool = False  # by the reducer of DistributedDataParallel, during backward
+
+
+@cache
+def _torch() -> str:
+    spec = find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    return os.path.dirname(spec.origin) + os.sep
+
+
+def origin() -> Origin:
+    """Look up the stack for the first line that is neither torch's nor ours.
+
+    A call that C++ makes, as DistributedDataParallel does during backward, comes from the line
+    that called ``backward()``. One that is itself the target of a thread comes from the line that
+    started the thread.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    within: list[types.FrameType] = []  # torch's own frames, from the inside out
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_torch()):
+            within.append(frame)
+        elif not _between(file):
+            name = frame.f_code.co_name
+            return Origin(file, frame.f_lineno, name, *_public_name(within))
+        frame = frame.f_back
+    started = getattr(threading.current_thread(), STARTED_AT, Origin("", 0, "", ""))
+    return Origin(started.file, started.line, started.function, *_public_name(within))
+
+
+def _between(file: str) -> bool:
+    """Whether this is no code of the user's, nor torch's."""
+    return (
+        file.startswith((HERE, "<frozen"))
+        or file == threading.__file__
+        or os.path.basename(file) in BETWEEN
+    )
+
+
+def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
+    """The name by which torch was called, and whether C++ called in the middle of a backward.
+
+    The name is that of torch's outermost frame, if it means something.
+    """
+    folders = [frame.f_code.co_filename.removeprefix(_torch()) for frame in within]
+    if any(f.startswith(os.path.join("distributed", "fsdp")) for f in folders):
+        return "fully_shard", False
+    if os.path.join("distributed", "algorithms", "join.py") in folders:
+        return "join", False
+    in_ddp = os.path.join("nn", "parallel", "distributed.py") in folders
+    called_by_cpp = bool(folders) and folders[0].startswith("autograd")
+    if in_ddp or called_by_cpp:
+        return "DistributedDataParallel", called_by_cpp
+    names = [f.f_code.co_name for f in within if f.f_code.co_name not in WRAPPERS]
+    return (names[-1] if names else ""), False
+
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -122,3 +206,84 @@ class Current:
     """The recorder of this process, if it is a rank that is traced."""
 
     recorder: Recorder | None = None
+
+
+@contextmanager
+def span(label: str) -> Iterator[None]:
+    """Name what this rank computes during the block; figures of time show it as a solid bar.
+
+    Outside of a traced rank it does nothing, so that the same code runs under torchrun.
+    """
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        if Current.recorder is not None:
+            Current.recorder.tell(
+                "span",
+                label=label,
+                start=start,
+                end=time.monotonic(),
+                thread=threading.get_native_id(),
+            )
+
+
+def record_joins(recorder: Recorder) -> None:
+    """From now on ``Thread.join`` says when it begins and when it is over."""
+    join = threading.Thread.join
+
+    def recorded(thread: threading.Thread, timeout: float | None = None) -> None:
+        if not thread.is_alive() or timeout is not None:  # it may go on by itself
+            return join(thread, timeout)
+        mine = threading.get_native_id()
+        recorder.tell("joining", thread=mine, on=thread.native_id)
+        try:
+            return join(thread)
+        finally:
+            recorder.tell("joined", thread=mine)
+
+    threading.Thread.join = recorded  # type: ignore[method-assign, assignment]
+
+
+# Threads of these modules wait with a time limit, over and over, and never communicate.
+NEVER_COMMUNICATE = (
+    *("multiprocessing.queues", "multiprocessing.resource_sharer"),
+    *("torch.utils.data.", "tqdm.", "tensorboard."),
+)
+
+
+def record_starts(recorder: Recorder) -> None:
+    """From now on a thread says when it begins, when it is over and what nobody caught in it."""
+    start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    hook, own = threading.excepthook, os.getpid()
+
+    def recorded_start(thread: threading.Thread) -> None:
+        setattr(thread, STARTED_AT, origin())
+        start(thread)
+
+    def recorded_life(thread: threading.Thread) -> None:
+        if os.getpid() != own or never_communicates(thread):  # a forked child may hold our lock
+            return bootstrap(thread)  # type: ignore[no-any-return]
+        mine = threading.get_native_id()
+        recorder.tell("thread_started", thread=mine)
+        try:
+            bootstrap(thread)
+        finally:
+            recorder.tell("thread_ended", thread=mine)
+
+    def recorded_error(args: threading.ExceptHookArgs) -> None:
+        error: Any = args.exc_value
+        quiet = error is None or isinstance(error, SystemExit)  # it ends a thread without a word
+        if not quiet and os.getpid() == own:
+            recorder.tell("thread_raised", **describe_exception(error))
+        hook(args)
+
+    threading.Thread.start = recorded_start  # type: ignore[method-assign, assignment]
+    threading.Thread._bootstrap_inner = recorded_life  # type: ignore[attr-defined]
+    threading.excepthook = recorded_error
+
+
+def never_communicates(thread: threading.Thread) -> bool:
+    """Whether it is one of a library's own, which only serves the library."""
+    work: Any = getattr(thread, "_target", None) or type(thread).run
+    return str(getattr(work, "__module__", "")).startswith(NEVER_COMMUNICATE)

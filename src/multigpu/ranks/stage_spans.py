@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.autograd import Variable
 
-from multigpu.ranks.recorder import Current
-from multigpu.ranks.spans import span
+from multigpu.ranks.recorder import Current, span
 
 
 class WatchedStage(nn.Module):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from multigpu.ranks.calls import Call
-from multigpu.ranks.trace import Trace
+from multigpu.ranks.trace import Call, Trace
 from multigpu.scaling.traffic import all_reduce_bytes
 
 Window = tuple[float, float]  # begin and end, time.monotonic

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from multigpu.ranks.wording import counted
+from multigpu.ranks.errors import counted
 from multigpu.scaling.plan import Candidate
 
 

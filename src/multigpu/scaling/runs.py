@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from multigpu.ranks import run_ranks
-from multigpu.ranks.results import Results
+from multigpu.ranks.run import Results
 from multigpu.scaling.communication import all_reduce_share, bytes_between_ranks
 from multigpu.scaling.measuring import Sample, measure
 from multigpu.scaling.plan import ONE_PROCESS, Candidate

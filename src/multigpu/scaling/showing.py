@@ -5,7 +5,7 @@ from __future__ import annotations
 from multigpu.pictures import Picture, Table, human_bytes
 from multigpu.pictures.durations import Duration, Group, durations
 from multigpu.pictures.units import human_seconds
-from multigpu.ranks.wording import counted
+from multigpu.ranks.errors import counted
 from multigpu.scaling.published import PublishedTimes, published_times
 from multigpu.scaling.results import Comparison, Row
 

@@ -3,7 +3,7 @@
 import torch
 
 from multigpu.gpus import current_machine
-from multigpu.ranks.backend import rank_device
+from multigpu.ranks.rank import rank_device
 from multigpu.training.launch import Launch
 
 

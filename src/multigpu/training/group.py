@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from multigpu.ranks.backend import Backend
+from multigpu.ranks.rank import Backend
 from multigpu.training.devices import device_of
 from multigpu.training.gloo_threads import let_gloo_finish
 from multigpu.training.launch import Launch

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multigpu.ranks.lean import sparing_scipy
+from multigpu.ranks.warming import sparing_scipy
 
 with sparing_scipy():
     from torchmetrics import Metric, MetricCollection

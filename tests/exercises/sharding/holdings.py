@@ -7,7 +7,7 @@ import gc
 
 import torch
 
-from multigpu.ranks.work import Copies, TracedWork
+from multigpu.ranks.tracing import Copies, TracedWork
 
 
 def storages(tensors):

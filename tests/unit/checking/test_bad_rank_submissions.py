@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from multigpu.checking.verdicts import Refused
-from multigpu.ranks.family import marked
+from multigpu.ranks.process_tree import marked
 
 from .conftest import wait_until
 

@@ -8,7 +8,7 @@ import pytest
 
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.wire import Foreign, describe
-from multigpu.ranks.family import marked
+from multigpu.ranks.process_tree import marked
 
 from .conftest import BATCH
 

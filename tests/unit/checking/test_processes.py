@@ -12,7 +12,7 @@ import pytest
 
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.warm import WarmServer
-from multigpu.ranks.family import MARK, marked
+from multigpu.ranks.process_tree import MARK, marked
 
 from .conftest import LONG, wait_until
 

@@ -8,7 +8,7 @@ from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
 from multigpu.checking.ending import Ending
 from multigpu.checking.rank_endings import refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
-from multigpu.ranks.findings import Finding
+from multigpu.ranks.errors import Finding
 from multigpu.ranks.trace import Trace
 
 EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import count
 
-from multigpu.ranks.watch import Watch
+from multigpu.ranks.proof import Watch
 
 MAIN = 1  # the thread that every rank begins with
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 from said import numbers_in
 
-from multigpu.ranks.findings import Finding
+from multigpu.ranks.errors import Finding
 
 FOLLOW_UPS = [
     "Connection closed by peer [127.0.0.1]:4711",

@@ -6,13 +6,13 @@ import sys
 import psutil
 import pytest
 
-from multigpu.ranks import family
+from multigpu.ranks import process_tree
 
 
 @pytest.fixture
 def stranger(monkeypatch):
     """A process with our mark that is no descendant: its parent has ended."""
-    monkeypatch.setenv(family.MARK, "a mark of this test")
+    monkeypatch.setenv(process_tree.MARK, "a mark of this test")
     code = "import subprocess; print(subprocess.Popen(['sleep', '1000'], stdout=-3).pid)"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -29,19 +29,19 @@ def stranger(monkeypatch):
 @pytest.mark.parametrize(("platform", "found"), [("linux", False), ("darwin", True)])
 def test_who_counts_as_a_descendant(stranger, monkeypatch, platform, found):
     monkeypatch.setattr(sys, "platform", platform)
-    assert (stranger.pid in [process.pid for process in family.descendants()]) is found
+    assert (stranger.pid in [process.pid for process in process_tree.descendants()]) is found
 
 
 SIGNS_OF_TWO = """
 import subprocess, sys, time, psutil
-from multigpu.ranks import family
+from multigpu.ranks import process_tree
 
 sleeping = subprocess.Popen(["sleep", "1000"])
-before = family.signs()
+before = process_tree.signs()
 busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 while psutil.Process(busy.pid).cpu_times().user < 0.1:
     time.sleep(0.01)
-after = family.signs()
+after = process_tree.signs()
 for process in (sleeping, busy):
     process.kill()
 assert (before.members, after.members) == (1, 2), (before, after)
@@ -60,7 +60,7 @@ def test_reaping_collects_what_has_ended():
     child = subprocess.Popen(["true"])
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         pass
-    family.reap()
+    process_tree.reap()
     assert not psutil.pid_exists(child.pid)
 
 
@@ -77,7 +77,7 @@ class Becoming:
 
     def environ(self):
         self.looks += 1
-        return {family.MARK: "a mark of this test"} if self.looks > 2 else {}
+        return {process_tree.MARK: "a mark of this test"} if self.looks > 2 else {}
 
     def kill(self):
         self.killed = True
@@ -86,5 +86,5 @@ class Becoming:
 def test_a_process_without_an_environment_for_a_moment_does_not_get_away(monkeypatch):
     process = Becoming()
     monkeypatch.setattr(psutil, "process_iter", lambda: [] if process.killed else [process])
-    family.end_marked("a mark of this test")
+    process_tree.end_marked("a mark of this test")
     assert process.killed

@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from multigpu import run_ranks
-from multigpu.ranks import starting
-from multigpu.ranks.starting import ForkServer
+from multigpu.ranks import server
+from multigpu.ranks.server import ForkServer
 from multigpu.ranks.warming import BY_NAME
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def _ranks_find_nothing_that_others_imported() -> Iterator[None]:
         ForkServer.stop()
         patch.setattr(ForkServer, "_costly", 0)
         patch.setattr(ForkServer, "learn", lambda costly: None)
-        patch.setattr(starting, "BY_NAME", ())
+        patch.setattr(server, "BY_NAME", ())
         yield
 
 
@@ -119,7 +119,7 @@ def test_the_trainers_metrics_do_not_load_scipy_signal():
 @pytest.mark.parametrize("how", ["import scipy.signal", "import scipy.signal.windows"])
 def test_what_needs_scipy_signal_while_it_is_spared_gets_the_real_one(how):
     def asked():
-        from multigpu.ranks.lean import sparing_scipy
+        from multigpu.ranks.warming import sparing_scipy
 
         names = {}
         with sparing_scipy():
@@ -137,6 +137,6 @@ def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
         return "torch.distributed.optim" in sys.modules
 
     assert list(run_ranks(found, 1, show=False)) == [False]
-    monkeypatch.setattr(starting, "BY_NAME", BY_NAME)
+    monkeypatch.setattr(server, "BY_NAME", BY_NAME)
     monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
     assert list(run_ranks(found, 1, show=False)) == [True]

@@ -5,7 +5,7 @@ import re
 import pytest
 from said import numbers_in
 
-from multigpu.ranks.patterns import ORDER
+from multigpu.ranks.wording import ORDER
 
 
 def disagree(play, *, odd=1, **details):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from multigpu.ranks.family import Signs
-from multigpu.ranks.limits import Limits
-from multigpu.ranks.pulse import Pulse
+from multigpu.ranks.limits import Limits, Pulse
+from multigpu.ranks.process_tree import Signs
 
 LIMITS = Limits(cpu=6, idle=3, wall=60, host_memory=1000, processes=4)
 

@@ -3,7 +3,7 @@
 import pytest
 from said import numbers_in
 
-from multigpu.ranks.wording import a, counted, listed, ordinal, place, ranks_in_words
+from multigpu.ranks.errors import a, counted, listed, ordinal, place, ranks_in_words
 
 CELL = "/tmp/ipykernel_4711/1234.py"
 

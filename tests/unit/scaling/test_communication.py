@@ -2,8 +2,7 @@
 
 import pytest
 
-from multigpu.ranks.calls import Call
-from multigpu.ranks.trace import Trace
+from multigpu.ranks.trace import Call, Trace
 from multigpu.scaling.communication import (
     all_reduce_share,
     bytes_between_ranks,

@@ -9,7 +9,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from multigpu.ranks.lean import spare_the_compiler
+from multigpu.ranks.warming import spare_the_compiler
 
 if TYPE_CHECKING:
     from multigpu.training.config import TrainConfig

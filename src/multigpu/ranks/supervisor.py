@@ -18,15 +18,12 @@ from typing import Any
 
 import psutil
 
-from multigpu.ranks import family
-from multigpu.ranks.channels import READ, open_channels
-from multigpu.ranks.findings import Finding
-from multigpu.ranks.hearing import Heard
-from multigpu.ranks.limits import Limits
-from multigpu.ranks.member import Body, live
-from multigpu.ranks.pulse import Excess, Pulse
-from multigpu.ranks.threads import SystemThreads
-from multigpu.ranks.watch import Watch
+from multigpu.ranks import process_tree
+from multigpu.ranks.child_process import READ, Body, Heard, live, open_channels
+from multigpu.ranks.errors import Finding
+from multigpu.ranks.limits import Excess, Limits, Pulse
+from multigpu.ranks.process_tree import SystemThreads
+from multigpu.ranks.proof import Watch
 
 GLANCE = 0.02  # seconds between two looks at what the ranks have said
 LOOK = 0.05  # seconds between two looks at the vital signs
@@ -61,7 +58,7 @@ def lead(
     that was passed), ``finding``, ``left`` (names of processes that outlived their parents) and
     ``seconds``.  Raises CallerGone; nothing is left running then, either.
     """
-    token, prctl, leader = secrets.token_bytes(16), family.bind_prctl(), os.getpid()
+    token, prctl, leader = secrets.token_bytes(16), process_tree.bind_prctl(), os.getpid()
     heard: list[Heard] = []
     try:
         for number in range(count):
@@ -75,7 +72,7 @@ def lead(
             report = watching.lead()
         return report, [each.answer for each in heard]
     except BaseException:
-        family.end_all(*(each.pid for each in heard))
+        process_tree.end_all(*(each.pid for each in heard))
         raise
     finally:
         for each in heard:
@@ -111,8 +108,8 @@ class Leader:
         if excess in ("busy", "blocked", "slow") or (finding and finding.kind == "no_progress"):
             self._ask_where_they_stand()
         if not excess and not finding:
-            left = family.left_behind(self._limits.farewell)
-        family.end_all(*(each.pid for each in self._heard))
+            left = process_tree.left_behind(self._limits.farewell)
+        process_tree.end_all(*(each.pid for each in self._heard))
         self._take_in(0)
         return {
             "members": [each.report() for each in self._heard],
@@ -128,7 +125,7 @@ class Leader:
 
     def _until_the_end(self) -> tuple[Excess | None, Finding | None]:
         """What made it impossible to go on; neither, if all ended by themselves and well."""
-        pulse = Pulse(self._limits, self._began, family.own_memory(psutil.Process()))
+        pulse = Pulse(self._limits, self._began, process_tree.own_memory(psutil.Process()))
         look = self._began + 4 * LOOK  # most runs are over before the first
         while not self._ended():
             self._take_in(CLOSING if self._closing else GLANCE)
@@ -139,7 +136,7 @@ class Leader:
                 return None, finding
             if now > look and self._limits.bounded:
                 total = sum(each.total for each in self._heard)
-                if excess := pulse.judge(now, family.signs(), total):
+                if excess := pulse.judge(now, process_tree.signs(), total):
                     return excess, None
                 look = time.monotonic() + LOOK
         self._take_in(0)
@@ -204,6 +201,6 @@ class Leader:
         """Whether more is to be expected of those who were asked ``seconds`` ago."""
         silent = [each for each in asked if not each.stack.total]
         patient = seconds < BUSY_DUMP and any(
-            family.runnable(psutil.Process(each.pid)) for each in silent
+            process_tree.runnable(psutil.Process(each.pid)) for each in silent
         )
         return seconds < DUMP or patient

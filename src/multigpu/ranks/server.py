@@ -1,4 +1,8 @@
-"""The caller's side of the forkserver: started at the first run, ended with the caller."""
+"""The caller's side of a warm server: started at the first run, ended with the caller.
+
+A run has a folder, by which it is found again when its owners were killed. That of a run inside a
+rank is in the folder of the outer run: whoever removes that one removes both.
+"""
 
 import contextlib
 import os
@@ -10,11 +14,44 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import IO
 
-from multigpu.ranks.family import MARK, end_marked
-from multigpu.ranks.run_folder import remove_run_folders, server_environment
+from multigpu.ranks.process_tree import MARK, end_marked
 from multigpu.ranks.warming import BY_NAME, costly_imports
+
+INSIDE = "MULTIGPU_RUN_FOLDER"  # in the environment of ranks and of the servers that they start
+
+
+def make_run_folder(mark: str) -> str:
+    """A new folder for a run of the server with this mark."""
+    return tempfile.mkdtemp(prefix=_prefix(mark), dir=_parent())
+
+
+def enter_run_folder(folder: str) -> None:
+    """Have the runs that this process and its children start make their folders in this one."""
+    os.environ[INSIDE] = folder
+
+
+def server_environment() -> dict[str, str]:
+    """What lets a server that we start make its folders where we look for them."""
+    return {INSIDE: _parent()}
+
+
+def remove_run_folders(mark: str) -> None:
+    """Remove what runs of the server with this mark have left."""
+    for folder in Path(_parent()).glob(f"{_prefix(mark)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parent() -> str:
+    outer = os.environ.get(INSIDE, "")
+    return outer if os.path.isdir(outer) else tempfile.gettempdir()
+
+
+def _prefix(mark: str) -> str:
+    return f"multigpu-ranks-{mark.rpartition('.')[2]}-"
+
 
 CLEARING = 10.0  # seconds for a server to clear up after a leader that was killed
 
