@@ -37,6 +37,7 @@ def main() -> int:
                   "notebooks/ddp.", file=sys.stderr)  # fmt: skip
             return 2
         app.env.find_files(app.config, app.builder)
+        print("Before and after each page: up to 10 s to see that the machine is quiet.")
         for number, name in enumerate(chosen, start=1):
             path = records.path_of(ROOT, name)
             before = path.stat().st_mtime_ns if path.is_file() else 0

@@ -119,6 +119,7 @@ def open_in_lab(name, words):
         text(words),
         classes=["course-button"],
         href=f"/lab/tree/notebooks/{name}",
+        target="_blank",  # the page stays where it is, beside the notebook
         hidden="",
         data_open_notebook="",
     )

@@ -1,9 +1,9 @@
 """What differs between a record and a fresh run, times aside.
 
-Text is compared word by word. Times (``3.2 ms``), addresses and temporary folders may differ, and
-decimals in their last digits: another processor rounds differently. A cell tagged ``varies`` shows
-times, or something else of this machine or run: there the words of the record have to come again,
-whatever the numbers are. The same holds for cells and values that use what such a cell assigns.
+Text is compared word by word. Addresses and temporary folders may differ, and decimals in their
+last digits: another processor rounds differently. A cell tagged ``varies`` shows times, or
+something else of this machine or run: its words have to come again, whatever the numbers are. So
+do those of a ``:run:`` value that uses, through any number of cells, what such a cell assigns.
 """
 
 import ast
@@ -13,17 +13,18 @@ from itertools import groupby
 
 NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?")
 CHANGES = re.compile(
-    r"(?P<time>(?<![\w.])[\d,.]+\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/]))"
+    r"(?P<time>(?<=passed)\s+\d+\.\d s)"
     r"|(?P<address>0x[0-9a-f]{6,}|(?<=steps-)[0-9a-f]{8})"
     r"|(?P<folder>(?:/|(?:\.\./)+)(?:tmp|var/folders)[\w./-]+)"
     r"|(?P<process>(?<=process )\d+|(?<=pid )\d+)"
 )
+TIME = re.compile(r"(?<![\w.])[\d,.]+\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/])")
 TAG = re.compile(r"<[^>]*>")
 STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 RANK, NO_RANK = re.compile(r"rank (\d+) \| "), -1
 WORD = re.compile(r"[^\W\d_]{3,}")
 LAYER = re.compile(r"[^\W\d]\w*(?:\.\w+)*\.\d+(?:\.\w+)*")  # layers.2.norm: where a cut fell
-VARIES = "varies"
+VARIES, VALUE = "varies", "value"
 NOISE = 1e-6  # a number this small is what rounding left of zero
 
 
@@ -33,7 +34,7 @@ def differences(record, fresh):
     for number, (old, new, varies) in enumerate(cells, start=1):
         if varies:
             was, now = words_alone(old), words_alone(new)
-            same = set(was) <= set(now)
+            same = set(was) <= set(now)  # a figure made on a busy machine says so, too
         else:
             was, now = words_of(old), words_of(new)
             same = len(was) == len(now) and all(map(alike, was, now))
@@ -43,21 +44,20 @@ def differences(record, fresh):
 
 
 def varying(cells):
-    """Whether the numbers of each cell may differ: it is tagged or uses what a tagged one found."""
-    names, found = set(), []
+    """Whether the numbers of each cell may differ: by its tag, or as a value of what varies."""
+    names = set()
     for cell in cells:
         nodes = list(ast.walk(ast.parse(cell.source)))
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
         assigned = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        tags = cell.metadata.get("tags", [])
         uses = bool((used - assigned) & names)
-        if VARIES in cell.metadata.get("tags", []) or uses:
+        if VARIES in tags or uses:
             names |= assigned | (defined if uses else set())
-            found.append(True)
         else:
             names -= assigned | defined
-            found.append(False)
-    return found
+        yield VARIES in tags or (VALUE in tags and uses)
 
 
 def texts_of(cell):
@@ -72,8 +72,8 @@ def texts_of(cell):
 
 
 def words_of(cell):
-    """The words of a cell's outputs, with a mask over all that may change."""
-    return masked(by_rank("\n".join(texts_of(cell)))).split()
+    """The words of a cell's outputs, with a mask over all that changes from run to run."""
+    return CHANGES.sub(mask, by_rank("\n".join(texts_of(cell)))).split()
 
 
 def by_rank(text):
@@ -92,11 +92,12 @@ def rank_of(line):
 def words_alone(cell):
     """The words of three letters or more, each once: no numbers, no units, no layer of a model."""
     text = TAG.sub(" ", STYLE.sub(" ", "\n".join(texts_of(cell))))
-    return sorted(set(WORD.findall(LAYER.sub(" ", masked(unescape(text))))))
+    text = LAYER.sub(" ", TIME.sub(" ", CHANGES.sub(mask, unescape(text))))
+    return sorted(set(WORD.findall(text)))
 
 
-def masked(text):
-    return CHANGES.sub(lambda match: f"<{match.lastgroup}>", text)
+def mask(match):
+    return f"<{match.lastgroup}>"
 
 
 def alike(old, new):

@@ -79,6 +79,7 @@ def run_again(notebook, name, root, run, record):
     cells = range(len(code_of(notebook)))
     new = missing(notebook, record, root) if record is not None else list(cells)
     load = load_here()
+    print(f"{name}: running {len(new)} of {len(cells)} cells", flush=True)  # Sphinx is silent here
     said = {"reads": digests(root, run(notebook))}
     if record is not None:
         said = {**record.metadata.course, **said}
@@ -218,8 +219,8 @@ def day(said):
 
 
 def machine_of(said):
-    gpus = said["gpus"] or "no GPU"
+    gpus = said["gpus"] or "no GPU, so virtual ones"
     processor, cores = said["processor"], said["cores"]
     versions = f"Python {said['python']}, torch {said['torch']}"
-    load = f"{said['load']:.1f} cores busy with other work"
+    load = f"other programs kept {said['load']:.1f} cores busy"
     return f"{processor}, {cores} cores, {gpus}; {versions}, {load}"

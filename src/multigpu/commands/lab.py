@@ -70,6 +70,8 @@ def settings(root: Path, *, port: int, open_browser: bool, token: str) -> Config
     config.ServerApp.open_browser = open_browser
     config.ServerApp.allow_root = os.geteuid() == 0  # in a container one often is
     config.Application.log_level = "ERROR"
+    # Which notebooks were open is kept in this copy of the course, not in the home folder for all.
+    config.LabApp.workspaces_dir = str(root / "docs" / "_build" / "lab")
     config.IdentityProvider.token = token
     config.ServerApp.tornado_settings = {"page_config_hook": without_announcements}
     # Kernels talk to the server through ports that every user of this machine can reach.

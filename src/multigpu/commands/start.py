@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         require_port(args.port)
         with leaving_no_process():
             prepare_site(root)
+            print("Starting JupyterLab", flush=True)
             open_course(root, port=args.port, open_browser=not args.no_browser)
     except (CannotStart, NoCourseFolder, site.CannotBuild) as problem:
         print(problem, file=sys.stderr)
