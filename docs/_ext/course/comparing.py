@@ -68,7 +68,7 @@ def texts_of(cell):
             *(output.get("text"), data.get("text/html"), data.get("image/svg+xml")),
             *(data.get("text/plain"), output.get("ename", "") + output.get("evalue", "")),
         )
-        yield next(form for form in forms if form)
+        yield next(filter(None, forms), "")
 
 
 def words_of(cell):

@@ -1,7 +1,7 @@
 """Run the cells of a page or a notebook in a fresh kernel, and note which files they read."""
 
-import json
 import os
+from ast import literal_eval
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +17,21 @@ NOT_READ = ("src", "solutions", "exercises", "docs/_build", "docs/records", "not
 
 TEXTS = {"text", "evalue", "text/plain", "text/html", "image/svg+xml"}
 
-# Goes through Python's own list of events; what `import` opens is code, too.
+# Goes through Python's own list of events; what `import` opens is code, too. Not seen is what other
+# processes read, ranks among them, and what a library reads by itself, as pyarrow does: a page that
+# shows such a file names it in a cell.
 WATCH = """
-import sys as _sys
+import os as _os, sys as _sys
 _opened = set()
-def _note(event, arguments, _frame=_sys._getframe, _noted=_opened.add):
-    if event == "open" and isinstance(arguments[0], str):
+def _note(event, arguments, _frame=_sys._getframe, _noted=_opened.add, _name=_os.fsdecode):
+    if event == "open" and isinstance(arguments[0], (str, bytes)):
         if not _frame(1).f_code.co_filename.startswith("<frozen importlib"):
-            _noted(arguments[0])
+            _noted(_name(arguments[0]))
 _sys.addaudithook(_note)
 del _note
 """
-TELL = "import json as _json; print(_json.dumps(sorted(_opened)))"
+# An expression, as a page may give `print` another meaning, and one text, as lists are cut short.
+OPENED = r"'\n'.join(_opened)"
 
 
 class CellFailed(Exception):
@@ -69,7 +72,7 @@ def run(notebook, *, root, folder, seconds_per_cell, quiet=False):
     watched.cells = [
         nbformat.v4.new_code_cell(WATCH),
         *notebook.cells,
-        nbformat.v4.new_code_cell(TELL),
+        nbformat.v4.new_code_cell(OPENED),
     ]
     progress = _Progress()
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,8 +99,8 @@ def run(notebook, *, root, folder, seconds_per_cell, quiet=False):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             clean(cell, root)
-    opened = json.loads("".join(output.text for output in watched.cells[-1].outputs))
-    return sorted(read_below(root, folder, opened) | named_in(notebook, root))
+    (opened,) = [literal_eval(out.data["text/plain"]) for out in watched.cells[-1].outputs]
+    return sorted(read_below(root, folder, opened.splitlines()) | named_in(notebook, root))
 
 
 def clean(cell, root):
