@@ -39,10 +39,10 @@ from torch.nn import functional as F
 from multigpu import run_ranks
 from multigpu.scaling.machine import Machine, load_here
 from multigpu.training import cut_points
-from multigpu.training.cutting.recording import record_both
-from multigpu.training.cutting.stage import Stage
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.models.small_gpt import next_byte_loss
+from multigpu.training.stage import Stage
+from multigpu.training.tracing import record_both
 
 TARGET = Path(__file__).resolve().parent / "reference" / "cutting" / "balance.csv"
 MICRO_BATCHES, ROUNDS, WARM_UP = 8, 40, 2  # rounds: an even number, each order as often

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multigpu.training.config import TrainConfig
-    from multigpu.training.cutting import cut, cut_points
     from multigpu.training.history import History
+    from multigpu.training.partition import cut, cut_points
     from multigpu.training.trainer import Trainer
 
 HOMES = {
     "History": "history",
     "TrainConfig": "config",
     "Trainer": "trainer",
-    "cut": "cutting",
-    "cut_points": "cutting",
+    "cut": "partition",
+    "cut_points": "partition",
 }
 __all__ = ["History", "TrainConfig", "Trainer", "cut", "cut_points"]
 

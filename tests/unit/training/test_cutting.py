@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu import run_ranks
 from multigpu.training import cut, cut_points
-from multigpu.training.cutting.measuring import allowed_places
-from multigpu.training.cutting.stage import Stage
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
+from multigpu.training.partition import allowed_places
+from multigpu.training.stage import Stage
 
 from .models_to_cut import Mixed, Named, Translator, UNet
 

@@ -8,10 +8,7 @@ import torch
 from torch import nn
 
 from multigpu.training import cut_points
-from multigpu.training.cutting.costs import Costs
-from multigpu.training.cutting.dividing import weigh_time
-from multigpu.training.cutting.measuring import Seconds
-from multigpu.training.cutting.stages import Stages
+from multigpu.training.partition import Costs, Seconds, Stages, weigh_time
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from multigpu.training.launch import Launch
 from multigpu.training.models import LargeCNN, SmallGPT
 from multigpu.training.models.small_gpt import next_byte_loss
 from multigpu.training.modes import resolve_mode
-from multigpu.training.strategies.pipelining.micro_batches import Layout
-from multigpu.training.strategies.pipelining.refusing import refuse_inputs, refuse_settings
+from multigpu.training.strategies.pipeline import refuse_inputs, refuse_settings
+from multigpu.training.strategies.pipeline_schedule import Layout
 
 pytestmark = pytest.mark.slow
 
@@ -280,12 +280,12 @@ def test_every_rank_refuses_a_model_that_cannot_be_cut_so(folder):
 
 def test_no_rank_waits_for_a_rank_0_that_cannot_measure():
     def on_a_rank():
-        from multigpu.training.strategies.pipelining import agreeing
+        from multigpu.training.strategies import pipeline
 
         def measured(*_, **__):
             raise MemoryError("no room for 1 GiB")
 
-        agreeing.measured = measured
+        pipeline.measured = measured
         with pytest.raises((MemoryError, ValueError), match="no room for 1 GiB"):
             cnn("pipeline")
 

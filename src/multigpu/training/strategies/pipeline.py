@@ -2,45 +2,418 @@
 
     torchrun --nproc_per_node 2 -m multigpu train --data text --mode pipeline
 
-The model is cut into stages (training/cutting), rank r gets stage r, and a batch goes through them
-in micro-batches, so that all ranks have something to do. Every rank reads the whole batch: rank 0
-needs its inputs, the last rank its targets. The parts of this mode are in pipelining/.
+The model is cut into stages (training/partition.py), rank r gets stage r, and a batch goes through
+them in micro-batches (pipeline_schedule.py), so that all ranks have something to do. Every rank
+reads the whole batch: rank 0 needs its inputs, the last rank its targets.
+
+All ranks cut at the same places. Where to cut is measured, so no two measurements need to agree:
+rank 0 measures and tells the others. In a run with a folder it also writes the places down
+(stages.json). A run that goes on is cut there again, or dropout would draw its numbers in another
+order.
+
+A checkpoint of a pipeline is the checkpoint of the plain model: the same names, the optimizer's
+state numbered as the plain model's optimizer numbers its parameters. So any mode, and a pipeline of
+any other number of stages, can go on from it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
 from multigpu.data.feeds import Batch
-from multigpu.training.agreement import take_from_main_rank
+from multigpu.training.agreement import (
+    everyones,
+    from_main_rank,
+    main_rank_does,
+    take_from_main_rank,
+)
+from multigpu.training.atomic_file import replace_file
+from multigpu.training.checkpoints import CheckpointError
 from multigpu.training.config import TrainConfig
 from multigpu.training.devices import device_of
 from multigpu.training.group import join_group
 from multigpu.training.launch import Launch
 from multigpu.training.placing import to_device
-from multigpu.training.strategies.pipelining.agreeing import (
-    Plan,
-    plan_alike,
-    stages_at,
-    what_is_asked,
-    write_down,
-)
-from multigpu.training.strategies.pipelining.ownership import Ownership
-from multigpu.training.strategies.pipelining.refusing import (
-    refuse_inputs,
-    refuse_settings,
-)
-from multigpu.training.strategies.pipelining.runners import (
+from multigpu.training.resuming import restarted
+from multigpu.training.strategies.pipeline_schedule import (
     Outputs,
     Runners,
+    as_arguments,
     first_micro_batch,
 )
-from multigpu.training.strategies.pipelining.tied import Tied, share_within
 from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
+
+
+def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
+    """Raise ValueError where schedule, stages and micro-batches do not fit together."""
+    count, each = config.micro_batches, config.stages_per_rank
+    if config.pipeline_schedule != "interleaved":
+        if each > 1:
+            raise ValueError(
+                f"stages_per_rank={each} with pipeline_schedule={config.pipeline_schedule!r}: "
+                "there each rank has one stage. Use pipeline_schedule='interleaved', or leave "
+                "stages_per_rank out."
+            )
+        if config.pipeline_schedule == "1f1b" and count < ranks:
+            raise ValueError(
+                f"micro_batches={count} with {ranks} stages: 1f1b begins with a micro-batch for "
+                f"each stage. Use micro_batches={ranks} or more (4 times as many keep the bubble "
+                "below 20 %), or pipeline_schedule='gpipe', which takes any number."
+            )
+        return
+    if each < 2:
+        raise ValueError(
+            "pipeline_schedule='interleaved' with stages_per_rank=1: there is nothing to "
+            "interleave. Use stages_per_rank=2 or more, or pipeline_schedule='1f1b'."
+        )
+    if count % ranks:
+        below, above = count // ranks * ranks, (count // ranks + 1) * ranks
+        near = f"{below} or {above}" if below else f"{above}"
+        raise ValueError(
+            f"micro_batches={count} on {ranks} ranks: the interleaved schedule works through them "
+            f"in rounds of {ranks}. The nearest that work: {near}."
+        )
+
+
+def refuse_inputs(inputs: Any) -> None:
+    """Raise ValueError for inputs that cannot be divided into micro-batches."""
+    if isinstance(inputs, dict):
+        raise ValueError(
+            f"mode='pipeline' and inputs by name ({', '.join(map(str, inputs))}): a stage is "
+            "called with tensors in their order. Give rows (first, second, ..., target)."
+        )
+    for each in as_arguments(inputs):
+        if not isinstance(each, Tensor):
+            raise ValueError(
+                f"mode='pipeline' and an input that is a {type(each).__name__}: give tensors, "
+                "whose first dimension counts the rows"
+            )
+
+
+FILE = "stages.json"
+STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers that an optimizer keeps per parameter
+
+
+class Plan(NamedTuple):
+    """Where a model is cut, with what rank 0 measured."""
+
+    places: list[int]  # steps of the model at which a stage begins, and the number of steps
+    bubble: float  # predicted share of a step in which a rank waits
+    table: str
+    asked: dict[str, Any]  # for what it was measured
+
+
+def plan_alike(
+    model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
+) -> Plan:
+    """Where to cut `model`, the same on every rank.
+
+    Whatever rank 0 runs into is raised there; the other ranks then raise ValueError.
+    """
+    found: list[Plan] = []
+
+    def measure() -> None:
+        found.append(written(config, asked=asked) or measured(model, sample, config, asked=asked))
+
+    main_rank_does(measure, error=ValueError)
+    plan: Plan = from_main_rank(found[0] if found else None)
+    return plan
+
+
+def what_is_asked(config: TrainConfig, *, num_stages: int, rows: int) -> dict[str, Any]:
+    """What the places depend on, besides the model and the machine; `rows` of a micro-batch."""
+    return {
+        "num_stages": num_stages,
+        "rows": rows,
+        "micro_batches": config.micro_batches,
+        "schedule": "gpipe" if config.pipeline_schedule == "gpipe" else "1f1b",
+        "balance": config.balance,
+        "memory": None if config.stage_memory is None else round(config.stage_memory * 1e6),
+        "optimizer_state": STATE[config.optimizer],
+    }
+
+
+def measured(
+    model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
+) -> Plan:
+    """Measure the model's pieces on this rank's device and divide them."""
+    from multigpu.training.partition import cut
+
+    settings = {name: value for name, value in asked.items() if name not in ("num_stages", "rows")}
+    stages = cut(model, sample, asked["num_stages"], device=sample[0].device, **settings)
+    bubble = stages.bubble(config.micro_batches, asked["schedule"])
+    return Plan(list(stages.places), bubble, str(stages), asked)
+
+
+def stages_at(model: nn.Module, sample: tuple[Tensor, ...], plan: Plan) -> list[nn.Module]:
+    """The stages of `model`: modules with its own parameters, under its own names."""
+    from multigpu.training.stage import chain_of
+    from multigpu.training.tracing import record_both
+
+    home = next(model.parameters()).device
+    inputs = tuple(tensor.to(home) for tensor in sample)
+    program = record_both(model, inputs, rows=len(sample[0]))
+    return chain_of(model, program, plan.places)
+
+
+def written(config: TrainConfig, *, asked: dict[str, Any]) -> Plan | None:
+    """The plan in the run's folder, if the run goes on and asks for the same."""
+    if config.folder is None or not (config.resume or restarted()):
+        return None
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        plan = Plan(**json.loads((Path(config.folder) / FILE).read_text(encoding="utf-8")))
+        return plan if plan.asked == asked else None
+    return None
+
+
+def write_down(plan: Plan, config: TrainConfig) -> None:
+    """Keep the plan in the run's folder, which is there and belongs to this run.
+
+    Every rank calls it.  Raises CheckpointError on every rank where rank 0 cannot write.
+    """
+    if config.folder is not None:
+        path = Path(config.folder) / FILE
+        content = json.dumps(plan._asdict(), indent=1).encode()
+        main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
+
+
+Names = dict[str, str]  # a parameter's or buffer's name -> the first name of the same tensor
+
+
+def first_names(model: nn.Module) -> Names:
+    """For every name of a tensor of `model`, the first one that this tensor has."""
+    first: dict[int, str] = {}
+    parameters = model.named_parameters(remove_duplicate=False)
+    buffers = model.named_buffers(remove_duplicate=False)
+    return {name: first.setdefault(id(tensor), name) for name, tensor in (*parameters, *buffers)}
+
+
+def share_within(stages: Sequence[nn.Module], names: Names) -> None:
+    """Let copies on this rank be one parameter again: autograd then adds up by itself."""
+    seen: dict[str, nn.Parameter] = {}
+    for stage in stages:
+        for name, parameter in list(stage.named_parameters(remove_duplicate=False)):
+            one = seen.setdefault(names.get(name, name), parameter)
+            if one is not parameter:
+                owner, _, last = name.rpartition(".")
+                setattr(stage.get_submodule(owner), last, one)
+
+
+def holders(stages: Sequence[nn.Module], names: Names, *, ranks: int) -> dict[str, list[int]]:
+    """The ranks that have each parameter or buffer, by its first name; the first one owns it.
+
+    `stages` are all stages, of which stage i lies on rank i modulo `ranks`.
+    """
+    found: dict[str, list[int]] = {}
+    for number, stage in enumerate(stages):
+        tensors = (*stage.named_parameters(remove_duplicate=False), *stage.named_buffers())
+        for name, _ in tensors:
+            if name in names:
+                ranks_so_far = found.setdefault(names[name], [])
+                if number % ranks not in ranks_so_far:
+                    ranks_so_far.append(number % ranks)
+    return found
+
+
+class Tied:
+    """This rank's copies of weights that other ranks have, too. Every rank makes one.
+
+    Each stage that uses a weight has a copy, and each copy gets the gradient of its own use. Added
+    up over the ranks that have one, they are the gradient that the one weight would have got, so
+    all copies take the same step and stay alike. PyTorch's and Megatron's pipelines do the same
+    with the embedding of a GPT, which is also the matrix of its last layer.
+    (Shoeybi et al. 2019, arXiv:1909.08053; megatron/core/distributed/finalize_model_grads.py)
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, list[int]]
+    ) -> None:
+        """`parameters`: this rank's, by their first names; `holders`: who has each of them."""
+        groups: dict[tuple[int, ...], Any] = {}
+        self.copies: list[tuple[nn.Parameter, Any]] = []
+        for name, ranks in holders.items():
+            among = tuple(sorted(ranks))
+            if len(among) < 2:
+                continue
+            if among not in groups:  # all ranks make all groups, in the same order
+                groups[among] = dist.new_group(list(among))
+            if name in parameters and parameters[name].requires_grad:
+                self.copies.append((parameters[name], groups[among]))
+
+    def add_up_gradients(self) -> None:
+        """Give every copy the sum of all copies' gradients."""
+        for parameter, group in self.copies:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=group)
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Described(NamedTuple):
+    """A tensor that another rank has."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def empty(self, device: torch.device | str) -> Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+def on_main_rank(mine: Mapping[Key, Any], *, device: torch.device) -> dict[Key, Any]:
+    """What all ranks give, each under its own keys; every rank calls it.
+
+    Rank 0 gets copies of the tensors on the CPU. The others get tensors of the same shapes on the
+    device "meta", without values and without memory: a model that needs several GPUs need not fit
+    into every process once more. Values that are no tensors come to every rank. One tensor at a
+    time travels, on `device`.
+    """
+    whole: dict[Key, Any] = {}
+    rank = dist.get_rank()
+    for owner, table in enumerate(everyones({key: described(mine[key]) for key in mine})):
+        for key, value in table.items():
+            if not isinstance(value, Described):
+                whole[key] = value
+            elif rank == 0:
+                whole[key] = received(mine, key, value, owner=owner, device=device)
+            else:
+                whole[key] = value.empty("meta")
+                if rank == owner and whole[key].numel():
+                    dist.send(mine[key].detach().to(device).contiguous(), dst=0)
+    return whole
+
+
+def received(
+    mine: Mapping[Key, Any], key: Key, value: Described, *, owner: int, device: torch.device
+) -> Tensor:
+    """One tensor on rank 0: its own, or the one that `owner` sends."""
+    if owner == 0:
+        own: Tensor = mine[key].detach().to("cpu", copy=True)
+        return own
+    tensor = value.empty(device)
+    if tensor.numel():
+        dist.recv(tensor, src=owner)
+    return tensor.cpu()
+
+
+def described(value: Any) -> Any:
+    """A tensor's shape and type; anything else as it is."""
+    return Described(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+
+
+Stages = Mapping[int, nn.Module]  # this rank's, by their number
+
+
+class Ownership:
+    """Names of the uncut model's tensors, and the ranks that have them."""
+
+    def __init__(
+        self, model: nn.Module, stages: Sequence[nn.Module], *, rank: int, ranks: int
+    ) -> None:
+        """`stages`: all of them, as they were cut from `model`; stage i lies on rank i % ranks."""
+        self.rank = rank
+        self.names = first_names(model)
+        self.holders = holders(stages, self.names, ranks=ranks)
+        self.num_parameters = sum(each.numel() for each in model.parameters())
+        self.trained = [name for name, each in model.named_parameters() if each.requires_grad]
+        state = model.state_dict()
+        self.keys = list(state)
+        self.unused = {  # no stage needs it: it stays as it is
+            key: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+            for key, value in state.items()
+            if self.names.get(key) not in self.holders
+        }
+
+    def is_mine(self, name: str) -> bool:
+        """Whether this rank is the one that speaks for a tensor, by its first name."""
+        return self.holders[name][0] == self.rank
+
+    def parameters_of(self, stages: nn.Module) -> dict[str, nn.Parameter]:
+        """This rank's parameters by their first names; `stages` is a ModuleList."""
+        return {
+            self.names[name.partition(".")[2]]: parameter
+            for name, parameter in stages.named_parameters()
+            if name.partition(".")[2] in self.names
+        }
+
+    def owned_of(self, stages: nn.Module) -> dict[str, nn.Parameter]:
+        """Those of them that no rank before has."""
+        parameters = self.parameters_of(stages)
+        return {name: each for name, each in parameters.items() if self.is_mine(name)}
+
+    def model_state(self, stages: Stages, *, device: torch.device) -> dict[str, Any]:
+        """The state dict of the uncut model; see `on_main_rank` for who gets what."""
+        mine = {
+            self.names[key]: value
+            for stage in stages.values()
+            for key, value in stage.state_dict().items()
+            if key in self.names and self.is_mine(self.names[key])
+        }
+        whole: dict[str, Any] = on_main_rank(mine, device=device)
+        return {
+            key: self.unused[key] if key in self.unused else whole[self.names[key]]
+            for key in self.keys
+        }
+
+    def load_model_state(self, stages: Stages, state: Mapping[str, Any]) -> None:
+        """Put the uncut model's state back, each rank its own part."""
+        for stage in stages.values():
+            for key, value in stage.state_dict().items():
+                if key in self.names:
+                    value.copy_(state[key])
+        self.unused = {key: state[key] for key in self.unused}
+
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, stages: nn.Module, *, device: torch.device
+    ) -> dict[str, Any]:
+        """The state of the plain model's optimizer; see `on_main_rank` for who gets what."""
+        state = optimizer.state_dict()
+        mine = {
+            (self.trained.index(name), field): value
+            for number, name in enumerate(self._stepped(stages))
+            if name is not None and self.is_mine(name)
+            for field, value in state["state"].get(number, {}).items()
+        }
+        whole: dict[int, dict[str, Any]] = {}
+        found = on_main_rank(mine, device=device)
+        for number, field in sorted(found, key=lambda key: key[0]):
+            whole.setdefault(number, {})[field] = found[number, field]
+        [group] = state["param_groups"]
+        return {
+            "state": whole,
+            "param_groups": [group | {"params": list(range(len(self.trained)))}],
+        }
+
+    def load_optimizer_state(
+        self, optimizer: torch.optim.Optimizer, stages: nn.Module, state: Mapping[str, Any]
+    ) -> None:
+        """Put it back, each rank its own part.  Raises ValueError for other parameters."""
+        [group] = state["param_groups"]
+        if len(group["params"]) != len(self.trained):
+            raise ValueError(
+                f"the optimizer's state is of {len(group['params'])} parameters, and this model "
+                f"has {len(self.trained)} that are trained"
+            )
+        mine = {}
+        for number, name in enumerate(self._stepped(stages)):
+            if name is not None and self.trained.index(name) in state["state"]:
+                mine[number] = state["state"][self.trained.index(name)]
+        numbers = list(range(len(self._stepped(stages))))
+        optimizer.load_state_dict({"state": mine, "param_groups": [group | {"params": numbers}]})
+
+    def _stepped(self, stages: nn.Module) -> list[str | None]:
+        """The first names of what this rank's optimizer steps, in its order; None: a filler."""
+        by_id = {id(each): name for name, each in self.parameters_of(stages).items()}
+        return [by_id.get(id(each)) for each in stages.parameters() if each.requires_grad]
 
 
 class Pipeline(Strategy):

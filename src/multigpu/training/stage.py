@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx.node import map_aggregate
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.training.cutting.holding import hold_module, hold_tensor
-from multigpu.training.cutting.program import (
+from multigpu.training.module_modes import modes_kept
+from multigpu.training.tracing import (
     ByMode,
     Constant,
     Held,
@@ -25,6 +27,41 @@ from multigpu.training.cutting.program import (
     Value,
     notes_in,
 )
+
+
+class Holder(nn.Module):
+    """Stands for a module of the model of which the stage has a part."""
+
+
+def hold_module(stage: nn.Module, model: nn.Module, name: str) -> None:
+    """Hold a module of the model."""
+    *path, last = name.split(".")
+    _home(stage, path).add_module(last, model.get_submodule(name))
+
+
+def hold_tensor(stage: nn.Module, model: nn.Module, name: str) -> None:
+    """Hold a parameter, a buffer or a plain tensor of the model, if a module does not yet do so."""
+    *path, last = name.split(".")
+    source = model.get_submodule(".".join(path))
+    home = _home(stage, path)
+    if home is source or hasattr(home, last):
+        return
+    if last in source._parameters:
+        home.register_parameter(last, source._parameters[last])
+    else:
+        persistent = last in source._buffers and last not in source._non_persistent_buffers_set
+        value = torch.as_tensor(getattr(source, last))
+        home.register_buffer(last, value, persistent=persistent)
+
+
+def _home(stage: nn.Module, path: Sequence[str]) -> nn.Module:
+    """The module at a path, made where it is missing."""
+    home = stage
+    for name in path:
+        if name not in home._modules:
+            home.add_module(name, Holder())
+        home = home.get_submodule(name)
+    return home
 
 
 class Stage(nn.Module):
@@ -180,3 +217,82 @@ def _last_uses(steps: Sequence[Step], returns: Any) -> list[list[int]]:
         needed.update(over)
         drop.append(over)
     return drop[::-1]
+
+
+def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[nn.Module]:
+    """A stage for each pair of neighbouring `places`.
+
+    The first one also holds the parameters and buffers that forward never uses: they belong to a
+    checkpoint all the same.
+    """
+    stages = [Stage(model, program, begin, end) for begin, end in itertools.pairwise(places)]
+    used = {name for stage in stages for name in stage.state_dict()}
+    stages[0] = Stage(model, program, *places[:2], also=others(model, used))
+    return list(stages)
+
+
+def others(model: nn.Module, used: set[str]) -> list[str]:
+    """The names of parameters and buffers that are not `used`, under another name either."""
+    persistent = model.state_dict(keep_vars=True)
+    same = {id(persistent[name]) for name in used if name in persistent}
+    return [
+        name
+        for name, one in persistent.items()
+        if name not in used and isinstance(one, Tensor) and id(one) not in same
+    ]
+
+
+def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows: int) -> None:
+    """Compare the steps with the model, in evaluation, on the sample and on one row more.
+
+    Raises ValueError where the results differ.
+    """
+    whole = Stage(model, program, 0, len(program.steps))
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with modes_kept(model), torch.random.fork_rng(), torch.no_grad():
+        model.eval()
+        whole.eval()
+        more = tree_map(lambda one: _one_more(one, rows), inputs)
+        what = {"the sample": inputs, f"{rows + 1} rows instead of {rows}": more}
+        for name, given in what.items():
+            with _kept(buffers):
+                expected = _answer(model, given, name)
+            with _kept(buffers):
+                _compare(expected, _answer(whole, given, name), name)
+
+
+def _answer(model: nn.Module, inputs: tuple[Any, ...], what: str) -> Any:
+    """What it returns for a copy of the inputs, always with the same random numbers."""
+    torch.manual_seed(0)
+    try:
+        return model(*copy.deepcopy(inputs))
+    except Exception as error:
+        raise ValueError(f"the model cannot be cut: it fails on {what}: {error}") from error
+
+
+def _compare(expected: Any, found: Any, what: str) -> None:
+    pairs = zip(tree_leaves(expected), tree_leaves(found), strict=True)
+    for one, other in pairs:
+        if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+            continue
+        if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-4, equal_nan=True):
+            raise ValueError(
+                f"the model cannot be cut: on {what} its steps compute something else than the "
+                "model. Does forward depend on something that changes from call to call, or on "
+                "the number of rows in an `if`? Then write the stages by hand."
+            )
+
+
+@contextlib.contextmanager
+def _kept(buffers: list[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Whatever forward does to buffers in place is undone."""
+    yield
+    for buffer, before in buffers:
+        buffer.copy_(before)
+
+
+def _one_more(one: Any, rows: int) -> Any:
+    """An input with its first row once more at the end."""
+    if not isinstance(one, Tensor) or one.dim() == 0 or len(one) != rows:
+        return one
+    return torch.cat([one, one[:1]])

@@ -1,0 +1,379 @@
+"""A batch goes through the stages of this rank: PyTorch's schedules, micro-batches of one size.
+
+PyTorch's stages receive into buffers of one shape, so all micro-batches of a step have as many
+rows. Where the rows cannot be divided equally, the smaller ones are filled up with a row that they
+have already. It is computed, and dropped before the loss: it counts nothing. BatchNorm alone sees
+it, as it sees the rows of its micro-batch alone.
+
+What travels between stages PyTorch's PipelineStage finds out by itself in the first step. It calls
+the stages for that in training mode, so that BatchNorm would count rows that do not exist, and a
+run that goes on from a checkpoint would count them once more. Here they are called in evaluation
+mode, with the random numbers put back, and the stages are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.utils._pytree import tree_leaves, tree_map
+
+from multigpu.data.feeds import rows_of
+from multigpu.ranks.recorder import Current
+from multigpu.ranks.stage_spans import WatchedStage
+from multigpu.training.module_modes import modes_kept
+from multigpu.training.placing import to_device
+from multigpu.training.strategies.strategy import LossFn, require_mean
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which row of a batch stands where."""
+
+    counts: tuple[int, ...]  # rows that count, of each micro-batch
+    size: int  # rows of every micro-batch, with those that fill it up
+
+    @classmethod
+    def of(cls, rows: int, micro_batches: int) -> Layout:
+        """`rows` in equal parts: sizes differ by one at most, and may be 0."""
+        each, more = divmod(rows, micro_batches)
+        counts = tuple(each + (number < more) for number in range(micro_batches))
+        return cls(counts, max(counts))
+
+    @cached_property
+    def places(self) -> Tensor:
+        """The row of the batch at each place: int64 (micro-batches · size,)."""
+        rows, began = [], 0
+        last = sum(self.counts) - 1
+        for count in self.counts:
+            rows += [min(began + min(at, max(count - 1, 0)), last) for at in range(self.size)]
+            began += count
+        return torch.tensor(rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no micro-batch has to be filled up."""
+        return min(self.counts) == self.size
+
+    def fill(self, inputs: Any) -> Any:
+        """A batch's inputs with the rows that fill up its micro-batches."""
+        if self.is_full:
+            return inputs
+        return tree_map(lambda rows: rows[self.places.to(rows.device)], inputs)
+
+    def part(self, values: Any, number: int) -> Any:
+        """The rows of a batch (not filled up) that belong to one micro-batch."""
+        began = sum(self.counts[:number])
+        return tree_map(lambda rows: rows[began : began + self.counts[number]], values)
+
+    def counted(self, outputs: Any, number: int) -> Any:
+        """One micro-batch's outputs without those of the rows that fill it up."""
+        if self.counts[number] == self.size:
+            return outputs
+        return tree_map(lambda rows: self._refuse_other_rows(rows)[: self.counts[number]], outputs)
+
+    def empty(self, outputs: Any) -> Any:
+        """The outputs of all micro-batches together, without those of rows that do not count."""
+        if self.is_full:
+            return outputs
+        counts = torch.tensor(self.counts)
+        keep = (torch.arange(self.size) < counts[:, None]).flatten()  # (micro-batches · size,)
+        return tree_map(lambda rows: rows[keep.to(rows.device)], outputs)
+
+    def _refuse_other_rows(self, outputs: Tensor) -> Tensor:
+        if outputs.dim() and len(outputs) == self.size:
+            return outputs
+        raise ValueError(
+            f"the model's output has the shape {tuple(outputs.shape)} for {self.size} rows: its "
+            "first dimension must count the rows, because a micro-batch that is not full has rows "
+            "to drop. Or choose a batch_size that micro_batches divides, and data that it divides."
+        )
+
+
+class Flow(NamedTuple):
+    """A tensor that one stage hands to the next, described."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Flow:
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+
+    def zeros(self, device: torch.device) -> Tensor:
+        """A tensor like this one."""
+        return torch.zeros(
+            self.shape, dtype=self.dtype, device=device, requires_grad=self.requires_grad
+        )
+
+
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
+Flows = list[tuple[Flow, ...]]  # into each stage, and out of the last one
+
+
+def flows_between(
+    stages: Mapping[int, nn.Module],
+    inputs: tuple[Tensor, ...],
+    *,
+    num_stages: int,
+    device: torch.device,
+    autocast: Autocast,
+) -> Flows:
+    """What goes into each stage, and out of the last one, for a micro-batch `inputs`.
+
+    Every rank calls it with its own `stages`, by their number; all get the same answer. In which
+    type a stage answers depends on `autocast`.
+    """
+    flows: Flows = [tuple(Flow.of(tensor) for tensor in inputs)]
+    with quietly(stages, device), torch.enable_grad(), autocast():
+        for number in range(num_stages):
+            box: list[Any] = [None]
+            if number in stages:
+                given = inputs if number == 0 else [flow.zeros(device) for flow in flows[-1]]
+                box[0] = tuple(Flow.of(tensor) for tensor in as_tuple(stages[number](*given)))
+            dist.broadcast_object_list(box, src=number % dist.get_world_size())
+            flows.append(box[0])
+    return flows
+
+
+def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    """What a stage returned, as a tuple of tensors.  Raises TypeError for anything else."""
+    found = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+    for each in found:
+        if not isinstance(each, Tensor):
+            raise TypeError(
+                f"a stage of the pipeline returned a {type(each).__name__}: between stages tensors "
+                "alone can travel, and the model's output must be a tensor, or a tuple of them"
+            )
+    return found
+
+
+@contextlib.contextmanager
+def quietly(stages: Mapping[int, nn.Module], device: torch.device) -> Iterator[None]:
+    """Evaluation mode inside; afterwards modes and random numbers are as they were."""
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus), modes_kept(*stages.values()):
+        for stage in stages.values():
+            stage.eval()
+        yield
+
+
+SCHEDULES = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+}
+
+
+class Runner:
+    """Runs micro-batches of one shape through the pipeline. Every rank has one, and calls it."""
+
+    def __init__(
+        self,
+        stages: Mapping[int, nn.Module],
+        flows: Flows,
+        *,
+        schedule: str,
+        micro_batches: int,
+        device: torch.device,
+        autocast: Autocast,
+        backward: bool,
+    ) -> None:
+        """`stages`: this rank's, by their number; `flows`: what goes into each and out of the last.
+
+        `backward`: for training; else for an evaluation, which has no loss here.
+        """
+        self.autocast, self.device, self.flows = autocast, device, flows
+        self.has_last = len(flows) - 2 in stages
+        self.has_first = 0 in stages
+        pieces = [
+            PipelineStage(
+                self._watched(Part(stage, autocast), number, micro_batches, len(stages)),
+                number,
+                len(flows) - 1,
+                device,
+                input_args=meta(flows[number]),
+                output_args=meta(flows[number + 1]),
+            )
+            for number, stage in stages.items()
+        ]
+        kind: Any = SCHEDULES[schedule]
+        self.schedule = kind(
+            pieces if schedule == "interleaved" else pieces[0],
+            micro_batches,
+            loss_fn=self._loss if backward else None,
+            scale_grads=False,  # each loss is weighted by its rows, see _loss
+        )
+
+    @staticmethod
+    def _watched(part: nn.Module, number: int, micro_batches: int, stages: int) -> nn.Module:
+        """Under run_ranks the trace shows each forward and backward, as long as it records."""
+        if Current.recorder is None:
+            return part
+        label = number if stages > 1 else None
+        return WatchedStage(part, micro_batches=micro_batches, number=label)
+
+    def train(
+        self, inputs: Any, targets: Any, layout: Layout, loss_fn: LossFn, *, global_rows: int
+    ) -> Tensor:
+        """Add the gradients of the mean loss over `global_rows` to `.grad`.
+
+        Returns the sum of the rows' losses, detached: 0 on ranks without the last stage.
+        """
+        self._layout, self._targets, self._loss_fn = layout, targets, loss_fn
+        self._global_rows = global_rows
+        self._total = torch.zeros((), dtype=torch.float64, device=self.device)
+        places = torch.arange(len(layout.counts) * layout.size)
+        self.schedule.step(
+            *(as_arguments(layout.fill(inputs)) if self.has_first else ()),
+            target=places if self.has_last else None,
+            return_outputs=False,
+        )
+        return self._total
+
+    def evaluate(self, inputs: Any, layout: Layout) -> Any:
+        """The model's outputs for all rows; None on ranks without the last stage."""
+        filled = as_arguments(layout.fill(inputs)) if self.has_first else ()
+        outputs = self.schedule.step(*filled)
+        return layout.empty(outputs) if self.has_last else None
+
+    def _loss(self, outputs: Any, places: Tensor) -> Tensor:
+        """One micro-batch's share of the mean over the global batch.
+
+        The schedule hands on what it was given as targets: the micro-batch's places in the batch.
+        """
+        number = int(places[0]) // self._layout.size
+        count = self._layout.counts[number]
+        if not count:  # rows that fill it up alone
+            return sum((leaf.sum() for leaf in tree_leaves(outputs)), start=self._nothing()) * 0
+        with self.autocast():
+            answers = self._layout.counted(outputs, number)
+            loss = require_mean(self._loss_fn(answers, self._layout.part(self._targets, number)))
+        self._total += loss.detach() * count
+        return loss * (count / self._global_rows)
+
+    def _nothing(self) -> Tensor:
+        return torch.zeros((), device=self.device)
+
+
+class Part(nn.Module):
+    """A stage as the schedule calls it: in the run's precision, its outputs fit to be sent."""
+
+    def __init__(self, stage: nn.Module, autocast: Autocast) -> None:
+        super().__init__()
+        self.stage, self.autocast = stage, autocast
+
+    def forward(self, *inputs: Tensor) -> Any:
+        with self.autocast():
+            outputs = self.stage(*inputs)
+        return tree_map(lambda value: value.contiguous(), outputs)
+
+
+def meta(flow: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Tensors without memory that say what flows."""
+    return tuple(each.zeros(torch.device("meta")) for each in flow)
+
+
+def as_arguments(inputs: Any) -> tuple[Any, ...]:
+    """A batch's inputs as the model's positional arguments."""
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+
+def refuse_flows(flows: Flows) -> None:
+    """Raise ValueError where a value without a gradient has to travel and PyTorch is too old.
+
+    Until it took `input_grads`, PipelineStage asked for a gradient of everything it received, which
+    whole numbers cannot have.
+    """
+    if "input_grads" in inspect.signature(PipelineStage).parameters:
+        return
+    for number, flow in enumerate(flows[1:-1], start=1):
+        for each in flow:
+            if not each.requires_grad:
+                raise ValueError(
+                    f"stage {number} receives a tensor {each.shape} of {each.dtype} that has no "
+                    f"gradient, and the pipelines of torch {torch.__version__} cannot pass one on: "
+                    "use torch 2.13 or later, or compute it anew in the layers that need it."
+                )
+
+
+class Runners:
+    """The pipelines of this rank, each made when a batch needs it; all ranks see all batches."""
+
+    def __init__(
+        self,
+        stages: Mapping[int, nn.Module],
+        *,
+        num_stages: int,
+        schedule: str,
+        micro_batches: int,
+        device: torch.device,
+        autocast: Autocast,
+    ) -> None:
+        """`stages`: this rank's, by their number."""
+        self.stages, self.num_stages, self.schedule = stages, num_stages, schedule
+        self.micro_batches, self.device, self.autocast = micro_batches, device, autocast
+        self.made: dict[Any, Runner] = {}
+
+    def of(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
+        """The pipeline for a batch, and which row stands where in it."""
+        layout = Layout.of(rows_of(inputs), self.micro_batches)
+        first = first_micro_batch(inputs, self.micro_batches, device=self.device)
+        key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
+        if key not in self.made:
+            self.made[key] = self._make(first, backward=backward)
+        return self.made[key], layout
+
+    def _make(self, first: tuple[Tensor, ...], *, backward: bool) -> Runner:
+        flows = flows_between(
+            self.stages,
+            first,
+            num_stages=self.num_stages,
+            device=self.device,
+            autocast=self.autocast,
+        )
+        refuse_flows(flows)
+        return Runner(
+            self.stages,
+            flows,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches,
+            device=self.device,
+            autocast=self.autocast,
+            backward=backward,
+        )
+
+
+class Outputs(nn.Module):
+    """The pipeline as a model: the whole model's outputs on the last stage's rank, else None."""
+
+    def __init__(self, stages: nn.Module, runners: Callable[..., tuple[Runner, Layout]]) -> None:
+        super().__init__()
+        self.stages, self.runners = stages, runners
+
+    def forward(self, *inputs: Any) -> Any:
+        given = inputs[0] if len(inputs) == 1 else inputs
+        runner, layout = self.runners(given, backward=False)
+        return runner.evaluate(given, layout)
+
+
+def first_micro_batch(
+    inputs: Any, micro_batches: int, *, device: torch.device
+) -> tuple[Tensor, ...]:
+    """The first rows of a batch, on `device`."""
+    size = Layout.of(rows_of(inputs), micro_batches).size
+    return tuple(to_device(tensor[:size], device) for tensor in as_arguments(inputs))
