@@ -12,7 +12,8 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from course import outputs
-from multigpu import pictures
+from course.stations import Station, way
+from multigpu.pictures import Table
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "src" / "multigpu"
@@ -40,8 +41,8 @@ def code_of(path):
 def ways():
     """The stations of each way, by its name."""
     return {
-        name: [pictures.Station(**{**each, "files": tuple(each["files"])}) for each in way]
-        for name, way in tomllib.loads(WAYS.read_text(encoding="utf-8")).items()
+        name: [Station(**{**each, "files": tuple(each["files"])}) for each in stations]
+        for name, stations in tomllib.loads(WAYS.read_text(encoding="utf-8")).items()
     }
 
 
@@ -59,8 +60,9 @@ class PackageLayers(SphinxDirective):
             files += [PACKAGE / "cli.py"] if name == "commands" else []
             rows.append((name, says, str(len(files)), f"{lines_of(files):,}"))
         rows.append(("all", "", str(len(everything)), f"{lines_of(everything):,}"))
-        named = {ROOT / file for way in ways().values() for each in way for file in each.files}
-        table = pictures.Table(
+        stations = [station for each in ways().values() for station in each]
+        named = {ROOT / file for station in stations for file in station.files}
+        table = Table(
             "src/multigpu",
             ("subpackage", "what lives there", "files", "lines"),
             tuple(rows),
@@ -81,7 +83,7 @@ class PackageWay(SphinxDirective):
     def run(self):
         self.env.note_dependency(str(WAYS))
         name = self.arguments[0]
-        return [shown(pictures.way(ways()[name], title=f"The way of one {name}"))]
+        return [shown(way(ways()[name], title=f"The way of one {name}"))]
 
 
 def shown(picture):

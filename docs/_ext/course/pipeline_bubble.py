@@ -8,7 +8,7 @@ from pathlib import Path
 from course import stepping
 from course.choices import choice, grid, key
 from multigpu.pictures import palette
-from multigpu.pictures.schedule import PALE
+from multigpu.pictures.timeline import PALE
 
 SOURCES = [Path(__file__).resolve().parent / "pipeline_recording.py"]
 SUMMARY = "Bubble and micro-batches in flight, as tables"

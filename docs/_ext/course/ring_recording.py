@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from multigpu.pictures.parts import added, parts
+from multigpu.pictures.holdings import added, parts
 from multigpu.ranks.film import columns_of, frames_of, held_in, in_parts, labels_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "solutions"))

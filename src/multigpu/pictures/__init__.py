@@ -6,31 +6,22 @@
 
 One visual language in all of them: GPU or rank i always has the same colour, compute is solid,
 communication is striped, memory is a bar filled against its limit. The pictures know only plain
-records (anything with the right attributes), so they can draw your own runs too.
+records (anything with the right attributes), so they can draw your own runs too. Begin to read in
+picture.py; charts.py, arrows.py, timeline.py and holdings.py each draw one kind of them.
 """
 
-from multigpu.pictures.bars import memory
-from multigpu.pictures.blocks import holdings
-from multigpu.pictures.curves import curves
-from multigpu.pictures.flow import steps, traffic
-from multigpu.pictures.lanes import timeline
-from multigpu.pictures.movements import Step
-from multigpu.pictures.picture import Picture
-from multigpu.pictures.row_groups import row_groups
-from multigpu.pictures.schedule import schedule
-from multigpu.pictures.slides import Slide, Slides
-from multigpu.pictures.stacks import Stack, stacks
-from multigpu.pictures.star import star
-from multigpu.pictures.tables import Table
+from multigpu.pictures.arrows import Step, star, steps, traffic
+from multigpu.pictures.charts import Stack, curves, memory, stacks
+from multigpu.pictures.holdings import holdings, row_groups
+from multigpu.pictures.picture import Picture, Slide, Slides, Table
+from multigpu.pictures.timeline import schedule, timeline
 from multigpu.pictures.units import human_bytes
-from multigpu.pictures.way import Station, way
 
 __all__ = [
     "Picture",
     "Slide",
     "Slides",
     "Stack",
-    "Station",
     "Step",
     "Table",
     "curves",
@@ -44,5 +35,4 @@ __all__ = [
     "steps",
     "timeline",
     "traffic",
-    "way",
 ]

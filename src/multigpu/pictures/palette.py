@@ -1,8 +1,11 @@
-"""Who has which colour. GPU or rank i has the same colour in every picture of the course.
+"""The colours of the course: GPU or rank i has the same one in every picture.
 
-The colours are those of Okabe and Ito (2008), which people with the common forms of colour
-blindness can tell apart. They stay the same on light and dark paper; a colour never carries
-meaning alone, there is always a name beside it.
+They are those of Okabe and Ito (2008), which people with the common forms of colour blindness can
+tell apart. A colour never carries meaning alone, there is always a name beside it.
+
+Text and lines are light or dark as the page is: a picture follows the page's own switch where there
+is one (the site's `data-theme`, JupyterLab, VS Code), else what the reader's system asks for. It
+brings its own background, so its text keeps its contrast wherever it is pasted.
 """
 
 import re
@@ -10,6 +13,27 @@ import re
 # blue, orange, bluish green, reddish purple, sky blue, vermilion, yellow
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 HOST = "#8A8F98"  # the CPU and its memory: grey
+
+LIGHT = {
+    "paper": "#FFFFFF",
+    "band": "#F1F3F6",
+    "line": "#6E7781",
+    "edge": "#D0D7DE",
+    "ink": "#1F2328",
+    "muted": "#57606A",
+}
+DARK = {
+    "paper": "#161B22",
+    "band": "#21262D",
+    "line": "#8B949E",
+    "edge": "#3D444D",
+    "ink": "#E6EDF3",
+    "muted": "#A9B4C0",
+}
+CLASS = "multigpu-picture"
+
+_LIGHT_PAGES = ("[data-theme=light]", "[data-jp-theme-light=true]", ".vscode-light")
+_DARK_PAGES = ("[data-theme=dark]", "[data-jp-theme-light=false]", ".vscode-dark")
 
 _NUMBERED = re.compile(r"\b(?:cuda:|gpu |rank )(\d+)", re.IGNORECASE)
 
@@ -54,3 +78,24 @@ def _luminance(fill: str) -> float:
     channels = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def style_sheet() -> str:
+    """The CSS inside every picture. It only speaks of elements inside the class `CLASS`."""
+    light, dark = (
+        "".join(f"--{name}:{value};" for name, value in colours.items())
+        for colours in (LIGHT, DARK)
+    )
+    on_light, on_dark = (
+        ",".join(f"{page} .{CLASS}" for page in pages) for pages in (_LIGHT_PAGES, _DARK_PAGES)
+    )
+    return (
+        f".{CLASS}{{{light}}}"
+        f"@media(prefers-color-scheme:dark){{.{CLASS}{{{dark}}}}}"
+        f"{on_light}{{{light}}}"
+        f"{on_dark}{{{dark}}}"
+        f".{CLASS} text{{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',"
+        "'DejaVu Sans',sans-serif;font-variant-numeric:tabular-nums;fill:var(--ink)}"
+        f".{CLASS} .muted{{fill:var(--muted)}}"
+        f".{CLASS} .strong{{font-weight:600}}"
+    )

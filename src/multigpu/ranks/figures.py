@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from multigpu.pictures import Picture, Step, Table, human_bytes, steps, timeline
-from multigpu.pictures.tracks import Span
+from multigpu.pictures.timeline import Span
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.state import Matching
 from multigpu.ranks.trace import ROOTED, Call, Trace

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
-from multigpu.pictures.parts import PartSent, Sum, parts
-from multigpu.pictures.slides import Slide, Slides
+from multigpu.pictures import Slide, Slides
+from multigpu.pictures.holdings import PartSent, Sum, parts
 
 NUMBERS = 12  # 2, 3 and 4 ranks divide it; 12 numbers of 4 bits fit into an int64
 LARGEST_WORLD = 4

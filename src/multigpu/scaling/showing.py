@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multigpu.pictures import Picture, Table, human_bytes
-from multigpu.pictures.durations import Duration, Group, durations
+from multigpu.pictures.charts import Duration, Group, durations
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.errors import counted
 from multigpu.scaling.published import PublishedTimes, published_times

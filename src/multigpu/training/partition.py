@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.pictures.tables import Table
+from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
 from multigpu.training.devices import synchronize
 from multigpu.training.stage import Stage, chain_of, rows_in, verify

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from multigpu.pictures import palette
-from multigpu.pictures.durations import BARS, Duration, Group, durations
+from multigpu.pictures.charts import BARS, Duration, Group, durations
 
 SVG = "{http://www.w3.org/2000/svg}"
 

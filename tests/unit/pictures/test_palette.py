@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from multigpu.pictures import palette, paper
+from multigpu.pictures import palette
 
 
 def test_a_gpu_and_a_rank_of_the_same_number_share_their_colour():
@@ -28,7 +28,7 @@ def test_names_on_a_colour_can_be_read(fill):
 
 @pytest.mark.parametrize(
     ("sheet", "ground", "voice"),
-    [*itertools.product((paper.LIGHT, paper.DARK), ("paper", "band"), ("ink", "muted"))],
+    [*itertools.product((palette.LIGHT, palette.DARK), ("paper", "band"), ("ink", "muted"))],
 )
 def test_text_can_be_read_on_light_and_on_dark_paper(sheet, ground, voice):
     assert palette.contrast(sheet[voice], sheet[ground]) >= 4.5

@@ -3,7 +3,7 @@
 import re
 
 from multigpu.pictures.palette import colour
-from multigpu.pictures.parts import PartSent, added, parts
+from multigpu.pictures.holdings import PartSent, added, parts
 
 
 def held(*sets):

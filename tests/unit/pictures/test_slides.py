@@ -4,8 +4,7 @@ import re
 
 from bs4 import BeautifulSoup
 
-from multigpu.pictures import memory
-from multigpu.pictures.slides import Slide, Slides
+from multigpu.pictures import Slide, Slides, memory
 
 PICTURE = memory([("cuda:0", 5, None)])
 SLIDES = Slides("Two <steps>", [Slide("one", PICTURE, "a < b"), Slide("two", PICTURE)])

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from multigpu.pictures import Stack, palette, stacks
-from multigpu.pictures.stacks import SHADES, WIDTH
+from multigpu.pictures.charts import SHADES, WIDTH
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from multigpu.pictures.star import star
+from multigpu.pictures.arrows import star
 
 
 @dataclass(frozen=True)

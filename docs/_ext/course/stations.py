@@ -1,4 +1,4 @@
-"""The way that something takes through a program: station after station, from process to process.
+"""The picture of a way through a program: station after station, from process to process.
 
 Stations in one process stand in one frame, which has its name. What is handed on inside it goes
 along a thin arrow; what goes to another process travels, and is striped as in every picture.
@@ -8,10 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from multigpu.pictures.legend import legend
 from multigpu.pictures.palette import HOST, colour
-from multigpu.pictures.picture import Picture
-from multigpu.pictures.svg import chip, element, line, rectangle, striped_bar, text, wrapped
+from multigpu.pictures.picture import (
+    Picture,
+    chip,
+    element,
+    line,
+    rectangle,
+    striped_bar,
+    text,
+    wrapped,
+)
 
 WIDTH, INSET = 360.0, 12.0
 HEAD, BETWEEN, GAP = 26.0, 26.0, 34.0  # a frame's name; from station to station; frame to frame
@@ -52,15 +59,14 @@ def way(stations: Sequence[Station], *, title: str) -> Picture:
         y += GAP
     for (one, other), (above, below) in zip(pairwise(stations), pairwise(tops), strict=True):
         body.append(_handed(one, above[1], below[0], travels=one.process != other.process))
-    key, key_height = legend(["communication"], WIDTH, notes=["a frame: one kind of process"])
-    body.append(f'<g transform="translate(0 {y - GAP + 8:g})">{key}</g>')
-    return Picture(
-        title=title,
-        description=" ".join(map(_sentence, stations)),
-        width=WIDTH,
-        height=y - GAP + 8 + key_height,
-        body="".join(body),
-        lines=tuple(row for station in stations for row in _rows(station)),
+    return Picture.with_legend(
+        title,
+        body,
+        size=(WIDTH, y - GAP + 8),
+        says=map(_sentence, stations),
+        lines=[row for station in stations for row in _rows(station)],
+        kinds=["communication"],
+        notes=["a frame: one kind of process"],
         has_links=any(station.link for station in stations),
     )
 

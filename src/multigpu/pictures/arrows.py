@@ -1,0 +1,292 @@
+"""Who sends how many bytes to whom: `traffic`, `steps` for one movement after another, `star`.
+
+Every device is a column. A copy is a striped arrow from the sender's column to the receiver's, in
+the sender's colour, the thicker the more bytes. Work is a solid block in the worker's column.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from multigpu.pictures.palette import colour_of, index_of
+from multigpu.pictures.picture import (
+    Picture,
+    arrow,
+    chip,
+    element,
+    line,
+    moved,
+    rectangle,
+    text,
+    text_on,
+    tooltip,
+    width_of,
+)
+from multigpu.pictures.units import exact_bytes, human_bytes
+
+COLUMN, CHIP, CHIP_ROW = 88.0, 70.0, 34.0
+HEADING = 24.0
+LANE = 32.0  # one arrow: its label above, the arrow below
+THICKEST, THINNEST = 11.0, 3.0
+THICKER = "thicker: more bytes"
+
+
+class CopyLike(Protocol):
+    """A copy of bytes from one device to another."""
+
+    @property
+    def source(self) -> Any: ...
+    @property
+    def target(self) -> Any: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One movement: its name, its copies, and who worked on what (`{"cuda:0": "8 rows"}`).
+
+    `note` stands beside the name in the place of the bytes that were copied.
+    """
+
+    name: str
+    copies: Iterable[CopyLike] = ()
+    work: Mapping[Any, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass
+class Link:
+    """All the copies of one movement between one sender and one receiver."""
+
+    source: str
+    target: str
+    bytes: int = 0
+    copies: int = 0
+
+    def __str__(self) -> str:
+        plural = "copy" if self.copies == 1 else "copies"
+        amount = f"{exact_bytes(self.bytes)} in {self.copies} {plural}"
+        return f"{self.source} to {self.target}: {amount}"
+
+
+def links(copies: Iterable[CopyLike]) -> list[Link]:
+    """Sum copies by (source, target); copies inside one device are left out. Sorted by name.
+
+    Sorted, because threads make copies in another order every time: a picture should not change.
+    """
+    found: dict[tuple[str, str], Link] = {}
+    for copy in copies:
+        ends = str(copy.source), str(copy.target)
+        link = found.setdefault(ends, Link(*ends))
+        link.bytes += copy.bytes
+        link.copies += 1
+    between = (link for link in found.values() if link.source != link.target)
+    return sorted(between, key=lambda link: (_order(link.source), _order(link.target)))
+
+
+def _order(name: str) -> tuple[int, str]:
+    """For sorting: the CPU first, then devices and ranks by number."""
+    index = index_of(name)
+    return (-1 if index is None else index, name)
+
+
+def traffic(
+    copies: Iterable[CopyLike],
+    devices: Iterable[Any] | None = None,
+    *,
+    title: str = "Bytes between devices",
+) -> Picture:
+    """Draw copies, summed by link. `devices` names the columns (default: those that took part)."""
+    return steps([Step("", copies)], devices, title=title)
+
+
+def steps(
+    movements: Iterable[Step],
+    devices: Iterable[Any] | None = None,
+    *,
+    title: str = "One step, movement by movement",
+) -> Picture:
+    """Draw movements one below the other, each with its copies (summed by link) and its work.
+
+    Columns are the CPU, then `devices` as given, then all others that take part.
+    """
+    linked = [(movement, links(movement.copies)) for movement in movements]
+    given = [str(device) for device in devices or ()]
+    seen = {end for _, group in linked for link in group for end in (link.source, link.target)}
+    seen |= {str(device) for movement, _ in linked for device in movement.work}
+    others = sorted(seen - set(given), key=_order)
+    hosts = [name for name in others if index_of(name) is None]
+    names = hosts + given + [name for name in others if name not in hosts]
+    centre = {name: (i + 0.5) * COLUMN for i, name in enumerate(names)}
+    width = max(COLUMN * len(names), 3 * COLUMN)
+    most = max((link.bytes for _, group in linked for link in group), default=0)
+    y, body = CHIP_ROW if names else 0.0, []
+    for movement, group in linked:
+        piece, height = _movement(movement, group, centre=centre, width=width, most=most)
+        body.append(moved(0, y, piece))
+        y += height
+    lifelines = [
+        line(x, CHIP_ROW / 2, x, y, stroke="var(--line)", stroke_opacity=0.55)
+        for x in centre.values()
+    ]
+    chips = [chip(x, 13, CHIP, name, colour_of(name)) for name, x in centre.items()]
+    computes = any(movement.work and not movement.note for movement, _ in linked)
+    moves = any(group for _, group in linked)
+    return Picture.with_legend(
+        title,
+        [*lifelines, *chips, *body],
+        size=(width, y + 8),
+        says=[_sentence(movement, group) for movement, group in linked],
+        lines=[row for movement, group in linked for row in _text_lines(movement, group)],
+        kinds=["compute"] * computes + ["communication"] * moves,
+        notes=[THICKER] * moves,
+    )
+
+
+def _movement(
+    movement: Step,
+    group: Sequence[Link],
+    *,
+    centre: Mapping[str, float],
+    width: float,
+    most: int,
+) -> tuple[str, float]:
+    """Draw one movement from y = 0 down; return the markup and its height."""
+    parts, y = [], 6.0
+    if movement.name:
+        total = sum(link.bytes for link in group)
+        parts += [
+            rectangle(0, y, width, HEADING, rx=4, fill="var(--band)"),
+            text(8, y + HEADING / 2, movement.name, class_="strong"),
+            text(width - 8, y + HEADING / 2,
+                 movement.note or (human_bytes(total) if total else "nothing moves"),
+                 size=12, class_="muted", text_anchor="end"),
+        ]  # fmt: skip
+        y += HEADING + 4
+    if not group and not movement.work and not movement.name:
+        parts.append(text(width / 2, y + 14, "nothing moved between devices", text_anchor="middle"))
+        y += 28
+    lanes: list[list[tuple[float, float]]] = []  # what is taken of each: first what arrives
+    for link in group:  # as high up as there is room between its two columns
+        start, end = centre[link.source], centre[link.target]
+        left, right = min(start, end), max(start, end)
+        free = (
+            number
+            for number, taken in enumerate(lanes)
+            if all(last <= left or right <= first for first, last in taken)
+        )
+        place = next(free, len(lanes))
+        if place == len(lanes):
+            lanes.append([])
+        lanes[place].append((left, right))
+        thickness = max(THINNEST, THICKEST * link.bytes / most) if most else THINNEST
+        label, top = human_bytes(link.bytes), y + place * LANE
+        middle, half = (start + end) / 2, width_of(label, size=12) / 2 + 2
+        parts.append(
+            tooltip(
+                str(link),  # the rectangle hides the column's line
+                rectangle(middle - half, top + 1, 2 * half, 14, fill="var(--paper)"),
+                text(middle, top + 8, label, size=12, text_anchor="middle"),
+                arrow(start, end, top + 23, thickness, colour_of(link.source)),
+            )
+        )
+    y += len(lanes) * LANE
+    for device, label in movement.work.items():  # then the work on it
+        name = str(device)
+        parts.append(chip(centre[name], y + 13, CHIP + 12, label, colour_of(name), size=12))
+    return "".join(parts), y + (32 if movement.work else 4)
+
+
+def _sentence(movement: Step, group: Sequence[Link]) -> str:
+    said = [str(link) for link in group]
+    works = "" if movement.note else " works"
+    said += [f"{device}{works}: {label}" for device, label in movement.work.items()]
+    sentence = "; ".join(said) or "nothing moves between devices"
+    return f"{movement.name}: {sentence}." if movement.name else f"{sentence}."
+
+
+def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
+    if movement.name:
+        yield f"{movement.name}: {movement.note}" if movement.note else movement.name
+    for link in group:
+        copies = f"  in {link.copies} copies" if link.copies > 1 else ""
+        yield f"  {link.source:>7} ──▶ {link.target:<7} {human_bytes(link.bytes):>10}{copies}"
+    for device, label in movement.work.items():
+        yield f"  {device!s:>7}  {label}"
+    if not group and not movement.work:
+        yield "  nothing moved between devices"
+
+
+def star(
+    copies: Iterable[CopyLike],
+    centre: Any,
+    *,
+    notes: Mapping[Any, Sequence[str]] | None = None,
+    title: str = "Everybody talks to one",
+) -> Picture:
+    """Draw copies to and from `centre`, such as a model server; `notes` are lines for each box.
+
+    Copies are summed by link. Raises ValueError if one neither starts nor ends at `centre`.
+    """
+    middle = str(centre)
+    said = {str(name): list(lines) for name, lines in (notes or {}).items()}
+    linked = links(copies)
+    for link in linked:
+        if middle not in (link.source, link.target):
+            raise ValueError(f"{link} does not pass {middle}, the centre of this picture")
+    leaves = sorted({end for link in linked for end in (link.source, link.target)} - {middle})
+    column, box, height, row = 96.0, 84.0, 40.0, 17.0  # height: of the centre
+    width = max(len(leaves), 3) * column
+    most = max((link.bytes for link in linked), default=1)
+    top, bottom = height + 3, height + 59  # where arrows begin and end
+    fill = colour_of(middle)
+    words = " · ".join([middle, *said.get(middle, [])])
+    total = f"{sum(link.bytes for link in linked):,} B through its link"
+    body = [
+        rectangle(0.5, 0, width - 1, height, rx=7, fill=fill, stroke="var(--line)"),
+        text_on(fill, width / 2, 13, words, class_="strong"),
+        text_on(fill, width / 2, 29, total, size=12),
+    ]
+    lines = [f"  {words}"]
+    tallest = max((len(said.get(leaf, [])) for leaf in leaves), default=0)
+    for number, leaf in enumerate(leaves):
+        x, y, fill = (number + 0.5) * width / len(leaves), bottom + 3, colour_of(leaf)
+        tall = row * (1 + tallest) + 12
+        body += [
+            rectangle(x - box / 2, y, box, tall, rx=7, fill="var(--band)", stroke="var(--line)"),
+            rectangle(x - box / 2, y, box, row + 6, rx=7, fill=fill, stroke="var(--line)"),
+            text_on(fill, x, y + 12, leaf, size=12.5, class_="strong"),
+        ]
+        for i, note in enumerate(said.get(leaf, []), 1):
+            body.append(text(x, y + 14 + row * i, note, size=11, text_anchor="middle"))
+        amounts = {"up": "0 B", "down": "0 B"}
+        for link in linked:
+            if leaf not in (link.source, link.target):
+                continue
+            up = link.target == middle  # on the left; labels of neighbours do not meet
+            side, begin, end = (-1, bottom, top) if up else (1, top, bottom)
+            shaft = arrow(
+                begin, end, 0, max(THINNEST, 9 * link.bytes / most), colour_of(link.source)
+            )
+            place = x + side * 8
+            amount = amounts["up" if up else "down"] = human_bytes(link.bytes)
+            body.append(
+                tooltip(
+                    str(link),
+                    element("g", shaft, transform=f"translate({place:g} 0) rotate(90)"),
+                    text(place + side * 9, bottom - 9 if up else top + 9, amount, size=10.5,
+                         text_anchor="end" if up else "start"),
+                )
+            )  # fmt: skip
+        words = " · ".join([leaf, *said.get(leaf, [])])
+        lines.append(f"    ▲ {amounts['up']:>9}  ▼ {amounts['down']:>9}   {words}")
+    return Picture.with_legend(
+        title,
+        body,
+        size=(width, height + 62 + row * (1 + tallest) + 22),
+        says=[f"{link}." for link in linked],
+        lines=lines,
+        kinds=["communication"],
+        notes=[THICKER],
+    )

@@ -1,0 +1,326 @@
+"""Who holds or reads what: `holdings` before and after a collective, `parts` of sums that go round
+in an all-reduce, `row_groups` of a file.
+
+What comes from a rank has its colour; a sum of several ranks' values has all of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any, Protocol
+
+from multigpu.pictures.palette import colour
+from multigpu.pictures.picture import (
+    Picture,
+    chip,
+    element,
+    line,
+    rectangle,
+    text,
+    text_on,
+    tooltip,
+    width_of,
+)
+from multigpu.pictures.units import human_bytes
+
+COLUMN, CHIP = 96.0, 78.0
+BLOCK, BLOCK_ROW = 24.0, 28.0
+HEAD, HEADING = 34.0, 24.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A value: what is written on it, and the ranks whose values are in it."""
+
+    label: str
+    owners: tuple[int, ...]
+
+    @classmethod
+    def of(cls, held: Any) -> Block:
+        """From an owner, a set of owners (their sum), None (nothing) or a pair (label, owners)."""
+        if held is None:
+            return cls("", ())
+        if isinstance(held, tuple) and len(held) == 2 and isinstance(held[0], str):
+            return cls(held[0], cls.of(held[1]).owners)
+        if isinstance(held, int):
+            return cls(str(held), (held,))
+        if isinstance(held, Iterable) and not isinstance(held, str):
+            owners = tuple(sorted(held))
+            return cls("+".join(map(str, owners)), owners)
+        raise ValueError(
+            "a block is a rank, a set of ranks, None or a pair (label, ranks), "
+            f"for example 0, {{0, 1}} or ('a', 0); got {held!r}"
+        )
+
+    def drawn(self, x: float, y: float, says: str) -> str:
+        """The block in the middle of (x, y): hollow, in one colour, or with a band for each."""
+        box = (x - CHIP / 2, y - BLOCK / 2, CHIP, BLOCK)
+        if not self.owners:
+            hollow = partial(rectangle, *box, rx=4, fill="var(--paper)", stroke="var(--line)")
+            label = text(x, y, self.label, size=12, class_="muted", text_anchor="middle")
+            return tooltip(says, hollow(stroke_dasharray="3 3"), label)
+        if len(self.owners) == 1:
+            fill = colour(self.owners[0])
+            solid = rectangle(*box, rx=2, fill=fill, stroke="var(--line)")
+            return tooltip(says, solid, text_on(fill, x, y, self.label, size=12))
+        wide, band = CHIP / len(self.owners), 8.0
+        bands = (
+            rectangle(box[0] + i * wide, box[1] + BLOCK - band, wide, band, fill=colour(owner))
+            for i, owner in enumerate(self.owners)
+        )
+        return tooltip(
+            says,
+            rectangle(*box, fill="var(--paper)"),
+            *bands,
+            rectangle(*box, rx=2, fill="none", stroke="var(--line)"),
+            text(x, y - band / 2, self.label, size=12, text_anchor="middle"),
+        )
+
+
+def holdings(
+    before: Sequence[Sequence[Any]],
+    after: Sequence[Sequence[Any]],
+    *,
+    title: str = "Who holds what, before and after",
+) -> Picture:
+    """Draw what each rank holds `before` and `after` a collective.
+
+    Both have a list per rank. A value in it is the rank that it comes from (`2`), the set of ranks
+    whose values were added (`{0, 1}`), None for an empty place, or a pair of a label and one of
+    these (`("w", 0)`)::
+
+        everyone = {0, 1, 2}
+        holdings([[0], [1], [2]], [[everyone]] * 3, title="all_reduce")
+        holdings([[0], [1], [2]], [[0, 1, 2]] * 3, title="all_gather")
+
+    Raises ValueError if the two speak of different numbers of ranks, or a value is none of these.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"before has {len(before)} ranks and after has {len(after)}")
+    rows = {
+        name: [[Block.of(each) for each in held] for held in held_by_rank]
+        for name, held_by_rank in (("before", before), ("after", after))
+    }
+    columns = [(rank + 0.5) * COLUMN for rank in range(len(before))]
+    width = max(COLUMN * len(before), 2 * COLUMN)
+    y, body, said = HEAD, [], []
+    for name, held_by_rank in rows.items():
+        body.append(rectangle(0, y, width, HEADING, rx=4, fill="var(--band)"))
+        body.append(text(8, y + HEADING / 2, name, class_="strong"))
+        y += HEADING + 6
+        for rank, blocks in enumerate(held_by_rank):
+            names = [block.label or "nothing" for block in blocks]
+            said.append(f"{name.capitalize()}, rank {rank} holds {', '.join(names) or 'nothing'}.")
+            body += [
+                block.drawn(columns[rank], y + (i + 0.5) * BLOCK_ROW, f"rank {rank} {name}: {what}")
+                for i, (block, what) in enumerate(zip(blocks, names, strict=True))
+            ]
+        y += max(map(len, held_by_rank), default=0) * BLOCK_ROW + 6
+    lifelines = [line(x, HEAD / 2, x, y, stroke="var(--line)", stroke_opacity=0.4) for x in columns]
+    chips = [chip(x, 13, CHIP, f"rank {rank}", colour(rank)) for rank, x in enumerate(columns)]
+    counts = [len(b.owners) for held in rows.values() for blocks in held for b in blocks]
+    cells = [
+        [" ".join(f"[{block.label or ' '}]" for block in blocks) or "-" for blocks in held_by_rank]
+        for held_by_rank in rows.values()
+    ]
+    wide = [max(6, *map(len, column)) for column in zip(*cells, strict=True)]
+    table = zip(
+        ("          ", *(f"  {name:<8}" for name in rows)),
+        ([f"rank {rank}" for rank in range(len(before))], *cells),
+        strict=True,
+    )
+    return Picture.with_legend(
+        title,
+        [*lifelines, *chips, *body],
+        size=(width, y + 6),
+        says=said,
+        lines=[
+            (head + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, wide, strict=True))).rstrip()
+            for head, row in table
+        ],
+        notes=["colour: the rank it comes from"] * any(counts)
+        + ["bands: a sum"] * any(count > 1 for count in counts),
+    )
+
+
+Sum = frozenset[int]  # whose numbers are in it
+LANE_LEFT, LANES_WIDTH = 54.0, 366.0
+LANES_TOP, LANE = 20.0, 46.0
+TRACKS = 34.0  # to the right of every box: room for the arrows
+
+
+@dataclass(frozen=True)
+class PartSent:
+    """A message: `parts` says which columns it carries, and whose numbers are in each."""
+
+    source: int
+    target: int
+    bytes: int
+    parts: dict[int, Sum]
+
+    def __str__(self) -> str:
+        carried = ", ".join(f"part {part} ({added(sum_)})" for part, sum_ in self.parts.items())
+        amount = human_bytes(self.bytes)
+        return f"rank {self.source} → rank {self.target}: {carried}, {amount}"
+
+
+def added(ranks: Sum) -> str:
+    """A sum in letters: `0+2`."""
+    return "+".join(map(str, sorted(ranks))) or "nothing"
+
+
+def parts(
+    before: Sequence[Sequence[Sum]],
+    after: Sequence[Sequence[Sum]],
+    messages: Sequence[PartSent] = (),
+    *,
+    title: str = "",
+) -> Picture:
+    """Draw what the ranks hold `after` a step, what is new since `before`, and what travelled.
+
+    A tensor is cut into parts, one column each. In a rank's lane a part is a box with a place for
+    every rank: coloured once that rank's numbers are in the sum. `after[rank][part]` is the set of
+    ranks whose numbers are in that sum.
+    """
+    world, columns = len(after), len(after[0])
+    column = (LANES_WIDTH - LANE_LEFT) / columns
+    body = [
+        text(LANE_LEFT + part * column + 2, 8, f"part {part}", size=11, class_="muted")
+        for part in range(columns)
+    ]
+    for rank in range(world):
+        y = LANES_TOP + rank * LANE + 1
+        body += [
+            rectangle(0.5, y, LANES_WIDTH - 1, LANE - 4, rx=7, fill="var(--band)"),
+            rectangle(0.5, y, 5, LANE - 4, rx=2.5, fill=colour(rank)),
+            text(11, y + (LANE - 4) / 2, f"rank {rank}", size=11.5, class_="strong"),
+        ]
+        for part in range(columns):
+            says = f"rank {rank}, part {part}: {added(after[rank][part])}"
+            x, wide = LANE_LEFT + part * column + 2, column - TRACKS
+            box = _box(before[rank][part], after[rank][part], x, y + 5, wide, world=world)
+            body.append(tooltip(says, *box))
+    most = max((message.bytes for message in messages), default=1)
+    for message in messages:
+        for part in message.parts:
+            x = LANE_LEFT + (part + 1) * column - TRACKS + 3
+            body.append(_arrow(message, x, width=2 + 1.6 * message.bytes / most))
+    held = [f"rank {rank} holds {', '.join(map(added, sums))}." for rank, sums in enumerate(after)]
+    return Picture.with_legend(
+        title,
+        body,
+        size=(LANES_WIDTH, LANES_TOP + world * LANE + 4),
+        says=[*(f"{message}." for message in messages), *held],
+        lines=[f"  {row}" for row in (*map(str, messages), *held)],
+        kinds=["communication"] if messages else [],
+        notes=["0+1: a sum of the numbers of ranks 0 and 1"],
+    )
+
+
+def _box(old: Sum, new: Sum, x: float, y: float, wide: float, *, world: int) -> list[str]:
+    """A part: a place for each rank, and a rim around the sum of all, which everybody wants."""
+    place, whole = wide / world, len(new) == world
+    pieces = [rectangle(x, y, wide, 17, rx=2, fill="var(--paper)", stroke="var(--line)")]
+    pieces += [
+        rectangle(x + owner * place + 1, y + 1.5, place - 2, 14, rx=1, fill=colour(owner),
+                  class_=None if owner in old else "arrives")
+        for owner in sorted(new)
+    ]  # fmt: skip
+    if whole:
+        rim = {"fill": "none", "stroke": "var(--ink)", "stroke_width": 2}
+        pieces.append(rectangle(x, y, wide, 17, rx=2, **rim))
+    voice, label = ("strong", "all") if whole else ("muted", added(new))
+    return [*pieces, text(x, y + 26, label, size=10.5, class_=voice)]
+
+
+def _arrow(message: PartSent, x: float, *, width: float) -> str:
+    """Out of the sender's lane, along a track of its own, into the receiver's."""
+    source, target = message.source, message.target
+    track = x + 8 + 4.0 * (max(source, target) % 5)
+    start, end = (LANES_TOP + rank * LANE + 15 for rank in (source, target))
+    shift = 3.0 if source < target else -3.0
+    way = f"M{x:g} {start + shift:g}H{track:g}V{end - shift:g}H{x + 5:g}"
+    shaft = {"d": way, "stroke": colour(source), "stroke_width": width, "fill": "none"}
+    middle = LANES_TOP + target * LANE + (-2 if source < target else LANE - 2)  # between lanes
+    return tooltip(
+        str(message),
+        element("path", **shaft, stroke_opacity=0.35),
+        element("path", **shaft, stroke_dasharray="5 3", class_="stripes"),
+        element("path", d=f"M{x - 1:g} {end - shift:g}l6.5 -4v8z", fill=colour(source)),
+        rectangle(-4, -4, 8, 8, rx=2, fill=colour(source), class_="packet",
+                  stroke="var(--line)", style=f'offset-path:path("{way}");opacity:0'),
+        text(track - 3, middle, human_bytes(message.bytes), size=10, class_="strong",
+             text_anchor="end", style="paint-order:stroke;stroke:var(--band);stroke-width:3px"),
+    )  # fmt: skip
+
+
+FILE_WIDTH = 420.0
+
+
+class Rows(Protocol):
+    """Rows `start` to `stop` of one row group."""
+
+    @property
+    def group(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+
+
+Plan = Sequence[Sequence[Rows]]
+"""What each rank reads, rank by rank."""
+
+
+def row_groups(
+    sizes: Sequence[int], plans: Mapping[str, Plan], *, title: str = "Who reads which row group"
+) -> Picture:
+    """Draw a file whose row groups have `sizes` rows, once for each plan, under the plan's name.
+
+    A row group is as wide as it has rows. It has the colour of the rank that reads it; where
+    several ranks read parts of it, each part has its own. What nobody reads stays empty.
+
+    Raises ValueError for a plan that names rows which are not in the file.
+    """
+    *starts, total = accumulate(sizes, initial=0)
+    scale, gap = FILE_WIDTH / max(total, 1), 4.0  # a gap between row groups
+    body, lines = [], []
+    for number, (name, plan) in enumerate(plans.items()):
+        top, strip = number * 68 + 18, 24.0
+        body.append(text(0, top - 10, name, class_="strong"))
+        for start, size in zip(starts, sizes, strict=True):
+            wide = max(size * scale - gap, 1)
+            body.append(rectangle(start * scale, top, wide, strip, rx=2, fill="var(--band)"))
+        lines.append(f"  {name}")
+        loads = [sum(piece.stop - piece.start for piece in pieces) for pieces in plan]
+        for rank, pieces in enumerate(plan):
+            for piece in pieces:
+                if not (piece.group < len(sizes) and 0 <= piece.start <= piece.stop):
+                    raise ValueError(f"{name}, rank {rank}: there is no {piece} in sizes {sizes}")
+                if piece.stop > sizes[piece.group]:
+                    raise ValueError(f"{name}, rank {rank}: {piece} ends behind its row group")
+                left = (starts[piece.group] + piece.start) * scale
+                rim = gap if piece.stop == sizes[piece.group] else 0.5
+                wide = max((piece.stop - piece.start) * scale - rim, 1.0)
+                fill = colour(rank)
+                drawn = rectangle(left, top, wide, strip, rx=2, fill=fill, stroke="var(--line)")
+                if wide > width_of(str(rank), size=11):
+                    drawn += text_on(fill, left + wide / 2, top + strip / 2, str(rank), size=11)
+                rows = f"rows {piece.start:,} to {piece.stop:,} of row group {piece.group}"
+                body.append(tooltip(f"rank {rank}: {rows}", drawn))
+            groups = ", ".join(str(piece.group) for piece in pieces)
+            read = f"row groups {groups}" if pieces else "nothing"
+            lines.append(f"    rank {rank} reads {read}: {loads[rank]:,} rows")
+        words = "rows per rank: " + " · ".join(f"{count:,}" for count in loads)
+        body.append(text(0, top + strip + 11, words, size=11, class_="muted"))
+    return Picture.with_legend(
+        title,
+        body,
+        size=(FILE_WIDTH, len(plans) * 68.0),
+        says=[f"{each.strip()}." for each in lines],
+        lines=lines,
+        notes=["colour and number: the rank that reads it", "a gap: the next row group"],
+    )
