@@ -2,8 +2,8 @@
 
 import re
 
-from multigpu.pictures.palette import colour
 from multigpu.pictures.holdings import PartSent, added, parts
+from multigpu.pictures.palette import colour
 
 
 def held(*sets):
