@@ -19,7 +19,7 @@ from typing import NoReturn
 import pytest
 
 pytest_plugins = [
-    "multigpu.checking.plugin",
+    "multigpu.checking.session",
     "pytester",
 ]  # tests/exercises: the checks and their options
 

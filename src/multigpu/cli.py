@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from multigpu.checking.catalog import UnknownExercise
-from multigpu.checking.places import CourseNotFound
+from multigpu.checking.catalog import CourseNotFound, UnknownExercise
 
 COMMANDS = {
     "start": "open JupyterLab and the course's pages in the browser",

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking.catalog import Catalog
-from multigpu.checking.judge import check_with
-from multigpu.checking.places import find_course
+from multigpu.checking.catalog import Catalog, find_course
+from multigpu.checking.learner import WarmServer
+from multigpu.checking.session import check_with
 from multigpu.checking.verdicts import Verdict
-from multigpu.checking.warm import WarmServer
 
 COURSE = find_course(Path(__file__).resolve().parent)
 

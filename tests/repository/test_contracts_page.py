@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Exercise, signature_of
-from multigpu.checking.places import Course
+from multigpu.checking.catalog import Catalog, Course, Exercise, Signature
 from multigpu.checking.verdicts import Verdict
 from multigpu.cli import COMMANDS
 
@@ -32,8 +31,8 @@ def test_the_parameters_of_an_exercise_are_those_of_its_contract(exercise: Exerc
     assert written, f"no contract for {exercise.name}"
     promised = ast.parse(f"def f({written[1]}): ...").body[0]
     assert isinstance(promised, ast.FunctionDef)
-    assert signature_of(promised).positional == exercise.signature.positional
-    assert signature_of(promised).keyword_only == exercise.signature.keyword_only
+    assert Signature.of(promised).positional == exercise.signature.positional
+    assert Signature.of(promised).keyword_only == exercise.signature.keyword_only
 
 
 def test_a_module_with_exercises_exists_for_the_contracts() -> None:

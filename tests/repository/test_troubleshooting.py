@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking.catalog import Catalog
-from multigpu.checking.endings import HANG_MESSAGES
-from multigpu.checking.places import Course
-from multigpu.checking.rank_endings import OF_A_FINDING
+from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.endings import HANG_MESSAGES, OF_A_FINDING
 
 ROOT = Path(__file__).parents[2]
 MODULES: dict[str, list[str]] = {}

@@ -15,7 +15,7 @@ from docutils import nodes
 
 from course.element import element
 from course.execution import ROOT
-from multigpu.checking.names import reached
+from multigpu.checking.source import reached
 
 WORDS_A_MINUTE, LINES_A_MINUTE = 120, 8
 MINUTES_A_QUESTION, MINUTES_A_CELL = 0.5, 1.0

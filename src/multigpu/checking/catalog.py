@@ -1,6 +1,8 @@
-"""What exercises there are: the public functions and classes of ``solutions``, in their order.
+"""What the course consists of: its folders, chapters, exercises and lessons.
 
-The files are parsed and never imported, so that this works before torch is loaded.
+The exercises are the public functions and classes of ``solutions``, in their order.  The files are
+parsed and never imported, so that this works before torch is loaded.  The lessons are listed here
+in the order in which they are meant to be read; the command and the site take it from here.
 """
 
 import ast
@@ -8,9 +10,12 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Final
 
-from multigpu.checking.places import Course
-from multigpu.checking.refused import COLLECTIVES, READY_MADE_TRAINING
+
+class CourseNotFound(Exception):
+    """The command was started outside the course's folder."""
 
 
 class UnknownExercise(Exception):
@@ -18,11 +23,103 @@ class UnknownExercise(Exception):
 
 
 @dataclass(frozen=True)
+class Course:
+    """The folders of one copy of the course."""
+
+    root: Path
+
+    @property
+    def exercises(self) -> Path:
+        """The learner's files."""
+        return self.root / "exercises"
+
+    @property
+    def solutions(self) -> Path:
+        """The reference answers: the same modules with the same signatures."""
+        return self.root / "solutions"
+
+    def broken(self, module: str) -> Path:
+        """The starter of a module whose exercises are broken code to fix; most have none."""
+        return self.solutions / "broken" / f"{module}.py"
+
+    @property
+    def checks(self) -> Path:
+        """The pytest files that check a submission."""
+        return self.root / "tests" / "exercises"
+
+    @property
+    def hints(self) -> Path:
+        """One toml file per module, three hints per exercise."""
+        return self.exercises / "hints"
+
+    @property
+    def state(self) -> Path:
+        """What the command remembers between two runs.  Safe to delete."""
+        return self.root / ".multigpu"
+
+    def check_file(self, module: str, function: str) -> Path:
+        """The pytest file with all checks of one exercise."""
+        return self.checks / module / f"test_{function}.py"
+
+
+def find_course(start: Path) -> Course:
+    """The course around ``start``: the nearest folder upwards that looks like it.
+
+    Raises CourseNotFound when there is none.
+    """
+    for folder in (start, *start.parents):
+        course = Course(folder)
+        if course.solutions.is_dir() and course.checks.is_dir():
+            return course
+    raise CourseNotFound(
+        f"{start} is not inside the course's folder (the one with exercises/ and solutions/). "
+        "Go there with cd and try again."
+    )
+
+
+def this_course() -> Course:
+    """The course around the working folder, else the one this package is installed from."""
+    try:
+        return find_course(Path.cwd())
+    except CourseNotFound:
+        return find_course(Path(__file__).resolve().parent)
+
+
+READY_MADE_TRAINING = (
+    "torch.nn.parallel",
+    "torch.utils.data.DistributedSampler",
+    "torch.utils.data.distributed",
+    "torch.distributed.algorithms",
+    "torch.distributed.optim",
+    "torch.distributed.fsdp",
+    "torch.distributed._composable",  # fully_shard under its first name
+)
+# Functions of torch.distributed in which several ranks take part, of torch 2.11 and of later ones.
+# What asks a question (get_rank), and what sends or receives, is not among them.
+IN_ALL_RANKS = (
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
+    "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier",
+    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list", "_all_gather_base", "_broadcast_coalesced", "_reduce_scatter_base",
+    "new_group", "new_subgroups", "new_subgroups_by_enumeration", "shrink_group", "split_group",
+)  # fmt: skip
+COLLECTIVES = (
+    *(f"torch.distributed.{name}" for name in IN_ALL_RANKS),
+    *(f"torch.distributed.distributed_c10d.{name}" for name in IN_ALL_RANKS),
+    "torch.distributed.nn",
+    "torch.distributed._functional_collectives",
+    "torch.nn.parallel",
+)
+
+
+@dataclass(frozen=True)
 class Chapter:
     """One exercise module: its title, and what may not be used in it.
 
-    ``refused`` names what learners would import.  With ``messages_only`` a rank may do nothing but
-    send and receive, whatever name it calls that by: the trace of a run tells.
+    ``refused`` names what does the very work that the chapter builds by hand.  With
+    ``messages_only`` a rank may do nothing but send and receive, whatever name it calls that by:
+    the trace of a run tells.
     """
 
     module: str
@@ -63,6 +160,27 @@ class Signature:
     keyword_only: tuple[str, ...]
     text: str  # "split(batch, devices)"
 
+    @classmethod
+    def of(cls, node: ast.FunctionDef | ast.ClassDef) -> "Signature":
+        """What a function takes; for a class, what its constructor takes."""
+        name = node.name
+        if isinstance(node, ast.ClassDef):
+            inits = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+            inits = [n for n in inits if n.name == "__init__"]
+            if not inits:
+                return cls((), (), f"{name}()")
+            node = inits[0]
+            node.args.args = node.args.args[1:]  # without self
+        arguments = node.args
+        positional = (*arguments.posonlyargs, *arguments.args)
+        for argument in (*positional, *arguments.kwonlyargs):
+            argument.annotation = None  # the names alone are easier to read
+        return cls(
+            tuple(a.arg for a in positional),
+            tuple(a.arg for a in arguments.kwonlyargs),
+            f"{name}({ast.unparse(arguments)})",
+        )
+
 
 @dataclass(frozen=True)
 class Exercise:
@@ -97,9 +215,13 @@ class Catalog:
 
     @cached_property
     def exercises(self) -> tuple[Exercise, ...]:
-        """Every exercise, chapter after chapter."""
+        """Every exercise, chapter after chapter; none of a chapter that has no solution yet."""
+        paths = {chapter: self.course.solutions / f"{chapter.module}.py" for chapter in CHAPTERS}
         return tuple(
-            exercise for chapter in CHAPTERS for exercise in exercises_of(chapter, self.course)
+            exercise
+            for chapter, path in paths.items()
+            if path.is_file()
+            for exercise in _exercises_in(chapter, path.read_text("utf-8"))
         )
 
     def find(self, name: str) -> tuple[Exercise, ...]:
@@ -111,16 +233,23 @@ class Catalog:
         if name == "all":
             return self.exercises
         name = name.removesuffix(".py").removeprefix("exercises/")
-        for key in ("name", "module", "function"):
-            found = tuple(e for e in self.exercises if _keys(e)[key] == name)
-            if key == "function" and len(found) > 1:
+        found = tuple(e for e in self.exercises if name in (e.name, e.chapter.module))
+        if not found:
+            found = tuple(e for e in self.exercises if e.function == name)
+            if len(found) > 1:
                 raise UnknownExercise(
                     f"{name} is in several modules: {', '.join(e.name for e in found)}. "
                     "Give the whole name."
                 )
-            if found:
-                return found
-        raise UnknownExercise(self._suggestion(name))
+        if found:
+            return found
+        meant = {key: e.name for e in self.exercises for key in (e.function, e.name)}
+        meant |= {e.chapter.module: e.chapter.module for e in self.exercises}
+        close = difflib.get_close_matches(name, meant, n=1)
+        advice = (
+            f"Did you mean {meant[close[0]]}?" if close else "`multigpu list` shows all of them."
+        )
+        raise UnknownExercise(f"There is no exercise {name}. {advice}")
 
     def find_all(self, names: Sequence[str]) -> tuple[Exercise, ...]:
         """The exercises that several names mean, each once, in the order of the course."""
@@ -137,52 +266,200 @@ class Catalog:
             )
         return found[0]
 
-    def _suggestion(self, name: str) -> str:
-        by_key = {key: e.name for e in self.exercises for key in (e.function, e.name)}
-        by_key |= {e.chapter.module: e.chapter.module for e in self.exercises}
-        close = difflib.get_close_matches(name, by_key, n=1)
-        if not close:
-            return f"There is no exercise {name}. `multigpu list` shows all of them."
-        return f"There is no exercise {name}. Did you mean {by_key[close[0]]}?"
-
-
-def exercises_of(chapter: Chapter, course: Course) -> list[Exercise]:
-    """The exercises of one chapter; none while its solution is not there yet."""
-    path = course.solutions / f"{chapter.module}.py"
-    return list(_exercises_in(chapter, path.read_text("utf-8"))) if path.is_file() else []
-
 
 @lru_cache(maxsize=64)  # one process asks for the same few files again and again
 def _exercises_in(chapter: Chapter, source: str) -> tuple[Exercise, ...]:
     return tuple(
-        Exercise(chapter, node.name, signature_of(node), ast.get_docstring(node) or "")
+        Exercise(chapter, node.name, Signature.of(node), ast.get_docstring(node) or "")
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     )
 
 
-def signature_of(node: ast.FunctionDef | ast.ClassDef) -> Signature:
-    """What a function takes; for a class, what its constructor takes."""
-    name = node.name
-    if isinstance(node, ast.ClassDef):
-        found = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-        if not found:
-            return Signature((), (), f"{name}()")
-        node = found[0]
-        node.args.args = node.args.args[1:]  # without self
-    arguments = node.args
-    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        argument.annotation = None  # the names alone are easier to read
-    return Signature(
-        tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args)),
-        tuple(a.arg for a in arguments.kwonlyargs),
-        f"{name}({ast.unparse(arguments)})",
-    )
+@dataclass(frozen=True)
+class Lesson:
+    """One page of ``docs/lessons``, with what belongs to it."""
+
+    page: str
+    title: str
+    needs: tuple[str, ...] = ()  # the pages of the lessons that it builds on
+    notebook: str | None = None  # one notebook may go with two lessons
+    exercises: tuple[str, ...] = ()  # each exercise belongs to one lesson
+
+    @property
+    def number(self) -> int:
+        """Its place on the way, from 1."""
+        return LESSONS.index(self) + 1
 
 
-def _keys(exercise: Exercise) -> dict[str, str]:
-    return {
-        "name": exercise.name,
-        "module": exercise.chapter.module,
-        "function": exercise.function,
-    }
+@dataclass(frozen=True)
+class Part:
+    """Lessons about one question."""
+
+    title: str
+    lessons: tuple[Lesson, ...]
+
+
+def _all(module: str, *functions: str) -> tuple[str, ...]:
+    return tuple(f"{module}.{function}" for function in functions)
+
+
+PARTS: Final = (
+    Part(
+        "One process, several GPUs",
+        (
+            Lesson("one_gpu", "One GPU: what a training step costs"),
+            Lesson(
+                "data_parallel",
+                "nn.DataParallel: wrap, move, train",
+                needs=("one_gpu",),
+                notebook="multi_GPU",
+            ),
+            Lesson(
+                "data_parallel_by_hand",
+                "DataParallel by hand",
+                needs=("data_parallel",),
+                notebook="multi_GPU",
+                exercises=_all(
+                    "data_parallel",
+                    "split",
+                    "replicate",
+                    "parallel_apply",
+                    "gather",
+                    "sum_gradients",
+                    "broadcast",
+                    "train_step",
+                ),
+            ),
+        ),
+    ),
+    Part(
+        "One process for each GPU",
+        (
+            Lesson(
+                "processes_and_ranks",
+                "Processes, ranks and collectives",
+                needs=("data_parallel_by_hand",),
+                notebook="ranks",
+                exercises=_all("collectives", "shift", "broadcast"),
+            ),
+            Lesson(
+                "server_to_all_reduce",
+                "From the model server to all-reduce",
+                needs=("processes_and_ranks",),
+                notebook="ranks",
+                exercises=_all("collectives", "all_reduce", "ring_all_reduce")
+                + _all("model_server", "worker_step", "server_step"),
+            ),
+            Lesson(
+                "distributed_data_parallel",
+                "DistributedDataParallel and torchrun",
+                needs=("server_to_all_reduce",),
+                notebook="ddp",
+                exercises=_all("distributed_data_parallel", "shard_indices"),
+            ),
+            Lesson(
+                "ddp_by_hand",
+                "DDP by hand",
+                needs=("distributed_data_parallel",),
+                notebook="ddp",
+                exercises=_all(
+                    "distributed_data_parallel",
+                    "average_gradients",
+                    "NaiveDDP",
+                    "OverlappedDDP",
+                    "BucketedDDP",
+                ),
+            ),
+        ),
+    ),
+    Part(
+        "Real data, a real loop",
+        (
+            Lesson(
+                "feeding_data",
+                "Feeding many GPUs",
+                needs=("distributed_data_parallel",),
+                notebook="data",
+                exercises=_all(
+                    "distributed_data_parallel", "weighted_average_gradients", "global_mean"
+                ),
+            ),
+            Lesson(
+                "trainer",
+                "A Trainer",
+                needs=("ddp_by_hand", "feeding_data"),
+                notebook="trainer",
+                exercises=_all("distributed_data_parallel", "save_checkpoint", "load_checkpoint"),
+            ),
+        ),
+    ),
+    Part(
+        "Larger than one GPU",
+        (
+            Lesson(
+                "sharding",
+                "When the model does not fit: ZeRO and FSDP",
+                needs=("trainer",),
+                notebook="sharding",
+                exercises=_all("sharding", "Zero1Optimizer", "Zero2Optimizer", "Zero3"),
+            ),
+            Lesson(
+                "pipeline",
+                "Pipeline parallelism: stages, schedules and the bubble",
+                needs=("sharding",),
+                notebook="pipeline",
+                exercises=_all("pipeline", "balance", "gpipe", "one_f_one_b", "run"),
+            ),
+        ),
+    ),
+    Part(
+        "Faster, farther, and safely",
+        (
+            Lesson(
+                "measuring",
+                "Measuring: single against DP against DDP",
+                needs=("trainer",),
+                notebook="scaling",
+            ),
+            Lesson("many_machines", "Many machines", needs=("trainer",)),
+            Lesson(
+                "when_it_hangs",
+                "When it hangs: finding the rank that is to blame",
+                needs=("ddp_by_hand",),
+                exercises=_all(
+                    "hangs",
+                    "rank_zero_metric",
+                    "uneven_batches",
+                    "reordered_reductions",
+                    "early_stop",
+                ),
+            ),
+        ),
+    ),
+)
+LESSONS: Final = tuple(lesson for part in PARTS for lesson in part.lessons)
+NOTEBOOKS: Final = tuple(
+    dict.fromkeys(lesson.notebook for lesson in LESSONS if lesson.notebook is not None)
+)
+
+
+def lessons_with(*, notebook: str | None = None, exercise: str | None = None) -> list[Lesson]:
+    """The lessons that a notebook (``multi_GPU``) or an exercise (``hangs.early_stop``) is for.
+
+    An exercise module's name (``hangs``) gives the lessons of all its exercises.
+    """
+    return [
+        lesson
+        for lesson in LESSONS
+        if (notebook is not None and lesson.notebook == notebook)
+        or any(exercise in (name, name.partition(".")[0]) for name in lesson.exercises)
+    ]
+
+
+def as_lessons(lessons: list[Lesson]) -> str:
+    """``lesson 3`` or ``lessons 6 to 9``; the numbers of a run of lessons."""
+    first, last = lessons[0].number, lessons[-1].number
+    if first == last:
+        return f"lesson {first}"
+    return f"lessons {first} {'and' if last == first + 1 else 'to'} {last}"

@@ -1,11 +1,16 @@
-"""How the judge compares tensors, and how it recognises a known wrong value."""
+"""What the checks of several exercises share: how tensors are compared, the model that they hand
+to a learner's code, and mistakes with messages that are under way.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from multigpu.checking.verdicts import Wrong
+from multigpu.ranks.trace import Call
 
 Name = TypeVar("Name")
 
@@ -104,3 +109,134 @@ def told_apart(*numbers: float) -> list[str]:
         if len(set(written)) > 1:
             break
     return written
+
+
+WIDTH = 3
+Made = TypeVar("Made")
+
+
+def seeded(make: Callable[[], Made], seed: int) -> Made:
+    """``make()`` with random numbers of the CPU that are the same each time.
+
+    ``torch.manual_seed`` notes for every kind of GPU, too, from where it was called, and that takes
+    longer than making a small model does.
+    """
+    torch.default_generator.manual_seed(seed)
+    return make()
+
+
+class Gain(nn.Module):
+    """Multiplies by one trained number, ``scale``, which has no dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Keeps the shape."""
+        return inputs * self.scale
+
+
+class Specimen(nn.Module):
+    """Rows of 3 numbers in, rows of 3 numbers out, all in float64.
+
+    * ``encode.weight`` and ``decode.weight`` are one parameter (tied);
+    * ``frozen`` has no bias, is not trained and is in eval mode;
+    * ``gain.scale`` has no dimension;
+    * ``running_mean`` is an ordinary buffer, ``batches`` an integer one that forward counts up,
+      ``position`` a non-persistent one (not in ``state_dict()``).
+
+    Parameters and buffers depend on ``seed`` only; without one they are random.
+    """
+
+    running_mean: Tensor
+    batches: Tensor
+    position: Tensor
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self.encode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.frozen = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
+        self.decode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+        self.decode.weight = self.encode.weight
+        self.gain = Gain()
+        self.register_buffer("running_mean", torch.zeros(WIDTH, dtype=torch.float64))
+        self.register_buffer("batches", torch.tensor(0))
+        position = torch.zeros(WIDTH, dtype=torch.float64)
+        self.register_buffer("position", position, persistent=False)
+        if seed is not None:
+            self._fill(torch.Generator().manual_seed(seed))
+            self.batches.fill_(10 + seed)
+        self.frozen.requires_grad_(False)
+        self.frozen.eval()
+
+    @torch.no_grad()
+    def _fill(self, generator: torch.Generator) -> None:
+        for tensor in (*self.parameters(), self.running_mean, self.position):
+            tensor.normal_(generator=generator).mul_(0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(rows, 3) to (rows, 3).  Each row is computed by itself."""
+        self.batches += 1
+        hidden = torch.tanh(self.encode(self.frozen(inputs)) + self.position)  # (rows, 3)
+        outputs: Tensor = self.gain(self.decode(hidden)) + self.running_mean  # (rows, 3)
+        return outputs
+
+
+def snapshot(module: nn.Module) -> dict[str, Any]:
+    """What a module holds, as a worker can send it to the judge.
+
+    ``parameters`` and ``buffers`` by name, tied ones under every name; ``objects`` tells by number
+    which of them are the same object, also across modules of one run; ``training`` has the mode of
+    every submodule.
+    """
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    return {
+        "parameters": parameters,
+        "buffers": buffers,
+        "objects": {name: id(tensor) for name, tensor in (parameters | buffers).items()},
+        "modules": {name: id(part) for name, part in module.named_modules()},
+        "training": {name: part.training for name, part in module.named_modules()},
+    }
+
+
+Teller = Callable[..., Wrong]
+
+
+def examine_handles(calls: Iterable[Call], wrong: Teller) -> None:
+    """Every call was waited for, and nobody wrote into what was on its way."""
+    for call in calls:
+        if call.is_open:
+            raise wrong(
+                "not_waited",
+                f"{spoken(call)} was started, but nobody waited for it",
+                "its handle was thrown away. Until handle.wait() returns, what you receive is not"
+                " there, and what you send may not be gone.",
+                where=call.place,
+            )
+        if call.changed and call.op == "recv":
+            raise wrong(
+                "changed_while_receiving",
+                f"the buffer of {spoken(call)} was changed before the message was there",
+                "two messages are received into one tensor at the same time, or it is written"
+                " before handle.wait(). Give each its own buffer.",
+                where=call.place,
+            )
+        if call.changed:
+            raise wrong(
+                "changed_while_sending",
+                f"the tensor of {spoken(call)} was changed before it had gone",
+                "it was received into, added to or cleared before handle.wait(). Who receives it"
+                " may get the old numbers, the new ones or some of both.",
+                where=call.place,
+            )
+
+
+def spoken(call: Call) -> str:
+    """For example "rank 1's isend to rank 2"."""
+    if not call.is_message:
+        return f"rank {call.rank}'s {call.via}"
+    towards = "to" if call.op == "send" else "from"
+    peer = "any rank" if call.peer is None else f"rank {call.peer}"
+    return f"rank {call.rank}'s {call.via} {towards} {peer}"

@@ -1,13 +1,150 @@
-"""From how a worker ended to what the learner is told."""
+"""From how a run of a learner's code ended to what the learner is told.
 
+An Ending is what the server reported about one worker.  ``refuse_bad_ending`` and, for several
+ranks, ``refuse_bad_endings`` return only if there is an answer and a clean end; else they raise the
+verdict.
+"""
+
+import ast
+import re
 import signal
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import decode_source
+from pathlib import Path
+from typing import Any
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.ending import Ending
-from multigpu.checking.raised import explain_exception
-from multigpu.checking.verdicts import CheckerFault, Refused, Wrong
+from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong, by_rank, printable
 from multigpu.ranks.child_process import BROKEN
+from multigpu.ranks.errors import Finding, ranks_in_words
+from multigpu.ranks.trace import Trace
+
+# What torch's error messages usually mean.
+EXPLANATIONS = (
+    (
+        r"Expected all tensors to be on the same device",
+        "two tensors of one operation lie on different devices. Bring one to the other: "
+        "x.to(y.device).",
+    ),
+    (
+        r"can't convert cuda:\d+ device type tensor to numpy",
+        "numpy reads only the CPU's memory. Use x.cpu() first.",
+    ),
+    (r"invalid device ordinal", "there are fewer GPUs than this number; GPUs count from 0."),
+    (r"CUDA out of memory", "more was put on this GPU than its memory holds."),
+    (
+        r"does not require grad and does not have a grad_fn",
+        "the way back for gradients is cut: by detach(), .data, .item(), no_grad or a new tensor.",
+    ),
+    (
+        r"'NoneType' object has no attribute",
+        "something is None there. A gradient is None where a layer was not used, in a replica "
+        "without rows, and of a tensor without requires_grad.",
+    ),
+    (
+        r"unsupported operand type\(s\) for \S+: ('NoneType' and|.* and 'NoneType')",
+        "something is None there. A gradient is None where a layer was not used, and in a hook of "
+        "register_hook, which is called before .grad is set: register_post_accumulate_grad_hook is "
+        "called after that.",
+    ),
+    (
+        r"forward\(\) got an unexpected keyword argument|forward\(\) takes \d+ positional",
+        "a model can have several inputs, and inputs with names: forward(self, *inputs, **named) "
+        "passes all of them on.",
+    ),
+    (
+        r"leaf Variable that requires grad",
+        "a parameter was changed in place while autograd records. Do it inside torch.no_grad().",
+    ),
+    (
+        r"modified by an inplace operation",
+        "a tensor that backward still needs was changed in place.",
+    ),
+    (
+        r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class 'NoneType'>",
+        "None was given to torch.distributed. A gradient (.grad) is None where the loss does not "
+        "use a parameter, and where it is frozen: send zeros for it, or leave it out on all ranks.",
+    ),
+    (
+        r"Boolean value of Tensor with more than one value",
+        "`in`, index, sorted and == on a list of tensors compare their numbers. Compare the "
+        "objects: with `is`, by name, or with tensors as keys of a dict.",
+    ),
+    (
+        r"assigned grad expected to be a Tensor",
+        "what was put into .grad is no tensor. sum([]) is the number 0: where no gradient is "
+        "there, leave .grad as it is.",
+    ),
+    (
+        r"assign(ed)? (a )?grad(ient)? (with dtype|of size|has data of a different)",
+        "a gradient has the shape and the dtype of its parameter. torch.zeros(shape) is float32; "
+        "torch.zeros_like(parameter) is as the parameter is.",
+    ),
+    (
+        r"cannot register a hook on a tensor that doesn't require gradient",
+        "it is a frozen parameter (requires_grad is False). It never gets a gradient: leave it "
+        "out.",
+    ),
+    (
+        r"closed by peer|Connection reset",
+        "another rank has ended, or has destroyed its process group, while this one still needed "
+        "it.",
+    ),
+    (
+        r"process group has not been (initialized|initialised)",
+        "the process group was destroyed before. Leave it alone: the checker takes it down.",
+    ),
+    (
+        r"there is no rank -?\d+ in a group",
+        "rank numbers end at world_size - 1. In a ring the next rank is (rank + 1) % world_size.",
+    ),
+    (
+        r"Invalid (destination|source) rank|Pair is not connected",
+        "a rank cannot send a message to itself, or receive one from itself.",
+    ),
+    (
+        r"optimizer got an empty parameter list",
+        "this rank owns no parameter, and torch's optimizers refuse an empty list. Make none there "
+        "and let the rank take part in every message all the same.",
+    ),
+    (
+        r"offset < this->size",
+        "gloo cannot receive a message without any element from a rank that is not named. Give "
+        "recv its src.",
+    ),
+    (
+        r"second time",
+        "backward ran twice through one graph. Compute the outputs again, or add up the losses.",
+    ),
+    (
+        r"maximum recursion depth exceeded",
+        "a function calls itself without end.",
+    ),
+    (r"EOF when reading a line", "there is nobody at the keyboard in a check: leave out input()."),
+    (r"partially initialized module", "a file beside yours has the name of a library."),
+)
+
+FEWER_CHUNKS = (
+    "chunk(n) makes fewer than n chunks when there are not enough elements. tensor_split(n) always "
+    "makes n."
+)
+
+
+def explanation(text: str, code: str = "") -> str | None:
+    """The explanation of the first message that ``text`` contains.
+
+    ``code`` is the source of the functions in which the error was raised.
+    """
+    if re.search(r"(list|tuple) index out of range", text) and re.search(r"\bchunk\(", code):
+        return FEWER_CHUNKS
+    return next((why for pattern, why in EXPLANATIONS if re.search(pattern, text)), None)
+
+
+# --- one worker ----------------------------------------------------------------------------------
+
+UNREADABLE = (OSError, UnicodeDecodeError, SyntaxError)  # a file that is gone, or no Python
 
 HANG_MESSAGES = {
     "busy": "your code used {cpu:g} s of processor time and was not done; "
@@ -21,19 +158,92 @@ HANG_CAUSES = {
     "slow": "far too much work, or waiting in small steps for something that never comes.",
 }
 
-ALL_ELSE = "Everything else of torch is allowed."
-MESSAGES_ONLY = "Use send, recv, isend, irecv or batch_isend_irecv."
+
+@dataclass(frozen=True)
+class Ending:
+    """How one run of an exercise ended.  ``report`` is what the server said about the worker."""
+
+    report: dict[str, Any]
+    exercise: Exercise
+    path: Path
+    limits: dict[str, Any]
+    who: str | None = None  # "rank 2", where several workers ran
+
+    @cached_property
+    def phases(self) -> dict[str, dict[str, Any]]:
+        """What the worker said, by phase."""
+        return {header["phase"]: header for header in self.report["said"]}
+
+    @property
+    def output(self) -> str:
+        """What the learner's code printed."""
+        return printable(self.report["output"])
+
+    @property
+    def where(self) -> str:
+        """The line of the last return of the exercise, or of its definition."""
+        notes = self.phases["returning"]
+        found = notes["returned"] or notes["line"]
+        return self.place(*found) if found else self.path.name
+
+    def place(self, file: str, line: int) -> str:
+        """``data_parallel.py:41``, seen from the folder of the submission."""
+        return f"{Path(file).name}:{line}"
+
+    def is_learners(self, file: str) -> bool:
+        """Whether a file is the learner's module, or beside it."""
+        return Path(file).parent == self.path.parent
+
+    def line(self, file: str, line: int, function: str) -> str:
+        """``data_parallel.py:41 in split: return chunks``."""
+        try:
+            code = decode_source(Path(file).read_bytes()).splitlines()[line - 1].strip()
+        except (*UNREADABLE, IndexError):
+            code = ""
+        return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
+
+    def code(self, file: str, line: int) -> str:
+        """The source of the function that holds a line."""
+        try:
+            source = decode_source(Path(file).read_bytes())
+            functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+        except (*UNREADABLE, ValueError, RecursionError):
+            return ""
+        around = [n for n in functions if n.lineno <= line <= (n.end_lineno or n.lineno)]
+        return ast.unparse(max(around, key=lambda n: n.lineno)) if around else ""
+
+    @property
+    def stack_line(self) -> str:
+        """The learner's line in the stack that faulthandler wrote: the main thread's first."""
+        threads = self.report["stack"].split("\n\n")
+        threads.sort(key=lambda thread: "Current thread" not in thread)
+        for thread in threads:
+            for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (.+)', thread):
+                if self.is_learners(file):
+                    return self.line(file, int(line), function)
+        return ""
+
+    def refused(
+        self, status: Status, message_id: str, message: str, *, where: str = "", **more: Any
+    ) -> Refused:
+        """The exception that ends the check."""
+        if self.who is not None:
+            message = message.replace("came: ", f"came: {self.who}: ", 1)
+        if where:
+            message += f"\nwhere: {where}"
+        return Refused(status, message_id, message, output=self.output, **more)
 
 
 def refuse_bad_ending(ending: Ending) -> None:
     """Return only if an answer came and the worker ended cleanly, else raise Refused."""
-    for judge in (fault, forbidden, excess, explain_exception, died, unclean):
+    for judge in (fault, forbidden, excess, raised, died, unclean):
         refused = judge(ending)
         if refused is not None:
             raise refused
 
 
 def fault(ending: Ending) -> Refused | None:
+    """The worker's own code failed: that is the learner's doing once the learner's code ran."""
     text = ending.phases.get("fault", {}).get("traceback", "").strip()
     if not text and (ending.report["status"] != BROKEN or "left" in ending.phases):
         return None
@@ -49,9 +259,9 @@ def fault(ending: Ending) -> Refused | None:
 
 
 def forbidden(ending: Ending) -> Refused | None:
+    """The run went through code that the chapter refuses."""
     for phase in ("raised", "returning"):
-        used = ending.phases.get(phase, {}).get("used")
-        if used:
+        if used := ending.phases.get(phase, {}).get("used"):
             name, file, line = used
             return refused_name(name, ending.place(file, line), ending.exercise)
     return None
@@ -59,23 +269,30 @@ def forbidden(ending: Ending) -> Refused | None:
 
 def refused_name(name: str, where: str, exercise: Exercise) -> Refused:
     """The answer to code that uses what the chapter builds by hand."""
-    usually = f"{name} does the very work that this chapter is about."
-    allowed = MESSAGES_ONLY if exercise.chapter.messages_only else ALL_ELSE
+    allowed = "Everything else of torch is allowed."
+    if exercise.chapter.messages_only:
+        allowed = "Use send, recv, isend, irecv or batch_isend_irecv."
     return Wrong(
         "refused_name",
         expected=f"{exercise.function} written by hand",
         came=f"{name} is used",
-        usually=f"{usually} {allowed}",
+        usually=f"{name} does the very work that this chapter is about. {allowed}",
         where=where,
     )
 
 
 def excess(ending: Ending) -> Refused | None:
+    """The run passed a limit of time, memory or processes."""
     passed, limits = ending.report["excess"], ending.limits
     if passed is None:
         return None
     if passed == "memory":
-        return ending.refused("crash", "memory", _memory_message(limits["host_memory"]))
+        return ending.refused(
+            "crash",
+            "memory",
+            f"came: your code asked for more than {limits['host_memory'] / 2**30:g} GiB of memory."
+            "\nusually: a list that grows in an endless loop, or a tensor with a wrong shape.",
+        )
     if passed == "processes":
         message = f"came: your code started more than {limits['processes']} processes."
         return ending.refused("crash", "processes", message)
@@ -83,40 +300,30 @@ def excess(ending: Ending) -> Refused | None:
     if "ending" in ending.phases:
         came = f"{ending.exercise.function} returned, but the program does not end: " + came
         cause = "a thread was started and never joined, or never told to stop."
-    stood = ending.stood
-    lines = [f"came: {came}", f"usually: {cause}"] + ([f"where: {stood}"] if stood else [])
-    return ending.refused("hang", f"hang_{passed}", "\n".join(lines))
-
-
-def _memory_message(limit: int) -> str:
-    return (
-        f"came: your code asked for more than {limit / 2**30:g} GiB of memory.\n"
-        "usually: a list that grows in an endless loop, or a tensor with a wrong shape."
-    )
+    message = f"came: {came}\nusually: {cause}"
+    return ending.refused("hang", f"hang_{passed}", message, where=ending.stack_line)
 
 
 def died(ending: Ending) -> Refused | None:
+    """The process was gone before it had handed over an answer."""
     status = ending.report["status"]
     if status == 0 and "ended" in ending.phases:
         return None
     left = ending.phases.get("left")
     if left is not None:  # the run may have been ended before the process was gone: no status then
-        place = ending.place(*left["where"])
-        what = f"came: your code ended the process with os._exit({left['status']}).\nwhere: {place}"
-        return ending.refused("crash", "exit", what)
+        what = f"came: your code ended the process with os._exit({left['status']})."
+        return ending.refused("crash", "exit", what, where=ending.place(*left["where"]))
     assert status is not None, "a worker that neither ended nor passed a limit"
-    stood = ending.stood
-    where = f"\nwhere: {stood}" if stood else ""
+    message_id, what = "exit", f"came: the process ended early, with exit code {status}."
     if status < 0:
         name = signal.Signals(-status).name
         message_id = "segfault" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else "killed"
-        return ending.refused("crash", message_id, f"came: the process died of {name}.{where}")
-    return ending.refused(
-        "crash", "exit", f"came: the process ended early, with exit code {status}.{where}"
-    )
+        what = f"came: the process died of {name}."
+    return ending.refused("crash", message_id, what, where=ending.stack_line)
 
 
 def unclean(ending: Ending) -> Refused | None:
+    """An answer came, but something was left behind."""
     if ending.report["foreign"]:
         return ending.refused(
             "crash",
@@ -134,3 +341,181 @@ def unclean(ending: Ending) -> Refused | None:
             "usually: a process was started and never joined.",
         )
     return None
+
+
+def raised(ending: Ending) -> Refused | None:
+    """The learner's code raised an exception, which the worker described as plain data."""
+    error = ending.phases.get("raised")
+    if error is None:
+        return None
+    exercise = ending.exercise
+    if error["refused_by_us"] and error["type"] == "MissingFunction":
+        others = error["text"]
+        return Wrong(
+            "missing_function",
+            expected=f"a function {exercise.signature.text} in {ending.path.name}",
+            came=f"only these: {others}" if others else "no function at all",
+            usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` brings the "
+            "task back.",
+        )
+    if error["refused_by_us"]:
+        return Wrong(
+            "signature",
+            expected=exercise.signature.text,
+            came=error["text"],
+            usually="a parameter was left out or added; the checks call it as in the task.",
+        )
+    frames = [frame for frame in error["frames"] if ending.is_learners(frame[0])]
+    if error["type"] == "NotImplementedError" and frames and frames[-1] == error["frames"][-1]:
+        return _not_started(ending, frames[-1])
+    text = f"{error['type']}: {error['text']}" if error["text"] else str(error["type"])
+    if "running" not in ending.phases:
+        what = f"{ending.path.name} cannot be imported: {text}"
+        return _crash(ending, "import_error", what, error, frames)
+    if not frames:
+        if not error["calls"]:
+            raise CheckerFault(f"the check failed before it called the exercise: {text}")
+        return Wrong(
+            "unusable_result",
+            expected=f"a result of {exercise.function} that the next step can work with",
+            came=text,
+            usually=explanation(error["text"])
+            or "the type or the device of the result is another than the task says.",
+            where=ending.place(*error["returned"]) if error["returned"] else None,
+        )
+    if "SystemExit" in error["types"]:
+        what = f"your code ended the program with sys.exit({error['status']})"
+        return _crash(ending, "exit", what, error, frames)
+    if "MemoryError" in error["types"] or "allocate memory" in error["text"]:
+        return _crash(ending, "memory", text, error, frames)
+    return _crash(ending, "exception", text, error, frames)
+
+
+def _not_started(ending: Ending, frame: list[Any]) -> Refused:
+    file, line, function = frame
+    exercise = ending.exercise
+    if function == exercise.function:
+        message = f"{exercise.name} is not written yet: {exercise.summary}"
+    elif function.startswith(f"{exercise.function}."):
+        message = f"{exercise.name}: the method {function} is not written yet."
+    else:
+        message = f"{exercise.function} needs {function}, which is not written yet."
+    where = ending.place(file, line)
+    refused = ending.refused(
+        "not_started", "not_started", message, where=where, unwritten=function.partition(".")[0]
+    )
+    refused.where = where
+    return refused
+
+
+def _crash(
+    ending: Ending, message_id: str, what: str, error: dict[str, Any], frames: list[list[Any]]
+) -> Refused:
+    lines = [f"came: {what}", *(f"  {note}" for note in error["notes"])]
+    code = "\n".join(ending.code(file, line) for file, line, _ in frames)
+    if found := explanation(error["text"], code):
+        lines.append(f"usually: {found}")
+    # The learner's lines, innermost first; of a deep recursion only three.
+    places = [ending.line(*frame) for frame in frames[::-1][:3]]
+    where = "\n       ".join(places)
+    return ending.refused("crash", message_id, "\n".join(lines), where=where)
+
+
+# --- several ranks -------------------------------------------------------------------------------
+
+OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "mismatch": "wrong"}
+
+
+def refuse_bad_endings(endings: Sequence[Ending], finding: Finding | None, trace: Trace) -> None:
+    """Return only if every rank gave an answer and ended cleanly, else raise Refused."""
+    refused = (
+        first_of(endings, forbidden)
+        or forbidden_call(endings[0], trace)
+        or cut_off(endings, finding)
+        or of_finding(endings, finding)
+        or first_of(endings, fault)
+        or first_of(sorted(endings, key=waits_for_others), excess)
+        or first_of(sorted(endings, key=time_of_exception), raised)
+        or first_of(endings, died)
+        or first_of(endings, unclean)
+    )
+    if refused is not None:
+        refused.output = by_rank([ending.output for ending in endings])
+        refused.finding = finding
+        raise refused
+
+
+def first_of(
+    endings: Sequence[Ending], judge: Callable[[Ending], Refused | None]
+) -> Refused | None:
+    """The first refusal of a rank, with the rank in it."""
+    return next((refused for ending in endings if (refused := judge(ending))), None)
+
+
+def time_of_exception(ending: Ending) -> float:
+    """Sorts ranks: what others raise after the first exception is often a consequence."""
+    return float(ending.phases.get("raised", {}).get("time", "inf"))
+
+
+def waits_for_others(ending: Ending) -> tuple[bool, bool]:
+    """Sorts ranks: first those that others wait for, not over and in no call themselves."""
+    waiting = set()
+    for header in ending.report["said"]:
+        if header["phase"] == "wait":
+            waiting.add(header["id"])
+        elif header["phase"] in ("done", "failed"):
+            waiting.discard(header["id"])
+    return ending.report["status"] is not None, bool(waiting)
+
+
+def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
+    """Where only messages are allowed: the first other call that the learner's code made."""
+    if not ending.exercise.chapter.messages_only:
+        return None
+    for call in trace.collectives():
+        if ending.is_learners(call.file):
+            return refused_name(call.via, call.place, ending.exercise)
+    return None
+
+
+def cut_off(endings: Sequence[Ending], finding: Finding | None) -> Refused | None:
+    """Where a rank could not join, because on another the learner's code had broken something.
+
+    If that other one is known to have died, the finding says so, and this is no case for here.
+    """
+    texts = [e.phases["fault"]["traceback"] for e in endings if "fault" in e.phases]
+    begun = [ending for ending in endings if "importing" in ending.phases]
+    by_peer = any(said in text for text in texts for said in ("closed by peer", "reset by peer"))
+    dead = finding is not None and finding.kind == "exit" and finding.ranks
+    if not begun or len(begun) == len(endings) or not by_peer:
+        return None
+    if dead and all(endings[rank] in begun for rank in dead):
+        return None
+    ours = (None, -signal.SIGKILL)  # still there, or ended by the supervisor
+    by_itself = [ending for ending in begun if ending.report["status"] not in ours]
+    return (
+        first_of(begun, raised)
+        or first_of(by_itself, died)
+        or replace(begun[0], who=None).refused(
+            "crash",
+            "broke_checker",
+            "came: your code ran on one rank while another was still joining the group, and cut "
+            "the connection.\n"
+            "usually: the code closed file descriptors that belong to torch, or ended the process.",
+        )
+    )
+
+
+def of_finding(endings: Sequence[Ending], finding: Finding | None) -> Refused | None:
+    """The verdict on ranks that got stuck, or do not agree."""
+    if finding is None:
+        return None
+    if finding.kind in ("exception", "exit"):
+        all_of_them = len(finding.ranks) == len(endings) > 1
+        who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
+        blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
+        # Not of the others: a rank cannot join a group that another one has left already.
+        return first_of(blamed, raised) or first_of(blamed, fault) or first_of(blamed, died)
+    lines = [f"came: {finding.message}"]
+    lines += [f"usually: {finding.usually}"] if finding.usually else []
+    return Refused(OF_A_FINDING[finding.kind], finding.kind, "\n".join(lines))

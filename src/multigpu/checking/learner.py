@@ -1,25 +1,200 @@
-"""What a check holds in its hands: ``learner.run`` runs the learner's code in a worker."""
+"""What a check holds in its hands: ``learner.run`` runs the learner's code in a worker.
 
+The Submission reads the learner's files, the WarmServer takes requests, an Answer is what came
+back.  How a run that brought no answer is explained: ``endings.py``.
+"""
+
+import ast
 import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import decode_source
+from pathlib import Path
 from typing import Any
 
-from multigpu.checking.answers import Answer, RankAnswer, read
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.ending import Ending
-from multigpu.checking.endings import refuse_bad_ending
-from multigpu.checking.rank_endings import refuse_bad_endings
-from multigpu.checking.request import Request
-from multigpu.checking.submission import Submission
-from multigpu.checking.tracing import return_lines
-from multigpu.checking.verdicts import Refused
-from multigpu.checking.warm import ServerDied, WarmServer
+from multigpu.checking.endings import Ending, refuse_bad_ending, refuse_bad_endings, refused_name
+from multigpu.checking.source import first_refused_name, return_lines
+from multigpu.checking.verdicts import Refused, by_rank
+from multigpu.checking.wire import Request, Unreadable, by_value, decode
 from multigpu.ranks.errors import Finding
+from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.limits import Limits
+from multigpu.ranks.server import Server
 from multigpu.ranks.trace import Trace
 
 Drive = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from one run that ended cleanly.
+
+    ``result`` is what the drive returned: plain data, Returned for tensors, Foreign for all else.
+    ``where`` is the line from which the exercise's function returned last ("data_parallel.py:41").
+    """
+
+    result: Any
+    where: str
+    output: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RankAnswer:
+    """What came back from one run on several ranks that all ended cleanly.
+
+    ``results[r]`` is what the drive returned on rank r, ``wheres[r]`` the line from which the
+    exercise's function returned last there, ``outputs[r]`` what rank r printed.  ``trace`` has
+    every call of ``torch.distributed`` that any rank made.  ``memory[r]`` is the most that rank r's
+    tensors held at once, in bytes, if the run had a limit.
+    """
+
+    results: list[Any]
+    trace: Trace
+    wheres: list[str]
+    outputs: list[str]
+    seconds: float
+    memory: list[int] | None = None
+
+    @property
+    def where(self) -> str:
+        """The line on rank 0."""
+        return self.wheres[0]
+
+    @property
+    def output(self) -> str:
+        """What all ranks printed, each line with its rank."""
+        return by_rank(self.outputs)
+
+
+@dataclass
+class Submission:
+    """The modules in one folder, each read once: all checks of one run judge the same text."""
+
+    folder: Path
+    _sources: dict[Path, str] = field(default_factory=dict)
+
+    def path(self, exercise: Exercise) -> Path:
+        """The file that holds an exercise."""
+        return self.folder / exercise.file
+
+    def source(self, exercise: Exercise) -> str:
+        """The text of that file.
+
+        Raises Refused if it is not there, is no Python, or uses what the chapter refuses.
+        """
+        path = self.path(exercise)
+        if path not in self._sources:
+            self._sources[path] = read_source(path, exercise)
+        source = self._sources[path]
+        try:
+            found = first_refused_name(source, exercise.function, exercise.chapter.refused)
+        except RecursionError as error:
+            raise not_python(path, error) from None
+        if found is not None:
+            name, line = found
+            raise refused_name(name, f"{path.name}:{line}", exercise)
+        return source
+
+
+def read_source(path: Path, exercise: Exercise) -> str:
+    """The text of a learner's file.  Raises Refused when there is none, or when it is no Python."""
+    if path.parent.is_file():
+        message = f"{path.parent} is a file. Name the folder that it is in: {path.parent.parent}"
+        raise Refused("missing_file", "missing_folder", message)
+    if not path.parent.is_dir():
+        raise Refused("missing_file", "missing_folder", f"There is no folder {path.parent}.")
+    if not path.is_file():
+        message = (
+            f"There is no file {path.name} in {path.parent}.\n"
+            f"usually: it was renamed or moved. `multigpu reset {exercise.chapter.module}` "
+            "makes it anew."
+        )
+        raise Refused("missing_file", "missing_file", message)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        came = f"came: {path.name} cannot be read: {error.strerror}.\n"
+        usually = f"usually: it belongs to another user. `ls -l {path}` shows who may read it."
+        raise Refused("missing_file", "unreadable_file", came + usually) from None
+    try:
+        source = decode_source(text)  # as Python itself: a mark or a comment may name the encoding
+    except (SyntaxError, UnicodeDecodeError) as error:
+        message = f"{path.name} is no UTF-8 text: {error}"
+        raise Refused("crash", "syntax_error", message) from None
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        raise Refused("crash", "syntax_error", syntax_message(error, path)) from None
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
+        raise not_python(path, error) from None
+    return source
+
+
+def not_python(path: Path, error: Exception) -> Refused:
+    """The answer to a text that Python cannot take in."""
+    return Refused("crash", "syntax_error", f"{path.name} is no Python: {error}")
+
+
+def syntax_message(error: SyntaxError, path: Path) -> str:
+    """The line with a mark under the place, as Python shows it."""
+    text = (error.text or "").rstrip("\n")
+    stripped = text.lstrip()
+    column = max(0, (error.offset or 1) - 1 - (len(text) - len(stripped)))
+    return (
+        f"came: SyntaxError: {error.msg}\n"
+        f"  {stripped}\n"
+        f"  {' ' * column}^\n"
+        f"where: {path.name}:{error.lineno}"
+    )
+
+
+class ServerDied(Exception):
+    """The server ended in the middle of a request; the text is the end of its error output."""
+
+
+class WarmServer:
+    """The process that starts workers: begun at once, waited for only by the first request."""
+
+    MODULE = "multigpu.checking.worker"
+
+    def __init__(self) -> None:
+        self._server = Server(self.MODULE)
+
+    def ask(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Run one request.  Raises ServerDied; the next request then gets a new server."""
+        self._server.asked = True
+        try:
+            send(self._server.connection, header, payload)
+            return receive(self._server.connection)
+        except Closed:
+            self._server.stop()
+            self._server.kill_family()  # nobody else is left to end what it had started
+            text = self._server.last_words()
+            self.close()
+            self._server = Server(self.MODULE)
+            raise ServerDied(text) from None
+
+    @property
+    def mark(self) -> str:
+        """What is in the environment of the server and of all that it starts."""
+        return self._server.mark
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._server.process.pid
+
+    def close(self) -> None:
+        """End the server and whatever it runs."""
+        self._server.close()
+
+    def __enter__(self) -> "WarmServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass
@@ -44,13 +219,11 @@ class Learner:
         """Run ``drive(submission, devices, *arguments)`` in a worker with ``gpus`` GPUs.
 
         ``drive`` is a function of the check's own file; it and the arguments travel by value, and
-        tensors among them lie on the CPU.  ``limits`` changes fields of Limits for this run.
+        tensors among them are on the CPU.  ``limits`` changes fields of Limits for this run.
 
         Raises Refused with the right status when no answer came: the check goes no further then.
         """
-        request = self._request(limits, gpus=gpus, memory=memory)
-        report, blob = self._ask(request, drive, arguments)
-        (ending,) = self._endings(report, request)
+        report, blob, (ending,) = self._ask(drive, arguments, limits, gpus=gpus, memory=memory)
         refuse_bad_ending(ending)
         answer = Answer(read(blob, ending), ending.where, ending.output, report["seconds"])
         self.answers.append(answer)
@@ -74,17 +247,13 @@ class Learner:
         ``memory="1 MiB"`` limits the tensors of each rank and measures them.
         """
         limits = {"cpu": self.limits.cpu * max(1.0, world / 2)} | limits
-        request = self._request(limits, ranks=world, memory=memory)
-        report, blob = self._ask(request, drive, arguments)
-        endings = self._endings(report, request)
+        report, blob, endings = self._ask(drive, arguments, limits, ranks=world, memory=memory)
         finding = Finding.of(report["finding"]) if report["finding"] else None
         trace = Trace.from_frames([ending.report["said"] for ending in endings])
         refuse_bad_endings(endings, finding, trace)
-        blobs, results = io.BytesIO(blob), []
-        for ending in endings:
-            results.append(read(blobs.read(ending.report["answer"]), ending))
+        blobs = io.BytesIO(blob)
         answer = RankAnswer(
-            results=results,
+            results=[read(blobs.read(e.report["answer"]), e) for e in endings],
             trace=trace,
             wheres=[ending.where for ending in endings],
             outputs=[ending.output for ending in endings],
@@ -94,10 +263,15 @@ class Learner:
         self.answers.append(answer)
         return answer
 
-    def _request(self, limits: dict[str, float], **where: Any) -> Request:
-        """What the server needs to know.  Raises Refused when there is no module to run."""
+    def _ask(
+        self, drive: Drive, arguments: tuple[Any, ...], limits: dict[str, float], **where: Any
+    ) -> tuple[dict[str, Any], bytes, list[Ending]]:
+        """The server's report, the answers' bytes, and how each worker ended.
+
+        Raises Refused when there is no module to run.
+        """
         source = self.submission.source(self.exercise)
-        return Request(
+        request = Request(
             path=str(self.submission.path(self.exercise)),
             source=source,
             return_lines=return_lines(source),
@@ -108,30 +282,38 @@ class Learner:
             backing=self.backing,
             **where,
         )
-
-    def _endings(self, report: dict[str, Any], request: Request) -> list[Ending]:
-        """How each worker ended."""
-        path, ranks = self.submission.path(self.exercise), request.ranks
-        limits = asdict(request.limits)
+        try:
+            report, blob = self.server.ask(request.header(), by_value(drive, arguments))
+        except ServerDied as death:
+            raise Refused(
+                "crash",
+                "killed_checker",
+                "came: the process that watches over your code ended while your code ran. "
+                f"{death}\n"
+                "usually: your code sends a signal to its parent process, or to all processes.",
+            ) from None
         common = {"excess": report["excess"], "left": report["left"]}
-        return [
+        endings = [
             Ending(
-                member | common, self.exercise, path, limits, who=f"rank {rank}" if ranks else None
+                member | common,
+                self.exercise,
+                self.submission.path(self.exercise),
+                asdict(request.limits),
+                who=f"rank {rank}" if request.ranks else None,
             )
             for rank, member in enumerate(report["members"])
         ]
-
-    def _ask(
-        self, request: Request, drive: Drive, arguments: tuple[Any, ...]
-    ) -> tuple[dict[str, Any], bytes]:
-        from multigpu.checking.parcel import by_value  # imports torch
-
-        try:
-            return self.server.ask(request.header(), by_value(drive, arguments))
-        except ServerDied as death:
-            raise Refused("crash", "killed_checker", KILLED.format(death=death)) from None
+        return report, blob, endings
 
 
-KILLED = """\
-came: the process that watches over your code ended while your code ran. {death}
-usually: your code sends a signal to its parent process, or to all processes."""
+def read(blob: bytes, ending: Ending) -> Any:
+    """The value that a worker sent.  Raises Refused when it is no answer of our Encoder."""
+    try:
+        return decode(blob)
+    except Unreadable as error:
+        raise ending.refused(
+            "crash",
+            "broke_checker",
+            f"came: after your code had run, its result could not be read. {error}\n"
+            "usually: the code changed something that belongs to Python or torch itself.",
+        ) from None

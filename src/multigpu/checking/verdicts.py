@@ -1,7 +1,8 @@
-"""What a check says in the end, and the exceptions by which a check says it."""
+"""What a check says in the end, the exceptions by which a check says it, and its words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 Status = Literal["pass", "wrong", "hang", "crash", "not_started", "missing_file", "checker_fault"]
 
 EXIT_CODES = {"pass": 0, "checker_fault": 3}  # every other status: 1; wrong usage: 2
+SHOWN_LINES = 12  # of what the learner's code printed
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,8 @@ class Verdict:
 
     ``passed`` of ``total`` checks went through.  ``message_id`` names the mistake for programs
     ("split.remainder_dropped"), ``message`` explains it to people.  A pass has no id, and a message
-    only where a check has a remark on it.
-    ``output`` is what the learner's code printed in that check.
+    only where a check has a remark on it.  ``output`` is what the learner's code printed in that
+    check.  ``unwritten`` is the function that is not written yet, where that is the verdict.
     """
 
     exercise: str
@@ -30,11 +32,12 @@ class Verdict:
     total: int
     seconds: float
     output: str = ""
+    unwritten: str | None = None
 
     def record(self) -> dict[str, Any]:
         """The fields that ``multigpu check --json`` prints."""
         record = asdict(self)
-        del record["output"]
+        del record["output"], record["unwritten"]
         return record
 
 
@@ -43,21 +46,16 @@ def exit_code(verdicts: Sequence[Verdict]) -> int:
     return max((EXIT_CODES.get(verdict.status, 1) for verdict in verdicts), default=0)
 
 
-def printable(text: str) -> str:
-    """What a terminal, or a file in UTF-8, can show of a learner's text.
-
-    Other characters come as Python writes them ("\\x1b"): an escape could wipe the screen, and half
-    of a surrogate pair is no UTF-8.
-    """
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
-        for char in lines
-    )
+class CheckerFault(Exception):
+    """The checker, or a check, is at fault, and never the learner."""
 
 
 class Refused(Exception):
-    """A submission does not pass: status, message id and message of the verdict to come."""
+    """A submission does not pass: status, message id and message of the verdict to come.
+
+    ``finding`` says where ranks got stuck or disagree.  ``unwritten`` and ``where`` belong to the
+    status ``not_started``: the function that is not written, and its line.
+    """
 
     def __init__(
         self,
@@ -67,13 +65,16 @@ class Refused(Exception):
         *,
         output: str = "",
         finding: "Finding | None" = None,
+        unwritten: str | None = None,
+        where: str | None = None,
     ) -> None:
         self.status = status
         self.message_id = message_id
         self.message = printable(message)
         super().__init__(self.message)
         self.output = output
-        self.finding = finding  # where ranks got stuck or disagree
+        self.unwritten, self.where = unwritten, where
+        self.finding = finding
 
 
 class Wrong(Refused):
@@ -98,11 +99,67 @@ class Wrong(Refused):
         super().__init__(status, message_id, explain(expected, came, usually, where))
 
 
+# --- words ---------------------------------------------------------------------------------------
+
+
 def explain(expected: str, came: str, usually: str, where: str | None) -> str:
     """The four parts of a message, one per line."""
     parts = {"expected": expected, "came": came, "usually": usually, "where": where}
     return "\n".join(f"{name}: {text}" for name, text in parts.items() if text)
 
 
-class CheckerFault(Exception):
-    """The checker, or a check, is at fault, and never the learner."""
+def printable(text: str) -> str:
+    """What a terminal, or a file in UTF-8, can show of a learner's text.
+
+    Other characters come as Python writes them ("\\x1b"): an escape could wipe the screen, and half
+    of a surrogate pair is no UTF-8.
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in lines
+    )
+
+
+def count(number: int, noun: str) -> str:
+    """``count(1, "chunk")`` is "1 chunk", ``count(3, "chunk")`` is "3 chunks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(items: Iterable[object], *, most: int = 8) -> str:
+    """For example "4, 4 and 2"; "a, b and 7 more" when there are more than ``most``."""
+    words = [str(item) for item in items]
+    if len(words) > most:
+        words = [*words[: most - 2], f"{len(words) - most + 2} more"]
+    if len(words) < 2:
+        return words[0] if words else "none"
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """For example "row 9", "rows 3, 4 and 9"; four or more in a row become "rows 3 to 8"."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) == 1:
+        return f"{noun} {first}"
+    if len(numbers) > 3 and list(numbers) == list(range(first, last + 1)):
+        return f"{noun}s {first} to {last}"
+    return f"{noun}s {listed(numbers)}"
+
+
+def times(factor: Fraction) -> str:
+    """How a value relates to the right one: "exactly 3×", "exactly 1/3 of"."""
+    if factor.denominator == 1:
+        return f"exactly {factor.numerator}×"
+    return f"exactly {factor.numerator}/{factor.denominator} of"
+
+
+def by_rank(outputs: Sequence[str]) -> str:
+    """The first lines of rank 0, of rank 1, …, each with its rank before it."""
+    most = max(2, SHOWN_LINES // max(1, len(outputs)))
+    shown = []
+    for rank, output in enumerate(outputs):
+        lines = output.splitlines()
+        if len(lines) > most:
+            lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} lines more"]
+        shown += [f"rank {rank} | {line}" for line in lines]
+    return "\n".join(shown)

@@ -1,31 +1,111 @@
-"""What a worker does: it runs one request for the judge, once, in a process of its own.
+"""The processes that run a learner's code: a warm server, and the workers that it forks.
 
-It reports in frames: each phase as it begins, then the answer.  How the process begins and ends is
-the matter of ``multigpu.ranks.child_process``.  A run without a clean end never passes.
+    python -m multigpu.checking.worker FD
+
+``FD`` is a socket to the judge.  The server imports torch once, forks one worker per request, or
+one per rank, and lives as long as the other end of the socket is open.  It runs no operator on
+tensors and never touches a GPU: threads and CUDA do not survive a fork.
+
+A worker reports in frames: each phase as it begins, then the answer.  How its process begins and
+ends is the matter of ``multigpu.ranks.child_process``.  A run without a clean end never passes.
 """
 
 import contextlib
+import inspect
 import os
 import random
 import resource
+import shutil
+import socket
+import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sysconfig
+import tempfile
+import threading
+import types
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from multigpu.checking.loading import find, first_line, load
-from multigpu.checking.raised import describe
-from multigpu.checking.request import Request
-from multigpu.checking.tracing import Tracer, forbidden_code
-from multigpu.checking.wire import Encoder
+from multigpu.checking.wire import Encoder, Request
 from multigpu.gpus.memory import parse_bytes
+from multigpu.ranks import process_tree
 from multigpu.ranks.child_process import limit
-from multigpu.ranks.frames import Say
+from multigpu.ranks.errors import describe_exception
+from multigpu.ranks.frames import Closed, Say, receive, send
+from multigpu.ranks.proof import Watch
 from multigpu.ranks.rank import Listening, choose_backend, join_group, now
-from multigpu.ranks.warming import costly_imports
+from multigpu.ranks.supervisor import CallerGone, lead
+from multigpu.ranks.warming import costly_imports, import_costly, warming_up
 
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+WATCHED = "the exercise"  # in the place of a forbidden name
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def main(descriptor: int) -> None:
+    """Serve until the judge is gone."""
+    judge = socket.socket(fileno=descriptor)
+    judge.set_inheritable(False)
+    process_tree.adopt_orphans()
+    warm_up()
+    with contextlib.suppress(Closed, CallerGone):
+        while True:
+            header, payload = receive(judge)
+            report, answer = serve(Request.of(header), payload, judge)
+            send(judge, report, answer)
+            frames = (frame for member in report["members"] for frame in member["said"])
+            costly = 0  # which of ``warming.COSTLY`` the workers have imported
+            for frame in frames:
+                costly |= frame.get("costly", 0)
+            import_costly(costly)  # once, for all workers to come
+    os._exit(0)  # there is nothing to clean up, and torch takes its time with it
+
+
+def warm_up() -> None:
+    """Import what workers need, so that none has to."""
+    with warming_up():
+        import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+        import numpy.ctypeslib  # noqa: F401
+        import safetensors.torch  # noqa: F401
+        import torch.utils.serialization.config  # noqa: F401
+
+        import multigpu.checking.comparing
+        import multigpu.gpus.machine
+        import multigpu.ranks.tracing  # noqa: F401
+
+
+def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """Run one worker, or one per rank, and report how it ended."""
+    folder = tempfile.mkdtemp(prefix="multigpu-check-")
+    compiled(request.source, request.path)  # once, for all workers, and so the next
+    forbidden_code(request.refused)
+    try:
+        report, answers = lead(
+            request.ranks or 1,
+            Worker(request, payload, folder),
+            limits=request.limits,
+            caller=judge,
+            watch=Watch(request.ranks, timeout=None) if request.ranks else None,
+        )
+        return report, b"".join(answers)
+    finally:
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(folder, ignore_errors=True)
+        if os.path.exists(folder):  # folders in folders without end are beyond Python's own way
+            quiet = subprocess.DEVNULL
+            subprocess.run(
+                ["rm", "-rf", folder], stdin=quiet, stdout=quiet, stderr=quiet, check=False
+            )
+
+
+# --- a worker ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -42,8 +122,12 @@ class Worker:
         os.mkdir(own)
         os.chdir(own)
         if self.request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more
-            # A little before the leader would end it: a MemoryError names the line.
-            limit(resource.RLIMIT_DATA, data_now() + self.request.limits.host_memory * 4 // 5)
+            with open(
+                "/proc/self/statm"
+            ) as statm:  # what RLIMIT_DATA counts, as the kernel sees it
+                data = int(statm.read().split()[5]) * resource.getpagesize()
+            # A little before the supervisor would end it: a MemoryError names the line.
+            limit(resource.RLIMIT_DATA, data + self.request.limits.host_memory * 4 // 5)
         store = os.path.join(self.folder, "store")
         ranks = self.request.ranks
         listening = Listening(say)
@@ -64,12 +148,6 @@ def seed(number: int, *, everywhere: bool) -> None:
     random.seed(number)  # Python seeds it anew in every forked process
 
 
-def data_now() -> int:
-    """The bytes that RLIMIT_DATA counts, as the kernel sees them now."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[5]) * resource.getpagesize()
-
-
 @dataclass(frozen=True)
 class Place:
     """What a drive is given to run on, and which types are exactly a tensor there."""
@@ -80,7 +158,7 @@ class Place:
 
 def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
     """Import the learner's module, call the drive, hand over what it returns."""
-    import cloudpickle  # type: ignore[import-untyped]
+    import cloudpickle
 
     drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
     tracer = Tracer(request.path, request.return_lines, forbidden_code(request.refused))
@@ -97,11 +175,13 @@ def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
             print(end="", flush=True)  # the run may be ended as soon as this is known
-        said = {**describe(error), **notes(tracer), **now(), "costly": costly_imports()}
-        say({"phase": "raised", **said, "inside": say.inside(error)})
+        by_us = {"refused_by_us": isinstance(error, MissingFunction | SignatureMismatch)}
+        said = describe_exception(error) | by_us | tracer.notes()
+        said |= now() | {"costly": costly_imports(), "inside": say.inside(error)}
+        say({"phase": "raised", **said})
         return
     tracer.stop()
-    say({"phase": "returning", **notes(tracer), "line": first_line(exercise)})
+    say({"phase": "returning", **tracer.notes(), "line": definition_line(exercise)})
     say({"phase": "answer"}, encoder.encode(result))
     say({"phase": "returned", **now(), "costly": costly_imports()})
 
@@ -158,6 +238,207 @@ def put_behind(thread: str) -> None:
                 os.setpriority(os.PRIO_PROCESS, int(folder.name), behind)
 
 
-def notes(tracer: Tracer) -> dict[str, Any]:
-    """What the tracer saw, as plain data."""
-    return {"calls": tracer.calls, "returned": tracer.returned, "used": tracer.used}
+# --- the learner's module ------------------------------------------------------------------------
+
+
+class SignatureMismatch(Exception):
+    """The learner's function cannot be called as the checks call it."""
+
+
+class MissingFunction(Exception):
+    """The learner's module does not have the function."""
+
+
+@lru_cache(maxsize=4)
+def compiled(source: str, path: str) -> types.CodeType | None:
+    """The code of a module, for the server: all workers that it forks have it then.
+
+    None where there is anything to say about it: the worker then says it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return compile(source, path, "exec", dont_inherit=True)
+        except Exception:
+            return None
+
+
+def load(request: Request) -> types.ModuleType:
+    """Import the learner's module from its text.
+
+    Its folder comes last on ``sys.path``: a ``random.py`` beside it hides nothing.
+    """
+    name = os.path.splitext(os.path.basename(request.path))[0]
+    sys.dont_write_bytecode = True
+    sys.path.append(os.path.dirname(request.path))
+    module = types.ModuleType(name)
+    module.__file__ = request.path
+    sys.modules[name] = module
+    code = compiled(request.source, request.path)
+    if code is None:
+        code = compile(request.source, request.path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+    return module
+
+
+def find(submission: types.ModuleType, request: Request) -> Any:
+    """The learner's function, if it can be called as the checks call it."""
+    exercise = vars(submission).get(request.function)
+    if exercise is None:
+        names = [
+            name
+            for name, value in vars(submission).items()
+            if getattr(value, "__module__", None) == submission.__name__
+        ]
+        raise MissingFunction(", ".join(names))
+    if not callable(exercise):
+        raise SignatureMismatch(f"{request.function} is no function but {type(exercise).__name__}")
+    try:
+        signature = inspect.signature(exercise)
+    except (TypeError, ValueError):  # built in C: the call itself will tell
+        return exercise
+    try:
+        signature.bind(
+            *request.signature.positional, **dict.fromkeys(request.signature.keyword_only)
+        )
+    except TypeError as error:
+        empty = inspect.Signature.empty  # the names alone are easier to read
+        bare = [p.replace(annotation=empty) for p in signature.parameters.values()]
+        bare_signature = signature.replace(parameters=bare, return_annotation=empty)
+        raise SignatureMismatch(f"{request.function}{bare_signature}") from error
+    return exercise
+
+
+def definition_line(exercise: Any) -> list[Any] | None:
+    """File and line of a function's definition, or of a class's first method."""
+    code = next(iter(codes_of(exercise)), None)
+    return [code.co_filename, code.co_firstlineno] if code else None
+
+
+# --- watching it run -----------------------------------------------------------------------------
+
+
+@dataclass
+class Tracer:
+    """Notes of one run of an exercise.
+
+    ``path`` is the learner's file; those beside it are the learner's too.  ``return_lines`` comes
+    from the function of this name.  ``refused`` maps a file or a folder of forbidden code to the
+    name that people know it by.
+    """
+
+    path: str
+    return_lines: dict[int, int]
+    refused: dict[str, str]
+    calls: int = 0
+    returned: tuple[str, int] | None = None  # file and line of the last return
+    used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
+    # What is known of a code by its id, which is quicker than its hash, and the codes themselves,
+    # so that no other one gets the same id.
+    _known: dict[int, str | None] = field(default_factory=dict)
+    _kept: list[types.CodeType] = field(default_factory=list)
+    _returning: dict[int, int] = field(default_factory=dict)  # frame: line of its return statement
+
+    def __post_init__(self) -> None:
+        self._folder = os.path.dirname(self.path)
+
+    def watch(self, exercise: Any) -> None:
+        """Follow the calls of a function, or of all methods of a class."""
+        codes = codes_of(exercise)
+        self._kept += codes
+        self._known |= {id(code): WATCHED for code in codes}
+
+    def start(self) -> None:
+        """Begin in this thread and in all that it will start."""
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+
+    def stop(self) -> None:
+        """End in this thread."""
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def notes(self) -> dict[str, Any]:
+        """What was seen, as plain data."""
+        return {"calls": self.calls, "returned": self.returned, "used": self.used}
+
+    def _call(self, frame: types.FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        try:
+            name = self._known[id(code)]
+        except KeyError:
+            file = code.co_filename
+            name = next((n for path, n in self.refused.items() if file.startswith(path)), None)
+            self._kept.append(code)
+            self._known[id(code)] = name
+        if name is None:
+            return None
+        if name == WATCHED:
+            self.calls += 1
+            return self._inside
+        if self.used is None:
+            caller = self._caller(frame.f_back)
+            if caller is not None:
+                self.used = (name, *caller)
+        return None
+
+    def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if event == "line" and file == self.path and line in self.return_lines:
+            self._returning[id(frame)] = self.return_lines[line]
+        elif event == "return":  # at the end of a `with` block the line is that of the `with`
+            self.returned = (file, self._returning.pop(id(frame), line))
+        return self._inside
+
+    def _caller(self, frame: types.FrameType | None) -> tuple[str, int] | None:
+        """The line of the learner's that led here, if only Python's own library lies between."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if os.path.dirname(file) == self._folder:
+                return file, frame.f_lineno
+            if "-packages" in file or not file.startswith((STANDARD_LIBRARY, "<")):
+                return None
+            frame = frame.f_back
+        return None
+
+
+def codes_of(exercise: Any) -> list[types.CodeType]:
+    """The code of a function, or of a class's methods: its own first, then those it inherits.
+
+    A class of the learner's may inherit from another one of the learner's; what comes from
+    elsewhere, such as nn.Module, is not the exercise.
+    """
+    functions = [exercise]
+    if isinstance(exercise, type):
+        module = exercise.__module__
+        own = [kind for kind in exercise.__mro__ if kind.__module__ == module]
+        functions = [value for kind in own for value in vars(kind).values()]
+    functions = [f.fget if isinstance(f, property) else f for f in functions]
+    codes = [getattr(inspect.unwrap(function), "__code__", None) for function in functions]
+    return [code for code in codes if isinstance(code, types.CodeType)]
+
+
+def forbidden_code(names: Iterable[str]) -> dict[str, str]:
+    """Where the code of forbidden names lies: a package's folder, or a module's file.
+
+    A forbidden function has no file of its own: it is found by its name alone, or by the trace.
+    """
+    return {path: name for name in names if (path := _place(name))}
+
+
+@cache
+def _place(name: str) -> str:
+    """Found without importing: most forbidden modules are never needed."""
+    parent, _, own = name.rpartition(".")
+    for folder in getattr(sys.modules.get(parent), "__path__", ()):
+        if os.path.isdir(os.path.join(folder, own)):
+            return os.path.join(folder, own) + os.sep
+        if os.path.isfile(os.path.join(folder, f"{own}.py")):
+            return os.path.join(folder, f"{own}.py")
+    return ""
+
+
+if __name__ == "__main__":
+    from multigpu.checking.worker import main  # drives may import it: no second copy of it then
+
+    main(int(sys.argv[1]))

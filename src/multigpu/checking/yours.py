@@ -1,8 +1,10 @@
-"""For notebooks: your own function where it passes its check, else the reference.
+"""What of the course is yours: the verdicts on your code, and, for notebooks, your functions.
 
     from multigpu.checking.yours import check, use
     split = use("data_parallel.split")    # says "split: yours" or "split: the reference (...)"
     check("data_parallel.split")          # the same as `multigpu check data_parallel.split`
+
+A notebook takes your own function where it passes its check, else the reference.
 
 The checks never run your code inside the judging process. A notebook does: your function, once it
 passes, runs in the kernel, so that you can look at what it does.
@@ -16,17 +18,93 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.util import decode_source
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
-from multigpu.checking.places import Course, CourseNotFound, find_course
-from multigpu.checking.starters import definitions, written_in
+from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
+from multigpu.checking.source import definitions, fingerprint, written_in
+from multigpu.checking.verdicts import Verdict
 
 # A kernel asks its children for colours, and perhaps for warnings; here nobody wants them.
 OF_THE_KERNEL = {"FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "PYTHONWARNINGS"}
 SECONDS = 300  # the checks have limits of their own; this is for a machine that stands still
+
+
+State = Literal["pass", "failed", "written", "starter"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The learner's progress in one copy of the course."""
+
+    course: Course
+
+    def state(self, exercise: Exercise) -> State:
+        """How far an exercise is: its last verdict, or what can be seen without running it."""
+        source, module = self._source(exercise), exercise.chapter.module
+        noted = self._notes["verdicts"].get(exercise.name, {})
+        try:
+            written = exercise.function in written_in(source, module, self.course)
+        except (SyntaxError, ValueError):
+            return "written"
+        checked = bool(noted) and noted["fingerprint"] == fingerprint(source, exercise.function)
+        if not written:  # a starter that is broken code may have been checked as it is
+            return "failed" if checked and noted["status"] in ("hang", "wrong") else "starter"
+        if not checked:
+            return "written"
+        return "pass" if noted["status"] == "pass" else "failed"
+
+    def sources(self) -> dict[str, str]:
+        """The learner's files by name, as they are now: what a check is about to look at."""
+        return {e.file: self._source(e) for e in Catalog(self.course).exercises}
+
+    def note(self, verdicts: Iterable[Verdict], sources: Mapping[str, str]) -> None:
+        """Remember verdicts on ``sources``; what is saved during a check has none yet."""
+        catalog = Catalog(self.course)
+        for verdict in verdicts:
+            exercise = catalog.one(verdict.exercise)
+            self._notes["verdicts"][verdict.exercise] = {
+                "status": verdict.status,
+                "fingerprint": fingerprint(sources[exercise.file], exercise.function),
+            }
+        self._save()
+
+    def hints_shown(self, exercise: Exercise) -> int:
+        """How many hints the learner has seen."""
+        return int(self._notes["hints"].get(exercise.name, 0))
+
+    def note_hints(self, exercise: Exercise, number: int) -> None:
+        """Remember how many hints have been shown."""
+        self._notes["hints"][exercise.name] = number
+        self._save()
+
+    def _source(self, exercise: Exercise) -> str:
+        try:
+            return decode_source((self.course.exercises / exercise.file).read_bytes())
+        except (OSError, UnicodeDecodeError, SyntaxError):  # the last: an unknown encoding
+            return ""
+
+    @property
+    def _path(self) -> Path:
+        return self.course.state / "progress.json"
+
+    @cached_property
+    def _notes(self) -> dict[str, dict[str, Any]]:
+        try:
+            notes = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # none yet, or broken: then the checks are run again
+            notes = {}
+        return {"verdicts": notes.get("verdicts", {}), "hints": notes.get("hints", {})}
+
+    def _save(self) -> None:
+        self._path.parent.mkdir(exist_ok=True)
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(self._notes, indent=1), encoding="utf-8")
+        new.replace(self._path)
 
 
 class Answer(NamedTuple):
@@ -91,14 +169,6 @@ def check(name: str) -> None:
             f"`multigpu check {name}` ended with exit code {done.returncode}: {_last(done.stderr)}"
         )
     print(f"\n{name}: {'passed' if done.returncode == 0 else 'not passed yet'}")
-
-
-def this_course() -> Course:
-    """The course around the working folder, else the one this package is installed from."""
-    try:
-        return find_course(Path.cwd())
-    except CourseNotFound:
-        return find_course(Path(__file__).resolve().parent)
 
 
 def _why_not_yours(name: str, course: Course) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.judge import check_with
+from multigpu.checking.learner import WarmServer
+from multigpu.checking.session import check_with
 from multigpu.checking.verdicts import Verdict, exit_code
-from multigpu.checking.warm import WarmServer
 from multigpu.commands.desk import Desk
 
 ALL_DONE = "All exercises are done. Run the notebooks again: now every part of them says yours."

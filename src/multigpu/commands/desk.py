@@ -4,9 +4,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from multigpu.checking.catalog import Catalog, Exercise
-from multigpu.checking.places import Course, find_course
-from multigpu.checking.progress import Progress
+from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
+from multigpu.checking.yours import Progress
 
 
 @dataclass(frozen=True)

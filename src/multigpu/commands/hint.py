@@ -3,8 +3,7 @@
 import argparse
 import tomllib
 
-from multigpu.checking.catalog import Exercise
-from multigpu.checking.places import Course
+from multigpu.checking.catalog import Course, Exercise
 from multigpu.commands.desk import Desk, add_name
 from multigpu.commands.showing import console, heading, indented
 

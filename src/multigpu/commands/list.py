@@ -5,7 +5,7 @@ from itertools import groupby
 
 from rich.text import Text
 
-from multigpu.checking.lessons import as_lessons, lessons_with
+from multigpu.checking.catalog import as_lessons, lessons_with
 from multigpu.commands.desk import Desk
 from multigpu.commands.showing import console, heading, mark, show_beside
 

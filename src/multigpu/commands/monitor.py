@@ -16,7 +16,7 @@ import psutil
 from rich.console import Console, Group
 from rich.live import Live
 
-from multigpu.checking.places import CourseNotFound, find_course
+from multigpu.checking.catalog import CourseNotFound, find_course
 from multigpu.commands.course_processes import Lookout
 from multigpu.commands.monitor_tables import Shares, page
 from multigpu.commands.seen_process import CourseProcess

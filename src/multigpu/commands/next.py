@@ -5,7 +5,7 @@ import os
 
 from rich.text import Text
 
-from multigpu.checking.lessons import Lesson, as_lessons, lessons_with
+from multigpu.checking.catalog import Lesson, as_lessons, lessons_with
 from multigpu.commands.desk import Desk, add_name
 from multigpu.commands.showing import console, heading, indented
 from multigpu.commands.site import pages

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.starters import put_back, starter_for
+from multigpu.checking.source import put_back, starter_for
 from multigpu.commands.desk import Desk
 from multigpu.commands.showing import console
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-RANKS_SERVER, CHECK_SERVER = "multigpu.ranks.forkserver", "multigpu.checking.server"
+RANKS_SERVER, CHECK_SERVER = "multigpu.ranks.forkserver", "multigpu.checking.worker"
 
 
 @dataclass(frozen=True)

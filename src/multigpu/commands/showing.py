@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from multigpu.checking.answers import SHOWN_LINES
-from multigpu.checking.verdicts import Verdict
+from multigpu.checking.verdicts import SHOWN_LINES, Verdict
 
 LOOKS = {  # status: mark, the same in ASCII, colour
     "pass": ("✓", "+", "green"),

@@ -22,7 +22,7 @@ from tempfile import TemporaryFile
 from rich.console import Console
 from rich.text import Text
 
-from multigpu.checking.lessons import LESSONS
+from multigpu.checking.catalog import LESSONS
 from multigpu.commands.folder import NoCourseFolder, course_folder
 from multigpu.commands.leftovers import leaving_no_process
 

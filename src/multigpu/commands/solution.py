@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.syntax import Syntax
 from rich.text import Text
 
-from multigpu.checking.names import reached
-from multigpu.checking.starters import first_line
+from multigpu.checking.source import first_line, reached
 from multigpu.commands.desk import Desk
 from multigpu.commands.showing import console
 

@@ -141,7 +141,7 @@ def data_of(name: str) -> tuple[Task, Any, Any]:
 def folder_of(name: str) -> Path:
     """The folder with the exercises to train with."""
     if name in FOLDERS and not Path(name).is_dir():
-        from multigpu.checking.places import find_course
+        from multigpu.checking.catalog import find_course
 
         return find_course(Path.cwd()).root / name
     return Path(name)

@@ -4,8 +4,8 @@ import argparse
 import time
 from pathlib import Path
 
-from multigpu.checking.judge import check_with
-from multigpu.checking.warm import WarmServer
+from multigpu.checking.learner import WarmServer
+from multigpu.checking.session import check_with
 from multigpu.commands.check import show, until_one_fails
 from multigpu.commands.desk import Desk
 from multigpu.commands.showing import console

@@ -1,6 +1,6 @@
 """What is wrong with an answer to ``collectives.all_reduce``, in the learner's numbers."""
 
-from multigpu.checking.handles import examine_handles
+from multigpu.checking.comparing import examine_handles
 
 from .cases import total
 from .sums import examine_sum, first_wrong

@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``collectives.broadcast``, in the learner's numbers."""
 
 from multigpu.checking import Returned
-from multigpu.checking.handles import examine_handles
+from multigpu.checking.comparing import examine_handles
 
 from .cases import numbers
 from .telling import examine_road, examine_same_memory, teller

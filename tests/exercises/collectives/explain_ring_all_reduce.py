@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``collectives.ring_all_reduce``, in the learner's numbers."""
 
-from multigpu.checking.handles import examine_handles
-from multigpu.checking.wording import count, numbered
+from multigpu.checking.comparing import examine_handles
+from multigpu.checking.verdicts import count, numbered
 
 from .cases import total
 from .sums import examine_sum, first_wrong, holds

@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``collectives.shift``, in the learner's numbers."""
 
 from multigpu.checking import Returned, describe
-from multigpu.checking.handles import examine_handles
+from multigpu.checking.comparing import examine_handles
 
 from .cases import numbers
 from .telling import examine_road, teller

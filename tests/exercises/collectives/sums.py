@@ -1,7 +1,7 @@
 """What is wrong with a sum over ranks, told from which rank's numbers are in it how often."""
 
 from multigpu.checking import Returned
-from multigpu.checking.wording import listed, numbered
+from multigpu.checking.verdicts import listed, numbered
 
 from .cases import numbers, shares, total
 from .telling import examine_same_memory

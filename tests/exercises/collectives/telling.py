@@ -1,7 +1,7 @@
 """What every exercise of ``collectives`` may be told: the situation, and how the numbers came."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 
 def teller(function, came, expected):

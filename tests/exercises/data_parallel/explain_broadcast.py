@@ -1,9 +1,8 @@
 """What is wrong with an answer to ``data_parallel.broadcast``, in the learner's names."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import alike, largest_difference, recognise, same
-from multigpu.checking.specimens import snapshot
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.comparing import alike, largest_difference, recognise, same, snapshot
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .grad_mode import LEFT_OFF
 

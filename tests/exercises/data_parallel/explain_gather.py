@@ -4,7 +4,7 @@ import torch
 
 from multigpu.checking import Returned, Wrong, describe
 from multigpu.checking.comparing import factor_between, same
-from multigpu.checking.wording import count, listed, numbered, times
+from multigpu.checking.verdicts import count, listed, numbered, times
 
 
 def examine(outputs, homes, target, result, where):

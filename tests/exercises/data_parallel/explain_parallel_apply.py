@@ -4,7 +4,7 @@ import re
 
 from multigpu.checking import Returned, Wrong, describe
 from multigpu.checking.comparing import recognise, same
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .meeting import kind_of_error
 

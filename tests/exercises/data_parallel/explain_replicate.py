@@ -1,9 +1,8 @@
 """What is wrong with an answer to ``data_parallel.replicate``, in the learner's names."""
 
 from multigpu.checking import Wrong, describe
-from multigpu.checking.comparing import same
-from multigpu.checking.specimens import snapshot
-from multigpu.checking.wording import count, listed
+from multigpu.checking.comparing import same, snapshot
+from multigpu.checking.verdicts import count, listed
 
 from .explain_replica import examine_modes, examine_numbers, examine_ties
 

@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``data_parallel.split``, in the learner's numbers."""
 
 from multigpu.checking import Returned, Wrong, describe
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .explain_split_rows import examine_rows
 

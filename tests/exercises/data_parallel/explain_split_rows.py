@@ -3,7 +3,7 @@
 ``wrong`` makes the verdict.
 """
 
-from multigpu.checking.wording import count, numbered
+from multigpu.checking.verdicts import count, numbered
 
 
 def examine_rows(batch, chunks, gpus, wrong):

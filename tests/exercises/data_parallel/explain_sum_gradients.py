@@ -1,14 +1,8 @@
 """What is wrong with an answer to ``data_parallel.sum_gradients``, in the learner's numbers."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import (
-    alike,
-    factor_between,
-    largest_difference,
-    recognise,
-    same,
-)
-from multigpu.checking.wording import count, listed, numbered, times
+from multigpu.checking.comparing import alike, factor_between, largest_difference, recognise, same
+from multigpu.checking.verdicts import count, listed, numbered, times
 
 from .grad_mode import LEFT_OFF
 

@@ -4,7 +4,7 @@ import math
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import all_alike, all_same, largest_difference, same
-from multigpu.checking.wording import count, listed
+from multigpu.checking.verdicts import count, listed
 
 from .explain_train_step_loss import examine_loss, examine_type
 from .one_gpu import mistakes, train

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from multigpu.checking import exercise
-from multigpu.checking.specimens import WIDTH, Specimen, snapshot
+from multigpu.checking.comparing import WIDTH, Specimen, snapshot
 from multigpu.training.models import SmallCNN
 
 from .explain_replica import examine_training

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from multigpu.checking import exercise
-from multigpu.checking.specimens import Specimen
+from multigpu.checking.comparing import Specimen
 
 from .explain_sum_gradients import Report
 from .grad_mode import switches_gradients_off

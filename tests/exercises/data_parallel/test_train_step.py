@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from multigpu.checking import exercise
-from multigpu.checking.specimens import WIDTH, Specimen, seeded, snapshot
+from multigpu.checking.comparing import WIDTH, Specimen, seeded, snapshot
 from multigpu.training.models import SmallCNN
 
 from .arguments import Kept

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from multigpu.checking.comparing import factor_between, recognise
-from multigpu.checking.wording import times
+from multigpu.checking.verdicts import times
 
 from .one_process import added
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
-from multigpu.checking.specimens import snapshot
+from multigpu.checking.comparing import snapshot
 from multigpu.ranks import rank_device
 
 from .forwarding import forwarded

@@ -2,7 +2,7 @@
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, recognise, same
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .known_means import KNOWN, from_one_rank
 from .one_process import added, mistaken

@@ -2,8 +2,8 @@
 
 import torch
 
-from multigpu.checking.specimens import WIDTH
-from multigpu.checking.wording import count, listed
+from multigpu.checking.comparing import WIDTH
+from multigpu.checking.verdicts import count, listed
 
 from .buckets import OF_BUCKETS, cuts, twice_each
 from .explain_no_sync import examine_interruption, examine_quiet, explain_silence

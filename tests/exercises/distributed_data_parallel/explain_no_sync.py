@@ -1,6 +1,6 @@
 """What is wrong with ``no_sync``, in an answer to ``distributed_data_parallel.BucketedDDP``."""
 
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .buckets import described
 from .explain_training import agrees

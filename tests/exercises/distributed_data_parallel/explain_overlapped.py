@@ -1,6 +1,6 @@
 """What is wrong with an answer to ``distributed_data_parallel.OverlappedDDP``."""
 
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .explain_training import Report
 from .explain_travel import calls_of, examine_handles, examine_overlap

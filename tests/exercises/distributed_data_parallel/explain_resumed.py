@@ -8,7 +8,7 @@ import torch
 
 from multigpu.checking import Wrong, describe
 from multigpu.checking.comparing import alike, largest_difference, same
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .resuming import AFTER, BEFORE, train, trained_before, training
 

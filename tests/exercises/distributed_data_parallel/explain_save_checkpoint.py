@@ -3,7 +3,7 @@
 import os
 
 from multigpu.checking import Wrong
-from multigpu.checking.wording import count, listed
+from multigpu.checking.verdicts import count, listed
 
 from .interrupting import NOT_RANK_ZERO, content, fingerprint
 

@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``distributed_data_parallel.shard_indices``."""
 
 from multigpu.checking import Wrong, describe
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .known_shards import KNOWN, OPTIONS, right
 

@@ -6,9 +6,8 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 
 import torch
 
-from multigpu.checking.comparing import alike, largest_difference, same
-from multigpu.checking.specimens import snapshot
-from multigpu.checking.wording import listed
+from multigpu.checking.comparing import alike, largest_difference, same, snapshot
+from multigpu.checking.verdicts import listed
 
 EXPECTED = "after the wrapper is made, every rank has the parameters and buffers of rank 0"
 

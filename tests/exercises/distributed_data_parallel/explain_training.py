@@ -6,7 +6,7 @@ These mistakes belong to each of ``distributed_data_parallel.NaiveDDP``,
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, recognise, same
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .explain_start import examine_start
 from .explain_travel import examine_waits, examine_writes

@@ -6,7 +6,7 @@ These mistakes belong to both ``distributed_data_parallel.OverlappedDDP`` and
 
 from itertools import pairwise
 
-from multigpu.checking.wording import count, listed
+from multigpu.checking.verdicts import count, listed
 
 STARTS = "every all-reduce is started during backward, as soon as what it sends is ready"
 

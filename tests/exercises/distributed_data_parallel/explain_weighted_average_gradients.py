@@ -4,7 +4,7 @@ import math
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import largest_difference, recognise, same
-from multigpu.checking.wording import count, listed
+from multigpu.checking.verdicts import count, listed
 
 from .unequal_rows import mistaken, train
 

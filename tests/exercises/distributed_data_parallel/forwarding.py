@@ -9,7 +9,7 @@ from torch import nn
 
 from multigpu.checking import Returned, Wrong, describe
 from multigpu.checking.comparing import same
-from multigpu.checking.wording import count, listed
+from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
-from multigpu.checking.specimens import WIDTH, Specimen
+from multigpu.checking.comparing import WIDTH, Specimen
 from multigpu.ranks import rank_device
 
 from .interrupting import Lookout, die_after, fingerprint, short_sleeps, slow

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking import Wrong, exercise
-from multigpu.checking.specimens import Specimen
+from multigpu.checking.comparing import Specimen
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks import rank_device
 

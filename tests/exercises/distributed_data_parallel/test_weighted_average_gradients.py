@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 from multigpu.checking import Wrong, exercise
-from multigpu.checking.specimens import WIDTH, Specimen
+from multigpu.checking.comparing import WIDTH, Specimen
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks import rank_device
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from multigpu.checking import Wrong, describe
 from multigpu.checking.comparing import alike, largest_difference, same
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from . import team
 from .explain_early_stop_loss import RULES, close, wrong_loss

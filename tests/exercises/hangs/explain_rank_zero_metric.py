@@ -5,7 +5,7 @@ import math
 import torch
 
 from multigpu.checking import Wrong, describe
-from multigpu.checking.wording import listed, numbered
+from multigpu.checking.verdicts import listed, numbered
 
 STUCK = {
     "expected": "every rank makes the same calls, whatever only rank 0 does with the result",

@@ -4,7 +4,7 @@ import torch
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import alike, factor_between, largest_difference, same
-from multigpu.checking.wording import listed, times
+from multigpu.checking.verdicts import listed, times
 
 STUCK = {
     "expected": "every rank reduces the tensors in the same order of names",

@@ -5,7 +5,7 @@ from functools import partial
 
 from multigpu.checking import Wrong
 from multigpu.checking.comparing import alike, largest_difference, same
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from . import team
 from .stuck import in_own_words

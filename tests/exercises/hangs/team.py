@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from multigpu.checking.specimens import seeded
+from multigpu.checking.comparing import seeded
 
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 COLUMNS, OUTPUTS, ROWS = 3, 2, 4

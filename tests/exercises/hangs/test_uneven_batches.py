@@ -6,8 +6,7 @@ import torch.distributed as dist
 from torch.nn.utils import parameters_to_vector
 
 from multigpu.checking import exercise
-from multigpu.checking.verdicts import Refused
-from multigpu.checking.wording import listed
+from multigpu.checking.verdicts import Refused, listed
 from multigpu.ranks import rank_device
 
 from .explain_uneven_batches import examine, explain_stuck

@@ -3,9 +3,14 @@
 What betrays the workers is in explain_worker_step.
 """
 
-from multigpu.checking.comparing import all_alike, all_same, largest_difference, same
-from multigpu.checking.handles import examine_handles
-from multigpu.checking.wording import count, listed
+from multigpu.checking.comparing import (
+    all_alike,
+    all_same,
+    examine_handles,
+    largest_difference,
+    same,
+)
+from multigpu.checking.verdicts import count, listed
 
 from .explain_worker_step import no_fault_of_the_workers
 from .telling import teller

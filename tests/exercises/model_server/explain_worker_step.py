@@ -1,8 +1,7 @@
 """What is wrong with an answer to ``model_server.worker_step``: gradients, weights and buffers."""
 
-from multigpu.checking.comparing import alike, all_alike, all_same, same
-from multigpu.checking.handles import examine_handles
-from multigpu.checking.wording import listed
+from multigpu.checking.comparing import alike, all_alike, all_same, examine_handles, same
+from multigpu.checking.verdicts import listed
 
 from .telling import teller
 from .training import gradients

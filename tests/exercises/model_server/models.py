@@ -1,6 +1,6 @@
 """Models that a server and its workers train, and the rows of the workers.
 
-``Specimen`` (multigpu.checking.specimens) has tied and frozen weights and buffers.  ``Branches``
+``Specimen`` (multigpu.checking.comparing) has tied and frozen weights and buffers.  ``Branches``
 has layers that not every loss uses.  ``Heavy`` is large enough that what should stay at home is
 seen in the bytes that travel.
 """
@@ -8,7 +8,7 @@ seen in the bytes that travel.
 import torch
 from torch import nn
 
-from multigpu.checking.specimens import WIDTH, Specimen, seeded
+from multigpu.checking.comparing import WIDTH, Specimen, seeded
 
 
 class Branches(nn.Module):

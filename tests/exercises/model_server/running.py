@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from multigpu.checking.loading import first_line
 from multigpu.checking.verdicts import Refused
+from multigpu.checking.worker import definition_line
 from multigpu.ranks import rank_device
 
 from .stuck import in_own_words
@@ -73,7 +73,7 @@ def drive_one(submission, exercise, models, model_of, optimizer_of, batches):
 
 def place_of(submission, name):
     """``model_server.py:41``: where a function of the learner's begins; None if nobody knows."""
-    found = first_line(getattr(submission, name, None))
+    found = definition_line(getattr(submission, name, None))
     return f"{Path(found[0]).name}:{found[1]}" if found else None
 
 

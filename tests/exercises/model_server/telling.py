@@ -1,7 +1,7 @@
 """Which side a mistake belongs to, and the situation in which it was seen."""
 
 from multigpu.checking import Wrong
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .running import after_another
 

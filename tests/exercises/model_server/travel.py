@@ -1,7 +1,7 @@
 """How many bytes went up to the server and down to a worker, from the trace."""
 
-from multigpu.checking.handles import spoken
-from multigpu.checking.wording import count
+from multigpu.checking.comparing import spoken
+from multigpu.checking.verdicts import count
 
 from .models import bytes_of
 from .telling import teller

@@ -1,7 +1,7 @@
 """What is wrong with an answer to ``pipeline.balance``, in the learner's numbers."""
 
 from multigpu.checking import Wrong, describe
-from multigpu.checking.wording import count, listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .known_cuts import KNOWN, USUALLY, best, largest, ranges
 

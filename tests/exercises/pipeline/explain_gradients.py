@@ -4,7 +4,7 @@ import math
 
 from multigpu.checking import describe
 from multigpu.checking.comparing import all_same, factor_between, largest_difference, same
-from multigpu.checking.wording import times
+from multigpu.checking.verdicts import times
 
 from .observed import recognised
 

@@ -1,9 +1,8 @@
 """What is wrong with an answer to ``pipeline.run``: the order in which it does things."""
 
 from multigpu.checking import Returned, describe
-from multigpu.checking.comparing import same
-from multigpu.checking.handles import examine_handles
-from multigpu.checking.wording import listed
+from multigpu.checking.comparing import examine_handles, same
+from multigpu.checking.verdicts import listed
 
 from .tables import shown
 

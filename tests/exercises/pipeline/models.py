@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from multigpu.checking.specimens import seeded
+from multigpu.checking.comparing import seeded
 
 LENGTH, TOKENS = 5, 7  # of a sequence
 

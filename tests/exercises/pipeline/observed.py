@@ -6,7 +6,7 @@ from typing import Any
 
 from multigpu.checking import Returned, Wrong
 from multigpu.checking.comparing import same
-from multigpu.checking.wording import listed
+from multigpu.checking.verdicts import listed
 
 
 @dataclass(frozen=True)

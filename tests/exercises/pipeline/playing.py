@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from multigpu.checking.specimens import seeded
+from multigpu.checking.comparing import seeded
 from multigpu.ranks import rank_device
 
 WIDTH, ROWS = 3, 2

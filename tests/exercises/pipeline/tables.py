@@ -1,7 +1,7 @@
 """A schedule as a learner's function returned it: is it a table, and is each action there once?"""
 
 from multigpu.checking import describe
-from multigpu.checking.wording import count, listed
+from multigpu.checking.verdicts import count, listed
 
 KINDS = ("forward", "backward")
 

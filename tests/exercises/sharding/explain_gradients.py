@@ -7,7 +7,7 @@ import itertools
 
 import torch
 
-from multigpu.checking.wording import listed
+from multigpu.checking.verdicts import listed
 
 from .explain_training import Report, sizes_of
 

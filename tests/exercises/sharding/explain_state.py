@@ -3,7 +3,7 @@
 These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Optimizer``.
 """
 
-from multigpu.checking.wording import listed
+from multigpu.checking.verdicts import listed
 
 HOLDS_ALL = (
     "the inner optimizer holds all parameters. Give it those that this rank owns and no others."

@@ -5,7 +5,7 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 
 from collections import Counter
 
-from multigpu.checking.wording import listed
+from multigpu.checking.verdicts import listed
 
 BYTES = 8  # of a number in float64
 

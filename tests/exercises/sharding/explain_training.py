@@ -6,9 +6,8 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 import torch
 
 from multigpu.checking import Wrong
-from multigpu.checking.comparing import all_alike, largest_difference, same
-from multigpu.checking.handles import examine_handles
-from multigpu.checking.wording import count, listed
+from multigpu.checking.comparing import all_alike, examine_handles, largest_difference, same
+from multigpu.checking.verdicts import count, listed
 
 from .explain_state import examine_state
 from .explain_traffic import calls_of, examine_traffic

@@ -6,7 +6,7 @@ These mistakes belong to both ``sharding.Zero1Optimizer`` and ``sharding.Zero2Op
 import torch
 
 from multigpu.checking.comparing import alike, same, tolerance
-from multigpu.checking.wording import listed
+from multigpu.checking.verdicts import listed
 
 from .known_steps import KNOWN
 from .one_process import mistaken

@@ -4,7 +4,7 @@ import itertools
 
 from multigpu.checking import Returned, Wrong, describe
 from multigpu.checking.comparing import alike, largest_difference, same
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .explain_zero3_gradients import explain_gradients
 from .explain_zero3_memory import examine_memory, examine_rest

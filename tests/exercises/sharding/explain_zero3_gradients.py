@@ -5,7 +5,7 @@ The checks do not know which element lies in which shard, so numbers are looked 
 
 import torch
 
-from multigpu.checking.wording import numbered
+from multigpu.checking.verdicts import numbered
 
 EXPECTED = "after backward the .grad of every shard is its part of the mean over all ranks"
 SHARE = 0.98  # of the numbers that must be found

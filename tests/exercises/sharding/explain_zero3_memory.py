@@ -1,6 +1,6 @@
 """Whether a rank with ``sharding.Zero3`` ever held more than its shards and two whole layers."""
 
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 VIEWS = (
     "a shard that is a slice or a chunk of the whole tensor keeps all of it alive. Copy it:"

@@ -3,7 +3,7 @@
 import torch
 
 from multigpu.checking.comparing import largest_difference
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 from .zero3_one_process import flat
 

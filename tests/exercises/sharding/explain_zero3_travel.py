@@ -1,6 +1,6 @@
 """How many elements an answer to ``sharding.Zero3`` sends in a step."""
 
-from multigpu.checking.wording import count
+from multigpu.checking.verdicts import count
 
 EXPECTED = "one step sends at most 3 Ψ elements per rank: {most}, with Ψ = {psi}"
 SLACK = 16  # elements for what a learner sends besides, such as a loss

@@ -1,6 +1,6 @@
 """Models whose optimizer is shared out, and the rows of the ranks.  They travel into the ranks.
 
-``Specimen`` (multigpu.checking.specimens) has tied, frozen and zero-dimensional parameters.
+``Specimen`` (multigpu.checking.comparing) has tied, frozen and zero-dimensional parameters.
 """
 
 import itertools
@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import nn
 
-from multigpu.checking.specimens import Specimen, seeded
+from multigpu.checking.comparing import Specimen, seeded
 
 WIDTHS = (6, 7) * 7 + (6,)
 

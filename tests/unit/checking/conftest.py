@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigpu.checking.answers import Answer, RankAnswer
-from multigpu.checking.catalog import CHAPTERS, Catalog, Exercise, Signature
-from multigpu.checking.learner import Learner
-from multigpu.checking.places import find_course
-from multigpu.checking.submission import Submission
-from multigpu.checking.warm import WarmServer
+from multigpu.checking.catalog import CHAPTERS, Catalog, Exercise, Signature, find_course
+from multigpu.checking.learner import Answer, Learner, RankAnswer, Submission, WarmServer
 
 COURSE = find_course(Path(__file__).resolve().parent)
 LONG = 300.0  # seconds after which nothing will happen any more

@@ -2,8 +2,7 @@
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, UnknownExercise
-from multigpu.checking.places import Course, CourseNotFound, find_course
+from multigpu.checking.catalog import Catalog, Course, CourseNotFound, UnknownExercise, find_course
 
 SOURCE = '''
 import torch

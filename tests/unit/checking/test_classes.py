@@ -5,8 +5,7 @@ import textwrap
 import pytest
 
 from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.learner import Learner
-from multigpu.checking.submission import Submission
+from multigpu.checking.learner import Learner, Submission
 from multigpu.checking.verdicts import Refused
 
 EXERCISE = Exercise(

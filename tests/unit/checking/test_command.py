@@ -12,9 +12,8 @@ import time
 import pytest
 from rich.console import Console
 
-from multigpu.checking.catalog import Catalog
-from multigpu.checking.places import Course
-from multigpu.checking.starters import definitions, is_written, starter_of
+from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.source import definitions, is_written, starter_of
 from multigpu.checking.verdicts import Verdict
 from multigpu.cli import main
 from multigpu.commands import check, watch

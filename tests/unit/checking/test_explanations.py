@@ -5,7 +5,7 @@ import operator
 import pytest
 import torch
 
-from multigpu.checking.explanations import explanation
+from multigpu.checking.endings import explanation
 
 PARAMETER = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
 

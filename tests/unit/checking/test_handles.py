@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from multigpu.checking.handles import examine_handles, spoken
+from multigpu.checking.comparing import examine_handles, spoken
 from multigpu.checking.verdicts import Wrong
 from multigpu.ranks.trace import Call
 

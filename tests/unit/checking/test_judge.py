@@ -8,7 +8,7 @@ import types
 import pytest
 
 from multigpu.checking.catalog import Catalog
-from multigpu.checking.judge import check_with, own_modules, own_settings
+from multigpu.checking.session import check_with, own_modules, own_settings
 
 from .conftest import COURSE
 

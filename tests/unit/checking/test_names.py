@@ -2,9 +2,8 @@
 
 import pytest
 
-from multigpu.checking.catalog import CHAPTERS
-from multigpu.checking.names import first_refused_name
-from multigpu.checking.refused import IN_ALL_RANKS
+from multigpu.checking.catalog import CHAPTERS, IN_ALL_RANKS
+from multigpu.checking.source import first_refused_name
 from multigpu.checking.verdicts import Refused
 
 REFUSED = CHAPTERS[0].refused

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from multigpu.checking.learner import WarmServer
 from multigpu.checking.verdicts import Refused
-from multigpu.checking.warm import WarmServer
 from multigpu.ranks.process_tree import MARK, marked
 
 from .conftest import LONG, wait_until
@@ -23,9 +23,9 @@ JUDGE = """
     from pathlib import Path
     from multigpu.checking.catalog import Catalog
     from multigpu.checking.learner import Learner
-    from multigpu.checking.places import Course
-    from multigpu.checking.submission import Submission
-    from multigpu.checking.warm import WarmServer
+    from multigpu.checking.catalog import Course
+    from multigpu.checking.learner import Submission
+    from multigpu.checking.learner import WarmServer
 
     def drive(submission, devices):
         return submission.split(None, devices)

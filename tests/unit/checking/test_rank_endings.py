@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.ending import Ending
-from multigpu.checking.rank_endings import refuse_bad_endings
+from multigpu.checking.endings import Ending, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.trace import Trace

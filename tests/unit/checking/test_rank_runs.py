@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from multigpu.checking.answers import by_rank
-from multigpu.checking.verdicts import CheckerFault, Refused
+from multigpu.checking.verdicts import CheckerFault, Refused, by_rank
 from multigpu.checking.wire import Foreign
 from multigpu.checking.worker import BEHIND
 

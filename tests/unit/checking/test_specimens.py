@@ -2,7 +2,7 @@
 
 import torch
 
-from multigpu.checking.specimens import WIDTH, Specimen, snapshot
+from multigpu.checking.comparing import WIDTH, Specimen, snapshot
 
 
 def test_a_seed_fixes_every_number_and_none_are_random():

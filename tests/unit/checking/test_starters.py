@@ -3,16 +3,16 @@
 import ast
 
 import pytest
+from starters import write_starters
 
-from multigpu.checking.places import Course
-from multigpu.checking.starters import (
+from multigpu.checking.catalog import Course
+from multigpu.checking.source import (
     definitions,
     is_written,
     put_back,
     starter_for,
     starter_of,
     text_of,
-    write_starters,
     written_in,
 )
 

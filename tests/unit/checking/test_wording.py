@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from multigpu.checking.wording import count, listed, numbered, times
+from multigpu.checking.verdicts import count, listed, numbered, times
 
 
 def test_one_chunk_and_three_chunks():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from multigpu.checking import yours
-from multigpu.checking.places import Course
-from multigpu.checking.starters import starter_for
+from multigpu.checking.catalog import Course
+from multigpu.checking.source import starter_for
 from multigpu.checking.yours import yours_or_reference
 
 pytestmark = pytest.mark.slow

@@ -94,7 +94,7 @@ def test_forks_of_the_server_are_ranks_in_the_order_of_their_start():
 
 
 def test_a_check_on_one_process_has_no_rank():
-    server = "python -P -m multigpu.checking.server 8"
+    server = "python -P -m multigpu.checking.worker 8"
     found = [process(10, 1, command=server), process(11, 10, command=server)]
     numbered_ones = numbered({each.pid: each for each in found})
     assert names(numbered_ones)[1] == (11, "rank", "check", None, None)

@@ -1,25 +1,95 @@
-"""The pytest plugin: runs the checks of ``tests/exercises`` on one submission.
+"""Runs the checks of some exercises on one submission: a pytest plugin, and pytest itself.
 
     pytest tests/exercises --submission DIR
 
 gives one verdict per exercise at the end.  ``multigpu check`` runs the same tests with the same
-plugin inside its own process.
+plugin inside its own process: ``check_with``.
 """
 
+import contextlib
+import gc
+import io
+import os
 import sys
-from collections.abc import Generator, Iterable
+import types
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Exercise
-from multigpu.checking.learner import Learner
-from multigpu.checking.places import Course, find_course
-from multigpu.checking.submission import Submission
-from multigpu.checking.tally import Tally
-from multigpu.checking.verdicts import CheckerFault, Refused, Verdict
-from multigpu.checking.warm import WarmServer
+from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
+from multigpu.checking.learner import Learner, Submission, WarmServer
+from multigpu.checking.verdicts import CheckerFault, Refused, Status, Verdict, count, printable
 from multigpu.ranks.warming import spare_the_compiler
+
+OPTIONS = (
+    *("-c", os.devnull, "--noconftest", "--import-mode=importlib", "--assert=plain"),
+    *("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:logging", "-p", "no:doctest"),
+    *("-p", "no:junitxml", "-p", "no:faulthandler", "-p", "no:unraisableexception"),
+    *("-p", "no:threadexception", "-p", "no:pastebin", "-p", "no:stepwise", "-p", "no:unittest"),
+    *("-p", "no:setuponly", "-p", "no:setupplan", "-p", "no:legacypath", "-p", "no:subtests"),
+)
+GO_ON = ("wrong",)  # after anything else the other checks would most likely say the same
+
+
+@dataclass
+class Tally:
+    """The checks of one exercise so far."""
+
+    exercise: str
+    first_only: bool = False  # stop at the first failing check, whatever it says
+    total: int = 0
+    passed: int = 0
+    seconds: float = 0.0
+    first: Refused | None = field(default=None)
+    notes: list[str] = field(default_factory=list)  # of checks that passed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the remaining checks need not run."""
+        return self.first is not None and (self.first_only or self.first.status not in GO_ON)
+
+    def fail(self, refused: Refused) -> None:
+        """Note a failing check; the first one is the one that is shown."""
+        if refused.status == "not_started" and self.passed:
+            refused = unfinished(refused, self.passed)
+        self.first = self.first or refused
+
+    def fault(self, text: str) -> None:
+        """Note that a check, or the checker, is itself broken."""
+        self.fail(Refused("checker_fault", "checker_fault", text))
+
+    def verdict(self) -> Verdict:
+        """The verdict, given that all checks that could run have run."""
+        if self.first is None and not self.passed:
+            self.fault(f"no check of {self.exercise} ran")
+        status: Status = self.first.status if self.first else "pass"
+        return Verdict(
+            exercise=self.exercise,
+            status=status,
+            message_id=self.first.message_id if self.first else None,
+            message=self.first.message if self.first else remarks(self.notes),
+            passed=self.passed,
+            total=self.total,
+            seconds=round(self.seconds, 3),
+            output=self.first.output if self.first else "",
+        )
+
+
+def remarks(notes: list[str]) -> str:
+    """What a pass says: the first remark, for those of other world sizes say much the same."""
+    return f"note: {printable(notes[0])}" if notes else ""
+
+
+def unfinished(refused: Refused, passed: int) -> Refused:
+    """What to say instead of "not written yet" about an exercise that has passed some checks."""
+    where = refused.message.rpartition("\n")[2]
+    message = (
+        f"came: NotImplementedError, although {count(passed, 'check')} passed before.\n"
+        f"usually: one case is not written yet.\n{where}"
+    )
+    return Refused("crash", "exception", message, output=refused.output)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -212,3 +282,97 @@ def other_worlds(items: Iterable[pytest.Item]) -> list[pytest.Item]:
         kept = 3 if 3 in worlds else max(worlds)
         others += [item for world, own in worlds.items() if world != kept for item in own]
     return others
+
+
+def check_with(
+    server: WarmServer,
+    exercises: Sequence[Exercise],
+    course: Course,
+    *,
+    submission: Path,
+    backing: str | None = None,
+    first_only: bool = False,
+    one_world: bool = False,
+) -> list[Verdict]:
+    """The verdicts on ``exercises``, in their order.
+
+    With ``first_only`` an exercise's first failing check ends it, which is quicker.  With
+    ``one_world`` a check that runs on several numbers of ranks or GPUs runs on one of them.
+    """
+    checks = Checks(
+        course,
+        submission=submission.resolve(),
+        wanted=exercises,
+        server=server,
+        backing=backing,
+        first_only=first_only,
+        one_world=one_world,
+    )
+    paths = [
+        course.check_file(exercise.chapter.module, exercise.function) for exercise in exercises
+    ]
+    files = [str(path) for path in paths if path.is_file()]
+    if files:
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with own_settings(), quick_imports(), quiet, own_modules(course):
+            code = pytest.main(
+                [*OPTIONS, *places_for(course), *files], [sys.modules[__name__], checks]
+            )
+        if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
+            raise KeyboardInterrupt
+        if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            checks.fault = checks.fault or f"pytest ended with exit code {code}"
+    return checks.verdicts()
+
+
+def places_for(course: Course) -> tuple[str, str]:
+    """Where pytest finds itself, and the folder above which it need not look for anything.
+
+    Without the latter it reads every folder from the disk's root down to the checks, /tmp too.
+    """
+    return f"--rootdir={course.root}", f"--confcutdir={course.checks}"
+
+
+@contextlib.contextmanager
+def own_settings() -> Iterator[None]:
+    """Keep out of pytest what the environment says: it is meant for other people's tests."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_")}
+    for name in before:
+        del os.environ[name]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def quick_imports() -> Iterator[None]:
+    """Look for no garbage while torch is imported: there is none, and it takes its time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextlib.contextmanager
+def own_modules(course: Course) -> Iterator[None]:
+    """Import this course's checks anew.  What has their names comes back afterwards.
+
+    It may be another course's, or an older text of this one's.
+    """
+    package = ".".join(course.checks.relative_to(course.root).parts)
+    before = _take(package)
+    try:
+        yield
+    finally:
+        _take(package)
+        sys.modules.update(before)
+
+
+def _take(package: str) -> dict[str, types.ModuleType]:
+    """Remove a package and all that is in it from Python's table, and hand it over."""
+    inside = [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+    return {name: sys.modules.pop(name) for name in inside}

@@ -1,0 +1,283 @@
+"""What is in the text of an exercise module, found without running it.
+
+What a learner has written, what of the module an exercise uses, which forbidden names are in that,
+and the starter: a solution's text without its answers.
+"""
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from multigpu.checking.catalog import Course
+
+MARK = "# solution only"
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def definitions(source: str) -> dict[str, Definition]:
+    """The functions and classes of a module, by name."""
+    body = ast.parse(source).body
+    return {n.name: n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+
+
+def first_line(node: ast.stmt) -> int:
+    """The line where a statement begins, decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def last_line(node: ast.stmt) -> int:
+    """The line where a statement ends."""
+    assert node.end_lineno is not None  # only nodes made by hand have none
+    return node.end_lineno
+
+
+def text_of(source: str, node: Definition) -> str:
+    """A definition as it is written in ``source``."""
+    return "\n".join(source.splitlines()[first_line(node) - 1 : last_line(node)])
+
+
+@lru_cache
+def return_lines(source: str) -> dict[int, int]:
+    """Every line of a return statement, with the line on which the statement begins."""
+    return {
+        line: node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Return)
+        for line in range(node.lineno, last_line(node) + 1)
+    }
+
+
+# --- what a learner has written ------------------------------------------------------------------
+
+
+def is_written(node: Definition) -> bool:
+    """Whether a definition holds more than the starter's ``raise NotImplementedError``."""
+    if isinstance(node, ast.ClassDef):
+        methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+        return not methods or any(is_written(method) for method in methods)
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if len(body) != 1 or not isinstance(body[0], ast.Raise):  # what is nested deep is not unparsed
+        return True
+    return not ast.unparse(body[0]).startswith("raise NotImplementedError")
+
+
+def written_in(source: str, module: str, course: Course) -> list[str]:
+    """The functions and classes in a learner's file that are more than the course handed out.
+
+    Raises SyntaxError or ValueError when ``source`` cannot be read.
+    """
+    broken = course.broken(module)
+    handed_out = definitions(broken.read_text(encoding="utf-8")) if broken.is_file() else {}
+    return [
+        name
+        for name, node in definitions(source).items()
+        if is_written(node) and not (name in handed_out and _same_code(node, handed_out[name]))
+    ]
+
+
+def _same_code(node: Definition, other: Definition) -> bool:
+    """Whether two definitions differ in comments and blank lines at most."""
+    try:
+        return ast.dump(node) == ast.dump(other)
+    except RecursionError:  # nested too deep to have come from us
+        return False
+
+
+def fingerprint(source: str, function: str) -> str | None:
+    """The same for the same code; None when there is no such function to speak of.
+
+    The code is the function, everything in the module that it reaches, and the imports; comments
+    and blank lines do not count.
+    """
+    try:
+        tree = ast.parse(source)
+        code = reached(tree, function)
+        if not code:
+            return None
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        text = "\n".join(ast.dump(node) for node in [*imports, *code])
+    except (SyntaxError, ValueError, RecursionError):  # the last: nested too deep
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- starters ------------------------------------------------------------------------------------
+
+
+def starter_for(module: str, course: Course) -> str:
+    """What the learner's file of a module holds at first."""
+    broken = course.broken(module)
+    if broken.is_file():  # the exercise is to fix broken code
+        return broken.read_text(encoding="utf-8")
+    return starter_of((course.solutions / f"{module}.py").read_text(encoding="utf-8"))
+
+
+def starter_of(source: str) -> str:
+    """The starter for a solution's text.
+
+    Functions and methods keep signature and docstring and raise NotImplementedError.  Private ones
+    go, and so does every line or statement that ends in ``# solution only``.  The
+    ``if __name__ == "__main__":`` part stays as it is.
+    """
+    lines = source.splitlines()
+    edits: list[tuple[int, int, list[str]]] = []  # first line, last line, what replaces them
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            edits += _edits(node, lines)
+        elif lines[last_line(node) - 1].endswith(MARK) or lines[node.lineno - 1].endswith(MARK):
+            edits.append((node.lineno, last_line(node), []))
+    for first, last, replacement in reversed(edits):
+        lines[first - 1 : last] = replacement
+    text = "\n".join(line for line in lines if not line.endswith(MARK)) + "\n"
+    return re.sub(r"\n{4,}", "\n\n\n", text)
+
+
+def _edits(node: Definition, lines: list[str]) -> list[tuple[int, int, list[str]]]:
+    if node.name.startswith("_") and not node.name.startswith("__"):
+        return [(first_line(node), last_line(node), [])]
+    if isinstance(node, ast.ClassDef):
+        methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+        return [edit for method in methods for edit in _edits(method, lines)]
+    start = node.body[0].lineno
+    if ast.get_docstring(node, clean=False) is not None:
+        if len(node.body) == 1:
+            return []
+        start = last_line(node.body[0]) + 1
+    else:  # comments on top of the body belong to the answer
+        while lines[start - 2].lstrip().startswith("#"):
+            start -= 1
+    indent = " " * node.body[0].col_offset
+    return [(start, last_line(node), [f"{indent}raise NotImplementedError"])]
+
+
+def put_back(source: str, starter: str, function: str) -> str:
+    """``source`` with one function as in ``starter``, and everything else as it was."""
+    new = text_of(starter, definitions(starter)[function])
+    node = definitions(source).get(function)
+    lines = source.splitlines()
+    if node is not None:
+        lines[first_line(node) - 1 : last_line(node)] = new.splitlines()
+    else:
+        main = [n for n in ast.parse(source).body if isinstance(n, ast.If)]
+        place = main[-1].lineno - 1 if main else len(lines)
+        lines[place:place] = ["", *new.splitlines(), "", ""]
+    return "\n".join(lines) + "\n"
+
+
+# --- what an exercise uses -----------------------------------------------------------------------
+
+
+def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
+    """The statements of the module that the exercise depends on, itself first."""
+    statements: dict[str, list[ast.stmt]] = {}
+    for statement in tree.body:
+        for name in _defined(statement):
+            statements.setdefault(name, []).append(statement)
+    reached, waiting = [], [function]
+    while waiting:
+        for node in statements.pop(waiting.pop(), []):
+            reached.append(node)
+            waiting += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+    return reached
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of the module defines; imports are followed by aliases."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        yield from _stored(node)
+
+
+def _stored(node: ast.AST) -> set[str]:
+    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
+@lru_cache
+def first_refused_name(
+    source: str, function: str, refused: tuple[str, ...]
+) -> tuple[str, int] | None:
+    """The first forbidden name that the exercise uses and its line, or None.
+
+    Looks into ``function`` and every function and class of the module that it reaches.  Words in
+    comments and docstrings, unused imports, the ``__main__`` part and the types that isinstance
+    asks for count for nothing.  A name that a function sets itself is its own, whatever was
+    imported under it.
+    """
+    tree = ast.parse(source)
+    imported = dict(_aliases(tree))
+    found = []
+    for statement in reached(tree, function):
+        parts: list[ast.AST] = [statement]
+        if isinstance(statement, ast.ClassDef):  # each method has local names of its own
+            parts = [*statement.decorator_list, *statement.bases, *statement.keywords]
+            parts += statement.body
+        for part in parts:
+            local = set()
+            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                local = _stored(part) | {n.arg for n in ast.walk(part) if isinstance(n, ast.arg)}
+            aliases = {name: full for name, full in imported.items() if name not in local}
+            for node in _without_isinstance(part):
+                for full in _full_names(node, aliases):
+                    line = int(getattr(node, "lineno", 0))
+                    found += [(n, line) for n in refused if full == n or full.startswith(f"{n}.")]
+    return min(found, key=lambda pair: pair[1], default=None)
+
+
+def _without_isinstance(part: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a part but the types in ``isinstance(value, types)``."""
+    waiting = [part]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in ("isinstance", "issubclass"):
+            assert isinstance(node, ast.Call)
+            waiting += node.args[:1]
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What imported names mean: ``n`` -> ``torch.nn`` after ``from torch import nn as n``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                head = item.name.partition(".")[0]
+                yield (item.asname, item.name) if item.asname else (head, head)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for item in node.names:
+                yield item.asname or item.name, f"{node.module}.{item.name}"
+
+
+def _full_names(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+    """The dotted names that one node stands for."""
+    if isinstance(node, ast.Import):
+        yield from (item.name for item in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{item.name}" for item in node.names)
+    elif full := _resolve(node, aliases):
+        yield full
+
+
+def _resolve(node: ast.AST, aliases: dict[str, str]) -> str | None:
+    """``nn.parallel`` as ``torch.nn.parallel``; also through getattr and import_module."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _resolve(node.value, aliases)
+        return f"{owner}.{node.attr}" if owner else None
+    if not isinstance(node, ast.Call):
+        return None
+    texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    called = ast.unparse(node.func).rpartition(".")[2]
+    if called in ("import_module", "__import__") and texts:
+        return texts[0]
+    if called == "getattr" and len(node.args) > 1 and texts:
+        owner = _resolve(node.args[0], aliases)
+        return f"{owner}.{texts[0]}" if owner else None
+    return None
