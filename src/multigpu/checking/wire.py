@@ -298,8 +298,7 @@ def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
                 return rebuilt, (obj.detach().numpy().tobytes(), *known)
             return super().reducer_override(obj)
 
-    for module in _files_beside(drive.__module__):
-        cloudpickle.register_pickle_by_value(module)
+    _copy_definitions(drive.__module__)
     file = io.BytesIO()
     Pickler(file).dump((drive, arguments))
     return file.getvalue()
@@ -324,12 +323,13 @@ def rebuilt(
     return tensor.requires_grad_(requires_grad)
 
 
-@cache
-def _files_beside(name: str) -> list[types.ModuleType]:
-    """The modules of the check's file and of those in its folder.
+@cache  # cloudpickle keeps names: a later import under the same one is copied, too
+def _copy_definitions(name: str) -> None:
+    """Have cloudpickle copy what the check's file, and those beside it, define.
 
-    Of a notebook or a command line there are none, and cloudpickle copies what they define anyway.
+    Of a notebook or a command line there is no folder, and cloudpickle copies it anyway.
     """
+    import cloudpickle
 
     def folder(module: types.ModuleType) -> str:
         # The module itself is not asked: it may be a lazy one, or no module at all.
@@ -338,4 +338,5 @@ def _files_beside(name: str) -> list[types.ModuleType]:
     own = folder(sys.modules[name])
     known = [m for m in list(sys.modules.values()) if m is not None]  # None: kept out
     beside = {m.__name__: m for m in known if folder(m) == own} if own else {}
-    return list(beside.values())
+    for module in beside.values():
+        cloudpickle.register_pickle_by_value(module)
