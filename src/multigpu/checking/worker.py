@@ -35,10 +35,10 @@ from multigpu.gpus.memory import parse_bytes
 from multigpu.ranks import process_tree
 from multigpu.ranks.child_process import limit
 from multigpu.ranks.errors import describe_exception
-from multigpu.ranks.frames import Closed, Say, receive, send
+from multigpu.ranks.frames import Closed, Write, receive, send
 from multigpu.ranks.proof import Watch
 from multigpu.ranks.rank import Listening, choose_backend, join_group, now
-from multigpu.ranks.supervisor import CallerGone, lead
+from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import costly_imports, import_costly, warming_up
 
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
@@ -87,7 +87,7 @@ def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[
     compiled(request.source, request.path)  # once, for all workers, and so the next
     forbidden_code(request.refused)
     try:
-        report, answers = lead(
+        report, answers = supervise(
             request.ranks or 1,
             Worker(request, payload, folder),
             limits=request.limits,
@@ -116,7 +116,7 @@ class Worker:
     payload: bytes
     folder: str
 
-    def __call__(self, number: int, say: Say) -> None:
+    def __call__(self, number: int, say: Write) -> None:
         """Everything from the drive's arrival to the answer's departure."""
         own = os.path.join(self.folder, str(number))
         os.mkdir(own)
@@ -205,14 +205,14 @@ def machine(request: Request) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def group(request: Request, rank: int, store: str, say: Say) -> Iterator[Place]:
+def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place]:
     """The process group of all ranks.  It stays: another rank may be busy with it still."""
     import torch
 
     if request.backing == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
-    join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, say=say)
+    join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, write=say)
     put_behind("gloo_tcp_loop")
     place = Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
     if request.memory is None:

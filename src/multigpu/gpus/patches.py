@@ -7,6 +7,7 @@ code above them (torch.cuda, torch.accelerator, torch.nn.parallel, optimizers, .
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 _MISSING = object()
@@ -17,6 +18,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
+        self._entered = ExitStack()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """`owner.name = value`, until `undo`."""
@@ -27,8 +29,13 @@ class Patches:
         """`owner.name = wrapper(owner.name)`, until `undo`."""
         self.set(owner, name, wrapper(getattr(owner, name)))
 
+    def enter(self, context: AbstractContextManager[Any]) -> None:
+        """Be in this context, until `undo`."""
+        self._entered.enter_context(context)
+
     def undo(self) -> None:
         """Put everything back, last change first."""
+        self._entered.close()
         while self._before:
             owner, name, value = self._before.pop()
             if value is _MISSING:

@@ -10,6 +10,7 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent import futures
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,13 +19,14 @@ from torch.autograd import graph
 from multigpu.gpus import interception
 from multigpu.gpus.functions import roots_checked
 from multigpu.gpus.patches import Patches
+from multigpu.gpus.threads import around_new_threads
 
 _saved: Any = torch._C._autograd
 
 
 def install(patches: Patches) -> None:
     """Intercept in threads, in thread pools, in backward passes and in hooks on saved tensors."""
-    patches.wrap(threading.Thread, "_bootstrap_inner", _thread)
+    patches.enter(around_new_threads(_switched_on))
     patches.wrap(futures.thread._WorkItem, "run", _intercepted)  # however old the pool's threads
     backward = _backward(graph._engine_run_backward)
     patches.set(graph, "_engine_run_backward", backward)
@@ -43,15 +45,10 @@ def _intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _thread(bootstrap: Callable[..., None]) -> Callable[..., None]:
+def _switched_on(_: threading.Thread) -> AbstractContextManager[None]:
     """Threads that are started while virtual GPUs are on intercept as long as they live."""
-
-    @functools.wraps(bootstrap)
-    def start(thread: threading.Thread) -> None:
-        interception.switch_on()
-        bootstrap(thread)
-
-    return start
+    interception.switch_on()
+    return nullcontext()
 
 
 def _backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,63 +19,48 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from multigpu.ranks import process_tree
-from multigpu.ranks.frames import FrameReader, Mouth, Say
+from multigpu.ranks.frames import FrameReader, FrameWriter, Write
 from multigpu.ranks.limits import Limits
+from multigpu.ranks.process_tree import die_with_parent
+from multigpu.ranks.trace import FRAMES_OF_CALLS
 
-ROOM = 2**20  # bytes that fit into a mouth: a large result then takes fewer turns
-READ = ("mouth", "output", "stack")  # what the leader reads; the rest it holds open
+ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
+READ = ("frames", "output", "stack")  # what the supervisor reads; the rest it holds open
+BROKEN = 70  # exit code of a process that could not report
+SHOWN_FAULT = 2000  # characters of a traceback of ours
+KEPT_FRAMES = 200_000  # of one process: beyond that the oldest calls are forgotten
 
-
-@dataclass(frozen=True)
-class Channels:
-    """One process's ends, as file descriptors.  It closes all others."""
-
-    mouth: int  # frames to the leader
-    output: int  # what its code prints
-    stack: int  # where its code stands, when asked or when it dies
-    lifeline: int  # closes when the leader is gone
-    release: int  # closes when it may leave
-
-    def close(self) -> None:
-        """Close these ends: the leader does so once the process has them."""
-        for descriptor in vars(self).values():
-            os.close(descriptor)
+Body = Callable[[int, Write], None]  # gets the number of the process, from 0
 
 
 @dataclass
-class Ends:
-    """The leader's ends."""
+class PipeEnds:
+    """One side of the pipes between a supervisor and a process, as file descriptors."""
 
-    mouth: int
-    output: int
-    stack: int
-    lifeline: int
-    release: int
+    frames: int  # what the process reports
+    output: int  # what its code prints
+    stack: int  # where its code is, when asked or when it dies
+    lifeline: int  # closes when the supervisor is gone
+    release: int  # closes when the process may leave
 
-    def let_go(self) -> None:
-        """Let the process leave."""
-        if self.release >= 0:
-            os.close(self.release)
-            self.release = -1
-
-    def close(self) -> None:
-        """Close all of them."""
-        self.let_go()
-        for name in (*READ, "lifeline"):
-            os.close(getattr(self, name))
+    def close(self, *names: str) -> None:
+        """Close these ends, or all that are open."""
+        for name in names or vars(self):
+            if getattr(self, name) >= 0:
+                os.close(getattr(self, name))
+                setattr(self, name, -1)
 
 
-def open_channels() -> tuple[Ends, Channels]:
-    """New pipes for one process."""
+def open_pipes() -> tuple[PipeEnds, PipeEnds]:
+    """New pipes for one process: the supervisor's ends, and those of the process."""
     ours, theirs = {}, {}
-    for name in ("mouth", "output", "stack", "lifeline", "release"):
+    for name in ("frames", "output", "stack", "lifeline", "release"):
         read, write = os.pipe()
         ours[name], theirs[name] = (read, write) if name in READ else (write, read)
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):  # the user has too many large pipes
-            fcntl.fcntl(theirs["mouth"], fcntl.F_SETPIPE_SZ, ROOM)
-    return Ends(**ours), Channels(**theirs)
+            fcntl.fcntl(theirs["frames"], fcntl.F_SETPIPE_SZ, ROOM)
+    return PipeEnds(**ours), PipeEnds(**theirs)
 
 
 @dataclass
@@ -96,12 +81,12 @@ class Intake:
         return self.data.decode(errors="replace")
 
 
-class Heard:
-    """One process, as far as it has been heard: its frames, its output, its stack, its end."""
+class ChildProcess:
+    """One process, as far as its supervisor has heard it: frames, output, stack, end."""
 
-    def __init__(self, pid: int, ends: Ends, *, token: bytes, limits: Limits) -> None:
+    def __init__(self, pid: int, ends: PipeEnds, *, token: bytes, limits: Limits) -> None:
         self.pid, self.ends = pid, ends
-        self.said: list[dict[str, Any]] = []
+        self.said: list[dict[str, Any]] = []  # its frames
         self.answer = b""  # the bytes that came with the phase of this name
         self.status: int | None = None  # once it is gone; negative for a signal
         self.holding = False  # it waits to be let go
@@ -112,7 +97,7 @@ class Heard:
     def add(self, pipe: str, part: bytes) -> list[dict[str, Any]]:
         """Take in what came out of a pipe; the frames among it."""
         self.total += len(part)
-        if pipe != "mouth":
+        if pipe != "frames":
             getattr(self, pipe).add(part)
             return []
         if not part:
@@ -124,7 +109,15 @@ class Heard:
             if header["phase"] == "answer":
                 self.answer = blob
             self.holding = self.holding or header["phase"] == "holding"
+        if len(self.said) > KEPT_FRAMES:
+            self._forget_the_oldest_calls()
         return [header for header, _ in frames]
+
+    def _forget_the_oldest_calls(self) -> None:
+        """A program may communicate for days: its trace keeps what came last."""
+        half = len(self.said) // 2
+        other = [frame for frame in self.said[:half] if frame["phase"] not in FRAMES_OF_CALLS]
+        self.said[:half] = other
 
     def report(self) -> dict[str, Any]:
         """As plain data."""
@@ -139,63 +132,73 @@ class Heard:
         }
 
 
-BROKEN = 70  # exit code of a process that could not report
-SHOWN_FAULT = 2000  # characters of a traceback of ours
-Body = Callable[[int, Say], None]  # gets the number of the process, from 0, and its mouth
-
-
 def live(
     body: Body,
     number: int,
-    channels: Channels,
+    pipes: PipeEnds,
     *,
     token: bytes,
     limits: Limits,
     prctl: Any,
-    leader: int,
+    supervisor: int,
 ) -> NoReturn:
-    """Run ``body(number, say)`` and end the process.  Called right after the fork."""
-    process_tree.die_with_parent(prctl, leader)
-    enter_own_world(channels, limits)
-    mouth = Mouth(channels.mouth, token)
+    """Run ``body(number, write)`` and end the process.  Called right after the fork."""
+    die_with_parent(prctl, supervisor)
+    _enter_own_world(pipes, limits)
+    write = FrameWriter(pipes.frames, token).write
     leave, own_pid, pid = os._exit, os.getpid, os.getpid()
-    os._exit = _reporting_exit(mouth, leave)  # type: ignore[assignment]
+
+    def reporting_exit(status: int) -> NoReturn:
+        frame = sys._getframe(1)
+        where = [frame.f_code.co_filename, frame.f_lineno]
+        write({"phase": "left", "status": int(status), "where": where, "time": time.monotonic()})
+        leave(status)
+
+    os._exit = reporting_exit
     thread = threading.get_native_id()
-    mouth.say({"phase": "started", "pid": os.getpid(), "thread": thread, "time": time.monotonic()})
+    write({"phase": "started", "pid": pid, "thread": thread, "time": time.monotonic()})
     try:
-        body(number, mouth.say)
-        mouth.say({"phase": "ending"})
-        finish()
-        mouth.say({"phase": "holding"})
+        body(number, write)
+        write({"phase": "ending"})
+        # As Python ends a program: wait for its threads, then run what was registered.
+        threading._shutdown()  # type: ignore[attr-defined]
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        write({"phase": "holding"})
         if own_pid() == pid:  # a forked child that went on to here has nobody to wait for
-            os.read(channels.release, 1)  # others may still need what this process has to give
-        mouth.say({"phase": "ended"})
+            os.read(pipes.release, 1)  # others may still need what this process has to give
+        write({"phase": "ended"})
         leave(0)
     except BaseException:  # a fault of ours, or the body's code broke what we use
-        mouth.say({"phase": "fault", "traceback": traceback.format_exc()[-SHOWN_FAULT:]})
+        write({"phase": "fault", "traceback": traceback.format_exc()[-SHOWN_FAULT:]})
     finally:
         leave(BROKEN)
 
 
-def enter_own_world(channels: Channels, limits: Limits) -> None:
+def _enter_own_world(pipes: PipeEnds, limits: Limits) -> None:
     """Own session, own descriptors, nothing to read, limits that the kernel holds."""
     with contextlib.suppress(PermissionError):  # it leads its session already
         os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for target, source in ((0, nothing), (1, channels.output), (2, channels.output)):
+    for target, source in ((0, nothing), (1, pipes.output), (2, pipes.output)):
         os.dup2(source, target)
-    keep = sorted({channels.mouth, channels.stack, channels.lifeline, channels.release})
+    keep = sorted({pipes.frames, pipes.stack, pipes.lifeline, pipes.release})
     for low, high in zip([2, *keep], [*keep, 65536], strict=True):
         os.closerange(low + 1, high)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable(channels.stack, all_threads=True)
-    faulthandler.register(signal.SIGUSR1, channels.stack, all_threads=True)
-    if sys.platform != "linux":
-        threading.Thread(target=_end_with, args=(channels.lifeline,), daemon=True).start()
+    faulthandler.enable(pipes.stack, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, pipes.stack, all_threads=True)
+    if sys.platform != "linux":  # there the kernel does it: process_tree.die_with_parent
+        threading.Thread(target=_end_with, args=(pipes.lifeline,), daemon=True).start()
     atexit._clear()  # what the server's own libraries registered takes 60 ms
     limit(resource.RLIMIT_CORE, 0)
     if limits.file_size is not None:
         limit(resource.RLIMIT_FSIZE, limits.file_size)
+
+
+def _end_with(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def limit(kind: int, value: int) -> None:
@@ -204,28 +207,3 @@ def limit(kind: int, value: int) -> None:
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
     resource.setrlimit(kind, (value, value))
-
-
-def _end_with(lifeline: int) -> None:
-    os.read(lifeline, 1)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _reporting_exit(mouth: Mouth, leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
-    """``os._exit`` for the body's code: it tells from which line, then it does exit."""
-
-    def _exit(status: int) -> NoReturn:
-        frame = sys._getframe(1)
-        where = [frame.f_code.co_filename, frame.f_lineno]
-        said = {"phase": "left", "status": int(status), "where": where, "time": time.monotonic()}
-        mouth.say(said)
-        leave(status)
-
-    return _exit
-
-
-def finish() -> None:
-    """End as Python ends a program: wait for its threads, then run what was registered."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from multigpu.gpus import threads
+
 if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace
-
 
 _CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 
@@ -103,10 +104,11 @@ def _indented(stack: str) -> str:
 # As Python has it: a type can hide behind a metaclass of its own.
 type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
+OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, threads.__file__)
 NOT_THEIRS = (
+    *OURS,
     "site-packages",
     "dist-packages",
-    "/multigpu/ranks/",
     "/multigpu/checking/",
     "<frozen",
 )
@@ -190,7 +192,7 @@ def _where(described: dict[str, Any]) -> list[str]:
 def _drop_ours(described: traceback.TracebackException | None) -> None:
     """Take the frames of this package out of a traceback: those below and those of the trace."""
     while described is not None:
-        theirs = [f for f in described.stack if "/multigpu/ranks/" not in f.filename]
+        theirs = [f for f in described.stack if not f.filename.startswith(OURS)]
         described.stack[:] = theirs
         described = described.__cause__ or described.__context__
 
@@ -201,7 +203,7 @@ def stack_text(dump: str) -> str:
     lines = []
     for thread in threads:
         frames = re.findall(r'File "(.+?)", line (\d+) in (.+)', thread)
-        shown = [frame for frame in frames if "/multigpu/ranks/" not in frame[0]]
+        shown = [frame for frame in frames if not frame[0].startswith(OURS)]
         theirs = [f for f in shown if not any(part in f[0] for part in NOT_THEIRS)]
         if not theirs and len(threads) > 1:
             continue  # a thread of a library

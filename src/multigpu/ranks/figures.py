@@ -35,15 +35,15 @@ def _work(trace: Trace) -> Iterator[Span]:
 
 
 def _talk(trace: Trace) -> Iterator[Span]:
-    met, last = meetings_of(trace), _last_moment(trace)
+    met, last = matches_of(trace), _last_moment(trace)
     for call in trace.calls:
         lane = f"rank {call.rank}"
         end = min(filter(None, (call.completed, call.end)), default=last)
-        meeting = met.get((call.rank, call.id))
-        start = max(meeting.when if meeting else end, call.time)
-        of, details = meeting.of if meeting else "", _details(call)
+        match = met.get((call.rank, call.id))
+        start = max(match.when if match else end, call.time)
+        of, details = match.of if match else "", _details(call)
         if min(start, end) > call.time:
-            missed = f"for rank {meeting.last}" if meeting else "what it needs is not shown here"
+            missed = f"for rank {match.last}" if match else "what it needs is not shown here"
             said, until = f"{missed}; {details}", min(start, end)
             yield Span(lane, f"{call.op} waits", call.time, until, "waiting", said, of)
         if end > start:
@@ -64,21 +64,21 @@ def _last_moment(trace: Trace) -> float:
     return last + 0.08 * (last - begin)
 
 
-def meetings_of(trace: Trace) -> dict[tuple[int, int], Met]:
+def matches_of(trace: Trace) -> dict[tuple[int, int], Met]:
     """Of each call that met what it needs, by (rank, the rank's number of the call)."""
     calls = {(call.rank, call.id): call for call in trace.calls}
     matching = Matching(calls)
     for call in trace.calls:
         matching.add(call)
     met: dict[tuple[int, int], Met] = {}
-    for meeting in matching.meetings.values():
-        if not meeting.missing:
-            of = f"collective {meeting.nth} of group {meeting.group}"
-            met |= dict.fromkeys(meeting.keys.values(), _met(meeting.calls(calls), of))
+    for match in matching.matches.values():
+        if not match.missing:
+            of = f"collective {match.nth} of group {match.group}"
+            met |= dict.fromkeys(match.keys.values(), _met(match.calls(calls), of))
     for key, call in calls.items():
         if call.is_message and (call.peer is None or not call.is_open):
             met[key] = Met(call.time, call.rank, "")  # met at the latest at its end
-        if call.is_message and (pair := matching.mailbox(call).pair(call)):
+        if call.is_message and (pair := matching.queue(call).pair(call)):
             of = f"message {pair[0][1]} of rank {pair[0][0]}"
             met[key] = _met([calls[each] for each in pair], of)
     return met

@@ -16,7 +16,6 @@ import shutil
 import socket
 import sys
 import time
-from typing import Any
 
 import psutil
 
@@ -24,13 +23,13 @@ from multigpu.ranks import process_tree
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.proof import Watch
-from multigpu.ranks.rank import Backend, Job, Rank, choose_backend
+from multigpu.ranks.rank import Job, Rank, choose_backend
 from multigpu.ranks.server import enter_run_folder, make_run_folder
-from multigpu.ranks.supervisor import CallerGone, lead
+from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import import_costly, warming_up
 
-GLANCE = 0.2  # seconds between two looks for leaders that have ended
-PATIENCE = 10.0  # seconds for leaders to end their runs once the caller is gone
+GLANCE = 0.2  # seconds between two looks for supervisors that have ended
+PATIENCE = 10.0  # seconds for supervisors to end their runs once the caller is gone
 
 
 def main(descriptor: int) -> None:
@@ -38,109 +37,101 @@ def main(descriptor: int) -> None:
     caller = socket.socket(fileno=descriptor)
     caller.set_inheritable(False)
     process_tree.adopt_orphans()
-    warm_up()
-    leaders: dict[int, str] = {}  # the folder of each run, by its leader's process
-    while True:
-        ready, _, _ = select.select([caller], [], [], GLANCE if leaders else None)
-        clear_up(leaders)
-        if ready and not serve(caller, leaders):
-            break
-    deadline = time.monotonic() + PATIENCE
-    while leaders and time.monotonic() < deadline:  # they have seen it too
-        time.sleep(0.01)
-        clear_up(leaders)
-    process_tree.end_all(*leaders)
-    for folder in leaders.values():
-        shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
-
-
-def warm_up() -> None:
-    """Import what ranks need, so that none has to."""
-    with warming_up():
+    with warming_up():  # import what ranks need, so that none has to
         import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
         import torch.nn.parallel  # noqa: F401
 
         import multigpu.ranks.tracing  # noqa: F401
+    runs = Runs()
+    while True:
+        ready, _, _ = select.select([caller], [], [], GLANCE if runs.folders else None)
+        runs.collect()
+        if ready and not runs.start(caller):
+            break
+    runs.end()
+    os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
 
 
-def serve(caller: socket.socket, leaders: dict[int, str]) -> bool:
-    """Fork the leader of one run.  False when the caller is gone."""
-    try:
-        message, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
-    except OSError:
-        return False
-    if not message:
-        return False
-    import_costly(message[0])
-    with socket.socket(fileno=descriptors[0]) as connection:
-        folder = make_run_folder(os.environ[process_tree.MARK])
-        pid = os.fork()
-        if pid == 0:
-            live(caller, connection, folder)
-        leaders[pid] = folder
-    return True
+class Runs:
+    """The runs that go on: the folder of each, by the process of its supervisor."""
+
+    def __init__(self) -> None:
+        self.folders: dict[int, str] = {}
+
+    def start(self, caller: socket.socket) -> bool:
+        """Fork the supervisor of one run.  False when the caller is gone."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
+        except OSError:
+            return False
+        if not message:
+            return False
+        import_costly(message[0])
+        with socket.socket(fileno=descriptors[0]) as connection:
+            folder = make_run_folder(os.environ[process_tree.MARK])
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    os.setsid()
+                    caller.close()
+                    process_tree.adopt_orphans()
+                    enter_run_folder(folder)
+                    with contextlib.suppress(Closed, CallerGone):
+                        run(connection, folder)
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os._exit(0)
+            self.folders[pid] = folder
+        return True
+
+    def collect(self) -> None:
+        """Collect the supervisors that have ended, and what one that was killed has left behind."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid in self.folders:
+                    folder = self.folders.pop(pid)
+                    if status:
+                        self._end_orphans()
+                    shutil.rmtree(folder, ignore_errors=True)  # last: the caller looks at it
+
+    def _end_orphans(self) -> None:
+        """Kill the processes that came to us when their supervisor was killed."""
+        for child in psutil.Process().children():
+            if child.pid not in self.folders:
+                for process in [child, *child.children(recursive=True)]:
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
+
+    def end(self) -> None:
+        """Give supervisors time to end their runs, for they have seen it too; then end the rest."""
+        deadline = time.monotonic() + PATIENCE
+        while self.folders and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self.collect()
+        process_tree.end_all(*self.folders)
+        for folder in self.folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def clear_up(leaders: dict[int, str]) -> None:
-    """Collect the leaders that have ended, and what one that was killed has left behind."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            if pid in leaders:
-                folder = leaders.pop(pid)
-                if status:
-                    end_orphans(leaders)
-                shutil.rmtree(folder, ignore_errors=True)  # last: the caller looks at it
-
-
-def end_orphans(leaders: dict[int, str]) -> None:
-    """Kill the processes that came to us when their leader was killed."""
-    for child in psutil.Process().children():
-        if child.pid not in leaders:
-            for process in [child, *child.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-
-
-def live(caller: socket.socket, connection: socket.socket, folder: str) -> None:
-    """The life of a leader.  Called right after the fork."""
-    try:
-        os.setsid()
-        caller.close()
-        process_tree.adopt_orphans()
-        enter_run_folder(folder)
-        with contextlib.suppress(Closed, CallerGone):
-            work(connection, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
-
-
-def work(connection: socket.socket, folder: str) -> None:
+def run(connection: socket.socket, folder: str) -> None:
     """Run one job and report it.  Raises Closed or CallerGone when nobody waits for it."""
-    header, payload = receive(connection)
-    job = Job(**header)
-    try:
-        backend = choose_backend(job.world_size, asked=job.backend, gpus=count_gpus())
-    except ValueError as error:
-        return send(connection, {"phase": "refused", "text": str(error)})
-    send(connection, {"phase": "begins", "backend": str(backend), "folder": folder})
-    report, answers = run(job, payload, backend, folder, connection)
-    send(connection, {"phase": "report", **report}, b"".join(answers))
-
-
-def run(
-    job: Job, payload: bytes, backend: Backend, folder: str, connection: socket.socket
-) -> tuple[dict[str, Any], list[bytes]]:
-    """Lead the ranks of one job."""
+    import torch
 
     def tell(rank: int, part: bytes) -> None:
         send(connection, {"phase": "output", "rank": rank}, part)
 
-    return lead(
+    header, payload = receive(connection)
+    job = Job(**header)
+    try:
+        gpus = torch.cuda.device_count()
+        backend = choose_backend(job.world_size, asked=job.backend, gpus=gpus)
+    except ValueError as error:
+        return send(connection, {"phase": "refused", "text": str(error)})
+    send(connection, {"phase": "begins", "backend": str(backend), "folder": folder})
+    report, answers = supervise(
         job.world_size,
         Rank(job, backend.name, os.path.join(folder, "store"), payload),
         limits=UNLIMITED,
@@ -148,13 +139,7 @@ def run(
         watch=Watch(job.world_size, timeout=job.timeout),
         tell=tell,
     )
-
-
-def count_gpus() -> int:
-    """How many GPUs PyTorch can use, without touching them."""
-    import torch
-
-    return torch.cuda.device_count()
+    send(connection, {"phase": "report", **report}, b"".join(answers))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from json import dumps, loads  # bound here: a learner's patch of json changes n
 from typing import Any
 
 LENGTHS = struct.Struct(">QQ")
-Say = Callable[..., None]  # takes a header, and some bytes
+Write = Callable[..., None]  # takes a header, and some bytes
 
 
 class Closed(Exception):
@@ -63,7 +63,7 @@ def from_a_handler(error: OSError) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
-class Mouth:
+class FrameWriter:
     """A worker's end of the pipe to the server.
 
     Every frame begins with ``token``, which the learner's code does not know: whatever else is
@@ -73,9 +73,9 @@ class Mouth:
     def __init__(self, descriptor: int, token: bytes) -> None:
         self._descriptor, self._token = descriptor, token
         self._write, self._getpid, self._pid = os.write, os.getpid, os.getpid()
-        self._turn = threading.Lock()  # several threads may speak
+        self._turn = threading.Lock()  # several threads may write
 
-    def say(self, header: dict[str, Any], blob: bytes = b"") -> None:
+    def write(self, header: dict[str, Any], blob: bytes = b"") -> None:
         """Write one frame, unless this is a forked child of the worker."""
         if self._getpid() != self._pid:
             return
@@ -86,7 +86,7 @@ class Mouth:
 
 
 class FrameReader:
-    """Takes a mouth's frames out of the parts of a pipe, as they come.
+    """Takes the frames of a `FrameWriter` out of the parts of a pipe, as they come.
 
     Beyond ``keep`` bytes nothing is taken in any more.  ``foreign`` counts the bytes of something
     else between the frames.

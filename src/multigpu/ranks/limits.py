@@ -1,13 +1,20 @@
-"""How much processes may use before they are ended, and which of them hang."""
+"""How much processes may use, what they do use, and which of them hang."""
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from multigpu.ranks.process_tree import Signs
+import psutil
+
+from multigpu.ranks.process_tree import descendants, runnable
 
 MIB = 2**20
+Excess = Literal["memory", "processes", "busy", "blocked", "slow"]
+
+QUIET_SHARE = 0.05  # a blocked worker uses less of a core than this
+AWAKE_SHARE = 0.1  # and is found awake in fewer of the looks than this
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,6 @@ class Limits:
     answer: int = 512 * MIB
     farewell: float = 0.5  # for child processes to end by themselves after the worker
 
-    @property
-    def bounded(self) -> bool:
-        """Whether anything is limited that has to be looked after."""
-        return self.cpu < inf or self.idle < inf or self.wall < inf
-
 
 # For code that nobody judges: it may take as long and as much as it likes.
 UNLIMITED = Limits(
@@ -48,15 +50,38 @@ UNLIMITED = Limits(
 )
 
 
-Excess = Literal["memory", "processes", "busy", "blocked", "slow"]
+@dataclass(frozen=True)
+class ResourceUse:
+    """What a tree of processes uses at one moment."""
 
-QUIET_SHARE = 0.05  # a blocked worker uses less of a core than this
-AWAKE_SHARE = 0.1  # and is found awake in fewer of the looks than this
+    cpu: float  # seconds used so far, by living members
+    memory: int  # bytes
+    runnable: bool  # some thread runs, waits for a core or for the disk
+    members: int
+
+
+def resource_use() -> ResourceUse:
+    """What all descendants of this process use together."""
+    cpu, memory, awake, tree = 0.0, 0, False, descendants()
+    for process in tree:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            cpu += times.user + times.system
+            cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+            memory += own_memory(process)
+            awake = awake or runnable(process)
+    return ResourceUse(cpu, memory, awake, len(tree))
+
+
+def own_memory(process: psutil.Process) -> int:
+    """The bytes of a process that are no part of a file (on macOS: all that are resident)."""
+    memory = process.memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
 
 
 @dataclass
-class Pulse:
-    """The vital signs of a worker over the last seconds.
+class ResourceMonitor:
+    """Tells workers that hang from those that are slow, or have to wait for a busy machine.
 
     A worker that waits for a core is runnable and a worker that is blocked is not, however busy
     the machine is.  That is what makes the difference here, and not the clock.
@@ -65,23 +90,23 @@ class Pulse:
     limits: Limits
     began: float
     own_memory: int  # what every forked process holds from the start, in bytes
-    _looks: deque[tuple[float, Signs, int]] = field(default_factory=deque)
+    _looks: deque[tuple[float, ResourceUse, int]] = field(default_factory=deque)
 
-    def judge(self, now: float, signs: Signs, heard: int) -> Excess | None:
+    def judge(self, now: float, use: ResourceUse, heard: int) -> Excess | None:
         """The limit that is passed at this moment, if one is.
 
-        ``heard`` counts the bytes that came from the worker.  Who says something is not blocked:
+        ``heard`` counts the bytes that came from the workers.  Who says something is not blocked:
         it may only wait until we listen.
         """
-        if signs.memory - signs.members * self.own_memory > self.limits.host_memory:
+        if use.memory - use.members * self.own_memory > self.limits.host_memory:
             return "memory"
-        if signs.members > self.limits.processes:
+        if use.members > self.limits.processes:
             return "processes"
-        if signs.cpu > self.limits.cpu:
+        if use.cpu > self.limits.cpu:
             return "busy"
         if now - self.began > self.limits.wall:
             return "slow"
-        self._looks.append((now, signs, heard))
+        self._looks.append((now, use, heard))
         return "blocked" if self._blocked(now) else None
 
     def _blocked(self, now: float) -> bool:
@@ -89,7 +114,7 @@ class Pulse:
             return False
         (_, first, before), (_, last, heard) = self._looks[0], self._looks[-1]
         quiet = last.cpu - first.cpu < QUIET_SHARE * self.limits.idle and heard == before
-        awake = sum(signs.runnable for _, signs, _ in self._looks)
+        awake = sum(use.runnable for _, use, _ in self._looks)
         blocked = quiet and awake < AWAKE_SHARE * len(self._looks)
         while now - self._looks[0][0] >= self.limits.idle:
             self._looks.popleft()

@@ -6,7 +6,6 @@ storage by making it empty. With a GPU, PyTorch's own allocator counts.
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import (
 
 from multigpu.gpus.errors import out_of_memory
 from multigpu.gpus.memory import Memory, MemoryFull, MemoryMeter
+from multigpu.gpus.threads import around_new_threads
 from multigpu.ranks.rank import rank_device
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -142,17 +142,8 @@ def tensors_in(result: object) -> Iterator[torch.Tensor]:
             yield from tensors_in(part)
 
 
-@contextlib.contextmanager
-def in_every_thread(mode: Callable[[], TorchDispatchMode]) -> Iterator[None]:
+def in_every_thread(
+    mode: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> contextlib.AbstractContextManager[None]:
     """Run every thread that starts in the block in a mode: modes belong to one thread."""
-    start = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-    def start_in_mode(thread: threading.Thread) -> None:
-        with mode():
-            start(thread)
-
-    threading.Thread._bootstrap_inner = start_in_mode  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        threading.Thread._bootstrap_inner = start  # type: ignore[attr-defined]
+    return around_new_threads(lambda thread: mode())

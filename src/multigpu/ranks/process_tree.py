@@ -2,12 +2,6 @@
 
 Linux hands an orphaned grandchild to the nearest ancestor that asked for it, so nothing can
 escape.  Elsewhere those that fled are found by a mark in their environment.
-
-A thread that waits on a lock without a time limit cannot go on unless another thread opens it. One
-that waits for a set time, for another process or for a file, or computes, may go on without this
-process. The difference decides whether silence is a deadlock. Linux tells it in
-``/proc/PID/task/TID/syscall`` (to a parent process); where that cannot be read, every thread may
-go on, and a deadlock that hides behind one is left to the timeout.
 """
 
 import contextlib
@@ -17,9 +11,8 @@ import platform
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +22,7 @@ import psutil
 # starts has "mark.its own".
 MARK = "MULTIGPU_RUN"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
+ENDING = 5.0  # seconds for killed processes to be gone
 
 
 def adopt_orphans() -> None:
@@ -55,12 +49,33 @@ def bind_prctl() -> Callable[..., int] | None:
 
 def descendants() -> list[psutil.Process]:
     """Every living process that comes from this one."""
-    me = psutil.Process()
-    found = {process.pid: process for process in me.children(recursive=True)}
+    me = os.getpid()
+    if sys.platform == "linux" and os.path.exists(f"/proc/{me}/task/{me}/children"):
+        # psutil would read the whole table of processes, and a supervisor looks every 50 ms.
+        pids = _children(me)
+        for pid in pids:
+            pids += _children(pid)  # the loop comes to these, too
+        return [process for pid in pids if (process := _living(pid))]
+    found = {process.pid for process in psutil.Process().children(recursive=True)}
     if sys.platform != "linux":
-        found |= {process.pid: process for process in marked(os.environ.get(MARK, ""))}
-        found.pop(me.pid, None)
-    return [process for process in found.values() if _alive(process)]
+        found |= {process.pid for process in marked(os.environ.get(MARK, ""))} - {me}
+    return [process for pid in found if (process := _living(pid))]
+
+
+def _children(pid: int) -> list[int]:
+    """The children of a process, as Linux lists them for each of its threads."""
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread may end meanwhile
+            found += map(int, file.read_text().split())
+    return found
+
+
+def _living(pid: int) -> psutil.Process | None:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return process if process.status() != psutil.STATUS_ZOMBIE else None
+    return None
 
 
 def survivors() -> list[psutil.Process]:
@@ -68,6 +83,67 @@ def survivors() -> list[psutil.Process]:
     if reap() and sys.platform == "linux":  # no child, so no orphan either: they come to us
         return []
     return descendants()
+
+
+def reap() -> bool:
+    """Collect every child that has ended.  True when no child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def left_behind(seconds: float) -> list[str]:
+    """The names of processes that were started and are there ``seconds`` later."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = survivors()
+        if not left or time.monotonic() > deadline:
+            return [process.name() for process in left]
+        time.sleep(0.01)
+
+
+def end_all(*groups: int) -> list[str]:
+    """Kill these process groups and every descendant; wait until they are gone.
+
+    Returns those that are still there after 5 seconds, "python (process 4711)" for example: a
+    process that waits in the kernel, for a disk or a device, ends only when that answers.
+    """
+    deadline = time.monotonic() + ENDING
+    while True:
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        left = survivors()
+        if not left and reap():
+            return []
+        _kill(left)
+        if time.monotonic() > deadline:
+            return _named(left)
+        time.sleep(0.002)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def _named(processes: Sequence[psutil.Process]) -> list[str]:
+    names = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            names.append(f"{process.name()} (process {process.pid})")
+    return names
+
+
+def warn_of(unended: Sequence[str]) -> None:
+    """Tell the caller which processes could not be ended."""
+    if unended:
+        text = f"killed, and not gone after {ENDING:g} s: {', '.join(unended)}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -86,13 +162,13 @@ def end_marked(mark: str) -> None:
     A process that is just becoming another program has no environment for a moment. So we wait
     until no process is in that state, and believe only the second look that finds none.
     """
-    deadline, empty_looks = time.monotonic() + 5, 0
-    while empty_looks < 2 and time.monotonic() < deadline:
+    deadline, empty_looks = time.monotonic() + ENDING, 0
+    while empty_looks < 2:
         left = marked(mark)
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        _kill(left)
         empty_looks = 0 if left or any(map(_becoming, psutil.process_iter())) else empty_looks + 1
+        if time.monotonic() > deadline:
+            return warn_of(_named(left))
         time.sleep(0.01)
 
 
@@ -105,78 +181,6 @@ def _becoming(process: psutil.Process) -> bool:
         return False
 
 
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def left_behind(farewell: float) -> list[str]:
-    """The names of processes that were started and are there ``farewell`` seconds later."""
-    deadline = time.monotonic() + farewell
-    while True:
-        left = survivors()
-        if not left or time.monotonic() > deadline:
-            return [process.name() for process in left]
-        time.sleep(0.01)
-
-
-def end_all(*leaders: int) -> None:
-    """Kill the process groups of ``leaders`` and every descendant; wait until they are gone."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        for leader in leaders:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(leader, signal.SIGKILL)
-        left = survivors()
-        if not left and reap():
-            return
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        time.sleep(0.002)
-
-
-def reap() -> bool:
-    """Collect every child that has ended.  True when no child is left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return True
-    return False
-
-
-@dataclass(frozen=True)
-class Signs:
-    """What a family of processes does at one moment."""
-
-    cpu: float  # seconds used so far, by living members
-    memory: int  # bytes
-    runnable: bool  # some thread runs, waits for a core or for the disk
-    members: int
-
-
-def signs() -> Signs:
-    """The vital signs of all descendants together."""
-    cpu, memory, awake, family = 0.0, 0, False, descendants()
-    for process in family:
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            cpu += times.user + times.system
-            cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-            memory += own_memory(process)
-            awake = awake or runnable(process)
-    return Signs(cpu, memory, awake, len(family))
-
-
-def own_memory(process: psutil.Process) -> int:
-    """The bytes of a process that are no part of a file (on macOS: all that are resident)."""
-    memory = process.memory_info()
-    return int(memory.rss - getattr(memory, "shared", 0))
-
-
 def runnable(process: psutil.Process) -> bool:
     """Whether a thread of a process runs, or waits for a core or for the disk."""
     if sys.platform != "linux":
@@ -187,6 +191,12 @@ def runnable(process: psutil.Process) -> bool:
                 return True
     return False
 
+
+# Threads. One that waits on a lock without a time limit cannot go on unless another thread opens
+# it. One that waits for a set time, for another process or for a file, or computes, may go on
+# without this process. The difference decides whether no progress is a deadlock. Linux tells it in
+# /proc/PID/task/TID/syscall (to a parent process); where that cannot be read, every thread may go
+# on, and a deadlock that hides behind one is left to the timeout.
 
 _CALLS = {  # numbers of system calls: (futex, those that sleep for a set time)
     "x86_64": ("202", ("35", "230")),
@@ -234,14 +244,17 @@ class SystemThreads:
         _, operation, _, limit = (int(argument, 16) for argument in arguments[:4])
         if limit != 0 or not operation & PRIVATE:
             return True
-        sleep, before = (doing, _turns(pid, thread)), self._sleeps.get((rank, thread))
-        self._sleeps[rank, thread] = sleep
-        return sleep != before
+        turns: list[str] = []  # how often it has given up its core, of itself and otherwise
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/status") as file:
+            turns = [line for line in file if "ctxt_switches" in line]
+        before = self._sleeps.get((rank, thread))
+        self._sleeps[rank, thread] = doing, turns
+        return (doing, turns) != before
 
     def others_work(self, rank: int, known: set[int]) -> bool:
         """Whether a thread other than `known` computes, or sleeps for a set time."""
         pid = self._pids[rank]
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - known
             found = (_doing(pid, thread) for thread in others)
             return any(doing and doing[0] in (*AWAKE, *SLEEPS) for doing in found)
@@ -252,17 +265,10 @@ class SystemThreads:
 
         All its threads have to end first, and on a busy machine each waits for its turn.
         """
-        with suppress(OSError), open(f"/proc/{self._pids[rank]}/stat") as file:
+        with contextlib.suppress(OSError), open(f"/proc/{self._pids[rank]}/stat") as file:
             state, *numbers = file.read().rpartition(")")[2].split()
             return state in "ZX" or bool(int(numbers[5]) & EXITING)
         return False
-
-
-def _turns(pid: int, thread: int) -> list[str]:
-    """How often a thread has given up its core, of itself and otherwise."""
-    with suppress(OSError), open(f"/proc/{pid}/task/{thread}/status") as file:
-        return [line for line in file if "ctxt_switches" in line]
-    return []
 
 
 def _doing(pid: int, thread: int) -> list[str] | None:

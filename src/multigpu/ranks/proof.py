@@ -31,7 +31,7 @@ from typing import Any
 from multigpu.ranks import wording
 from multigpu.ranks.errors import Finding, listed, ordinal, place, ranks_in_words, their_frames
 from multigpu.ranks.process_tree import Threads
-from multigpu.ranks.state import Key, Matching, Meeting, RankState, open_calls
+from multigpu.ranks.state import CollectiveMatch, Key, Matching, RankState, open_calls
 from multigpu.ranks.trace import REDUCTIONS, ROOTED, Call, Trace, TraceBuilder
 from multigpu.ranks.wording import amount, described, usually_deadlock, what_each_does
 
@@ -257,11 +257,12 @@ def no_progress_found(states: Sequence[RankState], quiet: float) -> Finding:
     busy = [state for state in unfinished if not state.waiting_in()]
     not_ended = [state for state in states if not (state.finished or state.gone)]
     ranks = tuple(state.rank for state in busy or unfinished or not_ended)
+    seconds = f"{quiet:.1f}".removesuffix(".0")
     what = "said nothing" if unfinished else "returned, but did not end"
     return Finding(
         "no_progress",
         ranks,
-        "\n".join([f"{ranks_in_words(ranks)} {what} for {quiet:.0f} s.", *what_each_does(states)]),
+        "\n".join([f"{ranks_in_words(ranks)} {what} for {seconds} s.", *what_each_does(states)]),
         BUSY if busy else ALL_WAIT if unfinished else LINGERS,
         {"ranks": [state.to_dict() for state in states]},
     )
@@ -293,7 +294,7 @@ DIFFERENCES = (
 
 
 def difference(one: Call, other: Call) -> str | None:
-    """The first thing in which two calls of one meeting differ; None if they fit."""
+    """The first thing in which two calls of one match differ; None if they fit."""
     for each in DIFFERENCES:
         if each.matters(one) and each.of(one) != each.of(other):
             return each.name
@@ -309,7 +310,7 @@ def minority(camps: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def collectives_differ(calls: Sequence[Call], world_size: int) -> Finding:
-    """The finding about the calls of one meeting, of which two or more differ."""
+    """The finding about the calls of one match, of which two or more differ."""
     camps: dict[tuple[Any, ...], list[Call]] = defaultdict(list)
     for call in calls:
         camps[tuple(d.of(call) if d.matters(call) else None for d in DIFFERENCES)].append(call)
@@ -360,7 +361,7 @@ def fewer_collectives(calls: Iterable[Call], world_size: int) -> Finding | None:
     """
     counts: dict[str, dict[int, list[Call]]] = {}
     for call in calls:
-        if call.nth is not None:
+        if call.nth is not None and not call.failed:  # the program knows of one that failed
             made = counts.setdefault(call.group, {rank: [] for rank in call.members})
             made.setdefault(call.rank, []).append(call)
     for made in counts.values():
@@ -415,7 +416,7 @@ def deadlocked(
     states: Sequence[RankState], matching: Matching, threads: Threads, *, quiet: float
 ) -> bool:
     """Whether it is certain that nothing will happen any more."""
-    if quiet < QUIET:
+    if quiet < QUIET or any(state.has_a_limit for state in states if not state.gone):
         return False
     waits = [call for state in states for call in state.waiting_in()]
     if not waits or any(matching.may_complete(call) for call in waits):
@@ -425,7 +426,7 @@ def deadlocked(
         return False  # something may be called when it is over
     partly = [call for call in waits if call.nth is not None]
     if quiet < QUIET_PARTLY and any(
-        matching.meeting(call).may_advance(matching.calls) for call in partly
+        matching.match(call).may_advance(matching.calls) for call in partly
     ):
         return False
     can_act = [state.can_act(threads) for state in states]  # of each: the next look compares
@@ -499,7 +500,7 @@ def _blamed(
         if call.nth is not None:
             absent = others & ends
             there = {c.rank for c in waits if c.nth is not None and c.group == call.group}
-            there |= matching.meeting(call).keys.keys()
+            there |= matching.match(call).keys.keys()
             blamed |= set(minority([sorted(there), sorted(absent)]))
         elif call.peer is None:  # any other may be the one that did not send
             blamed |= {call.rank} | (set(call.members) & (ends | over))
@@ -532,7 +533,7 @@ class Watch:
         self._states = [RankState(rank) for rank in range(world_size)]
         self._builder = TraceBuilder(world_size)
         self._matching = Matching(self._builder.calls)
-        self._disputed: Meeting | None = None  # the first whose calls differ
+        self._disputed: CollectiveMatch | None = None  # the first whose calls differ
         self._misfit: Finding | None = None  # the first message that does not fit
         self._seen: float | None = None  # when the first of these was seen
         self._timeout = timeout
@@ -634,10 +635,10 @@ class Watch:
         if self._disputed or self._misfit:
             return
         if call.nth is not None:
-            meeting = self._matching.meeting(call)
-            if difference(calls[next(iter(meeting.keys.values()))], call):
-                self._disputed = meeting
-        elif pair := self._matching.mailbox(call).pair(call):
+            match = self._matching.match(call)
+            if difference(calls[next(iter(match.keys.values()))], call):
+                self._disputed = match
+        elif pair := self._matching.queue(call).pair(call):
             send, receive = calls[pair[0]], calls[pair[1]]
             if send.bytes != receive.bytes:
                 self._misfit = message_differs(send, receive)
@@ -660,7 +661,7 @@ class Watch:
 
     def _left_over(self) -> Finding | None:
         calls = self._builder.calls
-        boxes = self._matching.mailboxes.values()
+        boxes = self._matching.queues.values()
         alone = [calls[key] for box in boxes for key in box.unmatched(calls)]
         return self._with_states(
             fewer_collectives(calls.values(), len(self._states))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from multigpu.ranks.errors import describe_exception, traceback_text
-from multigpu.ranks.frames import Say
+from multigpu.ranks.frames import Write
 from multigpu.ranks.warming import costly_imports
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def rank_device(local_rank: int | None = None) -> "torch.device":
 
 
 def join_group(
-    rank: int, world_size: int, *, store: str, backend: str, trace: bool, say: Say
+    rank: int, world_size: int, *, store: str, backend: str, trace: bool, write: Write
 ) -> None:
     """Meet the other ranks in the file ``store``; torch.distributed is ready afterwards.
 
@@ -92,11 +92,11 @@ def join_group(
     if trace:
         from multigpu.ranks.tracing import start_recording
 
-        start_recording(say)
+        start_recording(write)
     init_process_group(
         backend, store=FileStore(store, world_size), rank=rank, world_size=world_size
     )
-    say({"phase": "joined_group", "time": time.monotonic()})
+    write({"phase": "joined_group", "time": time.monotonic()})
 
 
 def _count(number: int, what: str) -> str:
@@ -136,11 +136,11 @@ class Rank:
     store: str  # the file in which the ranks find each other
     payload: bytes  # function and arguments
 
-    def __call__(self, rank: int, say: Say) -> None:
+    def __call__(self, rank: int, write: Write) -> None:
         """Run the job; whatever goes wrong in it is said."""
         import cloudpickle  # type: ignore[import-untyped]
 
-        listening = Listening(say)
+        listening = Listening(write)
         try:
             settle(self.job)
             join_group(
@@ -149,22 +149,22 @@ class Rank:
                 store=self.store,
                 backend=self.backend,
                 trace=self.job.trace,
-                say=listening,
+                write=listening,
             )
-            with self._limited_memory(rank, say):
+            with self._limited_memory(rank, write):
                 function, arguments = cloudpickle.loads(self.payload)
                 result = function(*arguments)
             answer = to_bytes(result)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             said = {**describe_exception(error), "traceback": traceback_text(error)}
             print(end="", flush=True)  # the run may be ended as soon as this is known
-            say({"phase": "raised", **said, "inside": listening.inside(error), **now()})
+            write({"phase": "raised", **said, "inside": listening.inside(error), **now()})
             return
-        say({"phase": "answer"}, answer)
-        say({"phase": "returned", **now(), "costly": costly_imports()})
+        write({"phase": "answer"}, answer)
+        write({"phase": "returned", **now(), "costly": costly_imports()})
 
     @contextlib.contextmanager
-    def _limited_memory(self, rank: int, say: Say) -> Iterator[None]:
+    def _limited_memory(self, rank: int, write: Write) -> Iterator[None]:
         if self.job.memory is None:
             yield
             return
@@ -174,20 +174,20 @@ class Rank:
             try:
                 yield
             finally:
-                say({"phase": "memory", "peak": peak()})
+                write({"phase": "memory", "peak": peak()})
 
 
 class Listening:
     """A mouth that remembers which call failed last."""
 
-    def __init__(self, say: Say) -> None:
-        self._say, self._failed = say, {"id": None, "text": None}
+    def __init__(self, write: Write) -> None:
+        self._write, self._failed = write, {"id": None, "text": None}
 
     def __call__(self, header: dict[str, Any], blob: bytes = b"") -> None:
         """Say it."""
         if header["phase"] == "failed":
             self._failed = header
-        self._say(header, blob)
+        self._write(header, blob)
 
     def inside(self, error: BaseException) -> int | None:
         """The number of the call that raised ``error``, if one did."""

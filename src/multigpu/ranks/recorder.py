@@ -24,7 +24,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from multigpu.gpus import threads
 from multigpu.ranks.errors import describe_exception
+from multigpu.ranks.frames import Write
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +82,7 @@ def _between(file: str) -> bool:
     """Whether this is no code of the user's, nor torch's."""
     return (
         file.startswith((HERE, "<frozen"))
-        or file == threading.__file__
+        or file in (threading.__file__, threads.__file__)
         or os.path.basename(file) in BETWEEN
     )
 
@@ -103,9 +105,6 @@ def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
     return (names[-1] if names else ""), False
 
 
-Say = Callable[[dict[str, Any]], None]
-
-
 @dataclass(frozen=True)
 class Group:
     """A process group, as its records name it."""
@@ -116,14 +115,15 @@ class Group:
 
 @dataclass
 class Recorder:
-    """Turns calls into frames.  ``say`` takes one frame; any thread may call."""
+    """Turns calls into frames.  ``write`` takes one frame; any thread may call."""
 
-    say: Say
+    write: Write
     dropped: list[Any] = field(default_factory=list)  # handles that nobody waited for
     # Futures of async calls: the number of the call, and whether it is over.
     futures: WeakKeyDictionary[Any, tuple[int, Callable[[], bool]]] = field(
         default_factory=WeakKeyDictionary
     )
+    threads: Any = None  # keeps the record of threads going
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: int = 0
     _collectives: dict[str, int] = field(default_factory=dict)  # so many so far, by group
@@ -176,18 +176,24 @@ class Recorder:
             if op not in ("send", "recv"):
                 frame["nth"] = self._collectives.get(group.name, 0)
                 self._collectives[group.name] = self._collectives.get(group.name, 0) + 1
-            self.say({**frame, "id": number, "time": time.monotonic()})
+            self.write({**frame, "id": number, "time": time.monotonic()})
         return number
 
     def tell(self, phase: str, **details: Any) -> None:
         """Say anything else, with the time."""
         with self._lock:
-            self.say({"phase": phase, **details, "time": time.monotonic()})
+            self.write({"phase": phase, **details, "time": time.monotonic()})
 
     @contextmanager
-    def waiting(self, number: int) -> Iterator[None]:
-        """Around the part of call ``number`` that blocks; an error in it is said, too."""
-        self.tell("wait", id=number, thread=threading.get_native_id())
+    def waiting(self, number: int, *, limit: float | None = None) -> Iterator[None]:
+        """Around the part of call ``number`` that blocks, for ``limit`` seconds at most."""
+        self.tell("wait", id=number, thread=threading.get_native_id(), limit=limit)
+        with self.failing(number):
+            yield
+
+    @contextmanager
+    def failing(self, number: int) -> Iterator[None]:
+        """Around the part of call ``number`` that may raise: an error in it is said."""
         try:
             yield
         except Exception as error:
@@ -218,31 +224,14 @@ def span(label: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if Current.recorder is not None:
-            Current.recorder.tell(
-                "span",
-                label=label,
-                start=start,
-                end=time.monotonic(),
-                thread=threading.get_native_id(),
-            )
+        end_span(label, start)
 
 
-def record_joins(recorder: Recorder) -> None:
-    """From now on ``Thread.join`` says when it begins and when it is over."""
-    join = threading.Thread.join
-
-    def recorded(thread: threading.Thread, timeout: float | None = None) -> None:
-        if not thread.is_alive() or timeout is not None:  # it may go on by itself
-            return join(thread, timeout)
-        mine = threading.get_native_id()
-        recorder.tell("joining", thread=mine, on=thread.native_id)
-        try:
-            return join(thread)
-        finally:
-            recorder.tell("joined", thread=mine)
-
-    threading.Thread.join = recorded  # type: ignore[method-assign, assignment]
+def end_span(label: str, start: float) -> None:
+    """A span that began at ``start``, by the clock of ``time.monotonic()``, ends now."""
+    if Current.recorder is not None:
+        thread, end = threading.get_native_id(), time.monotonic()
+        Current.recorder.tell("span", label=label, start=start, end=end, thread=thread)
 
 
 # Threads of these modules wait with a time limit, over and over, and never communicate.
@@ -252,22 +241,36 @@ NEVER_COMMUNICATE = (
 )
 
 
-def record_starts(recorder: Recorder) -> None:
-    """From now on a thread says when it begins, when it is over and what nobody caught in it."""
-    start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-    hook, own = threading.excepthook, os.getpid()
+def record_threads(recorder: Recorder) -> None:
+    """From now on threads say when they begin, whom they join, when they end, what they raised."""
+    start, join, hook = threading.Thread.start, threading.Thread.join, threading.excepthook
+    own = os.getpid()
 
     def recorded_start(thread: threading.Thread) -> None:
         setattr(thread, STARTED_AT, origin())
         start(thread)
 
-    def recorded_life(thread: threading.Thread) -> None:
-        if os.getpid() != own or never_communicates(thread):  # a forked child may hold our lock
-            return bootstrap(thread)  # type: ignore[no-any-return]
+    def recorded_join(thread: threading.Thread, timeout: float | None = None) -> None:
+        if not thread.is_alive() or timeout is not None:  # it may go on by itself
+            return join(thread, timeout)
+        mine = threading.get_native_id()
+        recorder.tell("joining", thread=mine, on=thread.native_id)
+        try:
+            return join(thread)
+        finally:
+            recorder.tell("joined", thread=mine)
+
+    @contextmanager
+    def recorded_life(thread: threading.Thread) -> Iterator[None]:
+        work: Any = getattr(thread, "_target", None) or type(thread).run
+        library = str(getattr(work, "__module__", "")).startswith(NEVER_COMMUNICATE)
+        if library or os.getpid() != own:  # a forked child may hold our lock
+            yield
+            return
         mine = threading.get_native_id()
         recorder.tell("thread_started", thread=mine)
         try:
-            bootstrap(thread)
+            yield
         finally:
             recorder.tell("thread_ended", thread=mine)
 
@@ -279,11 +282,7 @@ def record_starts(recorder: Recorder) -> None:
         hook(args)
 
     threading.Thread.start = recorded_start  # type: ignore[method-assign, assignment]
-    threading.Thread._bootstrap_inner = recorded_life  # type: ignore[attr-defined]
+    threading.Thread.join = recorded_join  # type: ignore[method-assign, assignment]
     threading.excepthook = recorded_error
-
-
-def never_communicates(thread: threading.Thread) -> bool:
-    """Whether it is one of a library's own, which only serves the library."""
-    work: Any = getattr(thread, "_target", None) or type(thread).run
-    return str(getattr(work, "__module__", "")).startswith(NEVER_COMMUNICATE)
+    recorder.threads = threads.around_new_threads(recorded_life)
+    recorder.threads.__enter__()  # to the end of this process

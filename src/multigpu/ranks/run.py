@@ -32,12 +32,12 @@ from typing import Any, overload
 from multigpu.gpus.memory import parse_bytes
 from multigpu.ranks.errors import Finding, RankError, stack_text
 from multigpu.ranks.frames import Closed, from_a_handler, receive, send
-from multigpu.ranks.process_tree import MARK
+from multigpu.ranks.process_tree import MARK, warn_of
 from multigpu.ranks.rank import NAMES, Job, pickled
 from multigpu.ranks.server import ForkServer, Server
 from multigpu.ranks.trace import Trace
 
-GOODBYE = 10.0  # seconds for a leader to end its ranks
+GOODBYE = 10.0  # seconds for a supervisor to end its ranks
 
 
 def run_ranks(
@@ -56,9 +56,10 @@ def run_ranks(
     A rank is a process of its own.  ``fn`` may be defined in a notebook cell; it and ``args`` are
     copied to every rank.  What it returns comes back in rank order, tensors on the CPU.
 
-    * ``timeout``: seconds without progress (no call of torch.distributed begins or ends, and
-      nothing is printed) after which the run is given up; None: never.  A deadlock is found much
-      earlier.
+    * ``timeout``: seconds without progress (no call of torch.distributed begins or ends, nothing
+      is printed, and no part of a result arrives) after which the run is given up; None: never.
+      It counts after ``fn`` has returned, too, as long as its threads or processes go on.  A
+      deadlock is found much earlier.
     * ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
     * ``memory``: a limit for each rank's tensors, "1 GiB" for example.
     * ``threads``: how many threads an operator may use in each rank.
@@ -106,6 +107,7 @@ def converse(
                 printer.add(header["rank"], blob)
             if header["phase"] == "report":
                 printer.end()
+                warn_of(header["unended"])
                 return read_report(header, blob, job, backend)
     except Closed:
         printer.end()
@@ -158,7 +160,7 @@ def read_report(report: dict[str, Any], blob: bytes, job: Job, backend: str) -> 
 
 
 def say_goodbye(connection: socket.socket) -> None:
-    """Let the leader end what still runs, and wait until it has."""
+    """Let the supervisor end what still runs, and wait until it has."""
     with connection:
         try:
             connection.shutdown(socket.SHUT_WR)

@@ -53,7 +53,7 @@ def _prefix(mark: str) -> str:
     return f"multigpu-ranks-{mark.rpartition('.')[2]}-"
 
 
-CLEARING = 10.0  # seconds for a server to clear up after a leader that was killed
+CLEARING = 10.0  # seconds for a server to clear up after a supervisor that was killed
 
 
 class Server:
@@ -102,7 +102,7 @@ class Server:
         remove_run_folders(self.mark)
 
     def clear_up(self, folder: str) -> None:
-        """Wait until it has ended what a killed leader left, or died; remove that run's folder."""
+        """Wait until it has ended what a killed supervisor left, or died; remove its folder."""
         deadline = time.monotonic() + CLEARING
         while os.path.exists(folder) and self.alive and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -140,7 +140,7 @@ class ForkServer:
 
     @classmethod
     def connect(cls) -> tuple[Server, socket.socket]:
-        """The server and a way to a new leader, which waits for its job there.
+        """The server and a way to a new supervisor, which waits for its job there.
 
         Call ``leave`` when the run is over.  Raises RuntimeError if no server can be started.
         """

@@ -9,7 +9,6 @@ what ``multigpu.scaling.pipelining.recorded_steps`` reads.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.autograd import Variable
 
-from multigpu.ranks.recorder import Current, span
+from multigpu.ranks.recorder import end_span, span
 
 
 class WatchedStage(nn.Module):
@@ -77,10 +76,7 @@ def _watch_backward(outputs: tuple[Any, ...], label: str) -> None:
 
     def end() -> None:
         _wait_for_the_gpu()
-        if Current.recorder is not None:
-            thread = threading.get_native_id()
-            now = time.monotonic()
-            Current.recorder.tell("span", label=label, start=begun[0], end=now, thread=thread)
+        end_span(label, begun[0])
 
     for output in outputs:
         if isinstance(output, Tensor) and output.requires_grad:

@@ -1,8 +1,8 @@
 """What each rank is doing, as far as it has said so, and which calls of them belong together.
 
-The n-th collective that a rank makes in a group meets the n-th of every other member: a `Meeting`.
-Messages to one rank with one tag in one group lie in its `Mailbox`; those from one sender arrive
-in the order in which they were sent.
+The n-th collective that a rank makes in a group matches the n-th of every other member: a
+`CollectiveMatch`. Messages to one rank with one tag in one group are in one `P2PQueue`; those from
+one sender are a `Channel` and arrive in the order in which they were sent.
 """
 
 from collections import defaultdict
@@ -22,6 +22,7 @@ class RankState:
     calls: dict[int, Call] = field(default_factory=dict)  # by the rank's own number
     main: int | None = None  # native id of its main thread
     waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
+    limited: set[int] = field(default_factory=set)  # threads whose wait has a time limit
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
     threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame
@@ -43,6 +44,9 @@ class RankState:
         elif phase == "wait":
             self.threads.add(frame["thread"])
             self.waits[frame["thread"]] = frame["id"]
+            self.limited.discard(frame["thread"])
+            if frame.get("limit") is not None:
+                self.limited.add(frame["thread"])
         elif phase in ("done", "failed"):
             self.waits = {t: number for t, number in self.waits.items() if number != frame["id"]}
         elif phase == "thread_started":
@@ -81,6 +85,11 @@ class RankState:
         threads = sorted(self.waits, key=lambda thread: thread != self.main)
         calls = [self.calls[number] for number in map(self.waits.__getitem__, threads)]
         return [call for call in calls if call.is_open]
+
+    @property
+    def has_a_limit(self) -> bool:
+        """Whether a thread waits with a time limit: its wait ends in any case, with an error."""
+        return any(self._calls(thread) for thread in self.limited)
 
     def can_act(self, threads: Threads) -> bool:
         """Whether any thread may go on without another rank's help.
@@ -174,7 +183,7 @@ Calls = dict[Key, Call]
 
 
 @dataclass
-class Meeting:
+class CollectiveMatch:
     """The n-th collective of one group: which of the members have begun it, with which call."""
 
     group: str
@@ -202,20 +211,20 @@ class Meeting:
 
 
 @dataclass
-class Lane:
-    """The messages from one sender in a mailbox: the n-th send goes to the n-th receive."""
+class Channel:
+    """The messages from one sender in a queue: the n-th send goes to the n-th receive."""
 
     sends: list[Key] = field(default_factory=list)
     receives: list[Key] = field(default_factory=list)
 
 
 @dataclass
-class Mailbox:
+class P2PQueue:
     """Messages to one rank, with one tag, in one group."""
 
-    lanes: dict[int, Lane] = field(default_factory=lambda: defaultdict(Lane))  # by sender
+    channels: dict[int, Channel] = field(default_factory=lambda: defaultdict(Channel))  # by sender
     from_anyone: list[Key] = field(default_factory=list)  # receives that take any sender's
-    places: dict[Key, int] = field(default_factory=dict)  # in the lane, on its side
+    places: dict[Key, int] = field(default_factory=dict)  # in the channel, on its side
 
     def add(self, call: Call) -> None:
         """Put in a call that has just begun."""
@@ -224,8 +233,8 @@ class Mailbox:
         if sender is None:
             self.from_anyone.append(key)
             return
-        lane = self.lanes[sender]
-        side = lane.sends if call.op == "send" else lane.receives
+        channel = self.channels[sender]
+        side = channel.sends if call.op == "send" else channel.receives
         self.places[key] = len(side)
         side.append(key)
 
@@ -236,80 +245,80 @@ class Mailbox:
         """
         if self.from_anyone:
             return None
-        lane = self._lane(call)
+        channel = self._channel(call)
         place = self.places[call.rank, call.id]
-        if place >= min(len(lane.sends), len(lane.receives)):
+        if place >= min(len(channel.sends), len(channel.receives)):
             return None
-        return lane.sends[place], lane.receives[place]
+        return channel.sends[place], channel.receives[place]
 
     def may_complete(self, call: Call, calls: Calls) -> bool:
         """Whether the other side of an open call has been made, or may have been."""
         if not self.from_anyone:
             return self.pair(call) is not None
         if call.op == "send":
-            open_ones = [*self._lane(call).receives, *self.from_anyone]
+            open_ones = [*self._channel(call).receives, *self.from_anyone]
             taken = self._arrived(call.rank, calls) + sum(calls[k].is_open for k in open_ones)
             return self.places[call.rank, call.id] < taken
-        senders = list(self.lanes) if call.peer is None else [call.peer]
+        senders = list(self.channels) if call.peer is None else [call.peer]
         return any(
-            len(self.lanes[sender].sends) > self._arrived(sender, calls) for sender in senders
+            len(self.channels[sender].sends) > self._arrived(sender, calls) for sender in senders
         )
 
     def unmatched(self, calls: Calls) -> list[Key]:
         """Sends and receives that found no other side."""
         found: list[Key] = []
-        for sender, lane in self.lanes.items():
-            arrived = self._arrived(sender, calls) if self.from_anyone else len(lane.receives)
-            found += [*lane.sends[arrived:], *lane.receives[len(lane.sends) :]]
+        for sender, channel in self.channels.items():
+            arrived = self._arrived(sender, calls) if self.from_anyone else len(channel.receives)
+            found += [*channel.sends[arrived:], *channel.receives[len(channel.sends) :]]
         return found + [key for key in self.from_anyone if calls[key].is_open]
 
-    def _lane(self, call: Call) -> Lane:
+    def _channel(self, call: Call) -> Channel:
         sender = call.rank if call.op == "send" else call.peer
         assert sender is not None
-        return self.lanes[sender]
+        return self.channels[sender]
 
     def _arrived(self, sender: int, calls: Calls) -> int:
         """How many messages of `sender` have been received: the trace names the sender then."""
-        receives = [*self.lanes[sender].receives, *self.from_anyone]
+        receives = [*self.channels[sender].receives, *self.from_anyone]
         return sum(not calls[k].is_open and calls[k].peer == sender for k in receives)
 
 
 class Matching:
-    """All meetings and mailboxes of a run."""
+    """All matches and queues of a run."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls  # grows elsewhere: the same calls as in the trace
-        self.meetings: dict[tuple[str, int], Meeting] = {}
-        self.mailboxes: dict[tuple[str, int, int], Mailbox] = defaultdict(Mailbox)
+        self.matches: dict[tuple[str, int], CollectiveMatch] = {}
+        self.queues: dict[tuple[str, int, int], P2PQueue] = defaultdict(P2PQueue)
 
     def add(self, call: Call) -> None:
         """Put a call that has just begun to those that it belongs to."""
         if call.nth is not None:
-            self.meeting(call).keys[call.rank] = call.rank, call.id
+            self.match(call).keys[call.rank] = call.rank, call.id
         else:
-            self.mailbox(call).add(call)
+            self.queue(call).add(call)
 
-    def meeting(self, call: Call) -> Meeting:
-        """The meeting that a collective belongs to."""
+    def match(self, call: Call) -> CollectiveMatch:
+        """The match that a collective belongs to."""
         assert call.nth is not None
         name = call.group, call.nth
-        if name not in self.meetings:
-            self.meetings[name] = Meeting(*name, call.members)
-        return self.meetings[name]
+        if name not in self.matches:
+            self.matches[name] = CollectiveMatch(*name, call.members)
+        return self.matches[name]
 
-    def mailbox(self, call: Call) -> Mailbox:
-        """The mailbox that a message belongs to."""
+    def queue(self, call: Call) -> P2PQueue:
+        """The queue that a message belongs to."""
         receiver = call.peer if call.op == "send" else call.rank
         assert receiver is not None
-        return self.mailboxes[call.group, receiver, call.tag]
+        return self.queues[call.group, receiver, call.tag]
 
     def may_complete(self, call: Call) -> bool:
         """Whether a call that is still open can end without any other call being made."""
         if call.completed is not None:
             return True
         if call.nth is not None:
-            return not self.meeting(call).missing
-        return self.mailbox(call).may_complete(call, self.calls)
+            return not self.match(call).missing
+        return self.queue(call).may_complete(call, self.calls)
 
     def waits_for(self, call: Call, over: Container[int]) -> tuple[int, ...]:
         """The ranks that would have to make a call for this one to end.
@@ -317,7 +326,7 @@ class Matching:
         Who receives from any rank waits for those that are not `over`, as long as there are some.
         """
         if call.nth is not None:
-            return self.meeting(call).missing
+            return self.match(call).missing
         if call.peer is not None:
             return (call.peer,)
         others = tuple(rank for rank in call.members if rank != call.rank)

@@ -142,6 +142,7 @@ class Span:
 
 
 ABOUT_CALLS = ("wait", "completed", "done", "failed")
+FRAMES_OF_CALLS = ("call", *ABOUT_CALLS, "span")
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
-from multigpu.ranks.recorder import (
-    Current,
-    Group,
-    Origin,
-    Recorder,
-    Say,
-    origin,
-    record_joins,
-    record_starts,
-)
+from multigpu.ranks.frames import Write
+from multigpu.ranks.recorder import Current, Group, Origin, Recorder, origin, record_threads
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -140,8 +132,10 @@ class TracedWork(dist.Work):
         """Block until the result is there."""
         if self._over:
             return True
-        with self._recorder.waiting(self._number):
-            self._inner.wait(*([] if timeout is None or _endless(timeout) else [timeout]))
+        seconds = timeout.total_seconds() if timeout is not None else 0
+        # C++ asks for no time limit with zero seconds.
+        with self._recorder.waiting(self._number, limit=seconds or None):
+            self._inner.wait(*([timeout] if seconds else []))
         self._publish()
         return True
 
@@ -192,11 +186,6 @@ class TracedWork(dist.Work):
             self._over = True
         source = self._sources[self._inner._source_rank()] if self._sources else None
         self._recorder.done(self._number, changed=changed, source=source)
-
-
-def _endless(timeout: Any) -> bool:
-    """C++ asks for no time limit with zero seconds."""
-    return not timeout.total_seconds()
 
 
 def record_futures(recorder: Recorder) -> None:
@@ -382,14 +371,11 @@ class TracedGroup(dist.ProcessGroup):
             arguments = replaced(arguments, copies)
             named = {name: replaced(value, copies) for name, value in named.items()}
         if method == "monitored_barrier":  # the one that blocks inside the call
-            with self.recorder.waiting(number):
+            with self.recorder.waiting(number, limit=_limit_of(*arguments, **named)):
                 getattr(self.__inner, method)(*arguments, **named)
             return self.recorder.done(number)
-        try:
+        with self.recorder.failing(number):
             work = getattr(self.__inner, method)(*arguments, **named)
-        except Exception as error:
-            self.recorder.tell("failed", id=number, text=str(error)[:500])
-            raise
         if for_join:  # DDP's reducer in C++ asks this handle for a future: only the real one has it
             work.get_future().then(lambda _: self.recorder.done(number))
             return work
@@ -420,6 +406,11 @@ class TracedGroup(dist.ProcessGroup):
         return "nccl" not in str(self.__inner.name()).lower() and all(
             tensor.is_contiguous() and not tensor.is_sparse for tensor in tensors
         )
+
+
+def _limit_of(timeout: Any = None, **_: Any) -> float | None:
+    """The seconds that a monitored_barrier waits, if the program has set them."""
+    return None if timeout in (None, c10d.default_pg_timeout) else timeout.total_seconds()
 
 
 def _wait_when_backward_ends(work: TracedWork) -> None:
@@ -456,13 +447,13 @@ BACKEND = "traced"
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 
 
-def start_recording(say: Say) -> Recorder:
-    """Record this process's communication; ``say`` takes one frame at a time.
+def start_recording(write: Write) -> Recorder:
+    """Record this process's communication; ``write`` takes one frame at a time.
 
     Call it before ``init_process_group``.  That and ``new_group`` are called as always, with
     "gloo" or "nccl"; ``dist.get_backend()`` answers as always, too.
     """
-    recorder = Current.recorder = Recorder(say)
+    recorder = Current.recorder = Recorder(write)
     make_group = c10d._new_process_group_helper
     real: list[str] = []  # backends of the groups that are being made
 
@@ -491,8 +482,7 @@ def start_recording(say: Say) -> Recorder:
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     c10d._new_process_group_helper = make_traced  # type: ignore[assignment]
     record_new_groups(recorder)
-    record_joins(recorder)
-    record_starts(recorder)
+    record_threads(recorder)
     record_futures(recorder)
     return recorder
 

@@ -223,10 +223,17 @@ def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> s
             f"{absent} had fewer batches (or left the loop earlier) than the others. All ranks "
             "must go through the loop equally often."
         )
-    elsewhere = {made.group for state in missing for made in state.waiting_in()}
-    if elsewhere - {call.group}:
+    if any(_in_another_order(wait, state) for wait in waits for state in missing):
         return (
             "the ranks use their groups in different orders. Ranks that share two groups must "
             "make the collectives of both in the same order."
         )
     return ORDER
+
+
+def _in_another_order(wait: Call, state: RankState) -> bool:
+    """Whether a rank is in a collective of another group that the rank of `wait` must make, too."""
+    return any(
+        made.group != wait.group and made.nth is not None and wait.rank in made.members
+        for made in state.waiting_in()
+    )

@@ -53,7 +53,7 @@ class Simulation:
     def _over(self, rank, number):
         """Whether a call can end now."""
         matching, call = self.run.watch._matching, self.calls[rank, number]
-        if call.nth is not None and matching.meeting(call).may_advance(self.calls):
+        if call.nth is not None and matching.match(call).may_advance(self.calls):
             root_only_gives = call.op == "broadcast" and call.rank == call.root
             others_only_give = call.op in ("gather", "reduce") and call.rank != call.root
             if (root_only_gives or others_only_give) and self.rng.random() < 0.3:
@@ -80,9 +80,9 @@ class Simulation:
         return state.over
 
     def _sender(self, call):
-        lanes = self.run.watch._matching.mailbox(call).lanes
-        box = self.run.watch._matching.mailbox(call)
-        return next(s for s in lanes if len(lanes[s].sends) > box._arrived(s, self.calls))
+        channels = self.run.watch._matching.queue(call).channels
+        box = self.run.watch._matching.queue(call)
+        return next(s for s in channels if len(channels[s].sends) > box._arrived(s, self.calls))
 
     def _step(self, rank, step):
         kind = step["kind"]

@@ -114,7 +114,7 @@ class Caller:
         return found
 
     def ranks(self):
-        """Its ranks, their leader, and what ranks have started."""
+        """Its ranks, their supervisor, and what ranks have started."""
         servers = psutil.Process(self.process.pid).children()
         known = {self.process.pid, *(server.pid for server in servers)}
         return self.family(lambda process: process.pid not in known)
@@ -185,12 +185,12 @@ def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, num
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("generation", ["server", "leader", "rank"])
+@pytest.mark.parametrize("generation", ["server", "supervisor", "rank"])
 def test_nothing_is_left_when_another_process_is_killed(start, generation):
     caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
     assert caller.says("waiting")
     parents = [psutil.Process(caller.process.pid)]
-    for _ in range(("server", "leader", "rank").index(generation) + 1):
+    for _ in range(("server", "supervisor", "rank").index(generation) + 1):
         parents = [child for parent in parents for child in parent.children()]
     parents[0].kill()
     if generation == "server":  # the run can do without it
@@ -209,8 +209,8 @@ def test_nothing_is_left_when_server_and_leader_are_killed(start, fn, server_fir
     caller = start(f"attempt({fn}); time.sleep(1000)")
     assert caller.says("waiting")
     (server,) = psutil.Process(caller.process.pid).children()
-    (leader,) = server.children()
-    for process in (server, leader) if server_first else (leader, server):
+    (supervisor,) = server.children()
+    for process in (server, supervisor) if server_first else (supervisor, server):
         process.kill()
     assert caller.says("RankError")
     assert caller.says("over")

@@ -224,7 +224,35 @@ def test_waiting_for_the_second_of_two_receives_when_only_one_was_sent(play):
     assert run.look().kind == "deadlock"
 
 
+def test_a_rank_that_waits_for_a_message_is_not_told_about_the_order_of_groups(play):
+    run = play(2)
+    run.all("all_reduce", group="1", line=5)
+    run.call(0, "all_reduce", group="1", line=5)
+    run.call(1, "recv", peer=0, line=6)
+    assert "their groups" not in run.look().usually
+
+
+def test_groups_that_do_not_wait_for_each_other_are_not_in_different_orders(play):
+    run = play(3)
+    run.all("all_reduce", group="1", members=(0, 1), ranks=(0, 1), line=5)
+    run.call(0, "all_reduce", group="1", members=(0, 1), line=5)
+    run.call(1, "all_reduce", group="2", members=(1, 2), line=6)
+    run.returned(2)
+    assert "their groups" not in run.look().usually
+
+
 # What must never be called a deadlock.
+
+
+def test_a_wait_with_a_time_limit(play):
+    run = play(2)
+    number = run.start(0, "all_reduce")
+    run.say(0, phase="wait", id=number, thread=1, limit=2.0)
+    run.returned(1)
+    assert run.look(10.0) is None
+    run.say(0, phase="failed", id=number, text="Operation timed out!")
+    run.returned(0)
+    assert run.watch.final() is None
 
 
 def test_ranks_that_compute_or_sleep(play):

@@ -3,15 +3,18 @@
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from multigpu import RankError, run_ranks
+from multigpu.ranks import run
 
 
 def failed(function, world_size=3, *arguments, **options):
@@ -83,6 +86,36 @@ def test_a_deadlock_is_found_long_before_the_timeout():
     assert (error.kind, error.ranks) == ("deadlock", (2,))
 
 
+def limited_wait():
+    dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=2))
+
+
+def limited_barrier():
+    dist.monitored_barrier(timeout=timedelta(seconds=2))
+
+
+@pytest.mark.parametrize("limited", [limited_wait, limited_barrier])
+def test_a_call_with_a_time_limit_is_no_deadlock(limited):
+    """The program may catch the error, as it does here."""
+
+    def catches():
+        if dist.get_rank() == 1:
+            return "elsewhere"
+        try:
+            limited()
+        except RuntimeError:
+            return "caught"
+        return "ended"
+
+    assert run_ranks(catches, 2, show=False) == ["caught", "elsewhere"]
+
+
+def test_a_time_limit_that_nobody_catches_names_the_rank_that_did_not_come():
+    error = failed(lambda: limited_barrier() if dist.get_rank() == 0 else None, 2)
+    assert (error.kind, error.ranks) == ("exception", (0,))
+    assert "rank 1 had not come" in error.finding.usually
+
+
 def test_no_progress_shows_where_the_busy_rank_stands():
     def busy():
         if dist.get_rank() == 0:
@@ -103,6 +136,55 @@ def test_a_thread_that_outlives_the_function_is_ended_at_the_timeout():
     error = failed(leaves_a_thread, 2, timeout=1.5)
     assert (error.kind, error.ranks) == ("no_progress", (1,))
     assert "daemon=True" in str(error)
+
+
+SLOW_ANSWER = """
+import socket, time
+from multigpu.ranks import process_tree
+from multigpu.ranks.limits import UNLIMITED
+from multigpu.ranks.proof import Watch
+from multigpu.ranks.supervisor import supervise
+
+def body(number, write):
+    writer = write.__self__
+    at_once = writer._write
+
+    def in_parts(descriptor, data):
+        time.sleep(0.3)
+        return at_once(descriptor, bytes(data[:1000]))
+
+    writer._write = in_parts
+    write({"phase": "answer"}, bytes(5000))
+    writer._write = at_once
+    write({"phase": "returned", "time": time.monotonic()})
+
+process_tree.adopt_orphans()
+ours, theirs = socket.socketpair()
+watch = Watch(1, timeout=0.7)
+report, answers = supervise(1, body, limits=UNLIMITED, caller=ours, watch=watch)
+assert report["finding"] is None, report["finding"]
+assert answers == [bytes(5000)]
+"""
+
+
+def test_a_result_that_takes_its_time_to_arrive_is_progress():
+    """In a process of its own: who supervises has adopted orphans, and collects every child."""
+    subprocess.run([sys.executable, "-c", SLOW_ANSWER], check=True, timeout=60)
+
+
+def test_a_process_that_could_not_be_ended_is_named(monkeypatch):
+    def with_one_left(connection):
+        header, blob = receive(connection)
+        if header["phase"] == "report":
+            header["unended"] = ["sleep (process 4711)"]
+        return header, blob
+
+    receive = run.receive
+    monkeypatch.setattr(run, "receive", with_one_left)
+    with pytest.warns(RuntimeWarning, match=r"sleep \(process 4711\)"):
+        run_ranks(dist.get_rank, 2, show=False)
+    with pytest.warns(RuntimeWarning, match=r"sleep \(process 4711\)"):
+        failed(raise_on_one)
 
 
 def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():

@@ -186,6 +186,11 @@ def test_silence_ends_at_the_timeout_and_blames_the_busy(play):
     assert shown.strip() == stack
 
 
+def test_a_time_limit_is_not_rounded(play):
+    run = play(2, timeout=1.5)
+    assert "1.5 s" in run.look(3.0).message
+
+
 def test_silence_of_ranks_that_all_wait(play):
     run = play(2, timeout=5.0)
     for rank in run.world:

@@ -34,14 +34,14 @@ def test_who_counts_as_a_descendant(stranger, monkeypatch, platform, found):
 
 SIGNS_OF_TWO = """
 import subprocess, sys, time, psutil
-from multigpu.ranks import process_tree
+from multigpu.ranks.limits import resource_use
 
 sleeping = subprocess.Popen(["sleep", "1000"])
-before = process_tree.signs()
+before = resource_use()
 busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 while psutil.Process(busy.pid).cpu_times().user < 0.1:
     time.sleep(0.01)
-after = process_tree.signs()
+after = resource_use()
 for process in (sleeping, busy):
     process.kill()
 assert (before.members, after.members) == (1, 2), (before, after)
@@ -62,6 +62,44 @@ def test_reaping_collects_what_has_ended():
         pass
     process_tree.reap()
     assert not psutil.pid_exists(child.pid)
+
+
+def test_descendants_are_found_without_a_look_at_every_process_of_the_machine(monkeypatch):
+    def not_needed(*_, **__):
+        raise AssertionError
+
+    code = "import subprocess; subprocess.run(['sleep', '1000'])"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    while len(psutil.Process(child.pid).children()) < 1:
+        pass
+    monkeypatch.setattr(psutil.Process, "children", not_needed)
+    monkeypatch.setattr(psutil, "pids", not_needed)
+    found = [process.pid for process in process_tree.descendants()]
+    monkeypatch.undo()
+    expected = {child.pid, *(each.pid for each in psutil.Process(child.pid).children())}
+    for pid in expected:
+        psutil.Process(pid).kill()
+    child.wait()
+    assert len(expected) == 2
+    assert expected <= set(found)
+
+
+class Unkillable:
+    """A process that waits in the kernel, for a disk that does not answer."""
+
+    pid = 4711
+
+    def name(self):
+        return "writer"
+
+    def kill(self):
+        pass
+
+
+def test_who_could_not_be_ended_is_named(monkeypatch):
+    monkeypatch.setattr(process_tree, "ENDING", 0.1)
+    monkeypatch.setattr(process_tree, "survivors", lambda: [Unkillable()])
+    assert process_tree.end_all() == ["writer (process 4711)"]
 
 
 class Becoming:

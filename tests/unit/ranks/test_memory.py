@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 
 from multigpu import RankError, run_ranks
 from multigpu.ranks import rank_memory
+from multigpu.ranks.memory import in_every_thread
 
 KIB = 1024
 
@@ -170,3 +172,20 @@ def test_a_sharded_model_holds_its_shards_and_for_a_moment_a_whole_layer():
         assert layer <= during - after <= 2 * layer + few
         assert 0 <= after - 3 * whole / ranks <= few
         assert 0 <= with_gradients - 4 * whole / ranks <= few
+
+
+def test_whoever_watches_threads_first_may_stop_first():
+    """Several watch them: those who count memory, who record, and virtual GPUs."""
+    seen, bootstrap = [], threading.Thread._bootstrap_inner
+    first, second = (
+        in_every_thread(lambda name=name: nullcontext(seen.append(name))) for name in ("a", "b")
+    )
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    second.__exit__(None, None, None)
+    assert seen == ["b"]
+    assert threading.Thread._bootstrap_inner is bootstrap

@@ -2,19 +2,18 @@
 
 import pytest
 
-from multigpu.ranks.limits import Limits, Pulse
-from multigpu.ranks.process_tree import Signs
+from multigpu.ranks.limits import Limits, ResourceMonitor, ResourceUse
 
 LIMITS = Limits(cpu=6, idle=3, wall=60, host_memory=1000, processes=4)
 
 
 def life(seconds, *, cpu_per_second=0.0, runnable=False, memory=0, members=1, talks=False):
     """The first limit that a worker of this kind passes, and when."""
-    pulse = Pulse(LIMITS, 0.0, own_memory=500)
+    monitor = ResourceMonitor(LIMITS, 0.0, own_memory=500)
     for tick in range(int(seconds / 0.05)):
         now = tick * 0.05
-        signs = Signs(cpu_per_second * now, memory, runnable, members)
-        if excess := pulse.judge(now, signs, heard=tick // 20 if talks else 0):
+        signs = ResourceUse(cpu_per_second * now, memory, runnable, members)
+        if excess := monitor.judge(now, signs, heard=tick // 20 if talks else 0):
             return excess, now
     return None
 
@@ -48,9 +47,9 @@ def test_a_blocked_worker_is_found_after_the_idle_time():
 
 
 def test_a_pause_is_no_block():
-    pulse = Pulse(LIMITS, 0.0, own_memory=0)
+    monitor = ResourceMonitor(LIMITS, 0.0, own_memory=0)
     cpu = 0.0
     for tick in range(200):
         working = tick % 50 < 10  # half a second of work, two seconds of rest
         cpu += 0.05 * working
-        assert pulse.judge(tick * 0.05, Signs(cpu, 0, working, 1), 0) is None
+        assert monitor.judge(tick * 0.05, ResourceUse(cpu, 0, working, 1), 0) is None

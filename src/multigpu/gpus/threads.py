@@ -1,0 +1,35 @@
+"""What happens around the life of every new thread: the one place that patches Python's threads.
+
+Virtual GPUs switch their interception on there, ranks record that a thread begins and ends, and
+whoever counts memory enters a mode, because PyTorch's modes belong to one thread.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+Around = Callable[[threading.Thread], AbstractContextManager[Any]]
+
+_around: list[Around] = []
+_bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+
+@contextmanager
+def around_new_threads(around: Around) -> Iterator[None]:
+    """Run each thread that starts in the block in the context ``around(thread)``."""
+    threading.Thread._bootstrap_inner = _live  # type: ignore[attr-defined]
+    _around.append(around)
+    try:
+        yield
+    finally:
+        _around.remove(around)
+        if not _around:
+            threading.Thread._bootstrap_inner = _bootstrap  # type: ignore[attr-defined]
+
+
+def _live(thread: threading.Thread) -> None:
+    with ExitStack() as stack:
+        for around in tuple(_around):
+            stack.enter_context(around(thread))
+        _bootstrap(thread)
