@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from multigpu.checking.catalog import CHAPTERS
-from multigpu.scaling.machine import Machine
+from multigpu.scaling.comparison import Machine
 
 DOCS = Path(__file__).resolve().parent
 TARGET = DOCS / "reference" / "check_times" / "solutions.csv"

@@ -37,7 +37,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional as F
 
 from multigpu import run_ranks
-from multigpu.scaling.machine import Machine, load_here
+from multigpu.scaling.comparison import Machine, load_here
 from multigpu.training import cut_points
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.models.small_gpt import next_byte_loss

@@ -17,7 +17,7 @@ from torch import nn
 
 from multigpu import run_ranks
 from multigpu.data import flight_baselines
-from multigpu.scaling.machine import Machine, load_here
+from multigpu.scaling.comparison import Machine, load_here
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 

@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from largest_batch import Largest, largest_batches
+
 from multigpu.scaling import workload_of
-from multigpu.scaling.largest_batch import Largest, largest_batches
-from multigpu.scaling.machine import Machine, load_here
-from multigpu.scaling.sharding import memory_per_gpu
+from multigpu.scaling.comparison import Machine, load_here
+from multigpu.scaling.formulas import memory_per_gpu
 from multigpu.training.models import SmallGPT
 
 TARGET = Path(__file__).resolve().parent / "reference" / "largest_batch" / "text.csv"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from multigpu import run_ranks
-from multigpu.scaling.machine import Machine
+from multigpu.scaling.comparison import Machine
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from multigpu.scaling.machine import Machine
+from multigpu.scaling.comparison import Machine
 
 DOCS = Path(__file__).resolve().parent
 TARGET = DOCS / "reference" / "two_hosts"

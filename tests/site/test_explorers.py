@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
+from multigpu.scaling.formulas import all_reduce_bytes, memory_per_gpu, server_bytes
 from multigpu.scaling.pipelining import bubble
-from multigpu.scaling.sharding import memory_per_gpu
-from multigpu.scaling.traffic import all_reduce_bytes, server_bytes
 
 MEMORY, BUBBLE = "lessons/sharding.html", "lessons/pipeline.html"
 TRAFFIC = "lessons/server_to_all_reduce.html"

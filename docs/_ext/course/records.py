@@ -22,7 +22,7 @@ import psutil
 from sphinx.errors import SphinxError
 
 from course import execution
-from multigpu.scaling.machine import Machine, load_here
+from multigpu.scaling.comparison import Machine, load_here
 
 VALUE = "value"  # the tag of a cell that prints one ``:run:``
 DECISIVE = frozenset({VALUE, execution.HIDDEN, execution.QUIET, "raises-exception"})

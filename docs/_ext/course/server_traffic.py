@@ -1,12 +1,12 @@
 """Bytes of one step with a model server and with a ring, by the number of GPUs.
 
-The numbers are those of ``multigpu.scaling.traffic``; the page around it counts the same in runs.
+The numbers are those of ``multigpu.scaling.formulas``; the page around it counts the same in runs.
 """
 
 from course.choices import choice, grid, key
 from multigpu.pictures import palette
 from multigpu.pictures.units import human_seconds
-from multigpu.scaling.traffic import all_reduce_bytes, all_reduce_seconds, server_bytes
+from multigpu.scaling.formulas import all_reduce_bytes, all_reduce_seconds, server_bytes
 
 SUMMARY = "The bytes, as a table"
 GPUS = (2, 3, 4, 8, 16, 64)

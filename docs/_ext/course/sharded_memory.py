@@ -1,12 +1,12 @@
 """Memory of one GPU by stage of ZeRO, number of GPUs, size of the model and precision.
 
-The numbers are those of ``multigpu.scaling.sharding``.
+The numbers are those of ``multigpu.scaling.formulas``.
 """
 
 from course.choices import choice, gigabytes, grid, key
 from multigpu.pictures import palette
 from multigpu.pictures.charts import SHADES
-from multigpu.scaling.sharding import STAGES, memory_per_gpu, traffic_per_step
+from multigpu.scaling.formulas import STAGES, memory_per_gpu, traffic_per_step
 
 SUMMARY = "The memory of one GPU, as tables"
 NAMES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from multigpu.commands.showing import console
 
 if TYPE_CHECKING:
-    from multigpu.scaling.results import Comparison
+    from multigpu.scaling.comparison import Comparison
 
 
 def words(text: str) -> list[str]:
@@ -84,7 +83,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"training failed, so there is nothing to compare:\n{error}", file=sys.stderr)
         return 1
     kept = keep(compared, options.output) if options.output else []
-    show_json(compared) if options.json else show(compared, kept, published=options.published)
+    if options.json:  # one object per row, with the names of the CSV's columns
+        print(compared.json())
+    else:
+        show(compared, kept, published=options.published)
     return 0
 
 
@@ -106,26 +108,16 @@ def keep(compared: Comparison, folder: Path) -> list[Path]:
     return [csv, svg]
 
 
-def show_json(compared: Comparison) -> None:
-    """One object per row, with the names of the CSV's columns."""
-    from multigpu.scaling.record import line_of
-
-    lines = [line_of(compared, row) for row in compared.rows]
-    print(json.dumps(lines, indent=2, ensure_ascii=False))
-
-
 def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
     """The table, whether all trained alike, what was left out, and the picture in letters."""
-    from multigpu.scaling.showing import agreement_of, rounds_of
-
     out = console()
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     out.print(rich_table(compared.table()))
-    out.print(f"{compared.machine}; {rounds_of(compared)}.", style="dim")
+    out.print(f"{compared.machine}; {compared.conditions}.", style="dim")
     if compared.busy:
         out.print("The machine was busy: trust the speed-ups more than the times.", style="yellow")
-    out.print(agreement_of(compared))
+    out.print(compared.agreement)
     for left in compared.left_out:
         out.print(f"Left out: {left}.")
     out.print(f"\n{compared.picture(published=published).text()}")

@@ -5,39 +5,25 @@
     compared.table()      # in a notebook; print it in a terminal
     compared.picture()
 
-Begin to read in comparing.py, then runs.py (the processes), measuring.py (what each of them does)
-and results.py (what is made of it). speed_up.py and traffic.py are formulas; published.toml holds
-other people's numbers.
+Begin to read in measuring.py; comparison.py is what comes out of it. formulas.py has what is
+expected, pipelining.py simulates schedules; published.toml holds other people's numbers.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multigpu.scaling.comparing import compare
-    from multigpu.scaling.published import (
+    from multigpu.scaling.comparison import (
+        Comparison,
         links,
         published_efficiencies,
         published_overlaps,
         published_pipelines,
         published_times,
+        read_csv,
+        write_csv,
     )
-    from multigpu.scaling.record import read_csv, write_csv
-    from multigpu.scaling.results import Comparison
-    from multigpu.scaling.workload import Workload, workload_of
+    from multigpu.scaling.measuring import Workload, compare, workload_of
 
-HOMES = {
-    "Comparison": "results",
-    "Workload": "workload",
-    "compare": "comparing",
-    "links": "published",
-    "published_efficiencies": "published",
-    "published_overlaps": "published",
-    "published_pipelines": "published",
-    "published_times": "published",
-    "read_csv": "record",
-    "workload_of": "workload",
-    "write_csv": "record",
-}
 __all__ = [
     "Comparison",
     "Workload",
@@ -55,8 +41,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is asked for: the command must start quickly."""
-    if name not in HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    if name in ("Workload", "compare", "workload_of"):
+        from multigpu.scaling import measuring as home
+    else:
+        from multigpu.scaling import comparison as home  # type: ignore[no-redef]
+    return getattr(home, name)

@@ -1,35 +1,308 @@
-"""One measurement, in the processes that make it.
+"""``compare``: the same training in several modes, measured in one run, like for like.
 
-Each runs in processes of its own, forked from a server that has imported torch and nothing else, so
-all candidates begin alike: no warm caches, no memory that another run has left. ddp trains on the
-ranks of `run_ranks`; single and dp on one such process that has left its group, so that it is a
-process as python starts it.
+Same global batch, same first weights, same order of rows, same steps; warm-up left out; each
+measurement in fresh processes; the modes take turns, round after round. What is counted (memory,
+bytes, communication) comes from further runs that are not timed, because counting takes time.
+
+Each measurement runs in processes of its own, forked from a server that has imported torch and
+nothing else, so all candidates begin alike: no warm caches, no memory that another run has left.
+ddp trains on the ranks of `run_ranks`; single and dp on one such process that has left its group,
+so that it is a process as python starts it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import datetime
+import difflib
+import itertools
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, Subset, TensorDataset
 
+from multigpu.data.feeds import Batch, Feed, feed_for
 from multigpu.gpus import current_machine, virtual_gpus
 from multigpu.gpus.machine import VirtualMachine
+from multigpu.ranks import Results, run_ranks
 from multigpu.ranks.memory import limited_memory
-from multigpu.scaling.plan import ONE_PROCESS, Candidate
-from multigpu.scaling.stopwatch import Stopwatch
-from multigpu.scaling.workload import Workload
+from multigpu.ranks.trace import Trace
+from multigpu.scaling.comparison import (
+    ONE_PROCESS,
+    Candidate,
+    Comparison,
+    LeftOut,
+    Machine,
+    Row,
+    Settings,
+    load_here,
+)
+from multigpu.scaling.formulas import ring_bytes
 from multigpu.training.config import TrainConfig
 from multigpu.training.modes import OF_PIPELINE
+from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
+MODES = ("single", "dp", "ddp", "zero2", "zero3", "pipeline")
+USUAL = ("single", "dp", "ddp")  # compared where nobody says what
+MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process
+EVALUATED = 4096  # rows of the test set: every mode is evaluated in every round
+METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
+TRACED = 10  # steps with the trace on
 NO_LIMIT = 2**50  # bytes: the meter shall count, not refuse
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+SHARING = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
+
+Tell = Callable[[str], None]
+Window = tuple[float, float]  # begin and end, time.monotonic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What every run of a comparison trains: a model and its data, as the Trainer takes them.
+
+    `model` is the model itself or a function that makes it; it is called once, and every run
+    trains a copy, so all begin with the same weights. `config` gives batch size, optimizer,
+    learning rate, precision and seed; a comparison makes a few steps with a constant learning rate,
+    so its mode, epochs, schedule, folder and workers are not used.
+    """
+
+    name: str
+    model: nn.Module | Callable[[], nn.Module]
+    train: Any
+    test: Any = None
+    config: TrainConfig = field(default_factory=TrainConfig)
+    loss_fn: Callable[[Any, Any], torch.Tensor] = F.cross_entropy
+    metrics: Sequence[str] = ("accuracy",)
+
+    def ready(self) -> Workload:
+        """The same with its model made and its test set cut to the first `EVALUATED` rows."""
+        torch.manual_seed(self.config.seed)
+        model = self.model if isinstance(self.model, nn.Module) else self.model()
+        return replace(self, model=model, test=first_rows(self.test, EVALUATED))
+
+
+def workload_of(name: str, *, batch_size: int | None = None) -> Workload:
+    """One of the course's tasks (training/tasks.py), with its own batch size unless one is given.
+
+    Raises ValueError for a name that is none.
+    """
+    if name not in TASKS:
+        raise ValueError(
+            f"{name!r} is not a task: choose one of {', '.join(TASKS)}.{_near(name, TASKS)}"
+        )
+    task = TASKS[name]
+    train, test = task.load()
+    return Workload(
+        name=name,
+        model=task.model,
+        train=train,
+        test=test,
+        config=task.config(**({} if batch_size is None else {"batch_size": batch_size})),
+        loss_fn=task.loss_fn,
+        metrics=task.metrics,
+    )
+
+
+def _near(word: str, words: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, words, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def first_rows(data: Any, most: int) -> Dataset[Any] | None:
+    """The first rows of a map-style data set; all of any other data."""
+    if isinstance(data, TensorDataset):
+        return TensorDataset(*(tensor[:most] for tensor in data.tensors))
+    if not hasattr(data, "__getitem__") or len(data) <= most:
+        return data  # type: ignore[no-any-return]
+    return Subset(data, range(most))
+
+
+def compare(
+    workload: Workload,
+    *,
+    modes: Sequence[str] = USUAL,
+    gpus: Sequence[int] = (1, 2),
+    steps: int = 20,
+    warmup: int = 5,
+    repeats: int = 5,
+    threads: int | None = None,
+    count: bool = True,
+    tell: Tell | None = None,
+) -> Comparison:
+    """Measure every mode on every number of GPUs, `repeats` times in turn.
+
+    Where there are too few real GPUs, dp gets virtual ones and the ranks of ddp compute on the CPU;
+    the result says so. Each GPU that the CPU plays has `threads` threads; by default the cores are
+    divided by the largest number of GPUs, so that every row has the same GPU. Without `count`
+    memory, bytes and communication are not looked at, which saves a few runs. `tell` hears what is
+    being done. Raises ValueError for what cannot be compared, RankError where training fails.
+    """
+    batch_size = workload.config.batch_size
+    candidates, left_out = plan_of(modes, gpus, batch_size=batch_size)
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats}: measure at least once; 5 give a median and a spread")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads={threads}: each GPU that the CPU plays needs one at least")
+    Stopwatch(workload.train, steps=steps, warmup=warmup).refuse_batch(batch_size)
+    tell = tell or (lambda text: None)
+    machine = Machine.here()
+    settings = Settings(
+        work=workload.name,
+        date=datetime.date.today().isoformat(),
+        batch_size=batch_size,
+        steps=steps,
+        warmup=warmup,
+        seed=workload.config.seed,
+        threads=threads or max(1, machine.cores // max(each.gpus for each in candidates)),
+        load=load_here(),
+    )
+    runs = Runs(workload.ready(), steps, warmup, settings.threads)
+    samples: dict[Candidate, list[list[Sample]]] = {each: [] for each in candidates}
+    for number, candidate in in_turn(candidates, repeats):
+        tell(f"round {number + 1} of {repeats}: {candidate}")
+        last = number == repeats - 1  # every round trains the same: one evaluation is enough
+        samples[candidate].append(runs.timed(candidate, evaluate=last))
+    rows = []
+    for candidate, rounds in samples.items():
+        counts: dict[str, Any] = {}
+        if count:
+            tell(f"counting: {candidate}")
+            counts = runs.counts(candidate)
+        rows.append(
+            Row(
+                candidate,
+                where=machine.where(candidate),
+                # The slowest rank's time counts: the others wait for it.
+                rounds=tuple(max(sample.step_seconds for sample in ranks) for ranks in rounds),
+                figures=rounds[-1][0].figures,
+                first=median(max(sample.first_seconds for sample in ranks) for ranks in rounds),
+                **counts,
+            )
+        )
+    return Comparison(settings, machine, tuple(rows), left_out)
+
+
+def plan_of(
+    modes: Sequence[str], gpus: Sequence[int], *, batch_size: int
+) -> tuple[tuple[Candidate, ...], tuple[LeftOut, ...]]:
+    """What is run, `single` first, since it is compared with; and what is left out, and why.
+
+    Raises ValueError for an unknown mode, a number of GPUs that cannot be, and a batch that
+    `gpus` do not divide: it would be another batch.
+    """
+    for mode in modes:
+        if mode not in MODES:
+            raise ValueError(
+                f"mode {mode!r} cannot be compared: choose from {', '.join(MODES)}."
+                f"{_near(mode, MODES)}"
+            )
+    for count in gpus:
+        if not 1 <= count <= MOST:
+            raise ValueError(f"{count} GPUs: give numbers from 1 to {MOST}, for example 1,2,4")
+    if not modes or not gpus:
+        raise ValueError("nothing to compare: give at least one mode and one number of GPUs")
+    pointless = {
+        "dp": "nn.DataParallel with one GPU calls the model directly, as single does",
+        "pipeline": "a pipeline of one stage is single, its batch in parts",
+    }
+    candidates = [Candidate("single", 1)] if "single" in modes else []
+    left_out: list[LeftOut] = []
+    for mode, count in itertools.product(MODES[1:], sorted(set(gpus))):
+        if mode not in modes:
+            continue
+        if count == 1 and mode in pointless:
+            left_out.append(LeftOut(mode, count, pointless[mode]))
+            continue
+        # In a pipeline every GPU works on the whole batch.
+        if mode != "pipeline" and (batch_size < 1 or batch_size % count):
+            below, above = batch_size // count * count, (batch_size // count + 1) * count
+            near = f"{below} or {above}" if below > 0 else f"{above}"
+            raise ValueError(
+                f"a batch of {batch_size} rows cannot be divided equally by {count} GPUs. The "
+                f"batch is the global one, the same in every row. The nearest that can: {near}."
+            )
+        candidates.append(Candidate(mode, count))
+    if not candidates:
+        raise ValueError(f"nothing is left to compare. {left_out[0]}.")
+    return tuple(candidates), tuple(left_out)
+
+
+def in_turn(candidates: Sequence[Candidate], rounds: int) -> Iterator[tuple[int, Candidate]]:
+    """Every candidate once per round; each round begins with the next one.
+
+    So a machine that is busy for a while slows down all alike, and none is always first.
+    """
+    for number in range(rounds):
+        start = number % len(candidates)
+        for candidate in (*candidates[start:], *candidates[:start]):
+            yield number, candidate
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Makes runs that differ in nothing but their candidate, each in processes of its own."""
+
+    workload: Workload  # ready
+    steps: int
+    warmup: int
+    threads: int  # of each process; ranks have one each, so it is also that of each GPU
+
+    def timed(self, candidate: Candidate, *, evaluate: bool) -> list[Sample]:
+        """One measurement: what each rank saw. `evaluate`: also on the test rows, afterwards."""
+        return list(self._run(candidate, self.steps, self.warmup, evaluate=evaluate))
+
+    def counts(self, candidate: Candidate) -> dict[str, Any]:
+        """What a candidate holds and sends: fields of a Row."""
+        metered = self._run(candidate, METERED, 0, meters=True)
+        counted: dict[str, Any] = {
+            "peak_bytes": tuple(peak for sample in metered for peak in sample.peak_bytes)
+        }
+        copied = metered[0].copied_bytes
+        if candidate.mode == "dp" and copied is not None:
+            counted["traffic"] = copied // METERED
+        if candidate.ranks > 1:
+            traced = self._run(candidate, TRACED, self.warmup, trace=True)
+            windows = [sample.window for sample in traced]
+            if candidate.mode != "pipeline":  # whose ranks wait for messages
+                counted["communication"] = all_reduce_share(traced.trace, windows)
+            counted["traffic"] = bytes_between_ranks(traced.trace, windows[0], steps=TRACED)
+        return counted
+
+    def _run(
+        self,
+        candidate: Candidate,
+        steps: int,
+        warmup: int,
+        *,
+        evaluate: bool = False,
+        meters: bool = False,
+        trace: bool = False,
+    ) -> Results:
+        """A Sample from each rank."""
+        workload = self.workload if evaluate else replace(self.workload, test=None)
+
+        def work() -> Sample:
+            return measure(candidate, workload, steps, warmup, meters=meters)
+
+        return run_ranks(
+            work,
+            candidate.ranks,
+            timeout=None,  # a long measurement is not a hang
+            backend="gloo" if candidate.mode in ONE_PROCESS else None,
+            threads=self.threads,
+            trace=trace,
+            show=False,
+        )
 
 
 @dataclass(frozen=True)
@@ -38,7 +311,7 @@ class Sample:
 
     step_seconds: float  # the mean of the measured steps
     first_seconds: float  # of the very first step: what the warm-up leaves out
-    window: tuple[float, float]  # of the measured steps, time.monotonic
+    window: Window  # of the measured steps
     figures: dict[str, float]  # the evaluation after the last step
     peak_bytes: tuple[int, ...] = ()
     copied_bytes: int | None = None  # between devices, all steps together
@@ -52,30 +325,46 @@ def measure(
     `meters` counts memory and, under dp, the bytes between devices; counting takes time, so it is
     done in a run that is not timed.
     """
-    with prepared(candidate), contextlib.ExitStack() as stack:
+    with _prepared(candidate), contextlib.ExitStack() as stack:
         peak = None
         if meters and candidate.mode != "dp":
-            peak = stack.enter_context(limited_memory(NO_LIMIT, rank=rank_here()))
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            peak = stack.enter_context(limited_memory(NO_LIMIT, rank=rank))
         watch = Stopwatch(workload.train, steps=steps, warmup=warmup)
-        trainer = trainer_of(candidate, workload, watch)
-        history = trainer.fit()
+        trainer = Trainer(
+            copy.deepcopy(workload.model),  # type: ignore[arg-type]  # made by Workload.ready
+            _config_of(candidate, workload.config),
+            watch,
+            workload.test,
+            loss_fn=workload.loss_fn,
+            metrics=workload.metrics,
+        )
+        last = trainer.fit().last
+        evaluated = {
+            name.removeprefix("eval_"): float(value)
+            for name, value in last.items()
+            if name.startswith("eval_")
+        }
+        machine, copied = current_machine(), None
+        peaks = () if peak is None else (peak(),)
+        if candidate.mode == "dp":
+            peaks = tuple(machine.memory(index).peak for index in range(candidate.gpus))
+        if meters and isinstance(machine, VirtualMachine):
+            copied = sum(c.bytes for c in machine.traffic if c.source != "cpu" != c.target)
         return Sample(
             step_seconds=watch.seconds,
             first_seconds=watch.moments[1] - watch.moments[0],
             window=watch.window,
-            figures=evaluation_in(history.last),
-            peak_bytes=peaks_of_all_gpus(candidate) if peak is None else (peak(),),
-            copied_bytes=copied_between_gpus() if meters else None,
+            figures=evaluated or {"loss": float(last["loss"])},
+            peak_bytes=peaks,
+            copied_bytes=copied,
         )
 
 
-def trainer_of(candidate: Candidate, workload: Workload, data: Stopwatch) -> Trainer:
-    """The Trainer of a candidate, on a copy of the workload's model."""
-    config = replace(
-        workload.config,
-        mode=candidate.mode,
-        gpus=candidate.gpus if candidate.mode == "dp" else None,
-        **pipeline_settings(candidate, workload.config),
+def short_run(config: TrainConfig, **changes: Any) -> TrainConfig:
+    """A configuration for a few steps that leave nothing behind."""
+    return replace(
+        config,
         epochs=1,
         max_steps=None,
         schedule="constant",
@@ -84,40 +373,24 @@ def trainer_of(candidate: Candidate, workload: Workload, data: Stopwatch) -> Tra
         patience=None,
         folder=None,
         progress=False,
-    )
-    return Trainer(
-        copy.deepcopy(workload.model),  # type: ignore[arg-type]  # made by Workload.ready
-        config,
-        data,
-        workload.test,
-        loss_fn=workload.loss_fn,
-        metrics=workload.metrics,
+        **changes,
     )
 
 
-def pipeline_settings(candidate: Candidate, config: TrainConfig) -> dict[str, Any]:
-    """A pipeline's settings for a pipeline, with a micro-batch for each stage at least.
-
-    The other modes refuse them.
-    """
-    if candidate.mode != "pipeline":
-        return {name: TrainConfig.__dataclass_fields__[name].default for name in OF_PIPELINE}
-    rounds = -(-config.micro_batches // candidate.gpus)
-    return {"micro_batches": max(1, rounds) * candidate.gpus}
-
-
-def evaluation_in(row: dict[str, float]) -> dict[str, float]:
-    """The evaluation's figures of a history's row; the training loss where there is none."""
-    figures = {
-        name.removeprefix("eval_"): float(value)
-        for name, value in row.items()
-        if name.startswith("eval_")
+def _config_of(candidate: Candidate, config: TrainConfig) -> TrainConfig:
+    """A pipeline gets at least a micro-batch for each stage; other modes refuse its settings."""
+    settings: dict[str, Any] = {
+        name: TrainConfig.__dataclass_fields__[name].default for name in OF_PIPELINE
     }
-    return figures or {"loss": float(row["loss"])}
+    if candidate.mode == "pipeline":
+        rounds = -(-config.micro_batches // candidate.gpus)
+        settings = {"micro_batches": max(1, rounds) * candidate.gpus}
+    gpus = candidate.gpus if candidate.mode == "dp" else None
+    return short_run(config, mode=candidate.mode, gpus=gpus, **settings)
 
 
 @contextlib.contextmanager
-def prepared(candidate: Candidate) -> Iterator[None]:
+def _prepared(candidate: Candidate) -> Iterator[None]:
     """This process as the candidate needs it: alone for single and dp; for dp, with its GPUs."""
     if candidate.mode not in ONE_PROCESS:
         yield
@@ -133,21 +406,137 @@ def prepared(candidate: Candidate) -> Iterator[None]:
         yield
 
 
-def peaks_of_all_gpus(candidate: Candidate) -> tuple[int, ...]:
-    """The most that each GPU of a dp run held; nothing for the other modes."""
-    if candidate.mode != "dp":
-        return ()
-    return tuple(current_machine().memory(index).peak for index in range(candidate.gpus))
+class Stopwatch:
+    """Training data that notes when it is asked: a step ends when the next begins. A FeedSource.
+
+    The Trainer asks for a batch, computes, and asks for the next one. So the time between two
+    askings is a whole step, loading included, and the Trainer need not know that it is measured.
+
+    One epoch has exactly `warmup + steps` batches. Where the data has fewer, it goes on with its
+    next epoch; so no evaluation comes in between. A smaller batch at the end of an epoch is left
+    out: all steps have the same global batch. `moments` are the times (time.monotonic) at which
+    each step began, and the end of the last one: one more than there are steps.
+    """
+
+    def __init__(self, data: Any, *, steps: int, warmup: int) -> None:
+        if steps < 1 or warmup < 0:
+            raise ValueError(
+                f"steps={steps}, warmup={warmup}: measure at least one step, after a warm-up of "
+                "0 or more"
+            )
+        self.data, self.steps, self.warmup = data, steps, warmup
+        self.moments: list[float] = []
+
+    def feed(
+        self, *, batch_size: int, rank: int, world_size: int, seed: int, shuffle: bool
+    ) -> Feed:
+        """One rank's batches, watched."""
+        self.refuse_batch(batch_size)
+        inner = feed_for(
+            self.data,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            seed=seed,
+            shuffle=shuffle,
+        )
+        return _Watched(inner, self, batch_size)
+
+    def refuse_batch(self, batch_size: int) -> None:
+        """Raise ValueError where the rows fill no batch: the next one would never come."""
+        rows = feed_for(self.data, batch_size=batch_size).num_rows
+        if rows < batch_size:
+            raise ValueError(
+                f"{rows} rows do not fill a batch of {batch_size}: "
+                f"use a batch size of at most {rows}"
+            )
+
+    @property
+    def window(self) -> Window:
+        """When the measured steps began and ended."""
+        return self.moments[self.warmup], self.moments[-1]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step: the mean of those after the warm-up."""
+        begin, end = self.window
+        return (end - begin) / self.steps
+
+    def note(self, *, settled: bool) -> None:
+        """Note the time. `settled`: not before the GPU has done all that it was given."""
+        if settled and torch.cuda.is_available():
+            torch.cuda.synchronize()  # of this process; under dp GPU 0 waits for the others itself
+        self.moments.append(time.monotonic())
 
 
-def copied_between_gpus() -> int | None:
-    """Bytes that virtual GPUs have given each other so far; None where nobody counts."""
-    machine = current_machine()
-    if not isinstance(machine, VirtualMachine):
-        return None
-    return sum(move.bytes for move in machine.traffic if move.source != "cpu" != move.target)
+@dataclass(frozen=True)
+class _Watched:
+    """A Feed that tells a stopwatch when it is asked."""
+
+    feed: Feed
+    watch: Stopwatch
+    batch_size: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.feed.num_rows
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.watch.warmup + self.watch.steps
+
+    def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """All batches of the stretch. Its end is noted, too, when nobody asks for more."""
+        every = itertools.chain.from_iterable(map(self.feed.batches, itertools.count(epoch)))
+        whole = (batch for batch in every if batch.global_rows == self.batch_size)
+        full = itertools.islice(whole, start, None)
+        try:
+            for number in range(start, self.steps_per_epoch):
+                self.watch.note(settled=number in (0, self.watch.warmup))
+                yield next(full)
+        finally:
+            self.watch.note(settled=True)
 
 
-def rank_here() -> int:
-    """This process's rank; 0 outside of a group."""
-    return dist.get_rank() if dist.is_initialized() else 0
+def all_reduce_share(trace: Trace, windows: Sequence[Window]) -> float:
+    """The share of the time in which a rank has an all-reduce under way, the mean over ranks.
+
+    With sharding: a reduce-scatter or an all-gather, which an all-reduce consists of. `windows[r]`
+    is the part of rank r's time that counts. Waiting for a slower rank is part of it,
+    and so is what a backward pass computes meanwhile: it says how much there is to hide, not
+    how much is hidden.
+    """
+    shares = []
+    for rank, (begin, end) in enumerate(windows):
+        under_way = [
+            (max(call.time, begin), min(call.completed or call.end or end, end))
+            for call in trace.collectives(rank)
+            if call.op in SHARING
+        ]
+        shares.append(length_of_union(under_way) / (end - begin))
+    return fmean(shares)
+
+
+def length_of_union(spans: Iterable[Window]) -> float:
+    """How long at least one of the spans lasts; those that end before they begin do not count."""
+    total, covered = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        begin = max(begin, covered)
+        if end > begin:
+            total += end - begin
+            covered = end
+    return total
+
+
+def bytes_between_ranks(trace: Trace, window: Window, *, steps: int) -> int:
+    """Bytes that all ranks together send in one step, if each collective goes round a ring.
+
+    Counted are gradients, sharded parameters, and messages from rank to rank. What each rank brings
+    to a collective is read from rank 0's part of the trace, in the window of rank 0 that holds
+    `steps` steps.
+    """
+    part = trace.since(window[0], until=window[1])
+    collectives = [call for call in part.collectives(0) if call.op in SHARING]
+    shared = sum(len(call.members) * ring_bytes(call) for call in collectives)
+    messages = sum(call.bytes for call in part.messages() if call.op == "send")
+    return round((shared + messages) / steps)

@@ -7,19 +7,28 @@
 
 A schedule is a table: row r is what rank r does, in its order. An action is ("forward", m) or
 ("backward", m) for micro-batch m. A rank with several stages also says which: ("forward", m, 3).
-The picture of the steps is multigpu.pictures.schedule.
+The picture of the steps is multigpu.pictures.schedule. Steps of a run come from its trace, whose
+stages are multigpu.ranks.stage_spans.WatchedStage::
+
+    step = fastest_step(run_ranks(train, 2).trace)
+    multigpu.pictures.schedule(step)
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from multigpu.scaling.schedule_table import KINDS, Action, homes, needs_of, who_waits, whole
-from multigpu.scaling.speed_up import at_least_one
+from multigpu.scaling.formulas import at_least_one
 
+if TYPE_CHECKING:
+    from multigpu.ranks.trace import Trace
+
+KINDS = ("forward", "backward")
+Action = tuple[Any, ...]  # (kind, micro-batch) or (kind, micro-batch, stage)
 Costs = float | Sequence[float] | Mapping[int, float]  # of every stage, or of each
 
 
@@ -47,10 +56,7 @@ def bubble(stages: int, micro_batches: int, *, stages_per_rank: int = 1) -> floa
     2019, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473 (which gives it relative to the
     ideal time: (p - 1) / (v · m)).
     """
-    at_least_one(stages)
-    for name, count in {"micro_batches": micro_batches, "stages_per_rank": stages_per_rank}.items():
-        if count < 1:
-            raise ValueError(f"{name}={count}: there is at least one")
+    at_least_one(stages=stages, micro_batches=micro_batches, stages_per_rank=stages_per_rank)
     return (stages - 1) / (stages_per_rank * micro_batches + stages - 1)
 
 
@@ -71,56 +77,75 @@ def steps_of(
     Raises ValueError for an action that is none or is there twice, and for a schedule in which
     every rank waits, with what each waits for.
     """
-    rows = [[whole(action, rank) for action in row] for rank, row in enumerate(schedule)]
-    clock = _Clock(rows, forward, backward, sending)
-    while any(clock.advance(rank) for rank in range(len(rows))):
-        pass
-    if clock.is_stuck:
-        raise ValueError(who_waits(rows, clock.at, clock.done, clock.last_stage))
-    return tuple(sorted(clock.done.values(), key=lambda step: (step.start, step.rank)))
+    rows = [[_whole(action, rank) for action in row] for rank, row in enumerate(schedule)]
+    homes: dict[Action, int] = {}
+    for rank, row in enumerate(rows):
+        for action in row:
+            if action in homes:
+                raise ValueError(f"rank {rank}: {action[:2]} is there twice (rank {homes[action]})")
+            homes[action] = rank
+    last_stage = max((stage for *_, stage in homes), default=0)
+    costs = {"forward": forward, "backward": backward}
+    done: dict[Action, PipelineStep] = {}
+    free = [0.0] * len(rows)  # when each rank has ended what it does
+    left = [deque(row) for row in rows]
 
-
-class _Clock:
-    """How far each rank of a simulated pipeline is."""
-
-    def __init__(
-        self, rows: list[list[Action]], forward: Costs, backward: Costs, sending: float
-    ) -> None:
-        self.rows = rows
-        self.costs = {"forward": forward, "backward": backward}
-        self.sending = sending
-        self.last_stage = max((stage for *_, stage in homes(rows)), default=0)
-        self.done: dict[Action, PipelineStep] = {}
-        self.free = [0.0] * len(rows)  # when each rank has ended what it does
-        self.at = [0] * len(rows)  # the action it comes to next
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether an action is left."""
-        return any(at < len(row) for at, row in zip(self.at, self.rows, strict=True))
-
-    def advance(self, rank: int) -> bool:
+    def advance(rank: int) -> bool:
         """Let a rank do all that it has what it needs for; whether that was anything."""
-        begin = self.at[rank]
-        for action in self.rows[rank][begin:]:
-            needs = list(needs_of(action, self.last_stage))
-            if not all(need in self.done for need in needs):
+        before = len(left[rank])
+        while left[rank]:
+            kind, micro_batch, stage = action = left[rank][0]
+            needs = list(_needs_of(action, last_stage))
+            if not all(need in done for need in needs):
                 break
-            kind, micro_batch, stage = action
-            arrivals = (self._arrival(self.done[need], rank) for need in needs)
-            start = max([self.free[rank], *arrivals])
-            end = start + _cost(self.costs[kind], stage)
-            self.done[action] = PipelineStep(rank, kind, micro_batch, start, end, stage)
-            self.free[rank] = end
-            self.at[rank] += 1
-        return self.at[rank] > begin
+            found = [done[need] for need in needs]
+            arrivals = (step.end + (step.rank != rank) * sending for step in found)
+            start = max([free[rank], *arrivals])
+            cost = costs[kind]
+            took = float(cost if isinstance(cost, int | float) else cost[stage])
+            free[rank] = start + took
+            done[action] = PipelineStep(rank, kind, micro_batch, start, free[rank], stage)
+            left[rank].popleft()
+        return len(left[rank]) < before
 
-    def _arrival(self, step: PipelineStep, rank: int) -> float:
-        return step.end if step.rank == rank else step.end + self.sending
+    while any(advance(rank) for rank in range(len(rows))):
+        pass
+    waits = [
+        f"rank {rank} waits before {row[0][:2]} for {need[:2]} of stage {need[2]}"
+        for rank, row in enumerate(left)
+        if row
+        for need in _needs_of(row[0], last_stage)
+        if need not in done
+    ]
+    if waits:
+        raise ValueError(
+            f"no rank can go on: {'; '.join(waits)}. Change the order, or add what is missing."
+        )
+    return tuple(sorted(done.values(), key=lambda step: (step.start, step.rank)))
 
 
-def _cost(costs: Costs, stage: int) -> float:
-    return float(costs) if isinstance(costs, int | float) else float(costs[stage])
+def _whole(action: Any, rank: int) -> Action:
+    """(kind, micro-batch, stage) of an action as it was written."""
+    parts = tuple(action)
+    if len(parts) == 2:
+        parts = (*parts, rank)
+    kind, *numbers = parts
+    if len(parts) != 3 or kind not in KINDS or not all(isinstance(n, int) for n in numbers):
+        raise ValueError(
+            f"rank {rank}: {action!r} is not an action: write ('forward', m) or ('backward', m)"
+        )
+    return parts
+
+
+def _needs_of(action: Action, last_stage: int) -> Iterator[Action]:
+    """What must be done before an action."""
+    kind, micro_batch, stage = action
+    if kind == "backward":
+        yield "forward", micro_batch, stage
+        if stage < last_stage:
+            yield "backward", micro_batch, stage + 1
+    elif stage:
+        yield "forward", micro_batch, stage - 1
 
 
 def idle_share(steps: Iterable[PipelineStep]) -> float:
@@ -173,3 +198,35 @@ def recorded_steps(spans: Iterable[Any]) -> tuple[PipelineStep, ...]:
         for s in found
     )
     return tuple(sorted(moved, key=lambda step: (step.start, step.rank)))
+
+
+def fastest_step(trace: Trace) -> tuple[PipelineStep, ...]:
+    """The fastest step of a run, without its first, which warms up: who computed when.
+
+    A step begins with the forward of micro-batch 0 on rank 0, in its first stage.
+
+    Raises ValueError for fewer than two steps, and for spans that are no whole steps.
+    """
+    labels = "forward 0", "forward 0 0"  # a second number is the stage, where ranks have several
+    begun = [s.start for s in trace.spans if s.rank == 0 and s.label in labels]
+    if len(begun) < 2:
+        raise ValueError(f"{len(begun)} recorded steps: the first is left out, so record more")
+    steps = [
+        recorded_steps(trace.since(begin, until=end).spans)
+        for begin, end in pairwise([*begun[1:], float("inf")])
+    ]
+    counts = [len(step) for step in steps]
+    if len(set(counts)) > 1 or not all(map(_is_whole, steps)):
+        raise ValueError(
+            f"the recorded spans are no whole steps ({counts} actions). PipelineStage needs "
+            "input_args and output_args here. Else it tries each stage out before the first "
+            "micro-batch, and that is recorded as a forward"
+        )
+    return min(steps, key=lambda step: max(action.end for action in step))
+
+
+def _is_whole(step: tuple[PipelineStep, ...]) -> bool:
+    """Whether each forward has a backward, after it."""
+    ends = {(s.stage, s.micro_batch): s.end for s in step if s.kind == "forward"}
+    starts = {(s.stage, s.micro_batch): s.start for s in step if s.kind == "backward"}
+    return ends.keys() == starts.keys() and all(ends[key] <= starts[key] for key in ends)

@@ -3,16 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from multigpu import scaling
 from multigpu.cli import main
 from multigpu.ranks import RankError
-from multigpu.scaling.machine import Machine
-from multigpu.scaling.plan import Candidate, LeftOut
-from multigpu.scaling.published import published_times
-from multigpu.scaling.results import Comparison, Row, Settings
+from multigpu.scaling import Comparison, published_times
+from multigpu.scaling.comparison import Candidate, LeftOut, Machine, Row, Settings
 
 MACHINE = Machine("AMD", 2, (), "Linux", "3.11", "2.13.0")
 ROWS = tuple(
@@ -91,6 +90,16 @@ def test_json_is_all_that_is_printed_when_asked_for(asked, capsys):
     single, ddp = json.loads(capsys.readouterr().out)
     assert (single["mode"], ddp["speed-up"], ddp["processor"]) == ("single", 0.25, "AMD")
     assert all(isinstance(seconds, float) for seconds in ddp["ms of each round"])
+
+
+def test_a_loss_that_is_not_a_number_is_null_in_json(monkeypatch, capsys):
+    """JSON has no NaN: a parser that keeps to it refuses the whole answer."""
+    single, ddp = ROWS
+    lost = replace(MADE_UP, rows=(single, replace(ddp, figures={"loss": float("nan")})))
+    monkeypatch.setattr(scaling, "compare", lambda workload, **options: lost, raising=False)
+    main(["compare", "--data", "tiny", "--json"])
+    single, ddp = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (single["final loss"], ddp["final loss"]) == (1.0, None)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,8 @@
 import pytest
 
 from multigpu.ranks.trace import Call, Trace
-from multigpu.scaling.communication import (
-    all_reduce_share,
-    bytes_between_ranks,
-    length_of_union,
-    ring_bytes,
-    sent_by_kind,
-)
+from multigpu.scaling.formulas import ring_bytes, sent_by_kind
+from multigpu.scaling.measuring import all_reduce_share, bytes_between_ranks, length_of_union
 
 
 def call(rank, number, begin, end, *, op="all_reduce", size=100):

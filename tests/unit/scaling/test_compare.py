@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu.ranks import RankError
 from multigpu.scaling import Workload, compare, workload_of
-from multigpu.scaling.stopwatch import Stopwatch
+from multigpu.scaling.measuring import Stopwatch
 from multigpu.training.config import TrainConfig
 
 pytestmark = pytest.mark.slow

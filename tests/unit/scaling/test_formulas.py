@@ -2,11 +2,14 @@
 
 import pytest
 
-from multigpu.scaling.speed_up import amdahl, efficiency, gustafson, speed_up
-from multigpu.scaling.traffic import (
+from multigpu.scaling.formulas import (
     all_reduce_bytes,
     all_reduce_seconds,
+    amdahl,
     communication_share,
+    efficiency,
+    gustafson,
+    speed_up,
     step_seconds,
 )
 

@@ -1,6 +1,8 @@
 """The largest batch that fits: found by trying."""
 
+import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +10,12 @@ import torch
 from torch import nn
 
 from multigpu import RankError
-from multigpu.scaling.largest_batch import Trials, largest, largest_batches
-from multigpu.scaling.workload import Workload
+from multigpu.scaling import Workload
 from multigpu.training.config import TrainConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "docs"))
+
+from largest_batch import Trials, largest, largest_batches
 
 
 @pytest.mark.parametrize("guess", [-3, 1, 6, 7, 8, 20])

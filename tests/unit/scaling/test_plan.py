@@ -4,31 +4,27 @@ import re
 
 import pytest
 
-from multigpu.scaling.machine import Machine
-from multigpu.scaling.plan import Candidate, in_turn, plan_of
-
-
-def names(plan):
-    return [str(candidate) for candidate in plan.candidates]
+from multigpu.scaling.comparison import Candidate, Machine
+from multigpu.scaling.measuring import in_turn, plan_of
 
 
 def test_single_comes_first_and_once_whatever_the_numbers_of_gpus():
-    plan = plan_of(["ddp", "single"], [4, 2], batch_size=8)
-    assert names(plan) == ["single", "ddp on 2", "ddp on 4"]
+    candidates, _ = plan_of(["ddp", "single"], [4, 2], batch_size=8)
+    assert list(map(str, candidates)) == ["single", "ddp on 2", "ddp on 4"]
 
 
 def test_dp_on_one_gpu_is_left_out_with_its_reason():
-    plan = plan_of(["dp", "ddp"], [1, 2], batch_size=8)
-    assert names(plan) == ["dp on 2", "ddp on 1", "ddp on 2"]
-    assert [(left.mode, left.gpus) for left in plan.left_out] == [("dp", 1)]
-    assert "single" in plan.left_out[0].reason
+    candidates, left_out = plan_of(["dp", "ddp"], [1, 2], batch_size=8)
+    assert list(map(str, candidates)) == ["dp on 2", "ddp on 1", "ddp on 2"]
+    assert [(left.mode, left.gpus) for left in left_out] == [("dp", 1)]
+    assert "single" in left_out[0].reason
 
 
 def test_a_pipeline_of_one_stage_is_left_out_and_any_batch_will_do_for_more():
-    plan = plan_of(["pipeline", "single"], [1, 3], batch_size=8)
-    assert names(plan) == ["single", "pipeline on 3"]
-    assert [(left.mode, left.gpus) for left in plan.left_out] == [("pipeline", 1)]
-    assert "single" in plan.left_out[0].reason
+    candidates, left_out = plan_of(["pipeline", "single"], [1, 3], batch_size=8)
+    assert list(map(str, candidates)) == ["single", "pipeline on 3"]
+    assert [(left.mode, left.gpus) for left in left_out] == [("pipeline", 1)]
+    assert "single" in left_out[0].reason
 
 
 def test_when_nothing_is_left_the_reason_is_given():

@@ -2,14 +2,14 @@
 
 import pytest
 
-from multigpu.scaling.published import (
+from multigpu.scaling import (
     links,
     published_efficiencies,
     published_overlaps,
     published_pipelines,
     published_times,
 )
-from multigpu.scaling.showing import published_picture
+from multigpu.scaling.comparison import published_picture
 
 SPEED_UPS = {  # two decimals
     ("Transformers4Rec", "GPT-2"): (1.21, 1.49),

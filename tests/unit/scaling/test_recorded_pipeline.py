@@ -13,7 +13,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from multigpu import run_ranks
 from multigpu.ranks.stage_spans import WatchedStage
 from multigpu.ranks.trace import Trace
-from multigpu.scaling.recorded_pipeline import fastest_step
+from multigpu.scaling.pipelining import fastest_step
 
 MICRO_BATCHES = 4
 recorded = partial(run_ranks, backend="gloo", show=False)

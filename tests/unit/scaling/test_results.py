@@ -6,11 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from multigpu.scaling.machine import Machine
-from multigpu.scaling.plan import Candidate
-from multigpu.scaling.record import read_csv, write_csv
-from multigpu.scaling.results import Comparison, Row, Settings
-from multigpu.scaling.showing import agreement_of
+from multigpu.scaling import Comparison, read_csv, write_csv
+from multigpu.scaling.comparison import Candidate, Machine, Row, Settings
 
 MACHINE = Machine("AMD, so to speak; 1", 2, ("NVIDIA A", "NVIDIA B"), "Linux", "3.11", "2.13.0")
 SETTINGS = Settings("flights", "2026-11-21", 128, steps=20, warmup=5, seed=7, threads=1, load=0.5)
@@ -71,12 +68,12 @@ def test_a_row_is_found_by_mode_and_gpus_and_a_missing_one_is_named():
 
 def test_rows_that_trained_something_else_are_called_out():
     assert BOTH.trained_alike
-    assert "same loss" in agreement_of(BOTH)
+    assert "same loss" in BOTH.agreement
     other = Comparison(SETTINGS, MACHINE, (SINGLE, row("ddp", 2, (0.01,) * 3, loss=1.1)))
     assert not other.trained_alike
     assert other.largest_difference == pytest.approx(0.1)
-    assert "10.0%" in agreement_of(other)
-    assert "do not compare" in agreement_of(other)
+    assert "10.0%" in other.agreement
+    assert "do not compare" in other.agreement
 
 
 def test_a_comparison_survives_its_csv(tmp_path):

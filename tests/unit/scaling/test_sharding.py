@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from multigpu import run_ranks
-from multigpu.scaling.sharding import Memory, held_by, memory_per_gpu, traffic_per_step
+from multigpu.scaling.formulas import Memory, held_by, memory_per_gpu, traffic_per_step
 
 
 @pytest.mark.parametrize(("stage", "gb"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])

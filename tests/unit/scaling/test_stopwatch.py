@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from multigpu.data.feeds import feed_for
-from multigpu.scaling import stopwatch
-from multigpu.scaling.stopwatch import Stopwatch
+from multigpu.scaling import measuring
+from multigpu.scaling.measuring import Stopwatch
 
 DATA = TensorDataset(torch.arange(10), torch.arange(10))
 HOW = {"batch_size": 4, "rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
@@ -18,7 +18,7 @@ HOW = {"batch_size": 4, "rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
 def clock(monkeypatch):
     """A clock that the test moves."""
     times = []
-    monkeypatch.setattr(stopwatch.time, "monotonic", lambda: sum(times))
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: sum(times))
     return times.append
 
 

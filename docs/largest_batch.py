@@ -20,13 +20,10 @@ from torch import nn
 
 from multigpu.gpus.memory import parse_bytes
 from multigpu.ranks import RankError, Results, run_ranks
-from multigpu.scaling.stopwatch import Stopwatch
-from multigpu.scaling.workload import Workload, first_rows
-from multigpu.training.config import TrainConfig
+from multigpu.scaling.measuring import NO_LIMIT, Stopwatch, Workload, first_rows, short_run
 from multigpu.training.trainer import Trainer
 
 STEPS = 2  # the optimizer's state is there after the first; the second is as any other
-NO_LIMIT = 2**50  # bytes: the meter shall count, not refuse
 NEARLY = 0.05  # of the limit: a guess leaves it free
 OUT_OF_MEMORY = "OutOfMemoryError"
 
@@ -138,7 +135,9 @@ class Trials:
         # The ranks get no more rows than they need: on the CPU these count as the GPU's memory.
         few = first_rows(self.workload.train, batch_size * (steps + warmup))
         workload = replace(self.workload, train=few, test=None)
-        config = quiet(workload.config, self.mode, batch_size)
+        config = short_run(
+            workload.config, mode=self.mode, gpus=None, batch_size=batch_size, lr_scaling="none"
+        )
 
         def train() -> float:
             torch.manual_seed(config.seed)
@@ -172,22 +171,3 @@ class Trials:
                 raise
             return False
         return True
-
-
-def quiet(config: TrainConfig, mode: str, batch_size: int) -> TrainConfig:
-    """The configuration for a few steps of a mode, that leave nothing behind."""
-    return replace(
-        config,
-        mode=mode,
-        gpus=None,
-        batch_size=batch_size,
-        epochs=1,
-        max_steps=None,
-        schedule="constant",
-        warmup_steps=0,
-        lr_scaling="none",
-        monitor="loss",
-        patience=None,
-        folder=None,
-        progress=False,
-    )

@@ -1,0 +1,627 @@
+"""What came out of a comparison: records, the statistics drawn from them, table, picture and CSV.
+
+`Comparison` is one run of `compare` (measuring.py): its `Settings`, the `Machine`, and a `Row` for
+each `Candidate`. What others have published stands below the picture, each number with its source
+(published.toml); `published_times` and its like give it as records.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import platform
+import statistics
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from multigpu.pictures import Picture, Table, human_bytes
+from multigpu.pictures.charts import Duration, Group, durations
+from multigpu.pictures.units import human_seconds
+from multigpu.ranks.errors import counted
+from multigpu.scaling.formulas import efficiency, speed_up
+from multigpu.scaling.pipelining import bubble
+
+ONE_PROCESS = ("single", "dp")  # every other mode has a rank for each GPU
+SAME = 1e-3  # relative difference of losses below which runs count as the same training
+COMPARED_WITH = "what is compared with"  # the dashed line
+WIDE = ("ran on", "rows per GPU", "efficiency")  # columns for which a terminal has no room
+NUMBERS = frozenset(
+    {"rows per GPU", "step", "spread", "rows/s", "speed-up", "efficiency", "memory", "all-reduce"}
+)
+FIGURE = "final "  # in the CSV before the name of an evaluation's figure
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train that is compared: a mode on a number of GPUs."""
+
+    mode: str
+    gpus: int
+
+    def __str__(self) -> str:
+        return self.mode if self.mode == "single" else f"{self.mode} on {self.gpus}"
+
+    @property
+    def ranks(self) -> int:
+        """How many processes it needs."""
+        return 1 if self.mode in ONE_PROCESS else self.gpus
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A combination that was asked for and is not run, and the reason."""
+
+    mode: str
+    gpus: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.mode} on {self.gpus}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine and the versions that matter for a time."""
+
+    processor: str
+    cores: int  # that this process may use
+    gpus: tuple[str, ...]  # the names of the real ones
+    system: str
+    python: str
+    torch: str
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This machine."""
+        import torch  # late: reading a CSV needs none
+
+        try:
+            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            lines = []
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        if hasattr(os, "sched_getaffinity"):  # which may be fewer than the machine has
+            cores = len(os.sched_getaffinity(0))
+        else:
+            cores = os.cpu_count() or 1
+        return cls(
+            processor=next(iter(names), "") or platform.processor() or platform.machine(),
+            cores=cores,
+            gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
+            system=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+            torch=torch.__version__,
+        )
+
+    def where(self, candidate: Candidate) -> str:
+        """On what a candidate runs on this machine, in the words of the figure."""
+        gpus, cores = candidate.gpus, counted(self.cores, "core")
+        if candidate.mode == "single":
+            return self.named(1) if self.gpus else f"one process on the CPU ({cores})"
+        if len(self.gpus) >= gpus:
+            return self.named(gpus) + (" (nccl)" if candidate.mode != "dp" else "")
+        if candidate.mode == "dp":
+            backing = self.named(1) if self.gpus else f"one CPU, {cores}"
+            return f"{counted(gpus, 'virtual GPU')} ({backing})"
+        if self.gpus:
+            return f"{gpus} gloo processes share {self.named(len(self.gpus))}"
+        return f"{counted(gpus, 'gloo process')} on the CPU ({cores})"
+
+    def named(self, gpus: int) -> str:
+        """The first `gpus` GPUs by name: `2 × NVIDIA A100`."""
+        names = Counter(self.gpus[:gpus])
+        return ", ".join(f"{count} × {name}" for name, count in names.items())
+
+    def __str__(self) -> str:
+        gpus = self.named(len(self.gpus)) if self.gpus else "no GPU"
+        return (
+            f"{self.processor}, {counted(self.cores, 'core')}, {gpus}; "
+            f"{self.system}, Python {self.python}, torch {self.torch}"
+        )
+
+
+def load_here(seconds: float = 0.5) -> float:
+    """How many cores are at work on something, measured over the next `seconds`.
+
+    The system's own load average would still count what this process itself did a minute ago.
+    """
+    share = float(psutil.cpu_percent(interval=seconds)) / 100
+    return round(share * (psutil.cpu_count() or 1), 2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate after all rounds."""
+
+    candidate: Candidate
+    where: str  # on what it ran, for people
+    rounds: tuple[float, ...]  # seconds of a step, the mean of each round's measured steps
+    figures: Mapping[str, float]  # the evaluation after the last step: {"loss": ..., ...}
+    first: float | None = None  # seconds of the very first step, the median over the rounds
+    peak_bytes: tuple[int, ...] = ()  # the most that each GPU or rank held; empty: not known
+    communication: float | None = None  # share of a step in which an all-reduce is under way
+    traffic: int | None = None  # bytes between GPUs in one step, in all
+
+    @property
+    def step_seconds(self) -> float:
+        """The median over the rounds."""
+        return statistics.median(self.rounds)
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of a step in the fastest round."""
+        return min(self.rounds)
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of a step in the slowest round."""
+        return max(self.rounds)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all candidates had in common."""
+
+    work: str  # what was trained: "flights"
+    date: str  # 2026-11-21
+    batch_size: int  # rows of all GPUs together in one step
+    steps: int  # measured in each round
+    warmup: int  # steps before them
+    seed: int
+    threads: int  # of each GPU that the CPU plays, and of each process on real ones
+    load: float | None = None  # cores at work on something else just before it began
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several ways to train the same, measured in one run."""
+
+    settings: Settings
+    machine: Machine
+    rows: tuple[Row, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    def row(self, mode: str, gpus: int = 1) -> Row:
+        """One of the rows.  Raises KeyError if it is not there, and names those that are."""
+        for row in self.rows:
+            if row.candidate == Candidate(mode, gpus):
+                return row
+        there = ", ".join(str(row.candidate) for row in self.rows)
+        raise KeyError(f"{Candidate(mode, gpus)} was not measured; there are: {there}")
+
+    @property
+    def single(self) -> Row | None:
+        """The row that the others are compared with, if it was measured."""
+        return next((row for row in self.rows if row.candidate.mode == "single"), None)
+
+    def speed_up(self, row: Row) -> float | None:
+        """How many times as fast as single: the median of the rounds' ratios.
+
+        What disturbs a round disturbs both numbers of its ratio, so this is steadier than the ratio
+        of the medians.
+        """
+        if self.single is None:
+            return None
+        pairs = zip(self.single.rounds, row.rounds, strict=True)
+        return statistics.median(one / many for one, many in pairs)
+
+    def efficiency(self, row: Row) -> float | None:
+        """The speed-up divided by the number of GPUs; None where there is no speed-up."""
+        found = self.speed_up(row)
+        return None if found is None else efficiency(found, row.candidate.gpus)
+
+    def rows_per_second(self, row: Row) -> float:
+        """Rows of the data that are trained on in a second."""
+        return self.settings.batch_size / row.step_seconds
+
+    def rows_per_gpu(self, row: Row) -> int:
+        """The local batch; in a pipeline every GPU sees all rows, a micro-batch at a time."""
+        whole = row.candidate.mode == "pipeline"
+        return self.settings.batch_size // (1 if whole else row.candidate.gpus)
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs had more than half of the cores when the measuring began."""
+        return (self.settings.load or 0.0) > self.machine.cores / 2
+
+    @property
+    def metric(self) -> str:
+        """The figure that is shown beside the time, a metric where there is one, else the loss."""
+        names = [name for row in self.rows for name in row.figures if name != "loss"]
+        return next(iter(names), "loss")
+
+    @property
+    def largest_difference(self) -> float:
+        """Between the final losses of any two rows, relative to the smallest."""
+        losses = [row.figures["loss"] for row in self.rows if "loss" in row.figures]
+        if len(losses) < 2:
+            return 0.0
+        return (max(losses) - min(losses)) / max(abs(min(losses)), 1e-12)
+
+    @property
+    def trained_alike(self) -> bool:
+        """Whether all rows ended with the same loss, but for rounding. Only then compare times."""
+        return self.largest_difference < SAME
+
+    @property
+    def agreement(self) -> str:
+        """Whether all rows have trained the same thing, in a sentence."""
+        if len(self.rows) == 1:
+            return "Only one row: there is nothing to compare it with."
+        largest = self.largest_difference
+        if self.trained_alike:
+            return f"All rows end with the same loss (they differ by {largest:.0e} of it at most)."
+        return (
+            f"The final losses differ by up to {largest:.1%}: these rows did not train exactly the "
+            "same. With dropout or BatchNorm that is so, because each rank draws and averages by "
+            "itself; without them something is wrong, and do not compare the times."
+        )
+
+    @property
+    def conditions(self) -> str:
+        """How often it was measured, what a speed-up is, the threads, whether it was busy."""
+        rounds = counted(len(self.rows[0].rounds), "round")
+        ups = "" if self.single is None else " (×: median of the rounds' ratios)"
+        busy = ""
+        if self.busy:
+            busy = f"; busy with other work (load {self.settings.load:.1f} before it began)"
+        return (
+            f"median of {rounds} in turn{ups}, {counted(self.settings.threads, 'thread')} per GPU"
+            f"{busy}"
+        )
+
+    def table(self, *, full: bool = False) -> Table:
+        """All rows as a table: a notebook shows it, and `print` writes it in letters.
+
+        `full`: with all columns, for which a terminal of 80 characters has no room.
+        """
+        cells = [self._cells(row) for row in self.rows]
+        columns = [name for name in cells[0] if full or name not in WIDE]
+        settings = self.settings
+        title = (
+            f"{settings.work}: {counted(settings.batch_size, 'row')} a step in every mode; "
+            f"{counted(settings.steps, 'step')} after {settings.warmup} of warm-up;\n"
+            "speed-up: median of the rounds' ratios"
+        )
+        rows = tuple(tuple(row[name] for name in columns) for row in cells)
+        return Table(title, tuple(columns), rows, numbers=NUMBERS | {self.metric})
+
+    def _cells(self, row: Row) -> dict[str, str]:
+        up, part = self.speed_up(row), self.efficiency(row)
+        final = row.figures.get(self.metric)
+        low, unit = human_seconds(row.fastest).split()
+        high = human_seconds(row.slowest)
+        return {
+            "mode": str(row.candidate),
+            "ran on": row.where,
+            "rows per GPU": str(self.rows_per_gpu(row)),
+            "step": human_seconds(row.step_seconds),
+            "spread": f"{low}–{high}" if high.endswith(f" {unit}") else f"{low} {unit}–{high}",
+            "rows/s": f"{self.rows_per_second(row):,.0f}",
+            "speed-up": "–" if up is None else _ratio(up),
+            "efficiency": "–" if part is None else f"{part:.0%}",
+            self.metric: "–" if final is None else f"{final:.4f}",
+            "memory": human_bytes(max(row.peak_bytes)) if row.peak_bytes else "–",
+            "all-reduce": "–" if row.communication is None else f"{row.communication:.0%}",
+        }
+
+    def picture(self, *, published: bool = True) -> Picture:
+        """Bars of the time of a step, each with what it ran on; what others published below."""
+        bars = []
+        for row in self.rows:
+            up = self.speed_up(row)
+            faster = "" if up is None or row is self.single else f" · {_ratio(up)} ×"
+            bars.append(
+                Duration(
+                    str(row.candidate),
+                    row.step_seconds,
+                    value=f"{human_seconds(row.step_seconds)}{faster}",
+                    note=row.where,
+                    low=row.fastest,
+                    high=row.slowest,
+                    communication=row.communication or 0.0,
+                    devices=row.candidate.gpus,
+                )
+            )
+        measured = Group(
+            f"{self.settings.work}, measured {self.settings.date}",
+            bars,
+            note=f"{self.machine}; {self.settings.batch_size} rows a step, {self.conditions}",
+            against=None if self.single is None else self.single.step_seconds,
+        )
+        groups = [measured, *(_published_groups() if published else [])]
+        return durations(groups, title="Time of one step by mode", line_at=COMPARED_WITH)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """A line for each row, with all that is needed to understand it; None where unknown."""
+        return [self._line(row) for row in self.rows]
+
+    def _line(self, row: Row) -> dict[str, Any]:
+        settings, machine = self.settings, self.machine
+        return {
+            "date": settings.date,
+            "work": settings.work,
+            "mode": row.candidate.mode,
+            "gpus": row.candidate.gpus,
+            "ran on": row.where,
+            "batch size": settings.batch_size,
+            "rows per GPU": self.rows_per_gpu(row),
+            "median ms per step": _milliseconds(row.step_seconds),
+            "rows per second": round(self.rows_per_second(row)),
+            "speed-up": _rounded(self.speed_up(row), 3),
+            "efficiency": _rounded(self.efficiency(row), 3),
+            "ms of the first step": None if row.first is None else _milliseconds(row.first),
+            "ms of each round": [_milliseconds(seconds) for seconds in row.rounds],
+            **{f"{FIGURE}{name}": round(value, 6) for name, value in row.figures.items()},
+            "peak bytes": list(row.peak_bytes),
+            "all-reduce share": _rounded(row.communication, 3),
+            "bytes between GPUs per step": row.traffic,
+            "steps": settings.steps,
+            "warm-up steps": settings.warmup,
+            "seed": settings.seed,
+            "threads": settings.threads,
+            "load before": _rounded(settings.load, 1),
+            "processor": machine.processor,
+            "cores": machine.cores,
+            "real GPUs": "; ".join(machine.gpus),
+            "system": machine.system,
+            "Python": machine.python,
+            "torch": machine.torch,
+        }
+
+    def json(self) -> str:
+        """The lines as JSON, which has no NaN: a loss that is none is null."""
+
+        def plain(value: Any) -> Any:
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        lines = [{name: plain(value) for name, value in line.items()} for line in self.lines()]
+        return json.dumps(lines, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _ratio(speed_up: float) -> str:
+    """A speed-up with two digits at least: 1.69, 0.048."""
+    return f"{speed_up:.2f}" if speed_up >= 0.1 else f"{speed_up:.2g}"
+
+
+def _milliseconds(seconds: float) -> float:
+    """Seconds as milliseconds with five digits."""
+    return float(f"{1e3 * seconds:.5g}")
+
+
+def _rounded(number: float | None, digits: int) -> float | None:
+    return None if number is None else round(number, digits)
+
+
+def write_csv(comparison: Comparison, path: str | Path) -> None:
+    """Write one line per row of the comparison, each complete in itself. A file is replaced.
+
+    Every line carries the date, the machine and the versions, so that files can be put together,
+    and the seconds of every round, so that nobody has to believe a median.
+    """
+    lines = comparison.lines()
+    for line in lines:  # a list of numbers has blanks between them; None is left empty
+        line |= {k: " ".join(map(str, v)) for k, v in line.items() if isinstance(v, list)}
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def read_csv(path: str | Path) -> Comparison:
+    """The comparison of a file that `write_csv` wrote (without what was left out).
+
+    Raises ValueError for a file with no rows, or with other columns.
+    """
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    if not lines:
+        raise ValueError(f"{path}: no measurements in this file")
+    try:
+        return Comparison(*_head_of(lines[0]), tuple(map(_row_of, lines)))
+    except KeyError as missing:
+        raise ValueError(
+            f"{path}: no column {missing}. Give a file that `multigpu compare --output` wrote."
+        ) from None
+
+
+def _head_of(line: dict[str, str]) -> tuple[Settings, Machine]:
+    """What all lines have in common, from one of them."""
+    settings = Settings(
+        work=line["work"],
+        date=line["date"],
+        batch_size=int(line["batch size"]),
+        steps=int(line["steps"]),
+        warmup=int(line["warm-up steps"]),
+        seed=int(line["seed"]),
+        threads=int(line["threads"]),
+        load=float(line["load before"]) if line["load before"] else None,
+    )
+    machine = Machine(
+        processor=line["processor"],
+        cores=int(line["cores"]),
+        gpus=tuple(filter(None, line["real GPUs"].split("; "))),
+        system=line["system"],
+        python=line["Python"],
+        torch=line["torch"],
+    )
+    return settings, machine
+
+
+def _row_of(line: dict[str, str]) -> Row:
+    share, traffic = line["all-reduce share"], line["bytes between GPUs per step"]
+    first = line["ms of the first step"]
+    return Row(
+        Candidate(line["mode"], int(line["gpus"])),
+        where=line["ran on"],
+        rounds=tuple(float(ms) / 1e3 for ms in line["ms of each round"].split()),
+        figures={
+            name.removeprefix(FIGURE): float(value)
+            for name, value in line.items()
+            if name.startswith(FIGURE) and value
+        },
+        first=float(first) / 1e3 if first else None,
+        peak_bytes=tuple(map(int, line["peak bytes"].split())),
+        communication=float(share) if share else None,
+        traffic=int(traffic) if traffic else None,
+    )
+
+
+@dataclass(frozen=True)
+class PublishedTimes:
+    """Seconds of one piece of work by mode, as they were printed."""
+
+    work: str
+    suite: str  # whose: bars of one suite are drawn together
+    hardware: str
+    seconds: Mapping[str, float]
+    source: str
+    url: str
+    like_for_like: bool
+    remark: str
+
+    @property
+    def against(self) -> str:
+        """The mode the others are compared with: single where it was measured, else dp."""
+        return "single" if "single" in self.seconds else "dp"
+
+    def speed_up(self, mode: str) -> float:
+        """How many times as fast as `against`."""
+        return speed_up(one=self.seconds[self.against], many=self.seconds[mode])
+
+
+@dataclass(frozen=True)
+class PublishedEfficiency:
+    """The share of the ideal speed-up on many GPUs, as it was printed."""
+
+    work: str
+    gpus: int
+    hardware: str
+    efficiency: float
+    source: str
+    url: str
+
+
+@dataclass(frozen=True)
+class PublishedOverlap:
+    """The share of a step that was saved by communicating during backward."""
+
+    work: str
+    saved: float
+    source: str
+    url: str
+
+
+@dataclass(frozen=True)
+class PublishedPipeline:
+    """How fast a pipeline was on several numbers of GPUs: as seconds, or as speeds."""
+
+    work: str
+    gpus: Sequence[int]
+    micro_batches: int
+    source: str
+    url: str
+    remark: str
+    seconds: Sequence[float] = ()
+    speeds: Sequence[float] = ()  # how many times as fast as the source's own standard
+
+    @property
+    def gains(self) -> list[float]:
+        """How many times as fast as with the fewest GPUs."""
+        if self.seconds:
+            return [self.seconds[0] / each for each in self.seconds]
+        return [each / self.speeds[0] for each in self.speeds]
+
+    @property
+    def predicted_gains(self) -> list[float]:
+        """The same if only the bubble counts: p GPUs do the work of p · (1 - bubble)."""
+        useful = [p * (1 - bubble(p, self.micro_batches)) for p in self.gpus]
+        return [each / useful[0] for each in useful]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between GPUs, as its maker describes it."""
+
+    name: str
+    bytes_per_second: float  # in one direction
+    source: str
+
+
+@cache
+def _published() -> dict[str, Any]:
+    text = (Path(__file__).parent / "published.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def published_times() -> tuple[PublishedTimes, ...]:
+    """Single against DP against DDP, elsewhere."""
+    return tuple(PublishedTimes(**row) for row in _published()["times"])
+
+
+def published_efficiencies() -> tuple[PublishedEfficiency, ...]:
+    """How much of many GPUs was left, elsewhere."""
+    return tuple(PublishedEfficiency(**row) for row in _published()["efficiencies"])
+
+
+def published_overlaps() -> tuple[PublishedOverlap, ...]:
+    """What overlapping communication with backward saved, elsewhere."""
+    return tuple(PublishedOverlap(**row) for row in _published()["overlaps"])
+
+
+def published_pipelines() -> tuple[PublishedPipeline, ...]:
+    """What pipelines gained from more GPUs, elsewhere."""
+    return tuple(PublishedPipeline(**row) for row in _published()["pipelines"])
+
+
+def links() -> tuple[Link, ...]:
+    """Links between GPUs, the slowest first."""
+    found = (Link(**row) for row in _published()["links"])
+    return tuple(sorted(found, key=lambda link: link.bytes_per_second))
+
+
+def published_picture() -> Picture:
+    """The published times alone, relative to what they are compared with."""
+    title = "Published times of two GPUs"
+    return durations(_published_groups(), title=title, line_at=COMPARED_WITH)
+
+
+def _published_groups() -> list[Group]:
+    """A group for each suite; a bar is a time relative to `against`, which the dashed line is."""
+    suites: dict[str, list[PublishedTimes]] = {}
+    for times in published_times():
+        suites.setdefault(times.suite, []).append(times)
+    groups = []
+    for suite, rows in suites.items():
+        remarks = {times.remark for times in rows}  # of those that begin alike, the longest
+        longest = sorted(r for r in remarks if not any(r in other for other in remarks - {r}))
+        bars = [
+            Duration(
+                f"{times.work}: {mode}",
+                seconds / times.seconds[times.against],
+                value=f"{seconds:g} s · {times.speed_up(mode):.2f} ×",
+                devices=2,
+            )
+            for times in rows
+            for mode, seconds in times.seconds.items()
+            if mode != times.against
+        ]
+        groups.append(
+            Group(
+                f"Published: {suite}, {rows[0].hardware}",
+                bars,
+                note=f"Time relative to {rows[0].against}. {'; '.join(longest)}.",
+                against=1.0,
+                compact=True,
+            )
+        )
+    return groups
