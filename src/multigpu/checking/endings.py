@@ -231,7 +231,7 @@ class Ending:
             message = message.replace("came: ", f"came: {self.who}: ", 1)
         if where:
             message += f"\nwhere: {where}"
-        return Refused(status, message_id, message, output=self.output, **more)
+        return Refused(status, message_id, message, output=self.output, where=where, **more)
 
 
 def refuse_bad_ending(ending: Ending) -> None:
@@ -400,12 +400,13 @@ def _not_started(ending: Ending, frame: list[Any]) -> Refused:
         message = f"{exercise.name}: the method {function} is not written yet."
     else:
         message = f"{exercise.function} needs {function}, which is not written yet."
-    where = ending.place(file, line)
-    refused = ending.refused(
-        "not_started", "not_started", message, where=where, unwritten=function.partition(".")[0]
+    return ending.refused(
+        "not_started",
+        "not_started",
+        message,
+        where=ending.place(file, line),
+        unwritten=function.partition(".")[0],
     )
-    refused.where = where
-    return refused
 
 
 def _crash(

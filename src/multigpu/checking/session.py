@@ -20,7 +20,7 @@ import pytest
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
 from multigpu.checking.learner import Learner, Submission, WarmServer
-from multigpu.checking.verdicts import CheckerFault, Refused, Status, Verdict, count, printable
+from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, count, printable
 from multigpu.ranks.warming import spare_the_compiler
 
 OPTIONS = (
@@ -53,7 +53,9 @@ class Tally:
     def fail(self, refused: Refused) -> None:
         """Note a failing check; the first one is the one that is shown."""
         if refused.status == "not_started" and self.passed:
-            refused = unfinished(refused, self.passed)
+            came = f"NotImplementedError, although {count(self.passed, 'check')} passed before."
+            message = f"came: {came}\nusually: one case is not written yet.\nwhere: {refused.where}"
+            refused = Refused("crash", "exception", message, output=refused.output)
         self.first = self.first or refused
 
     def fault(self, text: str) -> None:
@@ -64,32 +66,19 @@ class Tally:
         """The verdict, given that all checks that could run have run."""
         if self.first is None and not self.passed:
             self.fault(f"no check of {self.exercise} ran")
-        status: Status = self.first.status if self.first else "pass"
+        counted = (self.passed, self.total, round(self.seconds, 3))
+        if self.first is None:  # the first remark: those of other world sizes say much the same
+            note = f"note: {printable(self.notes[0])}" if self.notes else ""
+            return Verdict(self.exercise, "pass", None, note, *counted)
         return Verdict(
-            exercise=self.exercise,
-            status=status,
-            message_id=self.first.message_id if self.first else None,
-            message=self.first.message if self.first else remarks(self.notes),
-            passed=self.passed,
-            total=self.total,
-            seconds=round(self.seconds, 3),
-            output=self.first.output if self.first else "",
+            self.exercise,
+            self.first.status,
+            self.first.message_id,
+            self.first.message,
+            *counted,
+            output=self.first.output,
+            unwritten=self.first.unwritten,
         )
-
-
-def remarks(notes: list[str]) -> str:
-    """What a pass says: the first remark, for those of other world sizes say much the same."""
-    return f"note: {printable(notes[0])}" if notes else ""
-
-
-def unfinished(refused: Refused, passed: int) -> Refused:
-    """What to say instead of "not written yet" about an exercise that has passed some checks."""
-    where = refused.message.rpartition("\n")[2]
-    message = (
-        f"came: NotImplementedError, although {count(passed, 'check')} passed before.\n"
-        f"usually: one case is not written yet.\n{where}"
-    )
-    return Refused("crash", "exception", message, output=refused.output)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -144,6 +133,7 @@ class Checks:
         self._tallies = {name: Tally(name, first_only) for name in self._wanted or ()}
         self._learners: dict[str, Learner] = {}  # by test
         self.fault: str | None = None  # what stopped pytest itself
+        self._collects_garbage = False  # and has to again
 
     def verdicts(self) -> list[Verdict]:
         """One verdict per exercise, in the order of the course."""
@@ -176,6 +166,21 @@ class Checks:
         if dropped:
             items[:] = [item for item in items if item not in dropped]
             config.hook.pytest_deselected(items=dropped)
+
+    @contextlib.contextmanager
+    def quick_imports(self) -> Iterator[None]:
+        """Look for no garbage until all checks, and torch, are imported: there is none then."""
+        self._collects_garbage = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            self.pytest_collection_finish()
+
+    def pytest_collection_finish(self) -> None:
+        """All is imported."""
+        if self._collects_garbage:
+            gc.enable()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run every check on virtual GPUs, and on real ones where there are enough."""
@@ -314,7 +319,7 @@ def check_with(
     files = [str(path) for path in paths if path.is_file()]
     if files:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with own_settings(), quick_imports(), quiet, own_modules(course):
+        with own_settings(), quiet, own_modules(course), checks.quick_imports():
             code = pytest.main(
                 [*OPTIONS, *places_for(course), *files], [sys.modules[__name__], checks]
             )
@@ -345,16 +350,6 @@ def own_settings() -> Iterator[None]:
     finally:
         del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
         os.environ.update(before)
-
-
-@contextlib.contextmanager
-def quick_imports() -> Iterator[None]:
-    """Look for no garbage while torch is imported: there is none, and it takes its time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextlib.contextmanager

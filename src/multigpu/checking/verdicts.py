@@ -53,8 +53,8 @@ class CheckerFault(Exception):
 class Refused(Exception):
     """A submission does not pass: status, message id and message of the verdict to come.
 
-    ``finding`` says where ranks got stuck or disagree.  ``unwritten`` and ``where`` belong to the
-    status ``not_started``: the function that is not written, and its line.
+    ``finding`` says where ranks got stuck or disagree.  ``unwritten`` is the function that is not
+    written yet, where that is the reason; ``where`` is the line, if one is known.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Refused(Exception):
         output: str = "",
         finding: "Finding | None" = None,
         unwritten: str | None = None,
-        where: str | None = None,
+        where: str = "",
     ) -> None:
         self.status = status
         self.message_id = message_id

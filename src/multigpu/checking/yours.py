@@ -13,6 +13,7 @@ With `MULTIGPU_ANSWERS=reference` in the environment the reference is always tak
 pages of the site.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -51,7 +52,11 @@ class Progress:
             written = exercise.function in written_in(source, module, self.course)
         except (SyntaxError, ValueError):
             return "written"
-        checked = bool(noted) and noted["fingerprint"] == fingerprint(source, exercise.function)
+        checked = (
+            bool(noted)
+            and noted["fingerprint"] == fingerprint(source, exercise.function)
+            and noted.get("checks") == self._checks_of(exercise)
+        )
         if not written:  # a starter that is broken code may have been checked as it is
             return "failed" if checked and noted["status"] in ("hang", "wrong") else "starter"
         if not checked:
@@ -70,6 +75,7 @@ class Progress:
             self._notes["verdicts"][verdict.exercise] = {
                 "status": verdict.status,
                 "fingerprint": fingerprint(sources[exercise.file], exercise.function),
+                "checks": self._checks_of(exercise),
             }
         self._save()
 
@@ -81,6 +87,13 @@ class Progress:
         """Remember how many hints have been shown."""
         self._notes["hints"][exercise.name] = number
         self._save()
+
+    def _checks_of(self, exercise: Exercise) -> str:
+        """The same for the same files of checks: an update may have made them stricter."""
+        folder, digest = self.course.checks / exercise.chapter.module, hashlib.sha256()
+        for path in sorted(folder.glob("*.py")):
+            digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
+        return digest.hexdigest()
 
     def _source(self, exercise: Exercise) -> str:
         try:

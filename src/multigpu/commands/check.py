@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,12 +53,18 @@ def run(options: argparse.Namespace) -> int:
     return exit_code(verdicts)
 
 
-def waiting_sign(quiet: bool) -> contextlib.AbstractContextManager[object]:
+@contextlib.contextmanager
+def waiting_sign(quiet: bool) -> Iterator[None]:
     """Something that moves while the checks run, in a terminal only."""
     from multigpu.commands.showing import console  # while the server imports torch
 
-    out = console()
-    return contextlib.nullcontext() if quiet or not out.is_terminal else out.status("checking")
+    if quiet or not console().is_terminal:
+        yield
+        return
+    # pytest takes what is printed away from file descriptor 1, so the sign has one of its own.
+    own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding)
+    with own, console(own).status("checking"):
+        yield
 
 
 def until_one_fails(
@@ -126,7 +134,7 @@ def not_begun(verdict: Verdict, desk: Desk) -> str:
     Two files may have a function of the same name: the one beside the caller is meant.
     """
     module = verdict.exercise.partition(".")[0]
-    named = [e for e in desk.catalog.exercises if f" needs {e.function}," in verdict.message]
+    named = [e for e in desk.catalog.exercises if e.function == verdict.unwritten]
     named.sort(key=lambda exercise: exercise.chapter.module != module)
     return named[0].name if named else verdict.exercise
 

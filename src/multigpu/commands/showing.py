@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -26,12 +27,11 @@ LABEL_WIDTH = 10
 WIDTH = 100
 
 
-def console() -> Console:
-    """The console on standard output.  Piped text is never wrapped."""
+def console(file: IO[str] | None = None) -> Console:
+    """The console on standard output, or on ``file``.  Piped text is never wrapped."""
     plain = bool(os.environ.get("NO_COLOR"))  # rich alone would still write bold
-    return Console(
-        highlight=False, emoji=False, soft_wrap=True, color_system=None if plain else "auto"
-    )
+    colours: Literal["auto"] | None = None if plain else "auto"
+    return Console(file=file, highlight=False, emoji=False, soft_wrap=True, color_system=colours)
 
 
 def mark(status: str) -> Text:

@@ -205,6 +205,19 @@ def test_a_pass_holds_until_the_code_changes(command, course):
     assert out.endswith("multigpu check NAME\n")
 
 
+def test_a_pass_does_not_outlive_a_stricter_check(command, course):
+    (course.root / "tests").unlink()  # a link to the checks as they are
+    shutil.copytree(COURSE.checks / "data_parallel", course.checks / "data_parallel")
+    write(course, SPLIT)
+    assert command("check", "split")[0] == 0
+    assert "1 of 7" in command("list")[1]
+    check_file = course.check_file("data_parallel", "split")
+    check_file.write_text(check_file.read_text() + "\n# one more case\n")
+    out = command("list")[1]
+    assert "0 of 7" in out
+    assert f"○ split           {list_command.WORDS['written']}: " in out
+
+
 def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):
     def saves_meanwhile(*arguments, **named):
         verdicts = check_with(*arguments, **named)
@@ -277,14 +290,15 @@ def test_a_whole_file_unwritten_is_a_line_each_and_a_whole_file_done_says_what_n
 def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
     for module in ("collectives", "model_server"):
         shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
-    message = "worker_step needs server_step, which is not written yet."
-    verdict = Verdict("model_server.worker_step", "not_started", "not_started", message, 0, 5, 1.0)
-    assert check.not_begun(verdict, Desk.here()) == "model_server.server_step"
-    message = "all_reduce needs broadcast, which is not written yet."  # data_parallel has one, too
-    verdict = Verdict("collectives.all_reduce", "not_started", "not_started", message, 0, 5, 1.0)
-    assert check.not_begun(verdict, Desk.here()) == "collectives.broadcast"
-    verdict = Verdict("data_parallel.split", "not_started", "not_started", "", 0, 5, 1.0)
-    assert check.not_begun(verdict, Desk.here()) == "data_parallel.split"
+    for name, unwritten, task in (
+        ("model_server.worker_step", "server_step", "model_server.server_step"),
+        ("collectives.all_reduce", "broadcast", "collectives.broadcast"),  # not data_parallel's
+        ("data_parallel.split", "split", "data_parallel.split"),
+        ("data_parallel.split", "_helper", "data_parallel.split"),
+    ):
+        words = "not_started"
+        verdict = Verdict(name, words, words, "", 0, 5, 1.0, unwritten=unwritten)
+        assert check.not_begun(verdict, Desk.here()) == task
 
 
 @pytest.mark.parametrize(
@@ -491,6 +505,24 @@ def test_settings_for_other_peoples_tests_do_not_disturb(variable):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["status"] == "pass"
+
+
+def test_something_moves_in_a_terminal_while_the_checks_run():
+    ours, theirs = os.openpty()
+    arguments = [sys.executable, "-m", "multigpu", "check", "split", "--submission", "solutions"]
+    environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    with subprocess.Popen(
+        arguments, cwd=COURSE.root, env=environment | {"TERM": "xterm"}, stdout=theirs
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of it, on Linux
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert process.returncode == 0
+    frames = re.findall(r"([⠀-⣿])\S* checking", shown.decode())
+    assert len(set(frames)) > 3
 
 
 def test_code_that_is_nested_too_deep_is_no_fault_of_the_checker(command, course):

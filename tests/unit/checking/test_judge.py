@@ -1,6 +1,7 @@
 """A run of the checks inside another program leaves that program as it was."""
 
 import contextlib
+import gc
 import os
 import sys
 import types
@@ -8,6 +9,7 @@ import types
 import pytest
 
 from multigpu.checking.catalog import Catalog
+from multigpu.checking.learner import Learner
 from multigpu.checking.session import check_with, own_modules, own_settings
 
 from .conftest import COURSE
@@ -57,3 +59,17 @@ def test_modules_with_other_names_stay(monkeypatch):
     monkeypatch.setitem(sys.modules, "tests.exercises_of_mine", types.ModuleType("mine"))
     with own_modules(COURSE):
         assert "tests.exercises_of_mine" in sys.modules
+
+
+def test_garbage_is_collected_again_once_the_checks_are_imported(verdict, monkeypatch):
+    collecting, run = [], Learner.run
+
+    def recorded(*arguments, **named):
+        collecting.append(gc.isenabled())
+        return run(*arguments, **named)
+
+    monkeypatch.setattr(Learner, "run", recorded)
+    assert verdict().status == "pass"
+    assert collecting
+    assert all(collecting)
+    assert gc.isenabled()
