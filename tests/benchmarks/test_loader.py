@@ -51,7 +51,7 @@ BATCHES = {
 PROGRAM = """
 import json, resource, sys, time
 import pandas as pd, pyarrow.parquet as pq, torch
-import multigpu.data.partitions, multigpu.data.rows
+import multigpu.data.parquet
 torch.set_num_threads(1)
 path, columns, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 names = [f"c{{i}}" for i in range(columns)]

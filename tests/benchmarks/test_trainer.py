@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu import run_ranks
-from multigpu.data.rows import RowFeed
+from multigpu.data.feeds import RowFeed
 from multigpu.training.models import LargeCNN, SmallCNN
 
 from .interleaved import table, times_in_turn

@@ -64,8 +64,7 @@ def make_flights(path: Path) -> None:
 
 def partitioned(source: Path, output: Path, options: argparse.Namespace) -> Iterator[str]:
     """Rewrite ``source``; yields what is to be printed, line by line."""
-    from multigpu.data.partition_opening import row_groups_of
-    from multigpu.data.partition_writing import rewrite
+    from multigpu.data.parquet import rewrite, row_groups_of
     from multigpu.data.row_groups import fixed_number, fixed_size
 
     before = row_groups_of(source)

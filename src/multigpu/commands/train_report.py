@@ -105,7 +105,7 @@ def compared(last: Mapping[str, Any], metrics: tuple[str, ...]) -> Iterator[str]
     names = [name for name in metrics if f"eval_{name}" in last]
     if "recall@10" not in names:
         return
-    from multigpu.data.baselines import RULES, flight_baselines
+    from multigpu.data.flight_rows import RULES, flight_baselines
 
     yield f"{'':{WORDS}}" + "".join(f"{name:>11}" for name in names)
     rules = {RULES[rule]: figures for rule, figures in flight_baselines().items()}

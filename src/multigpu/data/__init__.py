@@ -7,13 +7,19 @@ train, test = digits()
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multigpu.data.baselines import flight_baselines
-    from multigpu.data.flight_rows import flights, write_flights
-    from multigpu.data.handwritten import digits
-    from multigpu.data.partitions import PartitionedFile
-    from multigpu.data.split import Split
-    from multigpu.data.topics import text
+    from multigpu.data.datasets import Split, digits, text
+    from multigpu.data.flight_rows import flight_baselines, flights, write_flights
+    from multigpu.data.parquet import PartitionedFile
 
+HOMES = {  # no module is named like what it holds, or the module would take its place
+    "PartitionedFile": "parquet",
+    "Split": "datasets",
+    "digits": "datasets",
+    "flight_baselines": "flight_rows",
+    "flights": "flight_rows",
+    "text": "datasets",
+    "write_flights": "flight_rows",
+}
 __all__ = [
     "PartitionedFile",
     "Split",
@@ -23,16 +29,6 @@ __all__ = [
     "text",
     "write_flights",
 ]
-
-HOMES = {  # no module is named like what it holds, or the module would take its place
-    "PartitionedFile": "partitions",
-    "Split": "split",
-    "digits": "handwritten",
-    "flight_baselines": "baselines",
-    "flights": "flight_rows",
-    "text": "topics",
-    "write_flights": "flight_rows",
-}
 
 
 def __getattr__(name: str) -> Any:

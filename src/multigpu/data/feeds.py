@@ -1,21 +1,29 @@
 """What feeds a rank: one batch per step, and on every rank the same number of steps.
 
-A `Feed` belongs to one rank. It may take its rows from memory (`rows.py`) or from the row groups
-of a Parquet file (`partitions.py`); whoever trains does not see the difference.
+A `Feed` belongs to one rank. `RowFeed` takes its rows from memory; that of a `PartitionedFile`
+(parquet.py) reads row groups of a file. A training loop does not see the difference.
+
+Every mode and every world size sees the same batches: global batch b of an epoch is rows b·B to
+(b+1)·B of one shuffled order, which all ranks draw from the same seed. Each rank takes its share of
+it, so training on four ranks computes what training on one does. (`DistributedSampler` divides the
+whole epoch first, so that the batches differ.)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.data import DataLoader, TensorDataset
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank computes in one step. All tensors lie on the CPU."""
+    """What one rank computes in one step. All tensors are on the CPU."""
 
     inputs: Any  # a tensor (rows, ...), or a tuple or dict of such
     targets: Any  # a tensor (rows, ...)
@@ -91,30 +99,124 @@ def feed_for(
 
     Raises TypeError for anything else.
     """
+    how = {"batch_size": batch_size, "rank": rank, "world_size": world_size, "seed": seed}
     if isinstance(data, FeedSource):
         if workers:
             raise ValueError(
                 f"workers={workers} with a {type(data).__name__}: it reads its rows by itself, a "
                 "few row groups at a time. Leave workers at 0."
             )
-        return data.feed(
-            batch_size=batch_size, rank=rank, world_size=world_size, seed=seed, shuffle=shuffle
-        )
+        return data.feed(**how, shuffle=shuffle)
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise TypeError(
             f"{type(data).__name__} is not data to train on: give a data set with len() and "
             "data[i] -> (inputs, target), or a PartitionedFile. A DataLoader has divided its rows "
             "into batches already: give its dataset."
         )
-    from multigpu.data.rows import RowFeed
+    return RowFeed(data, **how, shuffle=shuffle, workers=workers, pin_memory=pin_memory)
 
-    return RowFeed(
-        data,
-        batch_size=batch_size,
-        rank=rank,
-        world_size=world_size,
-        seed=seed,
-        shuffle=shuffle,
-        workers=workers,
-        pin_memory=pin_memory,
-    )
+
+def check_numbers(batch_size: int, rank: int, world_size: int) -> None:
+    """Raise ValueError for a batch without rows, and for a rank that is none."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank}: with world_size={world_size} use 0 to {world_size - 1}")
+
+
+class RowFeed:
+    """The batches of one rank from a map-style data set.
+
+    Its items are `(inputs, target)`, or `(first, second, ..., target)`: then the batch's inputs
+    are a tuple.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        workers: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        """`batch_size` counts the rows of all ranks; `workers` are DataLoader processes.
+
+        `pin_memory` puts batches where a GPU can fetch them while the program continues.
+        """
+        check_numbers(batch_size, rank, world_size)
+        if not len(dataset):
+            raise ValueError("the data set has no rows")
+        self.dataset, self.batch_size = dataset, batch_size
+        self.rank, self.world_size = rank, world_size
+        self.seed, self.shuffle = seed, shuffle
+        self.workers, self.pin_memory = workers, pin_memory
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.num_rows / self.batch_size)
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """The order of all rows in an epoch, the same on every rank: (num_rows,)."""
+        if not self.shuffle:
+            return torch.arange(self.num_rows)
+        return torch.randperm(self.num_rows, generator=_mixed(self.seed, epoch))
+
+    def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """This rank's share of each global batch, from step `start` on."""
+        global_batches = torch.split(self.order(epoch), self.batch_size)[start:]
+        shares = [share_of(rows, self.rank, self.world_size) for rows in global_batches]
+        filled = [  # a rank without rows computes one of the others', for nothing
+            share if len(share) else rows[:1]
+            for rows, share in zip(global_batches, shares, strict=True)
+        ]
+        if isinstance(self.dataset, TensorDataset):  # takes all indices of a batch at once
+            how: dict[str, Any] = {"sampler": filled, "batch_size": None}
+        else:
+            how = {"batch_sampler": [rows.tolist() for rows in filled]}
+        loader = DataLoader(
+            self.dataset,
+            num_workers=self.workers,
+            pin_memory=self.pin_memory,
+            # Leaves torch's random state alone. Workers that transform rows at random draw other
+            # numbers in each epoch, on each rank.
+            generator=_mixed(self.seed, epoch, start, self.rank),
+            **how,
+        )
+        for rows, share, items in zip(global_batches, shares, loader, strict=True):
+            if not isinstance(items, tuple | list) or len(items) < 2:
+                count = f" of {len(items)}" if isinstance(items, tuple | list) else ""
+                raise TypeError(
+                    f"an item of the data set is a {type(items).__name__}{count}: "
+                    "give (inputs, target) pairs; the inputs may be a dict."
+                )
+            *inputs, targets = items
+            yield Batch(
+                inputs=inputs[0] if len(inputs) == 1 else tuple(inputs),
+                targets=targets,
+                rows=len(share),
+                global_rows=len(rows),
+            )
+
+
+def _mixed(*numbers: int) -> torch.Generator:
+    """A generator for all of these numbers: seed 0 in epoch 1 is not seed 1 in epoch 0."""
+    seed = 0
+    for number in numbers:
+        seed = (seed * 1_000_003 + number) % 2**63
+    return torch.Generator().manual_seed(seed)
+
+
+def share_of(rows: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+    """The rows of one rank: contiguous shares whose lengths differ by one row at most.
+
+    10 rows on 4 ranks: 3, 3, 2, 2. A rank may get none: 3 rows on 4 ranks: 1, 1, 1, 0.
+    """
+    return rows.tensor_split(world_size)[rank]

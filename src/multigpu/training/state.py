@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from multigpu.data.rows import RowFeed
+from multigpu.data.feeds import RowFeed
 from multigpu.training import rng
 from multigpu.training.agreement import everyones
 from multigpu.training.resuming import (

@@ -18,10 +18,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from multigpu.data.datasets import Split, digits, text
 from multigpu.data.flight_rows import flights
-from multigpu.data.handwritten import digits
-from multigpu.data.split import Split
-from multigpu.data.topics import text
 from multigpu.training.config import TrainConfig
 from multigpu.training.models import (
     LargeCNN,

@@ -112,7 +112,7 @@ def test_without_a_folder_nothing_is_written(
 
 
 def test_flights_are_compared_with_the_simple_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    from multigpu.data import baselines
+    from multigpu.data import flight_rows as baselines
 
     figures = {"recall@10": 0.42, "ndcg@10": 0.2}
     monkeypatch.setattr(baselines, "flight_baselines", lambda: {"popular": figures})

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from multigpu.data import flight_baselines, flights, write_flights
-from multigpu.data.departures import departures, flights_file
 from multigpu.data.flight_rows import (
     HISTORY,
     NO_FLIGHT,
+    departures,
     flight_codes,
     flight_columns,
+    flights_file,
     flights_frame,
 )
 
@@ -123,7 +124,7 @@ def test_a_table_that_was_handed_out_may_be_changed(table):
 def test_missing_data_says_what_to_install(monkeypatch, places, error, said):
     from importlib.machinery import ModuleSpec
 
-    from multigpu.data import departures as module
+    from multigpu.data import flight_rows as module
 
     found = None
     if places:
@@ -149,10 +150,10 @@ def test_baselines_reach_what_is_known_of_them():
 
 
 def test_figures_of_a_baseline_follow_the_definition():
-    from multigpu.data.baselines import _figures
+    from multigpu.data.flight_rows import recall_and_ndcg
 
     best = np.array([[3, 1], [0, 2], [5, 4]])
-    figures = _figures(best, np.array([3, 2, 9]), 2)
+    figures = recall_and_ndcg(best, np.array([3, 2, 9]), 2)
     assert figures["recall@2"] == pytest.approx(2 / 3)
     assert figures["ndcg@2"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
 

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from multigpu.cli import main
-from multigpu.data import partition_writing
-from multigpu.data.partition_opening import row_groups_of
-from multigpu.data.partition_writing import rewrite
+from multigpu.data import parquet
+from multigpu.data.parquet import rewrite, row_groups_of
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, m
         sink.write(b"half")
         os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler does
 
-    monkeypatch.setattr(partition_writing, "write", half)
+    monkeypatch.setattr(parquet, "write", half)
     assert main(["partition", str(file), "--partitions", "8"]) == 130
     assert os.listdir(file.parent) == [file.name]
     assert file.read_bytes() == before
@@ -127,7 +126,7 @@ def test_an_end_half_way_leaves_the_old_file_whole(file, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(partition_writing.os, "fsync", interrupted)
+    monkeypatch.setattr(parquet.os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rewrite(file, file, [500, 500])
     assert file.read_bytes() == before
@@ -150,14 +149,14 @@ def test_a_link_stays_a_link(file):
 
 def test_rows_are_streamed_not_loaded(file, monkeypatch):
     largest = []
-    original = partition_writing.pq.ParquetWriter.write_table
+    original = parquet.pq.ParquetWriter.write_table
 
     def recorded(self, table, row_group_size=None):
         largest.append(table.num_rows)
         return original(self, table, row_group_size)
 
-    monkeypatch.setattr(partition_writing.pq.ParquetWriter, "write_table", recorded)
-    monkeypatch.setattr(partition_writing, "ROWS_AT_A_TIME", 64)
+    monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", recorded)
+    monkeypatch.setattr(parquet, "ROWS_AT_A_TIME", 64)
     rewrite(file, file, [100] * 10)
     assert max(largest) == 100
 

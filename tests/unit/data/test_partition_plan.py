@@ -6,16 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multigpu.data.partition_plan import (
+from multigpu.data.row_groups import (
     deal,
     epoch_plan,
+    fixed_number,
+    fixed_size,
     imbalance,
     partitions_for,
+    rows_dealt,
     rows_in,
     rows_so_far,
+    served_evenly,
     suggested_partitions,
 )
-from multigpu.data.row_groups import fixed_number, fixed_size, rows_dealt, served_evenly
 
 row_groups = st.lists(st.integers(0, 50), min_size=1, max_size=16).filter(any)
 worlds = st.integers(1, 8)

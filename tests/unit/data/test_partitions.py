@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from multigpu.data import PartitionedFile
 from multigpu.data.feeds import feed_for
-from multigpu.data.partition_reader import PartitionReader
+from multigpu.data.parquet import PartitionReader
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multigpu partition:UserWarning")
 

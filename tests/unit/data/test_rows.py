@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from multigpu.data.feeds import Batch, feed_for
-from multigpu.data.rows import RowFeed, share_of
+from multigpu.data.feeds import Batch, RowFeed, feed_for, share_of
 
 
 def numbered(rows: int) -> TensorDataset:

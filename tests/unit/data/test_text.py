@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from multigpu.data import text
-from multigpu.data.topics import topic_paragraphs
+from multigpu.data.datasets import topic_paragraphs
 
 
 def test_each_byte_is_followed_by_its_next():

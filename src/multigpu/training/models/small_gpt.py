@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from multigpu.data.topics import NUM_BYTES
+from multigpu.data.datasets import NUM_BYTES
 
 
 class SmallGPT(nn.Module):
