@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from multigpu.gpus.memory import parse_bytes
+from multigpu.devices.meters import parse_bytes
 from multigpu.ranks import RankError, Results, run_ranks
 from multigpu.scaling.measuring import NO_LIMIT, Stopwatch, Workload, first_rows, short_run
 from multigpu.training.trainer import Trainer

@@ -233,7 +233,7 @@ if __name__ == "__main__":
 
     from multigpu import gpus, pictures
     from multigpu.data import digits
-    from multigpu.gpus import current_machine
+    from multigpu.devices import current_machine
     from multigpu.training.models import SmallCNN
 
     gpu = gpus(3)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from multigpu import ranks
-from multigpu.gpus import gpus, virtual_gpus
+from multigpu.devices import gpus, virtual_gpus
 
 if TYPE_CHECKING:
     from multigpu.ranks import RankError, run_ranks

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from multigpu.checking.wire import Encoder, Request
-from multigpu.gpus.memory import parse_bytes
+from multigpu.devices.meters import parse_bytes
 from multigpu.ranks import process_tree
 from multigpu.ranks.child_process import limit
 from multigpu.ranks.errors import describe_exception
@@ -77,7 +77,7 @@ def warm_up() -> None:
         import torch.utils.serialization.config  # noqa: F401
 
         import multigpu.checking.comparing
-        import multigpu.gpus.machine
+        import multigpu.devices.machine
         import multigpu.ranks.tracing  # noqa: F401
 
 
@@ -191,8 +191,8 @@ def machine(request: Request) -> Iterator[Place]:
     """The GPUs of this run."""
     import torch
 
-    from multigpu.gpus import virtual_gpus
-    from multigpu.gpus.tensor import VirtualTensor
+    from multigpu.devices import virtual_gpus
+    from multigpu.devices.tensor import VirtualTensor
 
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter, VirtualTensor})
     if request.backing == "real" or not request.gpus:

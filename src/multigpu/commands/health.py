@@ -73,7 +73,7 @@ def pytorch() -> Iterator[Finding]:
 
 def graphics() -> Iterator[Finding]:
     """A line for each GPU, with what it is doing."""
-    from multigpu.gpus.monitor import one_line, snapshot
+    from multigpu.devices.monitor import one_line, snapshot
 
     real = snapshot()
     if not real:

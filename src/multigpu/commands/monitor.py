@@ -21,7 +21,7 @@ from multigpu.commands.course_processes import Lookout
 from multigpu.commands.monitor_tables import Shares, page
 from multigpu.commands.seen_process import CourseProcess
 from multigpu.commands.showing import console
-from multigpu.gpus.monitor import GpuStatus, memory_by_process, snapshot
+from multigpu.devices.monitor import GpuStatus, memory_by_process, snapshot
 from multigpu.pictures.units import human_bytes
 
 FIRST_LOOK = 0.5  # seconds between the two looks that CPU time is measured in

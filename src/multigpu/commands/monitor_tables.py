@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from multigpu.commands.seen_process import CourseProcess
-from multigpu.gpus.monitor import GpuStatus
+from multigpu.devices.monitor import GpuStatus
 from multigpu.pictures.palette import colour
 from multigpu.pictures.units import human_bytes
 

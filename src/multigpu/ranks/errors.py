@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from multigpu.gpus import threads
+from multigpu.devices import threads
 
 if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace

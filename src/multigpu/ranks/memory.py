@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 
-from multigpu.gpus.errors import out_of_memory
-from multigpu.gpus.memory import Memory, MemoryFull, MemoryMeter
-from multigpu.gpus.threads import around_new_threads
+from multigpu.devices.errors import out_of_memory
+from multigpu.devices.meters import Memory, MemoryFull, MemoryMeter
+from multigpu.devices.threads import around_new_threads
 from multigpu.ranks.rank import rank_device
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from multigpu.gpus import threads
+from multigpu.devices import threads
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Write
 

@@ -29,7 +29,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, overload
 
-from multigpu.gpus.memory import parse_bytes
+from multigpu.devices.meters import parse_bytes
 from multigpu.ranks.errors import Finding, RankError, stack_text
 from multigpu.ranks.frames import Closed, from_a_handler, receive, send
 from multigpu.ranks.process_tree import MARK, warn_of

@@ -31,8 +31,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from multigpu.data.feeds import Batch, Feed, feed_for
-from multigpu.gpus import current_machine, virtual_gpus
-from multigpu.gpus.machine import VirtualMachine
+from multigpu.devices import current_machine, virtual_gpus
+from multigpu.devices.machine import VirtualMachine
 from multigpu.ranks import Results, run_ranks
 from multigpu.ranks.memory import limited_memory
 from multigpu.ranks.trace import Trace

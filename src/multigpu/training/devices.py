@@ -2,7 +2,7 @@
 
 import torch
 
-from multigpu.gpus import current_machine
+from multigpu.devices import current_machine
 from multigpu.ranks.rank import rank_device
 from multigpu.training.launch import Launch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multigpu.gpus.monitor import snapshot
+from multigpu.devices.monitor import snapshot
 
 
 def gpu_figures() -> dict[str, float]:

@@ -351,7 +351,7 @@ def test_folders_in_folders_are_removed(run, server):
 
 PATCHED = """
 import torch
-from multigpu.gpus.tensor import VirtualTensor
+from multigpu.devices.tensor import VirtualTensor
 lie = property(lambda tensor: torch.device("cuda:1"))
 def split(batch, devices):
     on_gpu = batch.to(devices[0])

@@ -16,7 +16,7 @@ import pytest
 
 from multigpu.commands import doctor, folder, health
 from multigpu.commands.health import Finding
-from multigpu.gpus import monitor
+from multigpu.devices import monitor
 
 GIB = 2**30
 FINE = Finding("disk", "30 GiB free")

@@ -22,7 +22,7 @@ from multigpu.commands.monitor import Look, seconds
 from multigpu.commands.monitor_tables import age
 from multigpu.commands.process_tree import in_order, numbered
 from multigpu.commands.seen_process import CourseProcess
-from multigpu.gpus.monitor import GpuStatus, memory_by_process
+from multigpu.devices.monitor import GpuStatus, memory_by_process
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = os.path.join(sys.prefix, "bin", "python")

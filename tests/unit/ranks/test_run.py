@@ -183,7 +183,7 @@ def test_importing_the_package_does_not_import_torch():
 
 def test_windows_is_told_about_wsl2():
     code = """
-        import multigpu.gpus.memory, psutil, subprocess, sys, tempfile
+        import multigpu.devices.meters, psutil, subprocess, sys, tempfile
         sys.platform = "win32"
         sys.modules["resource"] = sys.modules["fcntl"] = None  # Windows has neither
         from multigpu import run_ranks

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from multigpu.data.feeds import Batch
-from multigpu.gpus import current_machine, gpus
+from multigpu.devices import current_machine, gpus
 from multigpu.training.config import TrainConfig
 from multigpu.training.launch import Launch
 from multigpu.training.placing import to_device

@@ -1,0 +1,358 @@
+"""Runs PyTorch's operators (`torch.ops.aten...`) on the data inside virtual tensors.
+
+Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
+on one GPU, the operator runs on their data, the results are put on that GPU. What has to be known
+about an operator is worked out once, in its Plan; the few that need more are in ops.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from multigpu.devices import errors
+from multigpu.devices.gpu import CPU, Gpu, check_generator, gpu_of
+from multigpu.devices.tensor import VirtualTensor
+
+_core: Any = torch._C
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_LAZY_MARKS = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative)
+_has_kernel = _core._dispatch_has_kernel_for_dispatch_key
+_is_excluded = _core._dispatch_tls_is_dispatch_key_excluded
+_set_excluded = _core._dispatch_tls_set_dispatch_key_excluded
+
+# Arguments that CUDA's operators accept on the CPU, whatever the other tensors' device.
+_CPU_ARGUMENTS = {
+    "index": "indices",
+    "index_put": "indices",
+    "index_put_": "indices",
+    "_index_put_impl_": "indices",
+    "_unsafe_index": "indices",
+    "_unsafe_index_put": "indices",
+    "_pack_padded_sequence": "lengths",
+    "_pack_padded_sequence_backward": "batch_sizes",
+    "_pad_packed_sequence": "batch_sizes",
+    "lstm": "batch_sizes",
+    "gru": "batch_sizes",
+    "rnn_tanh": "batch_sizes",
+    "rnn_relu": "batch_sizes",
+    "tensor_split": "tensor_indices_or_sections",
+}
+# Operators that do not go element by element, and so take no 0-dim CPU tensor for a number.
+# fmt: off
+_NO_NUMBERS = {
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "cat", "embedding", "gather", "index_add",
+    "index_copy", "index_select", "nll_loss_forward", "scatter", "scatter_add", "scatter_reduce",
+    "stack", "take",
+}
+# fmt: on
+# The result that these operators of CUDA leave on the CPU, by position.
+_CPU_RESULT = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
+# Autograd's zeros have no memory at all, which the core cannot look for inside a virtual tensor.
+_INSTEAD = {"_efficientzerotensor": torch.ops.aten.zeros.default}
+_RESHAPING = {"resize_", "resize_as_", "set_", "resize_as_sparse_", "sparse_resize_"}
+_HALF = (torch.float16, torch.bfloat16)
+_NO_KERNEL = ("not implemented for 'Half'", "not implemented for 'BFloat16'", "primitive")
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Special = Callable[["Plan", Any, Args, Kwargs], Any]
+_specials: dict[str, Special] = {}
+
+
+def special(*names: str) -> Callable[[Special], Special]:
+    """Marks a function as the way to run the operators `names` (all overloads).
+
+    It is called with the operator's plan, the operator, its arguments and its keyword arguments.
+    """
+
+    def mark(function: Special) -> Special:
+        _specials.update(dict.fromkeys(names, function))
+        return function
+
+    return mark
+
+
+@dataclass(slots=True)
+class Plan:
+    """How to run one operator."""
+
+    name: str
+    argument_names: tuple[str, ...]
+    mutates: bool
+    reshapes: bool  # it may change the shape or the storage of an argument
+    elementwise: bool
+    generator: bool  # it draws random numbers and takes a generator
+    operator: Any  # what to run: the operator, or one that does the same on virtual GPUs
+    takes_numbers: bool  # as tensors without a dimension, on the CPU
+    cpu_argument: str | None
+    cpu_result: int | None
+    composite: bool  # it is made of other operators
+    special: Special | None
+
+    @classmethod
+    def of(cls, func: Any) -> Plan:
+        """The plan of operator `func` (an OpOverload)."""
+        schema = func._schema
+        name = schema.name.split("::")[1]
+        names = tuple(argument.name for argument in schema.arguments)
+        operator = _with_generator(func, names)
+        return cls(
+            name=name,
+            argument_names=names,
+            mutates=schema.is_mutable,
+            reshapes=(
+                name in _RESHAPING
+                or torch.Tag.inplace_view in func.tags
+                or any(argument.is_out for argument in schema.arguments)
+            ),
+            elementwise=torch.Tag.pointwise in func.tags,
+            generator=operator is not func or "generator" in names,
+            operator=_INSTEAD.get(name, operator),
+            takes_numbers=name.removesuffix("_") not in _NO_NUMBERS,
+            cpu_argument=_CPU_ARGUMENTS.get(name),
+            cpu_result=_CPU_RESULT.get(name),
+            composite=_has_kernel(func.name(), _COMPOSITE),
+            special=_specials.get(name),
+        )
+
+    def arguments(self, args: Args, kwargs: Kwargs) -> Iterator[tuple[str, Any]]:
+        """Each argument that was given, with its name."""
+        yield from zip(self.argument_names, args, strict=False)
+        yield from kwargs.items()
+
+
+def _with_generator(func: Any, names: tuple[str, ...]) -> Any:
+    """The form of a random operator that takes a generator too; `func` itself if there is none."""
+    if torch.Tag.nondeterministic_seeded not in func.tags or "generator" in names:
+        return func
+    packet = func.overloadpacket
+    for overload in packet.overloads():
+        other = getattr(packet, overload)
+        others = tuple(argument.name for argument in other._schema.arguments)
+        if tuple(name for name in others if name != "generator") == names != others:
+            return other
+    return func
+
+
+_plans: dict[Any, Plan] = {}
+
+
+def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The result of operator `func`, on the GPU of its arguments."""
+    plan = _plans.get(func)
+    if plan is None:
+        plan = _plans[func] = Plan.of(func)
+    with torch._C.DisableTorchFunction(), _LazyMarks():
+        if plan.special is not None:
+            return plan.special(plan, func, args, kwargs)
+        if plan.composite:  # in inference mode the core does not take it apart
+            with VirtualTensor.gate.operators():
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        return run_plainly(plan, args, kwargs)
+
+
+class _LazyMarks:
+    """Lets operators that are made of others see lazy conjugation and negation.
+
+    Below autograd the core has switched these marks off, as each operator's own arguments have been
+    resolved. But `torch.linalg.pinv`, run whole, makes conjugated tensors inside.
+    """
+
+    __slots__ = ("_switched",)
+
+    def __enter__(self) -> None:
+        self._switched = [key for key in _LAZY_MARKS if _is_excluded(key)]
+        for key in self._switched:
+            _set_excluded(key, False)
+
+    def __exit__(self, *error: Any) -> None:
+        for key in self._switched:
+            _set_excluded(key, True)
+
+
+def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    """`run` for operators without rules of their own."""
+    tensors = _Tensors()
+    data = [tensors.taken_out(argument) for argument in args]
+    named_data = {name: tensors.taken_out(argument) for name, argument in kwargs.items()}
+    shells = tensors.shells
+    device = kwargs.get("device")
+    gpu = gpu_of(device) if device is not None else shells[0]._gpu if shells else None
+    if shells:
+        if shells[0]._gpu.machine.forked:
+            raise errors.forked()
+        if tensors.are_scattered():
+            if plan.name.startswith("_foreach_") and len(args[0]) > 1:
+                return _one_by_one(plan, args, kwargs)
+            _check_devices(plan, args, kwargs, shells[0]._gpu)
+    elif gpu is not None:  # a factory: stopped before it allocates
+        size = kwargs.get("size", args[0] if args else None)
+        if isinstance(size, (list, tuple)):
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+            gpu.check(math.prod(size) * dtype.itemsize)
+    if gpu is not None and kwargs:  # name the device where the data really go
+        if device is not None:
+            named_data["device"] = gpu.backing
+        if kwargs.get("pin_memory"):
+            named_data["pin_memory"] = False
+    if plan.generator:
+        named_data["generator"] = _generator(gpu, kwargs.get("generator"))
+    result = _run_on_data(plan, data, named_data)
+    if plan.reshapes:
+        _refresh(shells)
+    return _put_in(result, gpu, shells, plan.cpu_result)
+
+
+class _Tensors:
+    """The tensors among an operator's arguments: virtual ones, and how many others."""
+
+    __slots__ = ("others", "shells")
+
+    def __init__(self) -> None:
+        self.shells: list[VirtualTensor] = []
+        self.others = 0
+
+    def taken_out(self, argument: Any) -> Any:
+        """`argument` with the data in place of each virtual tensor."""
+        if isinstance(argument, VirtualTensor):
+            self.shells.append(argument)
+            return argument._data
+        if isinstance(argument, (list, tuple)):
+            return type(argument)([self.taken_out(item) for item in argument])
+        if isinstance(argument, torch.Tensor):
+            self.others += 1
+        return argument
+
+    def are_scattered(self) -> bool:
+        """Whether they are not all on one GPU."""
+        gpu = self.shells[0]._gpu
+        return self.others > 0 or any(shell._gpu is not gpu for shell in self.shells)
+
+
+def _one_by_one(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    """Run an operator on lists of tensors position by position: each may be on its own GPU."""
+    count = len(args[0])
+
+    def at(position: int, argument: Any) -> Any:
+        is_list = isinstance(argument, (list, tuple)) and len(argument) == count
+        return argument[position : position + 1] if is_list else argument
+
+    results = [
+        run_plainly(
+            plan,
+            tuple(at(position, argument) for argument in args),
+            {name: at(position, argument) for name, argument in kwargs.items()},
+        )
+        for position in range(count)
+    ]
+    return None if results[0] is None else [item for result in results for item in result]
+
+
+def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
+    """Raise CUDA's error unless all tensors are on `gpu`.
+
+    As under CUDA a 0-dim CPU tensor may stand for a number in most operators, and some take one
+    argument (lengths, indices) from the CPU.
+    """
+    tensors: list[tuple[str, torch.Tensor]] = []
+    are_there = True
+    for position, (name, argument) in enumerate(plan.arguments(args, kwargs)):
+        is_result = (plan.mutates and position == 0) or name == "out"
+        for tensor in argument if isinstance(argument, (list, tuple)) else [argument]:
+            if isinstance(tensor, VirtualTensor):
+                are_there &= tensor._gpu is gpu
+            elif isinstance(tensor, torch.Tensor):
+                is_number = plan.takes_numbers and not is_result and tensor.ndim == 0
+                are_there &= is_number or name == plan.cpu_argument
+            else:
+                continue
+            tensors.append((name, tensor))
+    if are_there:
+        return
+    # The error is about the first two tensors on different devices, in order of the arguments.
+    dimensional = [pair for pair in tensors if pair[1].ndim or isinstance(pair[1], VirtualTensor)]
+    if len({tensor.device for _, tensor in dimensional}) > 1:
+        tensors = dimensional
+    first = tensors[0][1]
+    others = [pair for pair in tensors if pair[1].device != first.device]
+    if not others:
+        raise RuntimeError(
+            "tensors of two virtual machines cannot be mixed: take one through .cpu()"
+        )
+    raise errors.different_devices(plan.name, first, *others[0], elementwise=plan.elementwise)
+
+
+def _generator(gpu: Gpu | None, generator: torch.Generator | None) -> torch.Generator | None:
+    """The generator to draw from on `gpu`; the caller's must be of that device."""
+    if generator is None:
+        return None if gpu is None else gpu.generator
+    check_generator(generator, CPU if gpu is None else gpu.device)
+    return generator
+
+
+def _run_on_data(plan: Plan, data: list[Any], named_data: Kwargs) -> Any:
+    """Run the operator on plain tensors.
+
+    Where the CPU has no kernel for half precision: in float32, rounded at the end.
+    """
+    try:
+        return plan.operator(*data, **named_data)
+    except RuntimeError as error:
+        halves = {
+            leaf.dtype
+            for leaf in tree_leaves((data, named_data))
+            if isinstance(leaf, torch.Tensor) and leaf.dtype in _HALF
+        }
+        if plan.mutates or not halves or not any(text in str(error) for text in _NO_KERNEL):
+            raise
+    dtype = halves.pop()
+
+    def wider(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in _HALF:
+            return value.float()
+        return torch.float32 if value in _HALF else value
+
+    def narrower(value: Any) -> Any:
+        is_wide = isinstance(value, torch.Tensor) and value.dtype is torch.float32
+        return value.to(dtype) if is_wide else value
+
+    data, named_data = tree_map(wider, (data, named_data))
+    return tree_map(narrower, plan.operator(*data, **named_data))
+
+
+def _put_in(
+    result: Any, gpu: Gpu | None, shells: list[VirtualTensor], cpu_result: int | None = None
+) -> Any:
+    """`result` with every tensor on `gpu`; data that came in go out in the shell they had."""
+    if isinstance(result, torch.Tensor):
+        for shell in shells:
+            if shell._data is result:
+                return shell
+        return result if gpu is None else VirtualTensor(result, gpu)
+    if isinstance(result, (list, tuple)):
+        return type(result)(
+            [
+                item if position == cpu_result else _put_in(item, gpu, shells)
+                for position, item in enumerate(result)
+            ]
+        )
+    return result
+
+
+def _refresh(shells: list[VirtualTensor]) -> None:
+    """Bring shells up to date whose data have changed shape, stride or storage."""
+    for shell in shells:
+        data = shell._data
+        if data.layout is torch.strided and (
+            shell.shape != data.shape
+            or shell.stride() != data.stride()
+            or shell.storage_offset() != data.storage_offset()
+            or shell._gpu.hold(data) != shell._holdings
+        ):
+            shell.put_back(data)

@@ -1,0 +1,348 @@
+"""The functions of torch that need more than another `device=`: stand-ins for them.
+
+Moving a tensor by name, making one from Python numbers, keeping a parameter the same object when
+its data move (`p.data = ...`), pinned memory, and lazy modules, whose parameters have a device
+before they have a shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from multigpu.devices import errors
+from multigpu.devices.dispatch import Args, Kwargs
+from multigpu.devices.gate import (
+    StandIn,
+    call,
+    default_device,
+    gate,
+    pinned,
+    run_in_core,
+    takes_over,
+)
+from multigpu.devices.gpu import CPU, core_device, named, virtual_machine
+from multigpu.devices.tensor import VirtualTensor
+
+# Properties, whose getters and setters are functions of torch like any other.
+_data: Any = torch.Tensor.data
+_device: Any = torch.Tensor.device
+_grad: Any = torch.Tensor.grad
+
+
+@takes_over(torch.device)
+def make_device(func: Any, args: Args, kwargs: Kwargs) -> torch.device:
+    """`torch.device(1)` is cuda:1, as on a machine with GPUs."""
+    if virtual_machine() is not None and not kwargs and len(args) == 1:
+        return named(args[0])
+    return torch.device(*args, **kwargs)
+
+
+# Moving
+
+
+def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`tensor.to(device, dtype)` for stand-ins, in which interception is off."""
+    core = core_device(device) if virtual_machine() is not None else CPU
+    return run_in_core(torch.Tensor.to, (tensor, core, dtype or tensor.dtype), {})  # type: ignore[no-any-return]
+
+
+@takes_over(torch.Tensor.to)
+def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.to(...)` in all its forms."""
+    if isinstance(args[0], UninitializedTensorMixin):
+        with gate.functions():
+            return _lazy_to(args[0], args[1:], kwargs)
+    if virtual_machine() is not None:
+        if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
+            args = (args[0], core_device(args[1]), *args[2:])
+        elif kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": core_device(kwargs["device"])}
+    return run_in_core(func, args, kwargs)
+
+
+@takes_over(torch._C._nn._parse_to)
+def parse_to(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What `module.to(...)` makes of its arguments: device, dtype, non_blocking, format."""
+    like = args[0] if args else kwargs.get("other", kwargs.get("tensor"))
+    if isinstance(like, VirtualTensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return (like.device, *func(*args, **kwargs)[1:])
+    if virtual_machine() is not None:
+        if args and isinstance(args[0], int):
+            args = (named(args[0]), *args[1:])
+        if isinstance(kwargs.get("device"), int):
+            kwargs = {**kwargs, "device": named(kwargs["device"])}
+    return func(*args, **kwargs)
+
+
+@takes_over(torch.Tensor.cuda)
+def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
+    if virtual_machine() is None:
+        return func(*args, **kwargs)
+    tensor, *rest = args
+    options = dict(zip(("device", "non_blocking"), rest, strict=False)) | kwargs
+    device = options.pop("device", None)
+    return to(
+        torch.Tensor.to, (tensor,), {**options, "device": "cuda" if device is None else device}
+    )
+
+
+@takes_over(torch.Tensor.cpu)
+def cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.cpu(memory_format=...)`."""
+    if isinstance(args[0], UninitializedTensorMixin):
+        return to(torch.Tensor.to, (args[0], CPU), {})
+    return call(func, [type(args[0])], args, kwargs)
+
+
+# Made from Python numbers: on the CPU, then copied to the GPU, as under CUDA. The core puts the
+# numbers together without an operator, so there would be nothing to intercept.
+
+
+@takes_over(torch.tensor, torch.as_tensor, torch.asarray)
+def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.tensor(values, dtype=..., device=..., requires_grad=...)`."""
+    if virtual_machine() is None:
+        return func(*args, **kwargs)
+    values, *rest = args or [kwargs.pop("data", None)]
+    device = kwargs.pop("device", None)
+    if device is None:
+        device = default_device()
+    core = None if device is None else core_device(device)
+    if isinstance(values, VirtualTensor):
+        return _from_tensor(func, values, kwargs, core)
+    if core is None or core.type != "cpu" or not core.index:
+        return _together(func, (values, *rest), {**kwargs, "device": core or CPU})
+    requires_grad = kwargs.pop("requires_grad", False)
+    made = _together(func, (values, *rest), {**kwargs, "device": CPU})
+    return run_in_core(torch.Tensor.to, (made, core), {}).requires_grad_(requires_grad)
+
+
+def _together(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Call `func`, whose values may contain tensors that stand for numbers."""
+    try:
+        return call(func, (), args, kwargs)
+    except RuntimeError as error:
+        if "not allocated" not in str(error):  # which a virtual tensor's own storage never is
+            raise
+        return call(func, (), (_on_cpu(args[0]), *args[1:]), kwargs)
+
+
+def _on_cpu(values: Any) -> Any:
+    if isinstance(values, (list, tuple)):
+        return [_on_cpu(value) for value in values]
+    return moved(values, CPU) if isinstance(values, VirtualTensor) else values
+
+
+def _from_tensor(
+    func: Any, values: VirtualTensor, kwargs: Kwargs, core: torch.device | None
+) -> Any:
+    """From a tensor that is on a GPU already: stays there unless told otherwise."""
+    options = {"device": core or values._gpu.carrier}
+    if kwargs.get("dtype") is not None:
+        options["dtype"] = kwargs["dtype"]
+    made = run_in_core(torch.Tensor.to, (values,), options)
+    if func is torch.tensor:
+        made = made.detach()
+        made = made.clone() if made.data_ptr() == values.data_ptr() else made
+        return made.requires_grad_(kwargs.get("requires_grad", False))
+    return made.clone() if kwargs.get("copy") and made is values else made
+
+
+@takes_over(torch.Tensor.new_tensor)
+def new_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.new_tensor(values)`: like `tensor` in device and dtype unless told otherwise."""
+    tensor, *rest = args
+    options = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
+    return from_values(torch.tensor, tuple(rest), options)
+
+
+@takes_over(torch.Tensor.new)
+def new(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.new(...)`, as torch.optim makes tensors of the same type and device."""
+    tensor, *rest = args
+    if not isinstance(tensor, VirtualTensor):
+        return call(func, [type(tensor)], args, kwargs)
+    if tensor.is_sparse and len(rest) > 1:  # indices, values, size
+        return run_in_core(torch.sparse_coo_tensor, args[1:], kwargs)
+    if rest and isinstance(rest[0], torch.Tensor):
+        return moved(rest[0], tensor.device, tensor.dtype)
+    return moved(func(torch.empty(0, dtype=tensor.dtype), *rest), tensor.device)
+
+
+# The same object, with other contents
+
+
+@takes_over(_data.__set__)
+def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """`p.data = new`. `module.to(device)` ends here: each parameter stays the same object."""
+    tensor, new = args
+    if tensor is new:
+        return
+    if isinstance(tensor, UninitializedTensorMixin) and isinstance(new, UninitializedTensorMixin):
+        tensor.__dict__.pop("_on_gpu", None)
+        tensor.__dict__.update(new.__dict__)
+        if "_on_gpu" in new.__dict__:
+            return
+    if type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
+        run_in_core(func, args, kwargs)
+        tensor._data, tensor._holdings = new._data, new._holdings
+    elif isinstance(tensor, VirtualTensor) or isinstance(new, VirtualTensor):
+        _become(tensor, new.detach())
+    else:
+        func(*args, **kwargs)
+
+
+def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Give the object `tensor` the contents of `new`, which is on another device.
+
+    The core refuses to assign data of another kind, so the two objects swap what is inside them.
+    A gradient goes along to the new device.
+    """
+    grad, requires_grad = tensor.grad, tensor.requires_grad
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad)
+    else:
+        new.requires_grad_(requires_grad)
+    attributes = VirtualTensor.__getstate__(tensor)  # type: ignore[arg-type]
+    tensor.grad = None
+    torch._C._swap_tensor_impl(tensor, new)
+    tensor.__class__, new.__class__ = new.__class__, tensor.__class__
+    tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
+    tensor.__dict__.update(attributes)
+    if grad is not None:
+        _become(grad, moved(grad, tensor.device, tensor.dtype))
+        tensor.grad = grad
+
+
+@takes_over(_grad.__set__)
+def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
+    """`p.grad = gradient`, which must be on the same device."""
+    tensor, gradient = args
+    if isinstance(gradient, torch.Tensor) and gradient.device != tensor.device:
+        raise errors.gradient_elsewhere(gradient.device, tensor.device)
+    with torch._C.DisableTorchFunctionSubclass():
+        func(tensor, gradient)
+
+
+# Questions to a tensor
+
+
+def _by_class(name: str) -> StandIn:
+    """A stand-in for `torch.Tensor.name(x)`: what `x.name()` does, x being virtual or not."""
+
+    def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
+        method = getattr(VirtualTensor, name) if type(args[0]) is VirtualTensor else func
+        return method(*args, **kwargs)
+
+    return stand_in
+
+
+for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device", "is_shared"):
+    takes_over(getattr(torch.Tensor, _name))(_by_class(_name))
+
+
+@takes_over(torch.Tensor.type)
+def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.type()` is "torch.cuda.FloatTensor" on a GPU."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], VirtualTensor):
+        return errors.type_name(args[0])
+    return call(func, [type(args[0])], args, kwargs)
+
+
+@takes_over(torch.Tensor.is_pinned)
+def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
+    """`tensor.is_pinned()`: pinned memory is only marked as such (see gate.py)."""
+    if virtual_machine() is None:
+        return bool(func(*args, **kwargs))
+    tensor = args[0]
+    if isinstance(tensor, VirtualTensor) or tensor.layout is not torch.strided:
+        return False
+    return getattr(tensor.untyped_storage(), "_virtually_pinned", False)
+
+
+@takes_over(torch.Tensor.pin_memory)
+def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """`tensor.pin_memory()`: a copy in pinned memory, or the tensor itself if it is there."""
+    tensor: torch.Tensor = args[0]
+    if virtual_machine() is None:
+        return func(*args, **kwargs)  # type: ignore[no-any-return]
+    if isinstance(tensor, VirtualTensor):
+        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+    return tensor if is_pinned(None, (tensor,), {}) else pinned(tensor.clone())
+
+
+@takes_over(torch.ctc_loss)
+def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.ctc_loss`: CUDA takes the lengths from the CPU; the core does not for subclasses."""
+    log_probs, targets, *lengths = args[:4]
+    if isinstance(log_probs, VirtualTensor):
+        gpu = log_probs._gpu
+        with torch._C.DisableTorchFunction():
+            lengths = [
+                each
+                if isinstance(each, VirtualTensor)
+                else VirtualTensor(torch.as_tensor(each, device=gpu.backing), gpu)
+                for each in lengths
+            ]
+    return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)
+
+
+# Lazy modules (nn.LazyLinear, ...). An uninitialised parameter stays a plain tensor here; the GPU
+# it is meant for is noted on it as an empty tensor there, `_on_gpu`.
+
+
+def _lazy_to(tensor: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.to(...)` of an uninitialised tensor: one for another device or dtype."""
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    made = type(tensor)(tensor.requires_grad, dtype=dtype or tensor.data.dtype)
+    return _lazy_for(made, tensor.data.device if device is None else device)
+
+
+def _lazy_for(tensor: Any, device: Any) -> Any:
+    """Note on `tensor` which device it is for."""
+    empty = torch.empty(0, device=device, dtype=tensor.dtype)
+    if isinstance(empty, VirtualTensor):
+        tensor._on_gpu = empty
+    return tensor
+
+
+@takes_over(_data.__get__)
+def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`p.data`, which tells an uninitialised parameter's device and dtype."""
+    kept = args[0].__dict__.get("_on_gpu")
+    return call(func, [type(args[0])], args, kwargs) if kept is None else kept
+
+
+@takes_over(_device.__get__)
+def get_device(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`p.device` of a tensor that is not virtual, but perhaps will be."""
+    if isinstance(args[0], VirtualTensor):
+        return args[0].device
+    kept = args[0].__dict__.get("_on_gpu")
+    return func(*args, **kwargs) if kept is None else kept.device
+
+
+def lazy_new(plain_new: Any) -> Any:
+    """`__new__` of an uninitialised parameter or buffer, which may be for a GPU."""
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        return _lazy_for(plain_new(cls, *args, device="cpu", **kwargs), device)
+
+    return staticmethod(new)
+
+
+def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    """What UninitializedTensorMixin.materialize does, for a tensor that may change its class."""
+    becomes = tensor.cls_to_become
+    known = tensor.data
+    tensor.__dict__.pop("_on_gpu", None)
+    tensor.data = torch.empty(
+        shape, device=known.device if device is None else device, dtype=dtype or known.dtype
+    )
+    if not isinstance(tensor, VirtualTensor):
+        tensor.__class__ = becomes

@@ -1,0 +1,191 @@
+"""One virtual GPU, how it is named, and which machine is switched on.
+
+A virtual GPU has two devices. Python code sees `device`, for example cuda:1. PyTorch's C++ core
+sees `carrier`, for example cpu:2: an index that no CPU has, so a tensor that carries it cannot be
+taken for a CPU tensor, while autograd treats it as one (which it can do without CUDA). Device
+rules, views, `.to`, gradients of copies: all that stays PyTorch's own code.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from multigpu.devices import errors
+from multigpu.devices.meters import Copy, Holding, MemoryFull, MemoryMeter
+
+if TYPE_CHECKING:
+    from multigpu.devices.machine import VirtualMachine
+
+CPU = torch.device("cpu")
+
+
+class Gpu:
+    """GPU `index` of `machine`, with `limit` bytes of memory."""
+
+    def __init__(self, machine: VirtualMachine, index: int, *, limit: int) -> None:
+        self.machine = machine
+        self.index = index
+        self.device = torch.device("cuda", index)
+        self.carrier = torch.device("cpu", index + 1)
+        self.backing = machine.backing  # where its data really are
+        self.meter = MemoryMeter(limit)
+        self.generator = VirtualGenerator(index, self.backing)
+
+    def hold(self, data: torch.Tensor) -> tuple[Holding, ...]:
+        """Count the storages of `data` as this GPU's. Raises torch.OutOfMemoryError."""
+        if data.layout is torch.strided:
+            return (self.hold_storage(data.untyped_storage()),)
+        parts = (data._indices(), data._values())
+        return tuple(self.hold_storage(part.untyped_storage()) for part in parts)
+
+    def hold_storage(self, storage: torch.UntypedStorage) -> Holding:
+        """Count one storage, or count it again after it has changed its size."""
+        try:
+            return self.meter.hold(storage._cdata, storage.nbytes())
+        except MemoryFull as full:
+            raise self._out_of_memory(full.wanted) from None
+
+    def check(self, size: int) -> None:
+        """Raise torch.OutOfMemoryError if `size` more bytes do not fit."""
+        try:
+            self.meter.check(size)
+        except MemoryFull:
+            raise self._out_of_memory(size) from None
+
+    def _out_of_memory(self, wanted: int) -> RuntimeError:
+        now = self.meter.read()
+        return errors.out_of_memory(
+            self.index, wanted=wanted, allocated=now.allocated, limit=now.limit
+        )
+
+
+# By the address of the core's generator: what an operator receives is a new object around it.
+_generators: weakref.WeakValueDictionary[int, VirtualGenerator] = weakref.WeakValueDictionary()
+
+
+class VirtualGenerator(torch.Generator):
+    """`torch.Generator(device="cuda:1")`: draws on the GPU's backing, and says it is cuda:1.
+
+    Its numbers differ from those of a CPU generator with the same seed, as they do on a real GPU,
+    so that nobody comes to rely on their being equal.
+    """
+
+    _device: torch.device
+    _seed: int
+
+    def __new__(cls, index: int, backing: torch.device) -> VirtualGenerator:
+        generator: Any = super().__new__(cls, backing)  # type: ignore[call-arg]
+        generator._device = torch.device("cuda", index)
+        _generators[generator._cdata] = generator
+        generator.manual_seed(torch.default_generator.initial_seed())
+        return generator  # type: ignore[no-any-return]
+
+    def __init__(self, index: int, backing: torch.device) -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._device
+
+    def manual_seed(self, seed: int) -> VirtualGenerator:
+        self._seed = int(seed)
+        # Any odd number of 63 bits would do (this is 2**63 over the golden ratio).
+        super().manual_seed((self._seed ^ 0x4F1BBCDCBFA53E0B) % 2**63)
+        return self
+
+    def seed(self) -> int:
+        self.manual_seed(super().seed() % 2**63)
+        return self._seed
+
+    def initial_seed(self) -> int:
+        return self._seed
+
+
+def check_generator(generator: torch.Generator, device: torch.device) -> None:
+    """Raise CUDA's error unless `generator` is for a device of `device`'s type and index."""
+    found = _generators.get(generator._cdata, generator).device  # type: ignore[attr-defined]
+    if found.type != device.type:
+        raise RuntimeError(
+            f"Expected a '{device.type}' device type for generator but found '{found.type}'"
+        )
+    if found.index != device.index:
+        raise RuntimeError(
+            f"Expected a generator of {device} but found one of {found}: each GPU has its own"
+        )
+
+
+# Which machine is switched on
+
+# One stack for the whole process: the machine that was entered last is the current one, in every
+# thread. `with` blocks on one thread nest; blocks on several threads share the stack.
+switching = threading.RLock()  # hold it to change the stack
+entered: list[VirtualMachine] = []
+
+
+def virtual_machine() -> VirtualMachine | None:
+    """The current virtual machine, or None where torch is as it came."""
+    return entered[-1] if entered else None
+
+
+def machine_in_use() -> VirtualMachine:
+    """The current virtual machine, where there must be one."""
+    return entered[-1]
+
+
+def _after_fork() -> None:
+    """CUDA cannot be used on in a forked child, so machines switched on before the fork cannot."""
+    for machine in entered:
+        machine.forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def note_copy(source: Gpu | None, target: Gpu | None, size: int) -> None:
+    """Count a copy of `size` bytes, unless it stays on one device. None is the CPU."""
+    if source is target:
+        return
+    machine = virtual_machine() or (target or source).machine  # type: ignore[union-attr]
+    origin, destination = ("cpu" if gpu is None else str(gpu.device) for gpu in (source, target))
+    machine.traffic.add(Copy(origin, destination, size))
+
+
+# From the device a caller names ("cuda:1", 1, torch.device("cuda"), ...) to the one the core gets
+
+
+def gpu_at(index: int | None) -> Gpu:
+    """GPU `index` of the current machine, or its current one. Raises CUDA's error without one."""
+    machine = machine_in_use()
+    if machine.forked:
+        raise errors.forked()
+    index = machine.current if index is None else index
+    if not 0 <= index < len(machine.gpus):
+        raise errors.invalid_device_ordinal()
+    return machine.gpus[index]
+
+
+def named(device: Any) -> torch.device:
+    """The torch.device that a caller means; a bare number is a GPU, as under CUDA."""
+    if isinstance(device, torch.device):
+        return device
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def core_device(device: Any) -> torch.device:
+    """What the core must be given for `device`: a GPU's carrier, the CPU, or `device` itself."""
+    device = named(device)
+    if device.type == "cuda":
+        return gpu_at(device.index).carrier
+    return CPU if device.type == "cpu" else device
+
+
+def gpu_of(carrier: torch.device | None) -> Gpu | None:
+    """The GPU of a carrier; None for any other device."""
+    if carrier is None or carrier.type != "cpu" or not carrier.index:
+        return None
+    return gpu_at(carrier.index - 1)

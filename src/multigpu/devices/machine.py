@@ -1,0 +1,262 @@
+"""The machine whose GPUs torch sees: the real one, or a virtual one, switched on by `with`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from multigpu.devices import gpu, switching
+from multigpu.devices.gate import default_device, gate
+from multigpu.devices.gpu import Gpu, virtual_machine
+from multigpu.devices.meters import Copy, Memory, Traffic, parse_bytes
+
+
+class _Blocks:
+    """How many `with virtual_gpus(...)` blocks of one thread are open."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._switched = False  # whether the first of them switched interception on
+
+    def enter(self) -> None:
+        """Intercept in this thread, which must be the calling one."""
+        self._open += 1
+        self._switched = gate.switch_on() or self._switched
+
+    def leave(self) -> None:
+        """Undo one `enter`. The last one ends interception, in whatever order blocks are left.
+
+        Another thread cannot reach this one's modes: then the mode stays, and hands every call on
+        as it is while no virtual GPU is on, until this thread leaves a block itself.
+        """
+        self._open -= 1
+        if not self._open and self._switched and self is _thread.blocks:
+            gate.switch_off()
+            self._switched = False
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.blocks = _Blocks()
+
+
+_thread = _Thread()
+
+
+class _PerThread(threading.local):
+    current = 0  # index of the thread's current GPU
+
+
+class _Entry:
+    """What a thread's `with` block found and has to leave as it was."""
+
+    def __init__(self, backing: torch.device) -> None:
+        self.blocks = _thread.blocks
+        self._undo = contextlib.ExitStack()
+        self._undo.enter_context(suitable_kernels(backing))
+        self._undo.callback(self.blocks.leave)
+        self.blocks.enter()
+        self._default_device = default_device()
+
+    def undo(self) -> None:
+        with self._undo:
+            # The default device is one thread's: another cannot put it back.
+            if self.blocks is _thread.blocks and self._default_device != default_device():
+                torch.set_default_device(self._default_device)
+
+
+class VirtualMachine:
+    """`count` virtual GPUs of `memory` bytes each; see `multigpu.virtual_gpus`.
+
+    Raises ValueError for a count below 1, a size that cannot be read, an impossible backing.
+    """
+
+    is_virtual = True
+
+    def __init__(self, count: int, *, memory: int | str = "16 GiB", backing: str = "cpu") -> None:
+        if count < 1:
+            raise ValueError(f"virtual_gpus({count}): ask for at least one GPU")
+        self._limit = parse_bytes(memory)
+        self.backing = backing_device(backing)
+        self.traffic = Traffic()
+        self.gpus: list[Gpu] = []
+        self.forked: bool = (
+            False  # whether this process was forked while the machine was switched on
+        )
+        self._thread = _PerThread()
+        self._entries: list[_Entry] = []
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """Add GPUs until there are `count`."""
+        for index in range(len(self.gpus), count):
+            self.gpus.append(Gpu(self, index, limit=self._limit))
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """cuda:0, cuda:1, ..."""
+        return [gpu.device for gpu in self.gpus]
+
+    @property
+    def current(self) -> int:
+        """Index of the calling thread's current GPU."""
+        return self._thread.current
+
+    @current.setter
+    def current(self, index: int) -> None:
+        self._thread.current = index
+
+    def memory(self, index: int) -> Memory:
+        """Bytes on GPU `index`: allocated, peak and limit."""
+        return self.gpus[index].meter.read()
+
+    def __enter__(self) -> VirtualMachine:
+        with gpu.switching:
+            if not gpu.entered:
+                switching.switch_on()
+            gpu.entered.append(self)
+            self._entries.append(_Entry(self.backing))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Switch off, also from another thread. Raises RuntimeError if that was done before."""
+        with gpu.switching:
+            if not self._entries:
+                raise RuntimeError(
+                    f"{self} are not switched on: this machine was left already. Leave it once for "
+                    "each time it was entered; `with virtual_gpus(...)` does that by itself."
+                )
+            # This thread's latest entry, else the latest of any: a generator may end in another.
+            own = [entry for entry in self._entries if entry.blocks is _thread.blocks]
+            entry = (own or self._entries)[-1]
+            self._entries.remove(entry)
+            try:
+                entry.undo()
+            finally:
+                # The latest of this machine, wherever it is on the stack.
+                latest = max(i for i, machine in enumerate(gpu.entered) if machine is self)
+                del gpu.entered[latest]
+                if not gpu.entered:
+                    switching.switch_off()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.gpus)} virtual GPUs on {self.backing}>"
+
+
+# Where the data of virtual GPUs really are: on the CPU, or on one real GPU
+
+
+def backing_device(name: str) -> torch.device:
+    """The device `name`, ready for use. Raises ValueError if it cannot be a backing."""
+    device = torch.device(name)
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise ValueError(f'backing={name!r}: use "cpu", or a real GPU such as "cuda:0"')
+    if virtual_machine() is not None:
+        raise ValueError(f"backing={name!r}: real GPUs are out of sight while virtual ones are on")
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"backing={name!r}: this machine has {torch.cuda.device_count()} GPUs. Leave backing "
+            "out to use the CPU."
+        )
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # while torch.cuda is the real one
+    return torch.device("cuda", device.index or 0)
+
+
+@contextlib.contextmanager
+def suitable_kernels(backing: torch.device) -> Iterator[None]:
+    """Keep the core from kernels that only a CPU has, if the data are on a real GPU.
+
+    It takes the shells for CPU tensors, and for LSTMs and attention would choose such kernels.
+    """
+    if backing.type == "cpu":
+        yield
+        return
+    attention: Any = torch.backends.cuda
+    mkldnn: Any = torch.backends.mkldnn
+    flash = attention.flash_sdp_enabled()
+    attention.enable_flash_sdp(False)
+    enabled, *_ = mkldnn.set_flags(_enabled=False, _fp32_precision=None)
+    try:
+        yield
+    finally:
+        mkldnn.set_flags(_enabled=enabled, _fp32_precision=None)
+        attention.enable_flash_sdp(flash)
+
+
+# Real GPUs or virtual ones
+
+
+class RealMachine:
+    """The GPUs that this machine really has. Its traffic knows only copies made by `copy_to`."""
+
+    is_virtual = False
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """cuda:0, cuda:1, ...; empty where there are none."""
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+    def memory(self, index: int) -> Memory:
+        """Bytes on GPU `index` as PyTorch's allocator counts them."""
+        return Memory(
+            allocated=torch.cuda.memory_allocated(index),
+            peak=torch.cuda.max_memory_allocated(index),
+            limit=torch.cuda.get_device_properties(index).total_memory,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{len(self.devices)} real GPUs>"
+
+
+_MEMORY = 16 * 2**30  # of each virtual GPU that `gpus` makes on the CPU
+_real = RealMachine()
+_for_good: list[VirtualMachine] = []  # the machine that `gpus` switched on, if it did
+
+
+def current_machine() -> VirtualMachine | RealMachine:
+    """The machine whose GPUs torch sees now."""
+    return virtual_machine() or _real
+
+
+def gpus(count: int) -> list[torch.device]:
+    """See `multigpu.devices.gpus`."""
+    if count < 1:
+        raise ValueError(f"gpus({count}): ask for at least one GPU")
+    machine = current_machine()
+    if len(machine.devices) >= count:
+        return machine.devices[:count]
+    if isinstance(machine, VirtualMachine):
+        if machine not in _for_good:
+            raise ValueError(
+                f"gpus({count}): virtual_gpus({len(machine.gpus)}) is switched on and has only "
+                f"{len(machine.gpus)}. Ask there for {count}."
+            )
+        machine.grow(count)
+    else:
+        backing = "cuda:0" if machine.devices else "cpu"
+        where = "GPU 0" if machine.devices else "the CPU"
+        has = "1 GPU" if len(machine.devices) == 1 else f"{len(machine.devices)} GPUs"
+        print(f"This machine has {has}, not {count}: using {count} virtual ones on {where}.")
+        memory = machine.memory(0).limit // count if machine.devices else _MEMORY
+        machine = VirtualMachine(count, memory=memory, backing=backing)
+        machine.__enter__()
+        _for_good.append(machine)
+    return machine.devices
+
+
+def copy_to(tensor: torch.Tensor, device: Any) -> torch.Tensor:
+    """See `multigpu.devices.copy_to`."""
+    source = tensor.device
+    copied = tensor.to(device)
+    if virtual_machine() is None and copied.device != source:
+        _real.traffic.add(Copy(str(source), str(copied.device), tensor.nbytes))
+    return copied

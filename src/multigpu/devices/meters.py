@@ -1,0 +1,198 @@
+"""What is measured of a GPU: the bytes that its tensors hold, and every copy between two devices.
+
+Memory counts storages, not tensors: a view holds its base's storage and costs nothing more, and the
+bytes fall when the last tensor on a storage goes. Bytes are exact; a real GPU rounds each
+allocation up (to 512 bytes) and keeps freed blocks for later.
+
+    with virtual_gpus(2) as machine:
+        torch.ones(1000).to("cuda:1")
+        machine.memory(1).allocated        # 0: nothing holds the tensor any more
+        machine.traffic.by_link()          # {("cpu", "cuda:1"): 4000}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _UNITS |= {f"{_letter}IB": 1024**_power, f"{_letter}B": 1000**_power}
+
+
+def parse_bytes(size: int | str) -> int:
+    """Bytes of "8 GiB", "512MB" or a plain number. Raises ValueError for anything else."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+        if match is None or match[2].upper() not in _UNITS:
+            raise ValueError(f'memory={size!r}: write it like "8 GiB" or "512 MiB", or as bytes')
+        count = int(float(match[1]) * _UNITS[match[2].upper()])
+    else:
+        count = int(size)
+    if count <= 0:
+        raise ValueError(f"memory={size!r}: a GPU needs more than 0 bytes")
+    return count
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes allocated now, the most there were, and the GPU's size."""
+
+    allocated: int
+    peak: int
+    limit: int
+
+
+class MemoryFull(Exception):
+    """An allocation of `wanted` bytes does not fit; the caller words it as CUDA does."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class Holding:
+    """The right to keep one storage on a GPU; the bytes are given back when it is dropped.
+
+    Every tensor on the storage refers to the same Holding, so its end is the storage's end.
+    """
+
+    __slots__ = ("__weakref__", "_meter", "bytes")
+
+    def __init__(self, meter: MemoryMeter, size: int) -> None:
+        self.bytes = 0
+        self._meter = meter
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """The storage has grown or shrunk to `size` bytes."""
+        self._meter.change(size - self.bytes)
+        self.bytes = size
+
+    def __del__(self) -> None:
+        self._meter.change(-self.bytes)
+
+
+class MemoryMeter:
+    """Counts the storages of one GPU against `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.allocated = 0
+        self.peak = 0
+        # Re-entrant: the garbage collector may drop a Holding while the lock is held.
+        self._lock = threading.RLock()
+        self._holdings: weakref.WeakValueDictionary[int, Holding] = weakref.WeakValueDictionary()
+
+    def hold(self, storage: int, size: int) -> Holding:
+        """The Holding of the storage with address `storage`; `size` is its bytes.
+
+        Raises MemoryFull if it is new (or has grown) and does not fit.
+        """
+        with self._lock:
+            holding = self._holdings.get(storage)
+            if holding is None:
+                holding = self._holdings[storage] = Holding(self, size)
+            elif holding.bytes != size:
+                holding.resize(size)
+            return holding
+
+    def check(self, size: int) -> None:
+        """Raise MemoryFull if `size` more bytes would not fit."""
+        if self.allocated + size > self.limit:
+            raise MemoryFull(size)
+
+    def change(self, size: int) -> None:
+        """`size` bytes more (or fewer, if negative) are allocated."""
+        with self._lock:
+            if size > 0:
+                self.check(size)
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+
+    def reset_peak(self) -> None:
+        """Let the peak start again from what is allocated now."""
+        with self._lock:
+            self.peak = self.allocated
+
+    def read(self) -> Memory:
+        """The meter's state."""
+        with self._lock:
+            return Memory(self.allocated, self.peak, self.limit)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy: from device `source` to device `target`, `bytes` bytes long."""
+
+    source: str
+    target: str
+    bytes: int
+
+
+class Traffic(Sequence[Copy]):
+    """Every copy between devices, in the order made. Safe to read and add to from any thread."""
+
+    def __init__(self, copies: Sequence[Copy] = ()) -> None:
+        self._copies = list(copies)
+        self._recorders: list[Traffic] = []
+
+    def add(self, copy: Copy) -> None:
+        """Append `copy`, here and in every recording that is running."""
+        self._copies.append(copy)
+        for recorder in tuple(self._recorders):
+            recorder.add(copy)
+
+    @property
+    def total(self) -> int:
+        """The bytes of all copies together."""
+        return sum(copy.bytes for copy in self._copies)
+
+    def by_link(self) -> dict[tuple[str, str], int]:
+        """Bytes per (source, target), in the order in which the links were first used."""
+        links: dict[tuple[str, str], int] = {}
+        for copy in tuple(self._copies):
+            link = (copy.source, copy.target)
+            links[link] = links.get(link, 0) + copy.bytes
+        return links
+
+    def clear(self) -> None:
+        """Forget all copies so far. Recordings that are running keep theirs."""
+        self._copies.clear()
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[Traffic]:
+        """Collect only the copies that are made inside the `with` block, by any thread."""
+        recorder = Traffic()
+        self._recorders.append(recorder)
+        try:
+            yield recorder
+        finally:
+            # By identity: two empty recordings are equal, and each must remove itself.
+            self._recorders[:] = [other for other in self._recorders if other is not recorder]
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    @overload
+    def __getitem__(self, index: int) -> Copy: ...
+    @overload
+    def __getitem__(self, index: slice) -> Traffic: ...
+    def __getitem__(self, index: int | slice) -> Copy | Traffic:
+        return Traffic(self._copies[index]) if isinstance(index, slice) else self._copies[index]
+
+    def __iter__(self) -> Iterator[Copy]:
+        return iter(tuple(self._copies))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Traffic, list)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        return f"Traffic({len(self)} copies, {self.total:,} bytes)"

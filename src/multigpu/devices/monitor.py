@@ -1,0 +1,116 @@
+"""What each GPU is doing: one status per GPU, from nvitop, or from the meters of virtual GPUs::
+
+    from multigpu.devices.monitor import one_line, snapshot
+    for status in snapshot():
+        print(one_line(status))
+
+Needs no torch. Without NVIDIA's management library there are no GPUs to tell of, and nothing is
+printed about that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from multigpu.pictures.units import human_bytes
+
+
+@dataclass(frozen=True)
+class GpuStatus:
+    """One GPU at one moment. None stands for what cannot be known."""
+
+    index: int
+    name: str
+    utilisation: int | None  # percent of the last sampling period in which a kernel ran
+    memory_used: int | None  # bytes, of all processes
+    memory_total: int | None  # bytes
+    temperature: int | None  # degrees Celsius
+    power: float | None  # watts
+    processes: tuple[int, ...]  # ids of the processes that use it
+
+
+def snapshot() -> list[GpuStatus]:
+    """The GPUs that torch sees now: virtual ones while they are on, else the real ones."""
+    gpu = sys.modules.get("multigpu.devices.gpu")  # which needs torch, and this does not
+    machine = gpu.virtual_machine() if gpu else None
+    if machine is None:
+        return [_real(device) for device in _nvidia_devices()]
+    return [
+        GpuStatus(
+            index=gpu.index,
+            name="virtual GPU",
+            utilisation=None,
+            memory_used=gpu.meter.allocated,
+            memory_total=gpu.meter.limit,
+            temperature=None,
+            power=None,
+            processes=(os.getpid(),) if gpu.meter.allocated else (),
+        )
+        for gpu in machine.gpus
+    ]
+
+
+def one_line(status: GpuStatus) -> str:
+    """`status` on one line, without what is not known."""
+    parts = [f"GPU {status.index}", status.name]
+    if status.utilisation is not None:
+        parts.append(f"{status.utilisation} % busy")
+    if status.memory_used is not None and status.memory_total is not None:
+        parts.append(f"{human_bytes(status.memory_used)} of {human_bytes(status.memory_total)}")
+    if status.temperature is not None:
+        parts.append(f"{status.temperature} °C")
+    if status.power is not None:
+        parts.append(f"{status.power:.0f} W")
+    count = len(status.processes)
+    parts.append(f"{count} process" if count == 1 else f"{count} processes")
+    return " · ".join(parts)
+
+
+def memory_by_process() -> dict[int, dict[int, int]]:
+    """Which process has how many bytes on which real GPU: {process: {GPU: bytes}}."""
+    found: dict[int, dict[int, int]] = {}
+    for device in _nvidia_devices():
+        for pid, process in device.processes().items():
+            if (memory := _number(process.gpu_memory())) is not None:
+                found.setdefault(pid, {})[device.physical_index] = memory
+    return found
+
+
+def _nvidia_devices() -> list[Any]:
+    from nvitop.api import Device, libnvml
+
+    with _silent(libnvml.LOGGER):  # it would report a "FATAL ERROR" where there is no NVIDIA driver
+        return list(Device.all())
+
+
+@contextlib.contextmanager
+def _silent(logger: Any) -> Iterator[None]:
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _real(device: Any) -> GpuStatus:
+    """The status of an nvitop Device. What the driver does not tell, nvitop calls NA."""
+    milliwatts = _number(device.power_usage())
+    return GpuStatus(
+        index=device.physical_index,
+        name=str(device.name()),
+        utilisation=_number(device.gpu_utilization()),
+        memory_used=_number(device.memory_used()),
+        memory_total=_number(device.memory_total()),
+        temperature=_number(device.temperature()),
+        power=None if milliwatts is None else milliwatts / 1000,
+        processes=tuple(device.processes()),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

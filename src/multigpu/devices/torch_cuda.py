@@ -1,0 +1,322 @@
+"""torch.cuda and torch.accelerator for virtual GPUs: counting, memory, streams, generators.
+
+What asks the driver is replaced; what is built on it (torch.cuda.device, torch.cuda.stream,
+memory_allocated, get_device_name, manual_seed, ...) stays PyTorch's own.
+
+A virtual GPU finishes each operator before the call returns, so every stream is always idle, every
+wait is over at once and every event has happened. Events still measure time between `record`s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from multigpu.devices.gpu import Gpu, VirtualGenerator, gpu_at, machine_in_use, named
+
+_wait_for_real: Any = torch.accelerator.synchronize
+
+
+def _gpu(device: Any = None) -> Gpu:
+    """The GPU that a caller of torch.cuda means; None is the current one."""
+    return gpu_at(None if device is None else named(device).index)
+
+
+def _exchange_device(index: int) -> int:
+    """Make GPU `index` the current one and return the one before; -1 changes nothing."""
+    if index < 0:
+        return -1
+    before = machine_in_use().current
+    machine_in_use().current = gpu_at(index).index
+    return before
+
+
+def _is_in_bad_fork() -> bool:
+    return machine_in_use().forked
+
+
+def set_device(device: Any) -> None:
+    machine_in_use().current = _gpu(device).index
+
+
+def synchronize(device: Any = None) -> None:
+    """Waits for the real GPU that backs the virtual ones, if one does."""
+    backing = _gpu(device).backing
+    if backing.type == "cuda":
+        _wait_for_real(backing.index)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Nothing to wait for and nothing to free: a virtual GPU does everything at once."""
+
+
+def _lazy_init() -> None:
+    """Allows torch.cuda's own functions to go on; anyone else asked for CUDA in the core.
+
+    The core calls this for a device="cuda" that was not intercepted. It must not succeed there: the
+    core would remember for the rest of the process that CUDA is ready.
+    """
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch.cuda"):
+        raise RuntimeError(
+            "virtual GPUs did not see this call. Either its thread was started before they were "
+            "switched on, or it is one of the few functions they do not cover: name the device "
+            "with .to(...) instead."
+        )
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """The memory is the GPU's own; the rest is what an A100 says, for code that asks."""
+
+    name: str
+    total_memory: int
+    major: int = 8
+    minor: int = 0
+    multi_processor_count: int = 108
+    is_integrated: bool = False
+    is_multi_gpu_board: bool = False
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_multiprocessor: int = 167936
+    L2_cache_size: int = 40 * 2**20
+    gcnArchName: str = ""
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    index = named(device).index if device is not None else None
+    if index is not None and not 0 <= index < len(machine_in_use().gpus):
+        raise AssertionError("Invalid device id")
+    return DeviceProperties("Virtual GPU", gpu_at(index).meter.limit)
+
+
+# Memory
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """What the meter knows, as CUDA's allocator says it; the rest is 0. There is no cache."""
+    memory = _gpu(device).meter.read()
+    stats: dict[str, int] = defaultdict(int, num_ooms=0, num_alloc_retries=0)
+    for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
+        stats[f"{name}.all.current"] = memory.allocated
+        stats[f"{name}.all.peak"] = memory.peak
+    return stats
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    _gpu(device).meter.reset_peak()
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """Free and total bytes."""
+    memory = _gpu(device).meter.read()
+    return memory.limit - memory.allocated, memory.limit
+
+
+# Streams and events
+
+
+class Stream:
+    """Stands in for torch.cuda.Stream and torch.Stream. Entering it makes it the current one."""
+
+    device_type = 1  # c10::DeviceType::CUDA
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **known: Any
+    ) -> None:
+        self.device = _gpu(known.get("device_index", device)).device
+        self.device_index = self.device.index
+        self.priority = priority
+        self.stream_id = next(self._numbers) if stream_id is None else stream_id
+        self._outer: list[tuple[int, Stream]] = []
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
+    wait_stream = wait_event = synchronize = _nothing
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = Event(enable_timing=True) if event is None else event
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Stream:
+        self._outer.append((machine_in_use().current, current_stream(self.device)))
+        set_stream(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        device, stream = self._outer.pop()
+        set_stream(stream)
+        machine_in_use().current = device
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.stream_id, self.device) == (
+            other.stream_id,
+            other.device,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
+
+
+class Event:
+    """Stands in for torch.cuda.Event and torch.Event."""
+
+    def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
+        self.enable_timing = enable_timing
+        self._seconds: float | None = None
+
+    wait = synchronize = _nothing
+
+    def record(self, stream: Any = None) -> None:
+        synchronize()  # a real GPU as backing may still be at work
+        self._seconds = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event's `record` to `end_event`'s."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._seconds is None or end_event._seconds is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._seconds - self._seconds) * 1e3
+
+
+class _Current(threading.local):
+    """The current stream of each GPU, per thread."""
+
+    def __init__(self) -> None:
+        self.streams: dict[tuple[int, int], Stream] = {}
+
+
+_current = _Current()
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Stream 0 of a GPU."""
+    return Stream(device, stream_id=0)
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream that a GPU works on in this thread."""
+    key = id(machine_in_use()), _gpu(device).index
+    return _current.streams.get(key) or default_stream(device)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make `stream` the current one of its GPU, and that GPU the current one."""
+    if stream is not None:
+        machine_in_use().current = stream.device_index
+        _current.streams[id(machine_in_use()), stream.device_index] = stream
+
+
+# Generators
+
+
+class DefaultGenerators:
+    """torch.cuda.default_generators of the current machine."""
+
+    def __getitem__(self, index: int) -> VirtualGenerator:
+        return gpu_at(index).generator
+
+    def __len__(self) -> int:
+        return len(machine_in_use().gpus)
+
+
+_Generator = torch.Generator
+
+
+class _AlsoVirtual(type):
+    """Makes the stand-in for torch.Generator recognise every generator."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _Generator)
+
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        device = named(device)
+        if device.type != "cuda":
+            return _Generator(device)
+        gpu = _gpu(device)
+        return VirtualGenerator(gpu.index, gpu.backing)
+
+
+class Generator(metaclass=_AlsoVirtual):
+    """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
+
+
+# What replaces what, in each of the modules that has the name
+
+_BOTH: dict[str, Any] = {
+    "current_stream": current_stream,
+    "empty_cache": _nothing,
+    "memory_stats": memory_stats,
+    "reset_accumulated_memory_stats": _nothing,
+    "reset_peak_memory_stats": reset_peak_memory_stats,
+    "set_stream": set_stream,
+    "synchronize": synchronize,
+}
+_CUDA: dict[str, Any] = {
+    **_BOTH,
+    "_exchange_device": _exchange_device,
+    "_initialized": True,
+    "_is_in_bad_fork": _is_in_bad_fork,
+    "_lazy_init": _lazy_init,
+    "_maybe_exchange_device": _exchange_device,
+    "can_device_access_peer": lambda device, peer_device: True,
+    "current_device": lambda: machine_in_use().current,
+    "default_generators": DefaultGenerators(),
+    "default_stream": default_stream,
+    "device_count": lambda: len(machine_in_use().gpus),
+    "Event": Event,
+    "get_device_properties": get_device_properties,
+    "ipc_collect": _nothing,
+    "is_available": lambda: True,
+    "is_bf16_supported": lambda including_emulation=True: True,
+    "is_current_stream_capturing": lambda: False,
+    "mem_get_info": mem_get_info,
+    "set_device": set_device,
+    "Stream": Stream,
+}
+_ACCELERATOR: dict[str, Any] = {
+    **_BOTH,
+    "current_accelerator": lambda check_available=False: torch.device("cuda"),
+    "current_device_index": lambda: machine_in_use().current,
+    "device_index": torch.cuda.device,
+    "empty_host_cache": _nothing,
+    "get_memory_info": mem_get_info,
+    "set_device_index": set_device,
+}
+REPLACEMENTS: list[tuple[Any, dict[str, Any]]] = [
+    (torch.cuda, _CUDA),
+    (torch.cuda.graphs, _CUDA),
+    (torch.cuda.memory, _CUDA),
+    (torch.cuda.random, _CUDA),
+    (torch.accelerator, _ACCELERATOR),
+    (torch.accelerator.memory, _ACCELERATOR),
+    (torch, {"Event": Event, "Generator": Generator, "Stream": Stream}),
+    (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),
+    (torch.cuda.nccl, {"is_available": lambda tensors: False}),
+    (torch.nn.parallel._functions, {"_streams": None}),
+]

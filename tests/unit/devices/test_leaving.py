@@ -1,0 +1,90 @@
+"""Leaving machines in unusual ways: from another thread, in another order, twice."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from multigpu import virtual_gpus
+from multigpu.devices import current_machine
+from multigpu.devices.machine import VirtualMachine
+
+
+def depth() -> int:
+    return torch._C._len_torch_function_stack()
+
+
+def in_a_thread(function) -> list[BaseException]:
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(10)
+    return caught
+
+
+def generator() -> Iterator[VirtualMachine]:
+    with virtual_gpus(2) as machine:
+        yield machine
+
+
+def test_a_generator_may_end_in_another_thread():
+    before = torch.cuda.device_count, depth()
+    running = generator()
+    next(running)
+    assert torch.cuda.device_count is not before[0]
+    assert in_a_thread(running.close) == []
+    assert not current_machine().is_virtual
+    assert torch.cuda.device_count is before[0]
+    assert torch.ones(2).device.type == "cpu"
+    with virtual_gpus(2):  # and this thread's own switch is found in order again
+        assert torch.ones(1, device="cuda:1").device.index == 1
+    assert (torch.cuda.device_count, depth()) == before
+
+
+def test_machines_may_be_left_in_any_order():
+    before = torch.cuda.device_count, depth()
+    first, second = virtual_gpus(2), virtual_gpus(4)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert torch.cuda.device_count() == 4
+    assert torch.ones(1, device="cuda:3").device.index == 3
+    second.__exit__()
+    assert (torch.cuda.device_count, depth()) == before
+
+
+def test_leaving_twice_is_an_error_that_says_so():
+    machine = virtual_gpus(2)
+    with machine:
+        pass
+    with pytest.raises(RuntimeError, match="left"):
+        machine.__exit__()
+    with virtual_gpus(3):
+        with pytest.raises(RuntimeError, match="left"):
+            machine.__exit__()
+        assert torch.ones(1, device="cuda:2").device.index == 2
+
+
+def test_torch_is_put_back_even_if_undoing_fails(monkeypatch):
+    before = torch.cuda.device_count, depth()
+
+    def fail(device: object) -> None:
+        raise OSError("no")
+
+    machine = virtual_gpus(2)
+    machine.__enter__()
+    torch.set_default_device("cuda:1")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "set_default_device", fail)
+        with pytest.raises(OSError, match="no"):
+            machine.__exit__()
+    torch.set_default_device(None)
+    assert (torch.cuda.device_count, depth()) == before

@@ -1,0 +1,71 @@
+"""What each GPU is doing, from nvitop or from the meters."""
+
+import re
+import subprocess
+import sys
+
+import torch
+from nvitop.api import NA, Device
+
+from multigpu.devices.monitor import GpuStatus, one_line, snapshot
+
+MANY_UNKNOWN = GpuStatus(3, "Some GPU", None, None, None, None, None, ())
+
+
+def told(status):
+    """The parts of a status on one line."""
+    return re.split(" · | of ", one_line(status))
+
+
+def test_virtual_gpus_report_from_their_meters(machine):
+    kept = torch.zeros(1000, device="cuda:1")
+    statuses = snapshot()
+    assert [status.index for status in statuses] == [0, 1, 2]
+    assert [status.memory_used for status in statuses] == [0, kept.nbytes, 0]
+    assert statuses[1].memory_total == machine.memory(1).limit
+    assert told(statuses[1]) == ["GPU 1", "virtual GPU", "4,000 B", "1.0 GiB", "1 process"]
+    assert told(statuses[0]) == ["GPU 0", "virtual GPU", "0 B", "1.0 GiB", "0 processes"]
+
+
+class Pretended:
+    """An nvitop Device as far as it is asked."""
+
+    physical_index = 1
+    name = staticmethod(lambda: "NVIDIA H100 80GB HBM3")
+    gpu_utilization = staticmethod(lambda: 37)
+    memory_used = staticmethod(lambda: 5 * 2**30)
+    memory_total = staticmethod(lambda: 80 * 2**30)
+    temperature = staticmethod(lambda: NA)
+    power_usage = staticmethod(lambda: 210_400)
+    processes = staticmethod(lambda: {11: None, 12: None})
+
+
+def test_real_gpus_report_through_nvitop(monkeypatch):
+    monkeypatch.setattr(Device, "all", classmethod(lambda cls: [Pretended()]))
+    (status,) = snapshot()
+    assert status == GpuStatus(
+        index=1,
+        name="NVIDIA H100 80GB HBM3",
+        utilisation=37,
+        memory_used=5 * 2**30,
+        memory_total=80 * 2**30,
+        temperature=None,
+        power=210.4,
+        processes=(11, 12),
+    )
+    name, *numbers = told(status)[1:]
+    assert name == Pretended.name()
+    assert numbers == ["37 % busy", "5.0 GiB", "80.0 GiB", "210 W", "2 processes"]
+
+
+def test_what_is_not_known_is_left_out():
+    assert told(MANY_UNKNOWN) == ["GPU 3", "Some GPU", "0 processes"]
+
+
+def test_it_is_quiet_and_needs_no_torch():
+    program = (
+        "import sys; from multigpu.devices.monitor import snapshot; "
+        "print(isinstance(snapshot(), list), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("True False", "")

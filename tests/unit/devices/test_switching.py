@@ -1,0 +1,366 @@
+"""Switching on and off: torch comes back exactly, nesting, several threads, `gpus(n)`."""
+
+import concurrent.futures
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+import torch
+import torch.nn.parallel
+from torch.nn.parallel import comm
+
+from multigpu import gpus, virtual_gpus
+from multigpu.devices import current_machine
+from multigpu.devices import machine as machines
+from multigpu.devices.tensor import VirtualTensor
+
+# What torch itself says where there is no GPU: in a CPU build, and in a build with CUDA.
+NO_GPU = "Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+
+PLACES: list[types.ModuleType | type] = [
+    torch,
+    torch._C,
+    torch._C._autograd,
+    torch._C._nn,
+    torch._utils,
+    torch.Tensor,
+    torch.UntypedStorage,
+    torch.accelerator,
+    torch.accelerator.memory,
+    torch.amp,
+    torch.autograd,
+    torch.autograd.function.BackwardCFunction,
+    torch.autograd.graph,
+    torch.backends.cudnn,
+    torch.cuda,
+    torch.cuda.graphs,
+    torch.cuda.memory,
+    torch.cuda.nccl,
+    torch.cuda.random,
+    torch.nn,
+    torch.nn.Module,
+    torch.nn.Parameter,
+    torch.nn.UninitializedBuffer,
+    torch.nn.UninitializedParameter,
+    torch.nn.functional,
+    torch.nn.parallel,
+    torch.nn.parallel.DistributedDataParallel,
+    torch.nn.parallel._functions,
+    torch.nn.parameter,
+    torch.nn.parameter.UninitializedTensorMixin,
+    torch.serialization,
+    torch.storage,
+    torch.utils._device,
+    torch.utils.data._utils.pin_memory,
+    torch.utils.dlpack,
+    comm,
+    sys.modules["torch.optim.optimizer"],
+    concurrent.futures.thread,
+    concurrent.futures.thread._WorkItem,
+    threading,
+    threading.Thread,
+]
+
+
+def snapshot() -> dict[tuple[str, str], object]:
+    """Every attribute of everything that virtual GPUs touch or are near to."""
+    attributes = {
+        (place.__name__, name): value for place in PLACES for name, value in vars(place).items()
+    }
+    attributes["function modes", ""] = torch._C._len_torch_function_stack()
+    attributes["dispatch modes", ""] = torch._C._len_torch_dispatch_stack()
+    return attributes
+
+
+def same(before: dict[tuple[str, str], object], after: dict[tuple[str, str], object]) -> bool:
+    return before.keys() == after.keys() and all(before[key] is after[key] for key in before)
+
+
+def use_everything() -> None:
+    model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())
+    model(torch.ones(4, 2)).sum().backward()
+    torch.optim.SGD(model.parameters()).step()
+    torch.randn(2, device="cuda:1", generator=torch.Generator("cuda:1"))
+    with torch.cuda.stream(torch.cuda.Stream(1)), torch.autocast("cuda"):
+        model(torch.ones(1, 2))
+
+
+def test_leaving_restores_every_attribute():
+    with virtual_gpus(2):
+        use_everything()  # torch imports parts of itself at their first use
+    before = snapshot()
+    with virtual_gpus(2):
+        use_everything()
+        assert not same(before, snapshot())
+    assert same(before, snapshot())
+    assert not torch.cuda.is_available()
+    with pytest.raises((AssertionError, RuntimeError), match=NO_GPU):
+        torch.zeros(1, device="cuda")
+
+
+def test_names_that_torch_did_not_have_are_gone_again():
+    program = (  # in a fresh process, where no test before has left anything
+        "import torch, multigpu.devices.machine\n"
+        "from multigpu import virtual_gpus\n"
+        "places = (torch, torch._C, torch.cuda, torch.UntypedStorage)\n"
+        "before = [set(vars(place)) for place in places]\n"
+        "with virtual_gpus(2):\n"
+        "    torch.cuda.synchronize()\n"
+        "print([set(vars(place)) ^ names for place, names in zip(places, before)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[set(), set(), set(), set()]", "")
+
+
+def test_an_exception_inside_leaves_nothing_behind():
+    before = snapshot()
+
+    def fail() -> None:
+        with virtual_gpus(2), torch.cuda.device(1):
+            torch.set_default_device("cuda:1")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+    assert same(before, snapshot())
+    assert torch.zeros(1).device.type == "cpu"
+
+
+def test_an_exception_while_switching_on_leaves_nothing_behind(monkeypatch):
+    before = snapshot()
+    with monkeypatch.context() as patch:
+        patch.delattr(sys.modules["torch.optim.optimizer"], "_foreach_supported_types")
+        with pytest.raises(AttributeError):
+            virtual_gpus(2).__enter__()
+    assert same(before, snapshot())
+    assert current_machine().is_virtual is False
+
+
+def test_the_default_device_is_put_back():
+    with virtual_gpus(2):
+        torch.set_default_device("cuda:1")
+        assert torch.zeros(1).device == torch.device("cuda:1")
+    assert torch.zeros(1).device.type == "cpu"
+    torch.set_default_device("cpu")
+    try:
+        with virtual_gpus(2):
+            torch.set_default_device("cuda:1")
+        assert torch.get_default_device() == torch.device("cpu")
+    finally:
+        torch.set_default_device(None)
+
+
+def test_tensors_outlive_their_machine():
+    with virtual_gpus(2):
+        x = torch.ones(2, device="cuda:1", requires_grad=True)
+    assert (x * 2 + 1).cpu().tolist() == [3, 3]
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    assert repr(x.detach()) == "tensor([1., 1.], device='cuda:1')"
+
+
+def test_the_innermost_machine_counts():
+    with virtual_gpus(2) as outer:
+        x = torch.ones(1, device="cuda:1")
+        with virtual_gpus(4) as inner:
+            assert current_machine() is inner
+            assert torch.cuda.device_count() == 4
+            y = torch.ones(3, device="cuda:1")
+            with pytest.raises(RuntimeError, match=r"two.*machines"):
+                x + y
+            assert x.to("cuda:3").device.index == 3
+            assert x.cpu().item() == 1
+        assert current_machine() is outer
+        assert torch.cuda.device_count() == 2
+        assert (outer.memory(1).allocated, inner.memory(1).allocated) == (4, 12)
+        with pytest.raises(torch.AcceleratorError):
+            torch.ones(1, device="cuda:3")
+        with outer:  # entering the same machine again is fine
+            assert torch.cuda.device_count() == 2
+        assert (x + 1).item() == 2
+    assert current_machine().is_virtual is False
+
+
+class Calls(torch.overrides.TorchFunctionMode):
+    """Somebody else's mode, which notes what is called."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_other_modes_stay_where_they_are():
+    before = torch._C._len_torch_function_stack()
+    machine, calls = virtual_gpus(2), Calls()
+    machine.__enter__()
+    calls.__enter__()
+    x = torch.ones(2).to("cuda:1")
+    machine.__exit__()  # before the mode that was entered later
+    y = torch.ones(2).add(1)
+    calls.__exit__(None, None, None)
+    assert (x.device.index, y.tolist()) == (1, [2, 2])
+    assert [name for name in calls.names if name in ("to", "add")] == ["to", "add"]
+    assert torch._C._len_torch_function_stack() == before
+
+
+def test_threads_share_the_machine_and_have_their_own_current_gpu(machine):
+    def work(index: int) -> tuple[int, list[float], bool]:
+        torch.cuda.set_device(index)
+        weight = torch.ones(3, requires_grad=True)
+        moved = weight.to(f"cuda:{index}") * torch.full((3,), 2.0, device="cuda")
+        moved.sum().backward()
+        return torch.cuda.current_device(), weight.grad.tolist(), isinstance(moved, VirtualTensor)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(work, range(3))) == [(i, [2, 2, 2], True) for i in range(3)]
+    results = []
+    threads = [threading.Thread(target=lambda i=i: results.append(work(i))) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [(i, [2, 2, 2], True) for i in range(3)]
+    assert torch.cuda.current_device() == 0
+
+
+def test_a_pool_older_than_the_machine_sees_its_gpus():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        with virtual_gpus(2):
+            make = pool.submit(lambda: torch.ones(2).to("cuda:1") + torch.ones(2, device="cuda:1"))
+            assert make.result().device == torch.device("cuda:1")
+        with pytest.raises((AssertionError, RuntimeError), match=NO_GPU):
+            pool.submit(lambda: torch.ones(2, device="cuda:1")).result()
+
+
+class MakesATensor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + torch.ones(1, device="cuda:1")
+
+
+def test_a_thread_older_than_the_machine_computes_but_is_told_when_it_makes_a_tensor():
+    started, go, answers = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        started.set()
+        go.wait(10)
+        answers.append((tensor * 2).to("cuda:0").device)
+        torch.autograd.backward(MakesATensor.apply(tensor))
+        try:
+            torch.ones(1, device="cuda:1")
+        except RuntimeError as error:
+            answers.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait(10)
+    with virtual_gpus(2):
+        tensor = torch.ones(1, device="cuda:1", requires_grad=True)
+        go.set()
+        thread.join()
+    assert answers[0] == torch.device("cuda:0")
+    assert tensor.grad.tolist() == [2]
+    assert all(word in answers[1] for word in ("virtual GPUs", "thread", ".to(...)"))
+
+
+def test_blocks_in_two_threads_may_end_in_any_order():
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with virtual_gpus(4):
+            entered.set()
+            leave.wait(10)
+
+    before = snapshot()
+    thread = threading.Thread(target=other)
+    with virtual_gpus(2):
+        thread.start()
+        entered.wait(10)
+        assert torch.cuda.device_count() == 4  # the machine entered last, in every thread
+    assert torch.cuda.device_count() == 4
+    leave.set()
+    thread.join()
+    assert same(before, snapshot())
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_machine_needs_a_gpu(count):
+    with pytest.raises(ValueError, match=rf"^virtual_gpus\({count}\)"):
+        virtual_gpus(count)
+    with pytest.raises(ValueError, match=rf"^gpus\({count}\)"):
+        gpus(count)
+
+
+@pytest.mark.parametrize("backing", ["meta", "cuda:64"])
+def test_an_impossible_backing_is_named(backing):
+    with pytest.raises(ValueError, match=f"backing='{backing}'"):
+        virtual_gpus(2, backing=backing)
+
+
+@pytest.mark.usefixtures("machine")
+def test_virtual_gpus_do_not_back_virtual_gpus():
+    with pytest.raises(ValueError, match=r"backing='cuda:0'.*virtual"):
+        virtual_gpus(2, backing="cuda:0")
+
+
+def test_on_a_real_gpu_no_kernel_is_chosen_that_only_a_cpu_has():
+    def settings() -> tuple[bool, bool]:
+        return torch._C._get_mkldnn_enabled(), torch._C._get_flash_sdp_enabled()
+
+    before = settings()
+    with machines.suitable_kernels(torch.device("cuda:0")):
+        assert settings() == (False, False)
+    with machines.suitable_kernels(torch.device("cpu")):
+        assert settings() == before
+    assert settings() == before
+
+
+@pytest.fixture
+def for_good():
+    """Undo what `gpus` switches on for the rest of the process."""
+    yield
+    while machines._for_good:
+        machines._for_good.pop().__exit__(None, None, None)
+
+
+@pytest.mark.usefixtures("for_good")
+def test_gpus_switches_virtual_ones_on_says_so_once_and_grows(capsys):
+    devices = gpus(2)
+    assert [str(device) for device in devices] == ["cuda:0", "cuda:1"]
+    assert capsys.readouterr().out.count("\n") == 1
+    x = torch.ones(1, device=devices[1])
+    assert gpus(1) == devices[:1]
+    assert len(gpus(4)) == torch.cuda.device_count() == 4
+    assert (x + 1).to("cuda:3").item() == 2
+    assert capsys.readouterr().out == ""
+    assert current_machine().is_virtual
+
+
+@pytest.mark.usefixtures("for_good")
+def test_gpus_inside_a_block_uses_its_machine(machine):
+    assert gpus(2) == machine.devices[:2]
+    with pytest.raises(ValueError, match=r"gpus\(4\).*virtual_gpus\(3\)"):
+        gpus(4)
+    assert machines._for_good == []
+
+
+def test_without_gpus_the_real_machine_is_empty():
+    machine = current_machine()
+    assert machine.devices == []
+    assert list(machine.traffic) == []
+
+
+def test_torch_is_not_imported_until_gpus_are_asked_for():
+    program = "import sys, multigpu, multigpu.devices; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
