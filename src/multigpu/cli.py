@@ -6,10 +6,15 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from multigpu.checking.catalog import CourseNotFound, UnknownExercise
 
+HOMES = {  # the module of a command that is not called like it
+    **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
+    "watch": "check",
+}
 COMMANDS = {
     "start": "open JupyterLab and the course's pages in the browser",
     "list": "show all exercises and what is done",
@@ -22,7 +27,6 @@ COMMANDS = {
     "partition": "cut a Parquet file into as many row groups as the ranks need",
     "train": "train one of the course's models, on one GPU or many",
     "compare": "measure single against DP against DDP, like for like",
-    "monitor": "show what the GPUs and the processes of the course are doing",
     "doctor": "look whether everything the course needs is there",
 }
 
@@ -34,9 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser_for(given).print_help()
         return 2
     options = parser_for(given).parse_args(given)
-    command = importlib.import_module(f"multigpu.commands.{options.command}")
     try:
-        code = int(command.run(options))
+        code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
     except (CourseNotFound, UnknownExercise) as error:
         print(error, file=sys.stderr)
         return 2
@@ -46,6 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and "torch" in sys.modules:
         leave(code)
     return code
+
+
+def module_of(command: str) -> ModuleType:
+    """The module with ``run_COMMAND(options) -> int`` and, if it has any, ``COMMAND_options``."""
+    return importlib.import_module(f"multigpu.commands.{HOMES.get(command, command)}")
 
 
 def leave(code: int) -> NoReturn:
@@ -68,5 +76,5 @@ def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if name == chosen:
-            importlib.import_module(f"multigpu.commands.{name}").add_arguments(command)
+            getattr(module_of(name), f"{name}_options", lambda _: None)(command)
     return parser

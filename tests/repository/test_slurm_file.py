@@ -9,7 +9,7 @@ import pytest
 from torch.distributed.run import parse_args
 
 from multigpu.cli import parser_for
-from multigpu.commands.train_options import given_fields
+from multigpu.commands.train import given_fields
 from multigpu.training import TrainConfig
 from multigpu.training.modes import refuse_batch
 

@@ -6,6 +6,7 @@ in the order in which they are meant to be read; the command and the site take i
 """
 
 import ast
+import contextlib
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ class Course:
         """What the command remembers between two runs.  Safe to delete."""
         return self.root / ".multigpu"
 
+    @property
+    def pages(self) -> Path:
+        """The built site."""
+        return self.root / "docs" / "_build" / "html"
+
     def check_file(self, module: str, function: str) -> Path:
         """The pytest file with all checks of one exercise."""
         return self.checks / module / f"test_{function}.py"
@@ -78,11 +84,16 @@ def find_course(start: Path) -> Course:
 
 
 def this_course() -> Course:
-    """The course around the working folder, else the one this package is installed from."""
+    """The course around the working folder, else the one this package is installed from.
+
+    Raises CourseNotFound when there is neither.
+    """
     try:
         return find_course(Path.cwd())
     except CourseNotFound:
-        return find_course(Path(__file__).resolve().parent)
+        with contextlib.suppress(CourseNotFound):
+            return find_course(Path(__file__).resolve().parent)
+        raise
 
 
 READY_MADE_TRAINING = (

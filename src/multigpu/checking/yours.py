@@ -26,7 +26,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
+from multigpu.checking.catalog import Catalog, Course, Exercise, find_course, this_course
 from multigpu.checking.source import definitions, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
@@ -40,9 +40,46 @@ State = Literal["pass", "failed", "written", "starter"]
 
 @dataclass(frozen=True)
 class Progress:
-    """The learner's progress in one copy of the course."""
+    """The learner's files in one copy of the course, and how far they are.
+
+    ``.multigpu`` keeps the last verdicts, and which hints were shown.  A verdict holds as long as
+    the exercise's code and its checks are the same.
+    """
 
     course: Course
+
+    @classmethod
+    def here(cls) -> "Progress":
+        """In the course around the current folder.  Raises CourseNotFound."""
+        return cls(find_course(Path.cwd()))
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """All exercises."""
+        return Catalog(self.course)
+
+    def to_do(self) -> list[Exercise]:
+        """The exercises that have no verdict ``pass`` on their present code."""
+        return [e for e in self.catalog.exercises if self.state(e) != "pass"]
+
+    def chosen(self, name: str | None) -> Exercise | None:
+        """The exercise of this name, else the next one; None when all are done.
+
+        The name of a file means the first exercise in it that is not done.
+        """
+        named = self.catalog.exercises if name is None else self.catalog.find(name)
+        if name is not None and len(named) == 1:
+            return named[0]
+        return next((exercise for exercise in self.to_do() if exercise in named), None)
+
+    def file(self, exercise: Exercise) -> Path:
+        """The learner's file."""
+        return self.course.exercises / exercise.file
+
+    def place(self, exercise: Exercise) -> str:
+        """``exercises/data_parallel.py``, as seen from the current folder."""
+        path, here = self.file(exercise), Path.cwd()
+        return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
     def state(self, exercise: Exercise) -> State:
         """How far an exercise is: its last verdict, or what can be seen without running it."""
@@ -65,13 +102,12 @@ class Progress:
 
     def sources(self) -> dict[str, str]:
         """The learner's files by name, as they are now: what a check is about to look at."""
-        return {e.file: self._source(e) for e in Catalog(self.course).exercises}
+        return {e.file: self._source(e) for e in self.catalog.exercises}
 
     def note(self, verdicts: Iterable[Verdict], sources: Mapping[str, str]) -> None:
         """Remember verdicts on ``sources``; what is saved during a check has none yet."""
-        catalog = Catalog(self.course)
         for verdict in verdicts:
-            exercise = catalog.one(verdict.exercise)
+            exercise = self.catalog.one(verdict.exercise)
             self._notes["verdicts"][verdict.exercise] = {
                 "status": verdict.status,
                 "fingerprint": fingerprint(sources[exercise.file], exercise.function),
@@ -97,7 +133,7 @@ class Progress:
 
     def _source(self, exercise: Exercise) -> str:
         try:
-            return decode_source((self.course.exercises / exercise.file).read_bytes())
+            return decode_source(self.file(exercise).read_bytes())
         except (OSError, UnicodeDecodeError, SyntaxError):  # the last: an unknown encoding
             return ""
 

@@ -1,7 +1,5 @@
-"""The sub-commands of ``multigpu``, one module each, imported when used.
+"""The sub-commands of ``multigpu``, imported when used.
 
-A sub-command is a module with ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit
-code. Beside them: ``start`` builds the pages with :mod:`.site` and serves them with :mod:`.lab`,
-``doctor`` takes its findings from :mod:`.health`; :mod:`.folder` finds the repository and
-:mod:`.leftovers` ends the processes that a command started.
+``exercises`` and ``check`` are for those who write answers; ``start`` opens the course with the
+help of ``site`` and ``lab``; ``train``, ``compare`` and ``partition`` work on models and data.
 """

@@ -1,23 +1,27 @@
-"""``multigpu check``: run the checks of some exercises and explain what is wrong."""
+"""``multigpu check``: run the checks of some exercises and explain what is wrong.
+
+``multigpu watch`` does so again whenever a file is saved.
+"""
 
 import argparse
 import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.learner import WarmServer
-from multigpu.checking.session import check_with
 from multigpu.checking.verdicts import Verdict, exit_code
-from multigpu.commands.desk import Desk
+from multigpu.checking.yours import Progress
 
 ALL_DONE = "All exercises are done. Run the notebooks again: now every part of them says yours."
+PAUSE = 0.25  # seconds between two looks at the files
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def check_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu check``."""
     parser.add_argument(
         "names",
@@ -32,31 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON only")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_check(options: argparse.Namespace) -> int:
     """Check, show, remember.  Returns the exit code."""
-    desk = Desk.here()
-    submission = options.submission or desk.course.exercises
-    own = submission.resolve() == desk.course.exercises.resolve()
-    exercises, sources = desk.catalog.find_all(options.names), desk.progress.sources()
-    with WarmServer() as server, waiting_sign(options.json):
-        if options.names:
-            verdicts = check_with(server, exercises, desk.course, submission=submission)
+    progress = Progress.here()
+    exercises = progress.catalog.find_all(options.names)
+    with WarmServer() as server:  # it imports torch while this process imports pytest
+        with waiting_sign(options.json):
+            folder = Submitted(progress, server, options.submission)
+            verdicts = folder.verdicts(exercises)
+        if options.json:
+            print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
         else:
-            to_do = desk.to_do() if own else desk.catalog.exercises
-            verdicts = list(until_one_fails(to_do, desk, server, submission, own=own))
-    if own:
-        desk.progress.note(verdicts, sources)
-    if options.json:
-        print(json.dumps([verdict.record() for verdict in verdicts], indent=2))
-    else:
-        show(verdicts, desk, submission, own=own)
+            folder.show(verdicts)
     return exit_code(verdicts)
 
 
 @contextlib.contextmanager
 def waiting_sign(quiet: bool) -> Iterator[None]:
     """Something that moves while the checks run, in a terminal only."""
-    from multigpu.commands.showing import console  # while the server imports torch
+    from multigpu.commands.showing import console
 
     if quiet or not console().is_terminal:
         yield
@@ -67,59 +65,78 @@ def waiting_sign(quiet: bool) -> Iterator[None]:
         yield
 
 
-def until_one_fails(
-    exercises: Sequence[Exercise],
-    desk: Desk,
-    server: WarmServer,
-    submission: Path,
-    *,
-    own: bool,
-) -> Iterator[Verdict]:
-    """The verdicts up to and including the first that is no pass.
+class Submitted:
+    """Checks one folder: the learner's own, or another that was handed in."""
 
-    In one's own folder what is not begun is left out after a pass: it is the next task, and no
-    mistake.  What others hand in is to be whole.
-    """
-    for number, exercise in enumerate(exercises):
-        (verdict,) = check_with(server, [exercise], desk.course, submission=submission)
-        if own and number and verdict.status == "not_started":
+    def __init__(
+        self, progress: Progress, server: WarmServer, submission: Path | None = None
+    ) -> None:
+        self.progress, self.server = progress, server
+        self.submission = submission or progress.course.exercises
+        self.own = self.submission.resolve() == progress.course.exercises.resolve()
+
+    def verdicts(self, exercises: Sequence[Exercise]) -> list[Verdict]:
+        """The verdicts on these exercises; without any, up to the first that does not pass.
+
+        What is in the learner's own folder is remembered.
+        """
+        sources = self.progress.sources()
+        verdicts = self._check(exercises) if exercises else list(self._until_one_fails())
+        if self.own:
+            self.progress.note(verdicts, sources)
+        return verdicts
+
+    def _check(self, exercises: Sequence[Exercise]) -> list[Verdict]:
+        from multigpu.checking import session  # and pytest, while the server imports torch
+
+        return session.check_with(
+            self.server, exercises, self.progress.course, submission=self.submission
+        )
+
+    def _until_one_fails(self) -> Iterator[Verdict]:
+        """In one's own folder what is not begun is left out after a pass: it is the next task, and
+        no mistake.  What others hand in has to be whole.
+        """
+        to_do = self.progress.to_do() if self.own else self.progress.catalog.exercises
+        for number, exercise in enumerate(to_do):
+            (verdict,) = self._check([exercise])
+            if self.own and number and verdict.status == "not_started":
+                return
+            yield verdict
+            if verdict.status != "pass":
+                return
+
+    def show(self, verdicts: Sequence[Verdict]) -> None:
+        """The verdicts and, below them, what to do next."""
+        from multigpu.commands.showing import console, show_verdicts
+
+        out, messages = console(), self.progress.course.pages / "troubleshooting.html"
+        show_verdicts(verdicts, out, folder=self.submission, messages=messages)
+        failed = [verdict for verdict in verdicts if verdict.status != "pass"]
+        if not verdicts:  # all have passed before
+            out.print(ALL_DONE, style="dim")
+        elif not failed and self.own:
+            for line in what_next(verdicts[-1], self.progress):
+                out.print(line, style="dim")
+        elif not failed:
             return
-        yield verdict
-        if verdict.status != "pass":
-            return
+        elif failed[0].status == "checker_fault":
+            out.print("This is a fault of the checker and not yours. Please report it.")
+        elif failed[0].status == "not_started":
+            task = not_begun(failed[0], self.progress)
+            out.print(f"read the task: multigpu next {task}", style="dim")
+        else:
+            out.print(f"stuck? multigpu hint {at_fault(failed[0], self.progress)}", style="dim")
 
 
-def show(verdicts: Sequence[Verdict], desk: Desk, submission: Path, *, own: bool) -> None:
-    """The verdicts and, below them, what to do next."""
-    from multigpu.commands.showing import console, show_verdicts
-    from multigpu.commands.site import pages
-
-    out, messages = console(), pages(desk.course.root) / "troubleshooting.html"
-    show_verdicts(verdicts, out, folder=submission, messages=messages)
-    failed = [verdict for verdict in verdicts if verdict.status != "pass"]
-    if not verdicts:  # all have passed before
-        out.print(ALL_DONE, style="dim")
-    elif not failed and own:
-        for line in what_next(verdicts[-1], desk):
-            out.print(line, style="dim")
-    elif not failed:
-        return
-    elif failed[0].status == "checker_fault":
-        out.print("This is a fault of the checker and not yours. Please report it.")
-    elif failed[0].status == "not_started":
-        out.print(f"read the task: multigpu next {not_begun(failed[0], desk)}", style="dim")
-    else:
-        out.print(f"stuck? multigpu hint {at_fault(failed[0], desk)}", style="dim")
-
-
-def what_next(verdict: Verdict, desk: Desk) -> Iterator[str]:
+def what_next(verdict: Verdict, progress: Progress) -> Iterator[str]:
     """What to do after a pass: first what is still open in the same file."""
-    to_do = desk.to_do()
+    to_do = progress.to_do()
     module = verdict.exercise.partition(".")[0]
     same_file = [exercise for exercise in to_do if exercise.chapter.module == module]
     if not same_file:
-        (passed,) = desk.catalog.find(verdict.exercise)
-        yield f"{passed.file} is done. See it at work: python {desk.place(passed)}"
+        passed = progress.catalog.one(verdict.exercise)
+        yield f"{passed.file} is done. See it at work: python {progress.place(passed)}"
     if to_do:
         next_one = (same_file or to_do)[0]
         only_way = next_one == to_do[0]  # the bare command goes there, too
@@ -128,23 +145,71 @@ def what_next(verdict: Verdict, desk: Desk) -> Iterator[str]:
         yield ALL_DONE
 
 
-def not_begun(verdict: Verdict, desk: Desk) -> str:
+def not_begun(verdict: Verdict, progress: Progress) -> str:
     """The exercise that is not written yet: the one asked for, or one that it calls.
 
     Two files may have a function of the same name: the one beside the caller is meant.
     """
     module = verdict.exercise.partition(".")[0]
-    named = [e for e in desk.catalog.exercises if e.function == verdict.unwritten]
+    named = [e for e in progress.catalog.exercises if e.function == verdict.unwritten]
     named.sort(key=lambda exercise: exercise.chapter.module != module)
     return named[0].name if named else verdict.exercise
 
 
-def at_fault(verdict: Verdict, desk: Desk) -> str:
+def at_fault(verdict: Verdict, progress: Progress) -> str:
     """The exercise whose hint helps.
 
     Two that work together are checked together, and the message id names the one at fault.
     """
     module = verdict.exercise.partition(".")[0]
     named = f"{module}.{(verdict.message_id or '').partition('.')[0]}"
-    exercises = [exercise.name for exercise in desk.catalog.exercises]
+    exercises = [exercise.name for exercise in progress.catalog.exercises]
     return named if named in exercises else verdict.exercise
+
+
+def watch_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu watch``."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="what to check (default: the first exercise that does not pass yet)",
+    )
+
+
+def run_watch(options: argparse.Namespace) -> int:
+    """Check, wait for a change, check again, until Ctrl-C."""
+    from multigpu.commands.showing import console
+
+    progress, out = Progress.here(), console()
+    exercises = progress.catalog.find_all(options.names)
+    with WarmServer() as server:
+        folder = Submitted(progress, server)
+        while True:
+            seen = stamps(folder.submission)
+            folder.show(folder.verdicts(exercises))
+            out.print(
+                f"{time.strftime('%H:%M:%S')}  waiting for you to save (Ctrl-C ends)", style="dim"
+            )
+            wait_for_change(folder.submission, seen)
+
+
+def wait_for_change(folder: Path, seen: dict[Path, tuple[int, int]]) -> None:
+    """Return when a file has changed and is quiet again: editors write in several steps."""
+    while stamps(folder) == seen:
+        time.sleep(PAUSE)
+    changed: dict[Path, tuple[int, int]] = {}
+    while changed != (changed := stamps(folder)):
+        time.sleep(PAUSE / 2)
+
+
+def stamps(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Time and size of every exercise file."""
+    found = {}
+    for path in folder.glob("*.py"):
+        try:
+            status = path.stat()
+        except OSError:  # an editor is just replacing it
+            continue
+        found[path] = (status.st_mtime_ns, status.st_size)
+    return found

@@ -30,7 +30,7 @@ def counts(text: str) -> list[int]:
         ) from None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def compare_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu compare``."""
     parser.add_argument("--data", default="flights", metavar="TASK", help="what to train")
     parser.add_argument(
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON only")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_compare(options: argparse.Namespace) -> int:
     """Measure, show, keep.  Returns 0, 1 where training failed, or 2 for wrong usage."""
     from multigpu.ranks import RankError
     from multigpu.scaling import compare, workload_of

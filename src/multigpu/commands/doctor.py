@@ -1,24 +1,52 @@
-"""``multigpu doctor``: can the course be worked through on this machine, and if not, what to do."""
+"""``multigpu doctor``: can the course be worked through on this machine, and if not, what to do.
+
+There is one check for each thing that the course needs.
+"""
 
 import argparse
+import importlib.metadata
 import json
-from dataclasses import asdict
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
 
+import psutil
 from rich.console import Console
 from rich.text import Text
 
-from multigpu.commands.health import Finding, examine
+from multigpu.checking.catalog import CourseNotFound, this_course
+from multigpu.commands.site import find_pandoc
+from multigpu.pictures.units import human_bytes
 
+GIB = 2**30
+LEAST = {"Python": (3, 11), "PyTorch": (2, 11)}
+INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
 COLOUR = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. A ``problem`` is in the way of the course, a ``note`` is not."""
+
+    subject: str
+    says: str
+    status: Literal["ok", "note", "problem"] = "ok"
+    advice: str | None = None
+
+
+def doctor_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``multigpu doctor``."""
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--port", type=int, default=8888, help="the port to look at (default 8888)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_doctor(args: argparse.Namespace) -> int:
     """Print every finding. Returns 0 when the course can be worked through, else 1."""
     findings = []
     console = Console(highlight=False, soft_wrap=True, emoji=False, quiet=args.json)
@@ -47,3 +75,137 @@ def conclusion(problems: int) -> str:
     if not problems:
         return "You can work through the course on this machine."
     return f"{problems} problem{'s'[: problems > 1]} to solve first, see above."
+
+
+def examine(port: int) -> Iterator[Finding]:
+    """Look at everything, one finding at a time: the reader sees them as they come."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        python, pytorch, graphics, backends, packages, lambda: free_port(port), disk, memory, folder
+    )  # fmt: skip
+    for check in checks:
+        yield from check()
+
+
+def python() -> Iterator[Finding]:
+    """Python itself."""
+    says = f"{platform.python_version()} in {sys.prefix}"
+    if sys.version_info[:2] >= LEAST["Python"]:
+        yield Finding("Python", says)
+    else:
+        yield Finding("Python", says, "problem", "Make an environment with Python 3.11 or newer.")
+
+
+def pytorch() -> Iterator[Finding]:
+    """PyTorch: its version, and whether its build fits this machine's GPUs."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield Finding("PyTorch", f"cannot be imported: {error}", "problem", INSTALL)
+        return
+    cuda = torch.version.cuda
+    says = f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'CPU'} build"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST["PyTorch"]:
+        yield Finding("PyTorch", says, "problem", "The course needs 2.11 or newer: " + INSTALL)
+    elif not cuda and Path("/proc/driver/nvidia/gpus").is_dir():
+        advice = "Virtual GPUs work. To use the real ones: delete .venv and run make start again."
+        yield Finding("PyTorch", f"{says}, but there is an NVIDIA GPU", "note", advice)
+    elif cuda and not torch.cuda.is_available() and shutil.which("nvidia-smi"):
+        advice = "Virtual GPUs work. For the real ones the driver must be at least as new as CUDA."
+        yield Finding("PyTorch", f"{says}, which cannot use the NVIDIA driver", "note", advice)
+    else:
+        yield Finding("PyTorch", says)
+
+
+def graphics() -> Iterator[Finding]:
+    """A line for each GPU, with what it is doing."""
+    from multigpu.devices.monitor import one_line, snapshot
+
+    real = snapshot()
+    if not real:
+        yield Finding("GPUs", "no NVIDIA GPU; the course uses virtual ones")
+    for gpu in real:
+        yield Finding("GPUs", one_line(gpu))
+
+
+def backends() -> Iterator[Finding]:
+    """What processes talk through: gloo everywhere, NCCL between GPUs."""
+    if find_spec("torch") is None:
+        return
+    from torch import cuda, distributed
+
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        advice = "This build of PyTorch lacks it; take the one from PyPI or conda-forge."
+        yield Finding("backends", "no gloo, so processes cannot talk", "problem", advice)
+    elif distributed.is_nccl_available():
+        yield Finding("backends", "gloo and NCCL")
+    elif cuda.device_count() > 1:
+        advice = "Processes on GPUs talk through gloo, which is slow there."
+        yield Finding("backends", "gloo; no NCCL in this build of PyTorch", "note", advice)
+    else:
+        yield Finding("backends", "gloo (NCCL is for NVIDIA GPUs)")
+
+
+def packages() -> Iterator[Finding]:
+    """JupyterLab for the notebooks, Sphinx and pandoc for the pages."""
+    for name, use in (("jupyterlab", "the notebooks"), ("sphinx", "the pages")):
+        if find_spec(name):
+            yield Finding(name, importlib.metadata.version(name))
+        else:
+            yield Finding(name, f"not installed; {use} need it", "problem", INSTALL)
+    if pandoc := find_pandoc():
+        yield Finding("pandoc", pandoc)
+    else:
+        advice = "pip install pypandoc_binary, apt install pandoc or brew install pandoc."
+        yield Finding("pandoc", "not found; the pages need it", "problem", advice)
+
+
+def free_port(port: int) -> Iterator[Finding]:
+    """The port of ``multigpu start``."""
+    if find_spec("jupyter_server") is None:
+        return
+    from multigpu.commands.lab import port_is_free
+
+    if port_is_free(port):
+        yield Finding("port", f"{port} is free")
+    else:
+        advice = f'Choose another: make start ARGS="--port {port + 1}".'
+        yield Finding("port", f"{port} is taken, perhaps by the course itself", "note", advice)
+
+
+def disk() -> Iterator[Finding]:
+    """Room for the built pages, checkpoints and data."""
+    free = shutil.disk_usage(Path.cwd()).free
+    says = f"{human_bytes(free)} free"
+    if free < GIB:
+        yield Finding("disk", says, "problem", "Make room: lessons write up to 1 GiB.")
+    else:
+        yield Finding("disk", says)
+
+
+def memory() -> Iterator[Finding]:
+    """Main memory, and the part of it that processes share (small in many containers)."""
+    here = psutil.virtual_memory()
+    says = f"{human_bytes(here.available)} of {human_bytes(here.total)} available"
+    if here.available < 2 * GIB:
+        yield Finding("memory", says, "note", "Close other programs; four ranks need about 2 GiB.")
+    else:
+        yield Finding("memory", says)
+    shared = Path("/dev/shm")
+    if shared.is_dir() and shutil.disk_usage(shared).total < GIB // 4:
+        says = f"only {human_bytes(shutil.disk_usage(shared).total)} in /dev/shm"
+        yield Finding("memory", says, "note", "In a container: docker run --shm-size=1g ...")
+
+
+def folder() -> Iterator[Finding]:
+    """The repository, where answers are written."""
+    try:
+        root = this_course().root
+    except CourseNotFound as problem:
+        yield Finding("folder", str(problem), "problem", "cd into the folder that you cloned.")
+        return
+    closed = [name for name in (".", "exercises", "docs") if not os.access(root / name, os.W_OK)]
+    if closed:
+        advice = "Clone the repository where you may write, or ask for the rights."
+        yield Finding("folder", f"you may not write in {root / closed[0]}", "problem", advice)
+    else:
+        yield Finding("folder", str(root))

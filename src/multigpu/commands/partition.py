@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 
-from multigpu.commands.leftovers import leaving_no_process
+from multigpu.commands.site import leaving_no_process
 
 OURS = "flights.parquet"  # made from the course's own data where there is no such file
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def partition_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu partition``."""
     parser.add_argument("file", metavar="FILE", type=Path, help="a Parquet file")
     number = parser.add_mutually_exclusive_group(required=True)
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run_partition(options: argparse.Namespace) -> int:
     """Rewrite the file and print the arithmetic.  Returns the exit code."""
     output = options.output or options.file
     try:

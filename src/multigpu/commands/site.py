@@ -11,26 +11,27 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import psutil
 from rich.console import Console
 from rich.text import Text
 
-from multigpu.checking.catalog import LESSONS
-from multigpu.commands.folder import NoCourseFolder, course_folder
-from multigpu.commands.leftovers import leaving_no_process
+from multigpu.checking.catalog import LESSONS, Course, CourseNotFound, this_course
 
 SOURCES = (
     *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
     "tests/mutants/first_runs/verdicts.csv",  # a page shows it
 )
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAILED = "failed: "  # before the digest in the stamp
 MADE = {"_build", "_notebooks", "__pycache__", ".ipynb_checkpoints"}
 LESSONS_AS_NOTEBOOKS = ("notebooks", "lessons")  # made by the build, run and changed by readers
@@ -42,7 +43,7 @@ class CannotBuild(Exception):
 
 def pages(root: Path) -> Path:
     """The folder of the built site."""
-    return root / "docs" / "_build" / "html"
+    return Course(root).pages
 
 
 def is_stale(root: Path) -> bool:
@@ -177,16 +178,56 @@ def _alone(root: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def leaving_no_process() -> Iterator[None]:
+    """End what was started inside and still runs: kernels, terminals, a stopped build.
+
+    A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
+    """
+    before = psutil.Process().children(recursive=True)
+    usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in ENDINGS}
+    try:
+        yield
+    finally:
+        for ending in ENDINGS:
+            signal.signal(ending, signal.SIG_IGN)  # an impatient second Ctrl-C
+        end_all_but(before)
+        for ending, handler in usual.items():
+            signal.signal(ending, handler)
+
+
+def end_all_but(spared: Collection[psutil.Process]) -> None:
+    """Kill every process under this one that is not ``spared``.
+
+    They are stopped before any is killed: a parent would answer the loss of a child with a new one
+    (and a build that executes notebooks survives the gentle signals, it takes them for the cell).
+    """
+    stopped: list[psutil.Process] = []
+    while found := [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process not in stopped and process not in spared
+    ]:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        stopped += found
+    for process in stopped:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(stopped, timeout=5)
+
+
 def main() -> int:
     """Build the site if it is stale and say where it is."""
     try:
-        root = course_folder()
+        root = this_course().root
         with leaving_no_process():
             built = build(root)
         if not built:
             print("The site did not build: the warnings above say why.", file=sys.stderr)
             return 1
-    except (CannotBuild, NoCourseFolder) as problem:
+    except (CannotBuild, CourseNotFound) as problem:
         print(problem, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

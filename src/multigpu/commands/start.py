@@ -6,30 +6,29 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from multigpu.checking.catalog import CourseNotFound, this_course
 from multigpu.commands import site
-from multigpu.commands.folder import NoCourseFolder, course_folder
-from multigpu.commands.leftovers import leaving_no_process
 
 USAGE = 2  # exit code: nothing is wrong with the course, something has to be changed first
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def start_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``multigpu start``."""
     parser.add_argument("--port", type=int, default=8888, help="port on localhost (default 8888)")
     parser.add_argument("--no-browser", action="store_true", help="only print the addresses")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_start(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Returns 0 then, or 2 after one line that says what to change first."""
     try:
-        root = course_folder()
+        root = this_course().root
         require_lab()
         require_port(args.port)
-        with leaving_no_process():
+        with site.leaving_no_process():
             prepare_site(root)
             print("Starting JupyterLab", flush=True)
             open_course(root, port=args.port, open_browser=not args.no_browser)
-    except (CannotStart, NoCourseFolder, site.CannotBuild) as problem:
+    except (CannotStart, CourseNotFound, site.CannotBuild) as problem:
         print(problem, file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:  # before the server took the signal over

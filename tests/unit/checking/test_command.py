@@ -12,14 +12,14 @@ import time
 import pytest
 from rich.console import Console
 
+from multigpu.checking import session
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.source import definitions, is_written, starter_of
 from multigpu.checking.verdicts import Verdict
+from multigpu.checking.yours import Progress
 from multigpu.cli import main
-from multigpu.commands import check, watch
-from multigpu.commands import list as list_command
-from multigpu.commands.desk import Desk
-from multigpu.commands.solution import code_of
+from multigpu.commands import check, exercises
+from multigpu.commands.exercises import code_of
 
 from .conftest import COURSE
 
@@ -43,8 +43,7 @@ def course(tmp_path, monkeypatch, server):
     starter = starter_of((COURSE.solutions / FILE).read_text(encoding="utf-8"))
     (tmp_path / "exercises" / FILE).write_text(starter, encoding="utf-8")
     monkeypatch.chdir(tmp_path / "exercises")
-    for module in (check, watch):
-        monkeypatch.setattr(module, "WarmServer", lambda: contextlib.nullcontext(server))
+    monkeypatch.setattr(check, "WarmServer", lambda: contextlib.nullcontext(server))
     return Course(tmp_path)
 
 
@@ -94,7 +93,7 @@ def test_ones_own_folder_is_ones_own_however_it_is_named(command, course):
 
 
 def test_exercises_that_no_lesson_names_yet_are_listed(command, course, monkeypatch):
-    monkeypatch.setattr(list_command, "lessons_with", lambda exercise: [])
+    monkeypatch.setattr(exercises, "lessons_with", lambda exercise: [])
     code, out = command("list")
     assert code == 0
     assert f"exercises/{FILE}\n" in out
@@ -201,7 +200,7 @@ def test_a_pass_holds_until_the_code_changes(command, course):
     write(course, SPLIT.replace("rows", "row"))
     out = command("list")[1]
     assert "0 of 7" in out
-    assert f"○ split           {list_command.WORDS['written']}: " in out
+    assert f"○ split           {exercises.WORDS['written']}: " in out
     assert out.endswith("multigpu check NAME\n")
 
 
@@ -215,7 +214,7 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     check_file.write_text(check_file.read_text() + "\n# one more case\n")
     out = command("list")[1]
     assert "0 of 7" in out
-    assert f"○ split           {list_command.WORDS['written']}: " in out
+    assert f"○ split           {exercises.WORDS['written']}: " in out
 
 
 def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):
@@ -224,11 +223,11 @@ def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkey
         write(course, WRONG_SPLIT)
         return verdicts
 
-    check_with = check.check_with
-    monkeypatch.setattr(check, "check_with", saves_meanwhile)
+    check_with = session.check_with
+    monkeypatch.setattr(session, "check_with", saves_meanwhile)
     write(course, SPLIT)
     assert command("check", "split")[0] == 0
-    assert f"○ split           {list_command.WORDS['written']}: " in command("list")[1]
+    assert f"○ split           {exercises.WORDS['written']}: " in command("list")[1]
 
 
 def test_what_a_function_calls_belongs_to_it(command, course):
@@ -269,10 +268,10 @@ def test_after_a_pass_the_same_file_goes_on(course):
     for module in ("collectives", "model_server"):
         shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
     passed = Verdict("collectives.shift", "pass", None, "", 5, 5, 1.0)
-    (said,) = check.what_next(passed, Desk.here())
+    (said,) = check.what_next(passed, Progress.here())
     assert said.endswith("(multigpu next collectives.shift)")
     first = Verdict("data_parallel.split", "pass", None, "", 5, 5, 1.0)
-    (said,) = check.what_next(first, Desk.here())
+    (said,) = check.what_next(first, Progress.here())
     assert said.endswith("data_parallel.split (multigpu next)")
 
 
@@ -298,7 +297,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
     ):
         words = "not_started"
         verdict = Verdict(name, words, words, "", 0, 5, 1.0, unwritten=unwritten)
-        assert check.not_begun(verdict, Desk.here()) == task
+        assert check.not_begun(verdict, Progress.here()) == task
 
 
 @pytest.mark.parametrize(
@@ -308,7 +307,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
 def test_the_hint_is_that_of_the_function_at_fault(course, message_id, hint):
     shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
     verdict = Verdict("model_server.worker_step", "wrong", message_id, "", 0, 5, 1.0)
-    assert check.at_fault(verdict, Desk.here()) == f"model_server.{hint}"
+    assert check.at_fault(verdict, Progress.here()) == f"model_server.{hint}"
 
 
 def test_hints_come_one_by_one_and_are_remembered(command):
@@ -406,7 +405,7 @@ def test_a_narrow_terminal_breaks_lines_between_words_below_their_column(
     command, course, monkeypatch
 ):
     narrow = Console(width=60, force_terminal=True, color_system=None, highlight=False)
-    monkeypatch.setattr(list_command, "console", lambda: narrow)
+    monkeypatch.setattr(exercises, "console", lambda: narrow)
     lines = command("list")[1].splitlines()
     assert max(map(len, lines)) <= 60
     start = next(number for number, line in enumerate(lines) if line.startswith("    split "))
@@ -455,7 +454,7 @@ def test_watch_checks_again_after_a_save_and_ends_with_ctrl_c(course, command, m
             raise KeyboardInterrupt
         write(course, source)
 
-    monkeypatch.setattr(watch, "wait_for_change", wait)
+    monkeypatch.setattr(check, "wait_for_change", wait)
     code, out = command("watch", "split")
     assert code == 130
     assert out.index("split  not_started") < out.index("split  pass") < out.index("stopped")
@@ -463,10 +462,10 @@ def test_watch_checks_again_after_a_save_and_ends_with_ctrl_c(course, command, m
 
 def test_a_save_is_noticed(course):
     path = course.exercises / FILE
-    seen = watch.stamps(course.exercises)
+    seen = check.stamps(course.exercises)
     assert path in seen
     os.utime(path, ns=(0, time.time_ns() + 10**9))
-    watch.wait_for_change(course.exercises, seen)  # returns
+    check.wait_for_change(course.exercises, seen)  # returns
 
 
 def test_the_installed_command_needs_neither_torch_nor_pytest_to_start(tmp_path):
@@ -569,7 +568,7 @@ def test_broken_code_to_mend_is_checked_and_shown_as_it_is(command, course):
     for folder in (course.solutions, course.solutions / "broken"):
         shutil.copy(COURSE.solutions / folder.relative_to(course.solutions) / "hangs.py", folder)
     assert command("reset", "hangs", "--yes")[0] == 0
-    words = list_command.WORDS
+    words = exercises.WORDS
     assert "    rank_zero_metric     Return" in command("list")[1]
     code, out = command("check", "rank_zero_metric")
     assert (code, "rank_zero_metric  hang" in out) == (1, True)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.commands import doctor, folder, health
-from multigpu.commands.health import Finding
+from multigpu.checking import catalog
+from multigpu.commands import doctor
+from multigpu.commands.doctor import Finding
 from multigpu.devices import monitor
 
 GIB = 2**30
@@ -31,7 +32,7 @@ def only(check: Callable[[], Iterator[Finding]]) -> Finding:
 
 def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, as_json: bool = False) -> int:
     monkeypatch.setattr(doctor, "examine", lambda port: iter(findings))
-    return doctor.run(argparse.Namespace(json=as_json, port=8888))
+    return doctor.run_doctor(argparse.Namespace(json=as_json, port=8888))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_on_this_machine_it_looks_at_everything_and_prints_plainly() -> None:
 def test_an_old_python_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     version = namedtuple("version", "major minor micro releaselevel serial")
     monkeypatch.setattr(sys, "version_info", version(3, 10, 1, "final", 0))
-    assert only(health.python).status == "problem"
+    assert only(doctor.python).status == "problem"
 
 
 @pytest.mark.parametrize(
@@ -96,12 +97,12 @@ def test_pytorch_must_be_new_enough(
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert only(health.pytorch).status == status
+    assert only(doctor.pytorch).status == status
 
 
 def test_a_pytorch_that_cannot_be_imported_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = only(health.pytorch)
+    found = only(doctor.pytorch)
     assert found.status == "problem"
     assert "make start" in str(found.advice)
 
@@ -111,7 +112,7 @@ def test_a_cpu_build_beside_an_nvidia_gpu_is_noted(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(Path, "is_dir", lambda path: True)
-    found = only(health.pytorch)
+    found = only(doctor.pytorch)
     assert found.status == "note"
     assert "delete .venv" in str(found.advice)
 
@@ -120,7 +121,7 @@ def test_each_gpu_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = monitor.GpuStatus(0, "NVIDIA H200", 0, 4 * GIB, 139 * GIB, 31, 77.0, ())
     busy = monitor.GpuStatus(1, "NVIDIA H200", 97, 80 * GIB, 139 * GIB, 62, 640.0, (123,))
     monkeypatch.setattr(monitor, "snapshot", lambda: [idle, busy])
-    assert [found.says for found in health.graphics()] == [
+    assert [found.says for found in doctor.graphics()] == [
         monitor.one_line(idle),
         monitor.one_line(busy),
     ]
@@ -130,7 +131,7 @@ def test_without_a_gpu_the_course_says_that_it_uses_virtual_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(monitor, "snapshot", list)
-    found = only(health.graphics)
+    found = only(doctor.graphics)
     assert (found.subject, found.status, found.advice) == ("GPUs", "ok", None)
     assert "virtual" in found.says
 
@@ -140,29 +141,29 @@ def test_a_missing_package_is_a_problem(absent: str, monkeypatch: pytest.MonkeyP
     def spec(name: str) -> ModuleSpec | None:
         return None if name == absent else find_spec(name)
 
-    monkeypatch.setattr(health, "find_spec", spec)
-    bad = [found for found in health.packages() if found.status != "ok"]
+    monkeypatch.setattr(doctor, "find_spec", spec)
+    bad = [found for found in doctor.packages() if found.status != "ok"]
     assert [(found.subject, found.status) for found in bad] == [(absent, "problem")]
 
 
 def test_a_missing_pandoc_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "find_pandoc", lambda: None)
-    bad = [found for found in health.packages() if found.status != "ok"]
+    monkeypatch.setattr(doctor, "find_pandoc", lambda: None)
+    bad = [found for found in doctor.packages() if found.status != "ok"]
     assert [(found.subject, found.status) for found in bad] == [("pandoc", "problem")]
 
 
 def test_a_taken_port_is_noted_and_a_free_one_is_fine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert only(lambda: health.free_port(port)).status == "note"
-    assert only(lambda: health.free_port(port)).status == "ok"
+        assert only(lambda: doctor.free_port(port)).status == "note"
+    assert only(lambda: doctor.free_port(port)).status == "ok"
 
 
 @pytest.mark.parametrize(("free", "status"), [(GIB // 2, "problem"), (2 * GIB, "ok")])
 def test_a_full_disk_is_a_problem(free: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(0, 0, free))
-    assert only(health.disk).status == status
+    assert only(doctor.disk).status == status
 
 
 def test_little_memory_and_little_shared_memory_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,23 +172,22 @@ def test_little_memory_and_little_shared_memory_are_noted(monkeypatch: pytest.Mo
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(64 * 2**20, 0, 0))
     monkeypatch.setattr("psutil.virtual_memory", lambda: here(GIB, 4 * GIB))
     monkeypatch.setattr(Path, "is_dir", lambda path: True)
-    assert [found.status for found in health.memory()] == ["note", "note"]
+    assert [found.status for found in doctor.memory()] == ["note", "note"]
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert only(health.folder).status == "ok"
+    assert only(doctor.folder).status == "ok"
     monkeypatch.setattr(os, "access", lambda path, mode: "exercises" not in str(path))
-    assert only(health.folder).status == "problem"
+    assert only(doctor.folder).status == "problem"
 
 
 def test_a_package_without_its_repository_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(folder, "__file__", str(tmp_path / "a" / "b" / "c" / "folder.py"))
+    monkeypatch.setattr(catalog, "__file__", str(tmp_path / "a" / "b" / "c" / "catalog.py"))
     monkeypatch.chdir(tmp_path)
-    assert only(health.folder).status == "problem"
-    for made in ("notebooks", "docs", "deep/inside"):
+    assert only(doctor.folder).status == "problem"
+    for made in ("exercises", "docs", "solutions", "tests/exercises", "deep/inside"):
         (tmp_path / made).mkdir(parents=True)
-    (tmp_path / "docs" / "conf.py").touch()
     monkeypatch.chdir(tmp_path / "deep" / "inside")
-    assert folder.course_folder() == tmp_path
+    assert only(doctor.folder) == Finding("folder", str(tmp_path))

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from multigpu.commands.leftovers import leaving_no_process
+from multigpu.commands.site import leaving_no_process
 
 # Starts a child in a session of its own, as kernels are, and a new one whenever it is lost.
 STUBBORN = """
@@ -100,7 +100,7 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
 import subprocess, sys
 from pathlib import Path
 from multigpu.commands import site
-site.course_folder = lambda: Path({str(tmp_path)!r})
+site.this_course = lambda: site.Course(Path({str(tmp_path)!r}))
 site.require_tools = lambda: None
 site._run_sphinx = lambda root: subprocess.Popen([sys.executable, "-c", {STUBBORN!r}]).wait()
 sys.exit(site.main())

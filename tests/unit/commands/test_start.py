@@ -38,7 +38,7 @@ def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert start.run(options(port=port)) == 2
+        assert start.run_start(options(port=port)) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"Port {port}")
     assert f"--port {port + 1}" in said
@@ -49,7 +49,7 @@ def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
 def test_a_port_that_is_none_is_refused(
     options: Options, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert start.run(options(port=port)) == 2
+    assert start.run_start(options(port=port)) == 2
     assert re.search(rf"(?<!\w){port}\b", capsys.readouterr().err)
 
 
@@ -57,7 +57,7 @@ def test_a_missing_pandoc_is_said_in_one_line(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "find_pandoc", lambda: None)
-    assert start.run(options()) == 2
+    assert start.run_start(options()) == 2
     said = capsys.readouterr().err
     assert "pandoc" in said
     assert said.count("\n") == 1
@@ -67,7 +67,7 @@ def test_a_missing_jupyterlab_says_what_to_install(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "find_spec", lambda name: None)
-    assert start.run(options()) == 2
+    assert start.run_start(options()) == 2
     assert "pip install" in capsys.readouterr().err
 
 
@@ -79,7 +79,7 @@ def test_pages_that_fail_to_build_do_not_close_the_lab(
     monkeypatch.setattr(
         "multigpu.commands.lab.serve", lambda root, **options: opened.append(options)
     )
-    assert start.run(options()) == 0
+    assert start.run_start(options()) == 0
     assert "did not build" in capsys.readouterr().out
     assert opened[0]["open_browser"] is False
 
@@ -89,7 +89,7 @@ def test_pages_that_failed_before_are_not_tried_at_every_start(
 ) -> None:
     monkeypatch.setattr(site, "failed_before", lambda root: True)
     monkeypatch.setattr("multigpu.commands.lab.serve", lambda root, **options: None)
-    assert start.run(options()) == 0
+    assert start.run_start(options()) == 0
     assert "make site" in capsys.readouterr().out
 
 
@@ -114,7 +114,7 @@ def test_what_the_server_left_behind_is_ended(
     monkeypatch.setattr(
         "multigpu.commands.lab.serve", lambda *_, **__: left.append(subprocess.Popen(forgets))
     )
-    assert start.run(options()) == 0
+    assert start.run_start(options()) == 0
     assert not psutil.pid_exists(left[0].pid)
 
 
@@ -122,5 +122,5 @@ def test_a_build_that_is_stopped_ends_the_command_and_nothing_opens(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "build", lambda root: signal.raise_signal(signal.SIGTERM))
-    assert start.run(options()) == 0
+    assert start.run_start(options()) == 0
     assert capsys.readouterr().out.endswith("Stopped.\n")

@@ -15,8 +15,8 @@ import torch
 
 from multigpu import virtual_gpus
 from multigpu.cli import main, parser_for
-from multigpu.commands import train, train_refusing, train_report
-from multigpu.commands.train_options import as_options, docs_of_fields, given_fields
+from multigpu.commands import train
+from multigpu.commands.train import as_options, docs_of_fields, given_fields
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.tasks import TASKS
 
@@ -117,12 +117,12 @@ def test_flights_are_compared_with_the_simple_rules(monkeypatch: pytest.MonkeyPa
     figures = {"recall@10": 0.42, "ndcg@10": 0.2}
     monkeypatch.setattr(baselines, "flight_baselines", lambda: {"popular": figures})
     last = {"eval_recall@10": 0.91, "eval_ndcg@10": 0.7, "eval_loss": 1.0}
-    head, model, popular = train_report.compared(last, TASKS["flights"].metrics)
+    head, model, popular = train.compared(last, TASKS["flights"].metrics)
     assert head.split() == ["recall@10", "ndcg@10"]
     assert model.split() == ["this", "model", "0.9100", "0.7000"]
     assert popular.split()[-2:] == ["0.4200", "0.2000"]
     assert "most flights" in popular
-    assert not list(train_report.compared({"eval_accuracy": 0.9}, ("accuracy",)))
+    assert not list(train.compared({"eval_accuracy": 0.9}, ("accuracy",)))
 
 
 def test_a_parquet_file_of_flights_is_trained_on_row_group_by_row_group(
@@ -219,7 +219,7 @@ def test_the_command_for_torchrun_has_the_options_that_were_given(command: Comma
         assert "--gpus" not in said.partition("torchrun")[2]
         assert "run_ranks" not in said
     given = ("train", "--data", "tiny", "--with", own)
-    assert train_refusing.on_ranks(parser_for(given).parse_args(given)) == (
+    assert train.on_ranks(parser_for(given).parse_args(given)) == (
         f"-m multigpu train --data tiny --with '{own}' --mode ddp"
     )
 
@@ -273,18 +273,18 @@ def test_under_torchrun_no_other_rank_ends_before_the_first_has_said_why(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("multigpu.commands.train_refusing.time.sleep", waited.append)
+    monkeypatch.setattr("multigpu.commands.train.time.sleep", waited.append)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     for local_rank in "0", "1":
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         assert command("--data", "digitz")[0] == 2
-    assert waited == [train_refusing.PATIENCE], "rank 1 alone"
+    assert waited == [train.PATIENCE], "rank 1 alone"
 
 
 def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
     capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    with train_refusing.notes():
+    with train.notes():
         for where in ("/lib/multigpu/data/feeds.py", "/lib/torch/nn/functional.py"):
             warnings.warn_explicit(f"from {Path(where).stem}", UserWarning, where, 1)
     assert capsys.readouterr().err == "note: from feeds\n"

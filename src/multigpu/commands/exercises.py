@@ -1,0 +1,259 @@
+"""The commands about exercises: ``multigpu list``, ``next``, ``hint``, ``solution``, ``reset``."""
+
+import argparse
+import ast
+import os
+import shutil
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.syntax import Syntax
+from rich.text import Text
+
+from multigpu.checking.catalog import Course, Exercise, Lesson, as_lessons, lessons_with
+from multigpu.checking.source import first_line, last_line, put_back, reached, starter_for
+from multigpu.checking.yours import Progress
+from multigpu.commands.showing import console, heading, indented, mark, show_beside
+
+MARKS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}
+WORDS = {
+    "pass": "done",
+    "failed": "does not pass yet",
+    "written": "not checked as it is now",
+    "starter": "",
+}
+NARROWEST = 15  # columns for the names of a chapter
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Show every exercise on a line, and what is done."""
+    progress, out = Progress.here(), console()
+    states = {e: progress.state(e) for e in progress.catalog.exercises}
+    for chapter, group in groupby(states, key=lambda exercise: exercise.chapter):
+        exercises = list(group)
+        width = max(NARROWEST, *(len(exercise.function) for exercise in exercises))
+        if exercises[0] is not next(iter(states)):
+            out.print()
+        lessons = lessons_with(exercise=chapter.module)  # none while an author is at work
+        where = [f"exercises/{chapter.module}.py", *([as_lessons(lessons)] if lessons else [])]
+        out.print(heading(chapter.title, ", ".join(where)))
+        for exercise in exercises:
+            sign, word = MARKS[states[exercise]], WORDS[states[exercise]]
+            name = f" {exercise.function:<{width}} "
+            start = Text.assemble("  ", mark(sign) if sign else " ", name)
+            summary = Text(exercise.summary.replace("``", ""), "dim")
+            show_beside(start, Text(f"{word}: " if word else "") + summary, out)
+    done = sum(state == "pass" for state in states.values())
+    out.print(f"\n{done} of {len(states)} done")
+    if "written" in states.values():
+        out.print("not checked as it is now: multigpu check NAME", style="dim")
+    return 0
+
+
+def next_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu next``: the name of one exercise."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="for example split; of a file (collectives) the first exercise that is not done; "
+        "default: the next exercise",
+    )
+
+
+def run_next(options: argparse.Namespace) -> int:
+    """Show the task of an exercise, where to write it and how to check it."""
+    progress, out = Progress.here(), console()
+    exercise = progress.chosen(options.name)
+    if exercise is None:
+        out.print(f"{all_done(options.name)} Congratulations!")
+        return 0
+    out.print(heading(exercise.name, exercise.chapter.title))
+    out.print()
+    task = exercise.task.partition("\nLesson: ")[0]  # the lesson is named below
+    out.print(indented(f"{exercise.signature.text}\n\n{task}"))
+    out.print()
+    rows = []
+    for lesson in lessons_with(exercise=exercise.name):  # none while an author is at work
+        rows += [("read before", f"{as_lessons([lesson])}, {lesson.title}")]
+        rows += [("on the page", page_of(lesson, progress.course))]
+    for label, text in (
+        *rows,
+        ("write it in", progress.place(exercise)),
+        ("check it with", f"multigpu check {exercise.name}"),
+        ("if you are stuck", f"multigpu hint {exercise.name}"),
+    ):
+        out.print(Text(f"{label:<17}", "cyan") + Text(text))
+    return 0
+
+
+def page_of(lesson: Lesson, course: Course) -> str:
+    """The built page of a lesson, or its text while there is no such page."""
+    page = course.pages / "lessons" / f"{lesson.page}.html"
+    written = course.root / f"docs/lessons/{lesson.page}.rst"
+    return os.path.relpath(page if page.is_file() else written)
+
+
+def all_done(name: str | None) -> str:
+    """What to say where nothing is left to be done."""
+    of = f" of {name}" if name not in (None, "all") else ""
+    return f"All exercises{of} are done."
+
+
+def hint_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu hint``."""
+    next_options(parser)
+    parser.add_argument("--more", action="store_true", help="the next one")
+
+
+def run_hint(options: argparse.Namespace) -> int:
+    """Show the hints that were shown before, the first at least; ``--more`` shows the next one."""
+    progress, out = Progress.here(), console()
+    exercise = progress.chosen(options.name)
+    if exercise is None:
+        out.print(all_done(options.name))
+        return 0
+    hints = hints_for(exercise, progress.course)
+    if not hints:
+        out.print(f"There are no hints for {exercise.name}.")
+        return 1
+    number = min(max(1, progress.hints_shown(exercise) + options.more), len(hints))
+    progress.note_hints(exercise, number)
+    first = number if options.more else 1
+    for position, hint in enumerate(hints[first - 1 : number], start=first):
+        out.print(heading(exercise.name, f"hint {position} of {len(hints)}"))
+        out.print()
+        out.print(indented(hint))
+        out.print()
+    if number < len(hints):
+        out.print(f"more: multigpu hint {exercise.name} --more", style="dim")
+    else:
+        out.print(f"the answer: multigpu solution {exercise.name} --peek", style="dim")
+    return 0
+
+
+def hints_for(exercise: Exercise, course: Course) -> list[str]:
+    """The hints of an exercise, the mildest first."""
+    path = course.hints / f"{exercise.chapter.module}.toml"
+    if not path.is_file():
+        return []
+    sections = tomllib.loads(path.read_text(encoding="utf-8"))
+    return list(sections.get(exercise.function, {}).get("hints", []))
+
+
+def solution_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu solution``."""
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--peek", action="store_true", help="show it before yours passes")
+
+
+def run_solution(options: argparse.Namespace) -> int:
+    """Show the reference answer, or say what it takes to see it."""
+    progress, out = Progress.here(), console()
+    exercise = progress.catalog.one(options.name)
+    if not options.peek and progress.state(exercise) != "pass":
+        out.print(
+            f"{exercise.name} does not pass yet. Check it with `multigpu check {exercise.name}`, "
+            "or add --peek to look all the same."
+        )
+        return 1
+    source = (progress.course.solutions / exercise.file).read_text(encoding="utf-8")
+    code = code_of(source, exercise.function)
+    out.print(Text(f"solutions/{exercise.file}", "dim"))
+    if out.is_terminal and not out.no_color:
+        out.print(Syntax(code, "python", theme="ansi_dark", background_color="default"))
+    else:
+        out.print(Text(code))
+    return 0
+
+
+def code_of(source: str, function: str) -> str:
+    """An exercise's code and the private parts of the module that it uses, without the task.
+
+    The task is the docstring, which ``multigpu next`` shows.
+    """
+
+    def is_private(node: ast.stmt) -> bool:
+        name: str = getattr(node, "name", "")
+        return name.startswith("_") and not name.startswith("__")
+
+    tree, lines = ast.parse(source), source.splitlines()
+    tree.body = [n for n in tree.body if getattr(n, "name", function) == function or is_private(n)]
+    exercise, *_ = parts = reached(tree, function)
+    methods = exercise.body if isinstance(exercise, ast.ClassDef) else []
+    public = [node for node in methods if not is_private(node)]
+    dropped = {n for node in (exercise, *public) for n in _docstring_lines(node, lines)}
+    texts = {}
+    for node in parts:
+        first = first_line(node)
+        numbers = [n for n in range(first, last_line(node) + 1) if n not in dropped]
+        texts[first] = "\n".join(lines[number - 1] for number in numbers)
+    return "\n\n\n".join(texts[first] for first in sorted(texts))
+
+
+def _docstring_lines(node: ast.AST, lines: Sequence[str]) -> Iterator[int]:
+    """The lines of a docstring, and the blank one below it."""
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef) or ast.get_docstring(node) is None:
+        return
+    if len(node.body) > 1:  # without anything else it must stay
+        last = last_line(node.body[0])
+        yield from range(node.body[0].lineno, last + (2 if not lines[last].strip() else 1))
+
+
+def reset_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu reset``."""
+    parser.add_argument("name", metavar="NAME", help="an exercise, or a module for all of its file")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run_reset(options: argparse.Namespace) -> int:
+    """Put the starter back: ask, keep a copy, reset."""
+    progress, out = Progress.here(), console()
+    exercises = progress.catalog.find(options.name)
+    if len({exercise.chapter for exercise in exercises}) > 1:
+        out.print("Reset one module at a time.")
+        return 2
+    path = progress.file(exercises[0])
+    whole = len(exercises) > 1 or not path.is_file()
+    what = f"all of {path.name}" if whole else exercises[0].name
+    if not options.yes and not confirmed(f"Reset {what}? A copy of the file is kept. [y/N] "):
+        out.print("Nothing was changed.")
+        return 1
+    text = starter_for(path.stem, progress.course)
+    try:
+        if not whole:
+            text = put_back(path.read_text(encoding="utf-8"), text, exercises[0].function)
+    except SyntaxError as error:
+        out.print(
+            f"{path.name} cannot be read (line {error.lineno}: {error.msg}). Mend that line, or "
+            f"reset the whole file: multigpu reset {exercises[0].chapter.module}"
+        )
+        return 1
+    if path.is_file():
+        out.print(f"kept: {keep(path, progress.course.state / 'kept')}")
+    path.write_text(text, encoding="utf-8")
+    out.print(f"reset: {what}")
+    return 0
+
+
+def confirmed(question: str) -> bool:
+    """Whether the learner says yes."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def keep(path: Path, folder: Path) -> Path:
+    """Copy a file to a name of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    number, target = 0, folder / f"{path.stem}-{stamp}.py"
+    while target.exists():
+        number += 1
+        target = folder / f"{path.stem}-{stamp}-{number}.py"
+    shutil.copy2(path, target)
+    return target
