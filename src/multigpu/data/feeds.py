@@ -117,7 +117,7 @@ def feed_for(
 
 
 def check_numbers(batch_size: int, rank: int, world_size: int) -> None:
-    """Raise ValueError for a batch without rows, and for a rank that is none."""
+    """Raise ValueError for a batch without rows, and for a rank outside of the group."""
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
     if not 0 <= rank < world_size:

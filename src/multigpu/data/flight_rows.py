@@ -113,8 +113,8 @@ class FlightCodes(NamedTuple):
 def flight_columns(history: int = HISTORY) -> list[str]:
     """The names of a row's inputs: ``origin``, ``carrier``, ``ago_32``, …, ``ago_1``.
 
-    ``ago_1`` is the aircraft's latest destination before this flight. The origin is where it now
-    stands. Nothing is used that tells the destination by another name, like the number of the
+    ``ago_1`` is the aircraft's latest destination before this flight. The origin is where it is
+    now. Nothing is used that gives the destination away, like the number of the
     flight, the distance, or the scheduled time of arrival.
     """
     if history < 1:

@@ -46,7 +46,7 @@ class CopyLike(Protocol):
 class Step:
     """One movement: its name, its copies, and who worked on what (`{"cuda:0": "8 rows"}`).
 
-    `note` stands beside the name in the place of the bytes that were copied.
+    `note` is written beside the name in place of the bytes that were copied.
     """
 
     name: str
@@ -223,7 +223,7 @@ def star(
     centre: Any,
     *,
     notes: Mapping[Any, Sequence[str]] | None = None,
-    title: str = "Everybody talks to one",
+    title: str = "Traffic with one centre",
 ) -> Picture:
     """Draw copies to and from `centre`, such as a model server; `notes` are lines for each box.
 

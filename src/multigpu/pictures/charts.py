@@ -77,7 +77,7 @@ class _Bar:
 def _drawn(bar: _Bar, y: float, *, begin: float = 0.0, end: float = WIDTH) -> str:
     """A bar from x = `begin` to `end`: its label above it, or beside it if it begins later.
 
-    Its number stands at the right, beside a bar that ends before.
+    Its number is at the right, beside a bar that ends before.
     """
     compact = begin > 0
     middle = y + (COMPACT_ROW / 2 if compact else 20 + BAR / 2)
@@ -147,7 +147,7 @@ def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") ->
 
     A label that names a device (`cuda:1`, `cuda:1, peak`) gives the bar that device's colour. The
     bar is solid up to `used` and pale from there to `peak`. Where `limit` is None, the largest
-    number of the picture stands for a full bar, and the legend says so.
+    number of the picture is a full bar, and the legend says so.
 
     Raises ValueError if a number is negative.
     """
@@ -292,7 +292,7 @@ class Duration:
 
 
 @dataclass(frozen=True)
-class Group:
+class BarGroup:
     """Bars with one scale, and a line at the duration that they are compared with."""
 
     heading: str
@@ -324,10 +324,10 @@ class Group:
         return drawn
 
 
-def durations(groups: Iterable[Group], *, title: str, line_at: str = "one GPU") -> Picture:
-    """Draw groups of bars below each other; `line_at` names what their lines stand for.
+def durations(groups: Iterable[BarGroup], *, title: str, line_at: str = "one GPU") -> Picture:
+    """Draw groups of bars below each other; `line_at` names what their lines mean.
 
-    Raises ValueError for a negative duration, and for a share of communication that is none.
+    Raises ValueError for a negative duration, and for a share of communication above 1.
     """
     given = list(groups)
     every = [bar for group in given for bar in group.bars]
@@ -387,7 +387,7 @@ def curves(
 ) -> Picture:
     """Draw `{name: {place: [values]}}`: a mark at the mean, a thin line from smallest to largest.
 
-    Places stand at equal distances in rising order, whatever lies between them. `along` names them,
+    Places are at equal distances in rising order, however far apart they are. `along` names them,
     `figure` the values, of which `digits` decimals are written. Lines differ by their dashes and
     marks, not by colour: colours belong to GPUs and ranks. Raises ValueError if a curve has no
     place, or a place no value.
@@ -463,7 +463,7 @@ def _ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """The heights, moved down where two names would lie on each other."""
+    """The heights, moved down where two names would overlap."""
     placed, free = list(heights), float("-inf")
     for number in sorted(range(len(heights)), key=lambda number: heights[number]):
         placed[number] = max(heights[number], free)

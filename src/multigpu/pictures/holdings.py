@@ -221,7 +221,7 @@ def parts(
 
 
 def _box(old: Sum, new: Sum, x: float, y: float, wide: float, *, world: int) -> list[str]:
-    """A part: a place for each rank, and a rim around the sum of all, which everybody wants."""
+    """A part: a place for each rank, and a rim around the sum of all, the result."""
     place, whole = wide / world, len(new) == world
     pieces = [rectangle(x, y, wide, 17, rx=2, fill="var(--paper)", stroke="var(--line)")]
     pieces += [
@@ -260,7 +260,7 @@ def _arrow(message: PartSent, x: float, *, width: float) -> str:
 FILE_WIDTH = 420.0
 
 
-class Rows(Protocol):
+class RowRange(Protocol):
     """Rows `start` to `stop` of one row group."""
 
     @property
@@ -271,17 +271,20 @@ class Rows(Protocol):
     def stop(self) -> int: ...
 
 
-Plan = Sequence[Sequence[Rows]]
+ReadingPlan = Sequence[Sequence[RowRange]]
 """What each rank reads, rank by rank."""
 
 
 def row_groups(
-    sizes: Sequence[int], plans: Mapping[str, Plan], *, title: str = "Who reads which row group"
+    sizes: Sequence[int],
+    plans: Mapping[str, ReadingPlan],
+    *,
+    title: str = "Who reads which row group",
 ) -> Picture:
     """Draw a file whose row groups have `sizes` rows, once for each plan, under the plan's name.
 
     A row group is as wide as it has rows. It has the colour of the rank that reads it; where
-    several ranks read parts of it, each part has its own. What nobody reads stays empty.
+    several ranks read parts of it, each part has its own. What no rank reads stays empty.
 
     Raises ValueError for a plan that names rows which are not in the file.
     """

@@ -171,7 +171,7 @@ class Picture:
     height: float
     body: str
     lines: tuple[str, ...]
-    has_links: bool = False  # then it is no mere image: the keyboard must reach them
+    has_links: bool = False  # then it is not just an image: the keyboard must reach them
 
     @classmethod
     def with_legend(

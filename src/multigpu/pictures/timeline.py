@@ -37,7 +37,7 @@ PALE = 0.4  # strength of a forward's colour
 TEXT_LANE, TEXT_SCHEDULE = 56, 64  # characters
 
 
-class Span(NamedTuple):
+class TimelineSpan(NamedTuple):
     """Something that took time in a lane, from `start` to `end` in seconds.
 
     `details` is what else there is to say of it. Spans with the same `of` belong together, such as
@@ -57,13 +57,15 @@ class Span(NamedTuple):
         details = f"; {self.details}" if self.details else ""
         return f"{self.lane}: {self.label} ({self.kind}), {took} from {start} to {end}{details}"
 
-    def as_one_of(self, count: int) -> Span:
+    def as_one_of(self, count: int) -> TimelineSpan:
         """This span for `count` like it that are drawn as one: their details differ."""
         return self._replace(label=f"{count} × {self.label}", details="", of="")
 
 
-Unit = tuple[Span, ...]  # spans that stay in one track: waiting, and what it was for
-Placed = list[tuple[Span, int]]  # the spans of a lane, each with its track, counted from the top
+Unit = tuple[TimelineSpan, ...]  # spans that stay in one track: waiting, and what it was for
+Placed = list[
+    tuple[TimelineSpan, int]
+]  # the spans of a lane, each with its track, counted from the top
 
 
 def timeline(
@@ -83,7 +85,7 @@ def timeline(
 
     Raises ValueError for another kind, or a span that ends before it starts.
     """
-    given = [Span(*span) for span in spans]
+    given = [TimelineSpan(*span) for span in spans]
     for span in given:
         where = f"{span.lane}, {span.label!r}"
         if span.kind not in KINDS:
@@ -95,7 +97,7 @@ def timeline(
     total = max((span.end for span in moved), default=0.0)
     if len(moved) > MANY:
         moved = coarse(moved, total / AXIS)
-    by_lane: dict[str, list[Span]] = {name: [] for name in lanes}
+    by_lane: dict[str, list[TimelineSpan]] = {name: [] for name in lanes}
     for span in moved:
         by_lane.setdefault(span.lane, []).append(span)
     placed = {name: _in_tracks(found) for name, found in by_lane.items()}
@@ -120,12 +122,12 @@ def timeline(
     )
 
 
-def coarse(spans: Iterable[Span], grain: float) -> list[Span]:
+def coarse(spans: Iterable[TimelineSpan], grain: float) -> list[TimelineSpan]:
     """Spans of one lane with one label that lie closer than `grain` to each other, as one.
 
     For pictures of more than can be seen. What waits for less than `grain` is left out.
     """
-    merged: list[Span] = []
+    merged: list[TimelineSpan] = []
     counts: list[int] = []
     latest: dict[tuple[str, str, str], int] = {}  # where the last one of a kind is
     for span in sorted(spans, key=lambda span: span.start):
@@ -151,7 +153,7 @@ def _tracks(placed: Placed) -> int:
     return 1 + max((track for _, track in placed), default=0)
 
 
-def _in_tracks(spans: list[Span]) -> Placed:
+def _in_tracks(spans: list[TimelineSpan]) -> Placed:
     """Give each unit the highest track in which it overlaps nothing, work above all else."""
     units: list[Unit] = []
     for span in spans:
@@ -206,7 +208,7 @@ def _merged(units: list[Unit]) -> list[Unit]:
     return merged
 
 
-def _shape(span: Span, x: float, y: float, scale: float) -> str:
+def _shape(span: TimelineSpan, x: float, y: float, scale: float) -> str:
     wide, high, fill = max((span.end - span.start) * scale, 1.0), 20.0, colour_of(span.lane)
     if span.kind == "waiting":  # what is only a thin line needs room for the pointer
         room = rectangle(x, y - high / 2, wide, high, fill="none", pointer_events="all")

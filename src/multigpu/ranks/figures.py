@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from multigpu.pictures import Picture, Step, Table, human_bytes, steps, timeline
-from multigpu.pictures.timeline import Span
+from multigpu.pictures.timeline import TimelineSpan
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.state import Matching
 from multigpu.ranks.trace import ROOTED, Call, Trace
@@ -29,12 +29,12 @@ def timeline_of(trace: Trace, *, title: str) -> Picture:
     return timeline([*_work(trace), *_talk(trace)], lanes, title=title)
 
 
-def _work(trace: Trace) -> Iterator[Span]:
+def _work(trace: Trace) -> Iterator[TimelineSpan]:
     for span in trace.spans:
-        yield Span(f"rank {span.rank}", span.label, span.start, span.end, "compute")
+        yield TimelineSpan(f"rank {span.rank}", span.label, span.start, span.end, "compute")
 
 
-def _talk(trace: Trace) -> Iterator[Span]:
+def _talk(trace: Trace) -> Iterator[TimelineSpan]:
     met, last = matches_of(trace), _last_moment(trace)
     for call in trace.calls:
         lane = f"rank {call.rank}"
@@ -45,9 +45,9 @@ def _talk(trace: Trace) -> Iterator[Span]:
         if min(start, end) > call.time:
             missed = f"for rank {match.last}" if match else "what it needs is not shown here"
             said, until = f"{missed}; {details}", min(start, end)
-            yield Span(lane, f"{call.op} waits", call.time, until, "waiting", said, of)
+            yield TimelineSpan(lane, f"{call.op} waits", call.time, until, "waiting", said, of)
         if end > start:
-            yield Span(lane, call.op, start, end, "communication", details, of)
+            yield TimelineSpan(lane, call.op, start, end, "communication", details, of)
 
 
 def _details(call: Call) -> str:

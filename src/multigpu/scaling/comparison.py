@@ -1,8 +1,8 @@
 """What came out of a comparison: records, the statistics drawn from them, table, picture and CSV.
 
 `Comparison` is one run of `compare` (measuring.py): its `Settings`, the `Machine`, and a `Row` for
-each `Candidate`. What others have published stands below the picture, each number with its source
-(published.toml); `published_times` and its like give it as records.
+each `Candidate`. Below the picture is what others have published, each number with its source
+(published.toml); `published_times` and the like return it as records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from multigpu.pictures import Picture, Table, human_bytes
-from multigpu.pictures.charts import Duration, Group, durations
+from multigpu.pictures.charts import BarGroup, Duration, durations
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.errors import counted
 from multigpu.scaling.formulas import efficiency, speed_up
@@ -332,7 +332,7 @@ class Comparison:
                     devices=row.candidate.gpus,
                 )
             )
-        measured = Group(
+        measured = BarGroup(
             f"{self.settings.work}, measured {self.settings.date}",
             bars,
             note=f"{self.machine}; {self.settings.batch_size} rows a step, {self.conditions}",
@@ -406,7 +406,7 @@ def write_csv(comparison: Comparison, path: str | Path) -> None:
     """Write one line per row of the comparison, each complete in itself. A file is replaced.
 
     Every line carries the date, the machine and the versions, so that files can be put together,
-    and the seconds of every round, so that nobody has to believe a median.
+    and the seconds of every round, so that the median can be checked.
     """
     lines = comparison.lines()
     for line in lines:  # a list of numbers has blanks between them; None is left empty
@@ -549,7 +549,7 @@ class PublishedPipeline:
 
 
 @dataclass(frozen=True)
-class Link:
+class PublishedLink:
     """A link between GPUs, as its maker describes it."""
 
     name: str
@@ -583,9 +583,9 @@ def published_pipelines() -> tuple[PublishedPipeline, ...]:
     return tuple(PublishedPipeline(**row) for row in _published()["pipelines"])
 
 
-def links() -> tuple[Link, ...]:
+def links() -> tuple[PublishedLink, ...]:
     """Links between GPUs, the slowest first."""
-    found = (Link(**row) for row in _published()["links"])
+    found = (PublishedLink(**row) for row in _published()["links"])
     return tuple(sorted(found, key=lambda link: link.bytes_per_second))
 
 
@@ -595,7 +595,7 @@ def published_picture() -> Picture:
     return durations(_published_groups(), title=title, line_at=COMPARED_WITH)
 
 
-def _published_groups() -> list[Group]:
+def _published_groups() -> list[BarGroup]:
     """A group for each suite; a bar is a time relative to `against`, which the dashed line is."""
     suites: dict[str, list[PublishedTimes]] = {}
     for times in published_times():
@@ -616,7 +616,7 @@ def _published_groups() -> list[Group]:
             if mode != times.against
         ]
         groups.append(
-            Group(
+            BarGroup(
                 f"Published: {suite}, {rows[0].hardware}",
                 bars,
                 note=f"Time relative to {rows[0].against}. {'; '.join(longest)}.",

@@ -179,7 +179,7 @@ PRECISIONS = ("float32", "mixed")
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryByUse:
     """Bytes of one GPU, the one that holds most. Activations and buffers come on top."""
 
     parameters: int
@@ -207,7 +207,7 @@ def memory_per_gpu(
     optimizer: str = "adam",
     precision: str = "mixed",
     gathered: int = 0,
-) -> Memory:
+) -> MemoryByUse:
     """Bytes that one of `gpus` GPUs holds of a model of `parameters` trained elements.
 
     * `stage`: 0 is DDP, where every GPU holds all. Stage 1 divides the optimizer's state among the
@@ -231,7 +231,7 @@ def memory_per_gpu(
     part = -(-parameters // gpus)  # the first GPU's; the last may have less
     number = 2 if precision == "mixed" else 4
     kept = 4 * STATE[optimizer] + (4 if precision == "mixed" else 0)
-    return Memory(
+    return MemoryByUse(
         parameters=number * (part if stage >= 3 else parameters),
         gradients=number * (part if stage >= 2 else parameters),
         optimizer=kept * (part if stage >= 1 else parameters),
@@ -266,7 +266,7 @@ def _require_stage(stage: int) -> None:
         )
 
 
-def held_by(model: nn.Module, optimizer: Optimizer) -> Memory:
+def held_by(model: nn.Module, optimizer: Optimizer) -> MemoryByUse:
     """Bytes that this process holds of a model in training: what the formulas speak of, measured.
 
     Storages are counted, each once: a view holds all of the tensor that it is a part of. Of a
@@ -290,7 +290,7 @@ def held_by(model: nn.Module, optimizer: Optimizer) -> Memory:
 
     stepped = [p for group in optimizer.param_groups for p in group["params"]]
     weights = [*model.parameters(), *stepped]
-    return Memory(
+    return MemoryByUse(
         parameters=sum(new_bytes(weights)),
         gradients=sum(new_bytes(weight.grad for weight in weights)),
         optimizer=sum(new_bytes(v for state in optimizer.state.values() for v in state.values())),

@@ -53,12 +53,12 @@ from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
 MODES = ("single", "dp", "ddp", "zero2", "zero3", "pipeline")
-USUAL = ("single", "dp", "ddp")  # compared where nobody says what
+USUAL = ("single", "dp", "ddp")  # the default
 MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process
 EVALUATED = 4096  # rows of the test set: every mode is evaluated in every round
 METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
 TRACED = 10  # steps with the trace on
-NO_LIMIT = 2**50  # bytes: the meter shall count, not refuse
+NO_LIMIT = 2**50  # bytes: the meter counts and never refuses
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 SHARING = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
 
@@ -94,7 +94,7 @@ class Workload:
 def workload_of(name: str, *, batch_size: int | None = None) -> Workload:
     """One of the course's tasks (training/tasks.py), with its own batch size unless one is given.
 
-    Raises ValueError for a name that is none.
+    Raises ValueError for an unknown name.
     """
     if name not in TASKS:
         raise ValueError(
@@ -166,7 +166,7 @@ def compare(
         threads=threads or max(1, machine.cores // max(each.gpus for each in candidates)),
         load=load_here(),
     )
-    runs = Runs(workload.ready(), steps, warmup, settings.threads)
+    runs = ComparedRuns(workload.ready(), steps, warmup, settings.threads)
     samples: dict[Candidate, list[list[Sample]]] = {each: [] for each in candidates}
     for number, candidate in in_turn(candidates, repeats):
         tell(f"round {number + 1} of {repeats}: {candidate}")
@@ -249,7 +249,7 @@ def in_turn(candidates: Sequence[Candidate], rounds: int) -> Iterator[tuple[int,
 
 
 @dataclass(frozen=True)
-class Runs:
+class ComparedRuns:
     """Makes runs that differ in nothing but their candidate, each in processes of its own."""
 
     workload: Workload  # ready
@@ -486,7 +486,7 @@ class _Watched:
         return self.watch.warmup + self.watch.steps
 
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """All batches of the stretch. Its end is noted, too, when nobody asks for more."""
+        """All batches of the stretch. Its end is noted, too, when no more are asked for."""
         every = itertools.chain.from_iterable(map(self.feed.batches, itertools.count(epoch)))
         whole = (batch for batch in every if batch.global_rows == self.batch_size)
         full = itertools.islice(whole, start, None)

@@ -74,7 +74,7 @@ def steps_of(
     works on meanwhile. Each rank does one thing at a time, in the order of its row, as soon as what
     it needs is there. Returns the steps in the order of their start.
 
-    Raises ValueError for an action that is none or is there twice, and for a schedule in which
+    Raises ValueError for an unknown action or one that is there twice, and for a schedule in which
     every rank waits, with what each waits for.
     """
     rows = [[_whole(action, rank) for action in row] for rank, row in enumerate(schedule)]
@@ -149,7 +149,7 @@ def _needs_of(action: Action, last_stage: int) -> Iterator[Action]:
 
 
 def idle_share(steps: Iterable[PipelineStep]) -> float:
-    """The share of all ranks' time, from the first start to the last end, in which nobody computes.
+    """The share of all ranks' time, from the first start to the last end, in which they are idle.
 
     For equally long stages it is the bubble. It takes recorded steps as well as predicted ones.
     """

@@ -6,13 +6,13 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from multigpu.pictures import palette
-from multigpu.pictures.charts import BARS, Duration, Group, durations
+from multigpu.pictures.charts import BARS, BarGroup, Duration, durations
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(*bars, **more):
-    picture = durations([Group("group", bars, **more)], title="Times")
+    picture = durations([BarGroup("group", bars, **more)], title="Times")
     return picture, ElementTree.fromstring(picture.svg())
 
 
@@ -42,7 +42,8 @@ def test_a_square_for_each_device_in_its_colour():
 
 def test_each_group_has_its_own_scale():
     picture = durations(
-        [Group("slow", [Duration("a", 100.0)]), Group("fast", [Duration("b", 0.001)])], title="T"
+        [BarGroup("slow", [Duration("a", 100.0)]), BarGroup("fast", [Duration("b", 0.001)])],
+        title="T",
     )
     found = widths(ElementTree.fromstring(picture.svg()), palette.HOST)
     assert found[0] == found[1] == pytest.approx(BARS)
@@ -71,10 +72,10 @@ def test_the_text_has_every_bar_and_fits_a_terminal():
 
 def test_no_bars_are_a_picture_too():
     assert durations([], title="Nothing").svg()
-    assert durations([Group("empty", [])], title="Nothing").text()
+    assert durations([BarGroup("empty", [])], title="Nothing").text()
 
 
 @pytest.mark.parametrize("bar", [Duration("x", -1.0), Duration("x", 1.0, communication=1.5)])
 def test_nonsense_is_refused_by_name(bar):
     with pytest.raises(ValueError, match=r"^x: "):
-        durations([Group("group", [bar])], title="")
+        durations([BarGroup("group", [bar])], title="")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from multigpu import run_ranks
-from multigpu.scaling.formulas import Memory, held_by, memory_per_gpu, traffic_per_step
+from multigpu.scaling.formulas import MemoryByUse, held_by, memory_per_gpu, traffic_per_step
 
 
 @pytest.mark.parametrize(("stage", "gb"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
@@ -17,7 +17,10 @@ def test_7_5_billion_parameters_on_64_gpus_need_what_the_paper_says(stage, gb):
 @pytest.mark.parametrize(("optimizer", "numbers"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 @pytest.mark.parametrize("precision", ["float32", "mixed"])
 def test_what_an_optimizer_keeps_depends_on_it_and_on_the_precision(optimizer, numbers, precision):
-    own = {"float32": Memory(400, 400, 400 * numbers), "mixed": Memory(200, 200, 400 * numbers)}
+    own = {
+        "float32": MemoryByUse(400, 400, 400 * numbers),
+        "mixed": MemoryByUse(200, 200, 400 * numbers),
+    }
     found = memory_per_gpu(100, stage=0, gpus=4, optimizer=optimizer, precision=precision)
     copy = 400 if precision == "mixed" else 0
     expected = own[precision]
@@ -31,7 +34,7 @@ def test_one_gpu_has_nothing_to_divide():
 
 
 def test_the_first_gpu_has_one_more_where_parts_are_unequal():
-    assert memory_per_gpu(10, stage=3, gpus=4, precision="float32") == Memory(12, 12, 24)
+    assert memory_per_gpu(10, stage=3, gpus=4, precision="float32") == MemoryByUse(12, 12, 24)
 
 
 def test_gathered_layers_come_on_top():
@@ -60,7 +63,7 @@ def test_what_is_held_is_counted_once_for_all_its_views():
     optimizer.step()
     held = held_by(model, optimizer)
     counter = 4  # Adam's count of its steps
-    assert held == Memory(256, 256, 2 * 256 + counter)
+    assert held == MemoryByUse(256, 256, 2 * 256 + counter)
 
 
 def test_a_rank_holds_its_part_of_a_sharded_model():
