@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from multigpu.scaling.comparison import Machine
-from multigpu.training.schedule import scaled_learning_rate
+from multigpu.training.optimizer import scaled_learning_rate
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 

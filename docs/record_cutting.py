@@ -39,8 +39,7 @@ from torch.nn import functional as F
 from multigpu import run_ranks
 from multigpu.scaling.comparison import Machine, load_here
 from multigpu.training import cut_points
-from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
-from multigpu.training.models.small_gpt import next_byte_loss
+from multigpu.training.models import LargeCNN, SmallGPT, SmallViT, next_byte_loss
 from multigpu.training.stage import Stage
 from multigpu.training.tracing import record_both
 

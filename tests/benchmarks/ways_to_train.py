@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from multigpu.data import digits
 from multigpu.ranks.rank import rank_device
 from multigpu.training.config import TrainConfig
-from multigpu.training.progress import progress_bar
+from multigpu.training.history import ProgressBar
 from multigpu.training.trainer import Trainer
 
 ENDLESS = 10**6  # epochs: whoever measures says when to stop
@@ -33,7 +33,7 @@ class TrainersEpochs:
 
     def __init__(self, model, dataset, *, batch_size):
         config = TrainConfig(batch_size=batch_size, epochs=ENDLESS)
-        self.trainer, self.bar = Trainer(model, config, dataset), progress_bar(0, shown=False)
+        self.trainer, self.bar = Trainer(model, config, dataset), ProgressBar(0, shown=False)
 
     def __call__(self):
         self.steps()

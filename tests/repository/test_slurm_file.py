@@ -11,7 +11,7 @@ from torch.distributed.run import parse_args
 from multigpu.cli import parser_for
 from multigpu.commands.train import given_fields
 from multigpu.training import TrainConfig
-from multigpu.training.modes import refuse_batch
+from multigpu.training.config import refuse_batch
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "scripts" / "train.sbatch"
 STUBS = {  # what a cluster has

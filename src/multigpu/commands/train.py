@@ -91,9 +91,9 @@ def run_train(options: argparse.Namespace) -> int:
 
 def trained(job: Job, options: argparse.Namespace) -> int:
     """Train and report.  Returns the exit code."""
-    from multigpu.training.checkpoints import CheckpointError
-    from multigpu.training.group import leave_group
-    from multigpu.training.strategies.own_file import NotWritten, blame
+    from multigpu.training.checkpoint import CheckpointError
+    from multigpu.training.distributed import leave_group
+    from multigpu.training.own import NotWritten, blame
 
     job.report.begin()
     try:
@@ -116,9 +116,9 @@ def prepared(options: argparse.Namespace) -> Job:
     import torch
 
     from multigpu.training import TrainConfig, Trainer
-    from multigpu.training.launch import Launch
-    from multigpu.training.modes import resolve_mode
-    from multigpu.training.strategies.own_file import load_own
+    from multigpu.training.config import resolve_mode
+    from multigpu.training.distributed import Launch
+    from multigpu.training.own import load_own
 
     launch = Launch.here()
     task, train, test = data_of(options.data)
@@ -262,7 +262,7 @@ def notes() -> Iterator[None]:
 
 def refused(error: Exception, options: argparse.Namespace) -> int:
     """Say in one line why it cannot be, once on each machine: all its ranks know the same."""
-    from multigpu.training.strategies.own_file import CannotImport
+    from multigpu.training.own import CannotImport
 
     if os.environ.get("LOCAL_RANK", "0") == "0":
         said = str(error)

@@ -47,8 +47,7 @@ from multigpu.scaling.comparison import (
     load_here,
 )
 from multigpu.scaling.formulas import ring_bytes
-from multigpu.training.config import TrainConfig
-from multigpu.training.modes import OF_PIPELINE
+from multigpu.training.config import OF_PIPELINE, TrainConfig
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 

@@ -1,4 +1,4 @@
-"""What a training run is told: one frozen dataclass, the same for every mode."""
+"""What a training run is told: one frozen dataclass, the same for every mode, and the modes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ import dataclasses
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from multigpu.training.distributed import Launch
+
+MODES = {  # each mode's module and class
+    "single": "single:Single",
+    "dp": "dp:DataParallel",
+    "ddp": "ddp:Distributed",
+    "zero2": "fsdp:Zero2",
+    "zero3": "fsdp:Zero3",
+    "pipeline": "strategies.pipeline:Pipeline",
+}
+# Settings of mode="pipeline"; the other modes refuse them.
+OF_PIPELINE = ("micro_batches", "pipeline_schedule", "stages_per_rank", "balance", "stage_memory")
 CHOICES = {
     "optimizer": ("adamw", "adam", "sgd"),
     "lr_scaling": ("none", "linear", "sqrt"),
@@ -78,9 +91,10 @@ class TrainConfig:
     travel and compute in it"""
     seed: int = 0
     """of the order of rows, and of dropout (there each rank adds its number)"""
-    find_unused_parameters: bool = False
+    find_unused_parameters: bool | None = None
     """ddp: look in every step which parameters took no part; without it they must all take part.
-    zero2, zero3: needed where a parameter takes no part on some ranks; its gradient there is 0"""
+    zero2, zero3: a parameter that takes no part on a rank has the gradient 0 there. Default: True
+    in zero2 and zero3, where PyTorch can (2.13), else False"""
     deterministic: bool = False
     """use deterministic algorithms alone, and raise an error where PyTorch has none"""
     monitor: str = "loss"
@@ -118,8 +132,6 @@ class TrainConfig:
     """show a progress bar on rank 0; default: in a terminal"""
 
     def __post_init__(self) -> None:
-        from multigpu.training.strategies import MODES
-
         for name, allowed in {"mode": ("auto", *MODES), **CHOICES}.items():
             check_choice(name, getattr(self, name), allowed)
         for name, least in AT_LEAST.items():
@@ -130,7 +142,8 @@ class TrainConfig:
                 check_number(name, getattr(self, name), zero=False)
         check_number("weight_decay", self.weight_decay, zero=True)
         check_whole("seed", self.seed, at_least=0)
-        for name in ("find_unused_parameters", "deterministic", "resume"):
+        check_choice("find_unused_parameters", self.find_unused_parameters, (True, False, None))
+        for name in ("deterministic", "resume"):
             check_choice(name, getattr(self, name), (True, False))
 
     def as_dict(self) -> dict[str, Any]:
@@ -166,3 +179,51 @@ def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     meant = f" Did you mean {near[0]!r}?" if near else ""
     words = ", ".join(str(word) for word in allowed)
     raise ValueError(f"{name}={value!r}: choose one of {words}.{meant}")
+
+
+def resolve_mode(config: TrainConfig, launch: Launch) -> str:
+    """The mode that `config.mode` means in a process that was started like this.
+
+    Raises ValueError where a setting is given to a mode that does not take it.
+    """
+    import torch  # a configuration needs none
+
+    mode = config.mode
+    if mode == "auto":
+        several = (config.gpus or torch.cuda.device_count()) > 1
+        mode = "ddp" if launch.is_distributed else "dp" if several else "single"
+    for name in OF_PIPELINE if mode != "pipeline" else ():
+        value = getattr(config, name)
+        if value != TrainConfig.__dataclass_fields__[name].default:
+            raise ValueError(
+                f"{name}={value!r} with mode={mode!r}: a pipeline alone has {name}. "
+                f"Use mode='pipeline', or leave {name} out."
+            )
+    if config.gpus is not None and mode in ("ddp", "zero2", "zero3", "pipeline"):
+        raise ValueError(
+            f"gpus={config.gpus} with mode={mode!r}: there every rank has one GPU. "
+            f"Leave gpus out and start `torchrun --nproc_per_node {config.gpus} ...`."
+        )
+    if config.gpus is not None and config.gpus > 1 and mode == "single":
+        raise ValueError(f"gpus={config.gpus} with mode='single': use mode='dp', or gpus=1.")
+    return mode
+
+
+def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
+    """Raise ValueError where a batch cannot be divided among ranks, or a rank would get no row."""
+    if rows < ranks:
+        raise ValueError(
+            f"{rows} rows of data for {ranks} ranks: each needs one at least. "
+            f"Start at most {rows} ranks."
+        )
+    unit = ranks * config.accumulation_steps
+    size = config.batch_size
+    if size % unit:
+        below, above = size // unit * unit, (size // unit + 1) * unit
+        near = f"{below} or {above}" if below else f"{above}"
+        parts = f" × accumulation_steps={config.accumulation_steps}"
+        divisor = f"{ranks} rank{'s'[: ranks > 1]}{parts if config.accumulation_steps > 1 else ''}"
+        raise ValueError(
+            f"batch_size={size} is the rows of all ranks together, and {divisor} "
+            f"do not divide it. The nearest that work: {near}."
+        )

@@ -1,21 +1,26 @@
-"""What each epoch of a training run came to: a table that can be shown, written and restored."""
+"""What a run has to show: a table with a row per epoch, the best epoch, a progress bar."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
+import sys
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multigpu.training.atomic_file import replace_file
+from multigpu.devices.monitor import snapshot
+from multigpu.training.checkpoint import replace_file
+from multigpu.training.distributed import from_main_rank
 
 if TYPE_CHECKING:
     import pandas
 
 SHOWN_ROWS = 12
 DIGITS = 5  # of a number as it is shown; the frame and the file have all of them
+NARROW = 79  # columns of a progress bar where there is no terminal to ask
 
 
 class History:
@@ -61,7 +66,13 @@ class History:
         """The frame as it is printed: NaN is written out, what is missing leaves its cell empty."""
         import pandas
 
-        rows = [{name: visible(value) for name, value in row.items()} for row in self.rows]
+        rows = [  # pandas shows a value that is no number as a missing one
+            {
+                name: "nan" if isinstance(value, float) and math.isnan(value) else value
+                for name, value in row.items()
+            }
+            for row in self.rows
+        ]
         return pandas.DataFrame(rows, columns=self._columns())
 
     def _columns(self) -> list[str]:
@@ -92,11 +103,136 @@ class History:
         return table
 
 
-def visible(value: Any) -> Any:
-    """A figure that is not a number as the word for it, since pandas shows it as a missing one."""
-    return "nan" if isinstance(value, float) and math.isnan(value) else value
-
-
 def short(number: float) -> str:
     """`number` with a few digits: 0.012346, 123.46."""
     return f"{number:.{DIGITS}g}"
+
+
+def gpu_figures() -> dict[str, float]:
+    """What nvitop says of the GPUs that torch sees now; on virtual GPUs, their memory.
+
+    Per GPU i: `gpu{i}_gib`, what all processes have on it together in GiB, and `gpu{i}_busy`, the
+    percentage of the last moments (up to a second) in which it computed. What a GPU does not tell
+    is left out; {} without a GPU. With several machines: the GPUs of this one.
+    """
+    figures: dict[str, float] = {}
+    for status in snapshot():
+        if status.memory_used is not None:
+            figures[f"gpu{status.index}_gib"] = status.memory_used / 2**30
+        if status.utilisation is not None:
+            figures[f"gpu{status.index}_busy"] = status.utilisation
+    return figures
+
+
+class EarlyStopping:
+    """Remembers the best figure of one name, and stops after `patience` epochs without a better.
+
+    A "loss" is better when it is smaller, every other figure when it is larger. A figure that is
+    NaN is never better: it counts as an epoch without improvement. An equal figure is not better.
+    `patience=None` never stops, and still tells which epoch is the best. 0 means the same as 1.
+    """
+
+    def __init__(self, patience: int | None, *, monitor: str) -> None:
+        if patience is not None and patience < 0:
+            raise ValueError(f"patience={patience}: give a number of epochs, or None to never stop")
+        self.patience, self.monitor = patience, monitor
+        self.smaller_is_better = monitor == "loss" or monitor.endswith("_loss")
+        self.best = math.inf if self.smaller_is_better else -math.inf
+        self.epochs_without_better = 0
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether `patience` epochs have gone by without a better figure."""
+        waited = self.epochs_without_better
+        return self.patience is not None and waited > 0 and waited >= self.patience
+
+    def update(self, figures: Mapping[str, float], *, whole_epoch: bool = True) -> bool:
+        """Take in an epoch's figures; True when it is the best so far.
+
+        An epoch that was broken off is compared only: it does not count as an epoch of waiting.
+
+        Every rank calls this. All take over what rank 0 decides: where one rank went on while the
+        others stopped, it would wait for them forever. Raises ValueError without the figure.
+        """
+        if self.monitor not in figures:
+            raise ValueError(
+                f"monitor={self.monitor!r}: the evaluation has no such figure; "
+                f"it has {', '.join(figures) or 'none, give eval_data'}"
+            )
+        figure = float(figures[self.monitor])
+        better = figure < self.best if self.smaller_is_better else figure > self.best
+        waited = 0 if better else self.epochs_without_better + 1
+        if not whole_epoch:
+            return bool(from_main_rank(better))
+        self.best, self.epochs_without_better = from_main_rank(
+            (figure if better else self.best, waited)
+        )
+        return self.epochs_without_better == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"best": self.best, "epochs_without_better": self.epochs_without_better}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.best = float(state["best"])
+        self.epochs_without_better = int(state["epochs_without_better"])
+
+
+class ProgressBar:
+    """Counts steps on standard error, on rank 0 alone, with the latest epoch's figures beside it.
+
+    `shown`: True or False, or None for a bar only where standard error is a terminal. Elsewhere,
+    in a notebook for example, it is plain text and needs no widgets.
+    """
+
+    def __init__(
+        self, total: int, *, initial: int = 0, shown: bool | None = None, is_main: bool = True
+    ) -> None:
+        """A bar of `total` steps, of which `initial` were done earlier."""
+        self._bar: Any = None
+        terminal = False
+        with contextlib.suppress(AttributeError, ValueError):  # standard error is None, or closed
+            terminal = sys.stderr.isatty()
+        if not is_main or not (terminal if shown is None else shown):
+            return
+        from tqdm import tqdm
+
+        class Bar(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # no thread beside the training
+
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self._bar = Bar(
+                total=total,
+                initial=initial,
+                file=sys.stderr,
+                unit="step",
+                dynamic_ncols=terminal,
+                ncols=None if terminal else NARROW,
+                mininterval=0.2 if terminal else 1.0,
+                maxinterval=float("inf"),
+            )
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._tell("close")
+
+    def update(self, steps: int = 1) -> None:
+        """`steps` more are done."""
+        self._tell("update", steps)
+
+    def figures(self, **numbers: float) -> None:
+        """Show these numbers, for example `loss=0.31`, with the next update."""
+        shown = {name: f"{number:.4g}" for name, number in numbers.items()}
+        self._tell("set_postfix", shown, refresh=False)
+
+    def _tell(self, what: str, *values: Any, **named: Any) -> None:
+        """Training goes on when nobody can see the bar any more."""
+        if self._bar is None:
+            return
+        try:
+            getattr(self._bar, what)(*values, **named)
+        except (OSError, ValueError):  # the terminal was closed: ValueError from a closed file
+            self._bar = None

@@ -27,8 +27,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
-from multigpu.training.devices import synchronize
 from multigpu.training.stage import Stage, chain_of, rows_in, verify
+from multigpu.training.strategy import synchronize
 from multigpu.training.tracing import Program, Step, at_rows, record_both
 
 WINDOWS = 48  # a model is measured in about so many pieces, however many steps it has

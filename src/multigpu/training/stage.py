@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.training.module_modes import modes_kept
+from multigpu.training.strategy import modes_kept
 from multigpu.training.tracing import (
     ByMode,
     Constant,

@@ -27,8 +27,8 @@ from multigpu.training.models import (
     SmallCNN,
     SmallGPT,
     TinyMLP,
+    next_byte_loss,
 )
-from multigpu.training.models.small_gpt import next_byte_loss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

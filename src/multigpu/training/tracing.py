@@ -33,7 +33,7 @@ from torch.fx.node import map_aggregate
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.training.module_modes import modes_kept
+from multigpu.training.strategy import modes_kept
 
 
 class Refused(Exception):

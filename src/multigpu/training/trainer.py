@@ -4,49 +4,55 @@
     history = trainer.fit()
 
 Run by python it trains on one device; by torchrun, on one GPU per process. What differs from mode
-to mode is in strategies/; what a checkpoint holds, in state.py.
+to mode is in the strategies: single.py, dp.py, ddp.py, fsdp.py and the pipeline's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
-from multigpu.data.feeds import Batch, Feed, feed_for
-from multigpu.training.config import TrainConfig
-from multigpu.training.describing import describe
-from multigpu.training.devices import has_real_gpu, synchronize
-from multigpu.training.early_stopping import EarlyStopping
-from multigpu.training.evaluation import evaluate
-from multigpu.training.gpu_meters import gpu_figures
-from multigpu.training.history import History
-from multigpu.training.launch import Launch
-from multigpu.training.modes import (
-    refuse_batch,
-    refuse_figures,
-    refuse_kinds,
-    refuse_precision,
-    refuse_targets,
-    refuse_wrapped,
-    resolve_mode,
+from multigpu.data.feeds import Feed, RowFeed, feed_for
+from multigpu.devices import current_machine
+from multigpu.training import randomness
+from multigpu.training.checkpoint import CheckpointError, Checkpoints
+from multigpu.training.config import TrainConfig, check_choice, refuse_batch, resolve_mode
+from multigpu.training.distributed import Launch, all_gather_object, main_rank_does
+from multigpu.training.evaluate import Metrics, evaluate
+from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
+from multigpu.training.optimizer import (
+    learning_rate_of,
+    make_optimizer,
+    make_schedule,
+    restore_schedule,
+    scaled_learning_rate,
 )
-from multigpu.training.optimizers import make_optimizer
-from multigpu.training.progress import ProgressBar, progress_bar
-from multigpu.training.saving import checkpoints_of, resume, save, write_history
-from multigpu.training.schedule import learning_rate_of, make_schedule
-from multigpu.training.seeding import deterministic_algorithms, seed_rank
-from multigpu.training.state import Position
-from multigpu.training.strategies import make_strategy
-from multigpu.training.strategies.strategy import LossFn
+from multigpu.training.resume import (
+    Position,
+    notes,
+    refuse_other_model,
+    refuse_other_rows,
+    refuse_other_run,
+    restarted,
+    shapes_of,
+)
+from multigpu.training.strategy import LossFn, make_strategy, synchronize
+
+OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
+NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
 class Trainer:
@@ -66,23 +72,39 @@ class Trainer:
         """Place and wrap `model`; nothing is trained yet.
 
         `train_data` and `eval_data` are data sets of `(inputs, target)` pairs, or PartitionedFiles.
-        `loss_fn(outputs, targets)` is a mean over the rows. `metrics` are figured on `eval_data`
-        (metrics.py has their names). `own` is a module of exercises whose wrapper is used instead
-        of PyTorch's. Raises ValueError for what cannot work, before anything is computed.
+        `loss_fn(outputs, targets)` is a mean over the rows, or a pair: a sum, and the weight to
+        divide it by. `metrics` are figured on `eval_data` (evaluate.py has their names). `own` is a
+        module of exercises whose wrapper is used instead of PyTorch's. Raises ValueError for what
+        cannot work, before anything is computed.
         """
-        refuse_kinds(model, config)
+        if not isinstance(model, nn.Module):
+            built = ", not the class: build it with ()" if isinstance(model, type) else ""
+            raise TypeError(f"model={model!r}: give an nn.Module{built}")
+        if not isinstance(config, TrainConfig):
+            raise TypeError(
+                f"config={config!r}: give a TrainConfig, for example TrainConfig(epochs=5)"
+            )
+        refuse_wrapped(model)
         self.config, self.launch = config, Launch.here()
         self.loss_fn = loss_fn
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        refuse_wrapped(model)
         mode = resolve_mode(config, self.launch)
         self.strategy = make_strategy(mode, config, self.launch, own=own)
         refuse_precision(config, self.strategy.device)
         self.train_feed = self._feed(train_data, shuffle=True)
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
+        self.shapes = shapes_of(model.state_dict())
+        self._refuse_other_ranks()
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
-        refuse_figures(config, self.metrics, evaluated=self.eval_feed is not None)
+        if self.eval_feed is not None:
+            Metrics(self.metrics)  # refuses a name that is not there
+            check_choice("monitor", config.monitor, ("loss", *self.metrics))
+        elif config.monitor != "loss":
+            raise ValueError(
+                f"monitor={config.monitor!r}: without eval_data there is the training's loss alone "
+                "to watch. Give eval_data, or leave monitor out."
+            )
         self.strategy.prepare(model, sample=lambda: next(iter(self.train_feed.batches(0))))
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
         if config.max_steps is not None:
@@ -90,15 +112,17 @@ class Trainer:
         self.optimizer = make_optimizer(self.strategy.trained, config)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps)
         self.history, self.position = History(), Position()
-        self.checkpoints = checkpoints_of(self)
+        self.checkpoints: Checkpoints | None = None
+        if config.folder is not None:
+            self.checkpoints = self._checkpoints_in(Path(config.folder), config.checkpoints)
 
     def fit(self) -> History:
         """Train to the end, from the folder's latest checkpoint if there is one."""
-        seed_rank(self.config.seed, self.launch.rank)
-        deterministic = deterministic_algorithms(self.config.deterministic)
+        randomness.seed_rank(self.config.seed, self.launch.rank)
+        deterministic = randomness.deterministic_algorithms(self.config.deterministic)
         with deterministic, self.checkpoints or contextlib.nullcontext():
-            resume(self)
-            bar = progress_bar(
+            self._resume()
+            bar = ProgressBar(
                 self.total_steps,
                 initial=self.position.step,
                 shown=self.config.progress,
@@ -126,86 +150,134 @@ class Trainer:
 
     def describe(self) -> str:
         """What runs, in one line: mode, devices, batch, learning rate, size."""
-        return describe(self)
+        feed, strategy = self.train_feed, self.strategy
+        return "; ".join(
+            [
+                self._runs_on(),
+                f"batch {self.config.batch_size}{self._shares()}",
+                f"learning rate {scaled_learning_rate(self.config):g}",
+                f"{strategy.num_parameters:,} parameters",
+                f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
+                *strategy.remarks(),
+            ]
+        )
+
+    def _runs_on(self) -> str:
+        """The mode and the devices, in words."""
+        return f"{self.strategy.mode} on {self.strategy.where()}"
+
+    def _shares(self) -> str:
+        """How a batch is divided, " = 2 ranks × 64 rows" for example."""
+        size, copies = self.config.batch_size, self.strategy.copies
+        parts, micro_batches = self.config.accumulation_steps, self.strategy.micro_batches
+        what = "rank" if self.strategy.world_size > 1 else "GPU"
+        if copies == parts == micro_batches == 1:
+            return ""
+        if micro_batches > 1:
+            each = -(-size // (parts * micro_batches))
+            most = "at most " if size % (parts * micro_batches) else ""
+            before = f"{parts} parts × " if parts > 1 else ""
+            return f" = {before}{micro_batches} micro-batches × {most}{each} rows"
+        if size % (copies * parts):
+            return f", at most {-(-size // copies)} rows on each of {copies} {what}s"
+        counted = [(copies, what), (parts, "part")]
+        factors = [f"{number} {name}s" for number, name in counted if number > 1]
+        return " = " + " × ".join([*factors, f"{size // (copies * parts)} rows"])
 
     def _train_epoch(self, bar: ProgressBar) -> None:
         """Train from where the run stands to the end of the epoch."""
-        position = self.position
-        self.strategy.plain.train()
+        config, strategy, position = self.config, self.strategy, self.position
+        strategy.plain.train()
         began = time.perf_counter() - position.seconds
         for batch in self.train_feed.batches(position.epoch, start=position.step_in_epoch):
             if position.step == 0 and self.eval_feed is not None:  # before an epoch is spent
                 refuse_targets(self.metrics, batch.targets)
-            position.advance(self._step(batch), batch.global_rows)
+            self.optimizer.zero_grad()
+            parts = batch.parts(config.accumulation_steps)
+            loss = strategy.forward_backward(parts, self.loss_fn)
+            if config.clip_norm is not None:
+                strategy.clip(config.clip_norm)
+            self.optimizer.step()
+            self.schedule.step()
+            strategy.after_step()
+            position.advance(loss, batch.global_rows)
             bar.update(1)
             if position.step >= self.total_steps:
                 break
-            if self.config.save_every and position.step % self.config.save_every == 0:
+            if config.save_every and position.step % config.save_every == 0:
                 position.seconds = time.perf_counter() - began
-                save(self, best=False)
-        synchronize(self.strategy.device)
+                self._save(best=False)
+        synchronize(strategy.device)
         position.seconds = time.perf_counter() - began
-
-    def _step(self, batch: Batch) -> Tensor:
-        """One optimizer step; the sum of the losses of this rank's rows."""
-        self.optimizer.zero_grad()
-        parts = batch.parts(self.config.accumulation_steps)
-        loss_sum = self.strategy.gradients(parts, self.loss_fn)
-        if self.config.clip_norm is not None:
-            self.strategy.clip(self.config.clip_norm)
-        self.optimizer.step()
-        self.schedule.step()
-        self.strategy.after_step()
-        return loss_sum
 
     def _end_epoch(self, bar: ProgressBar) -> None:
         """Evaluate, write the history's row, save."""
         position = self.position
         self.strategy.before_evaluation()  # also where there is none: ranks end with one model
         row = self._row()
-        self._warn_of_a_diverged(row)
+        said = not math.isfinite(self.history.last.get("loss", 0.0))
+        if self.launch.is_main and not said and not math.isfinite(row["loss"]):
+            warnings.warn(
+                f"The loss of epoch {row['epoch']} is {row['loss']}. Look for inf and nan in the "
+                "data, then begin anew with a lower learning rate or with clip_norm.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         figures = {} if self.eval_feed is None else self.evaluate()
         row |= {f"eval_{name}": value for name, value in figures.items()}
         self.history.add(row | gpu_figures())
-        bar.figures(
-            **{name: row[name] for name in ("loss", f"eval_{self.config.monitor}") if name in row}
-        )
+        shown = ("loss", f"eval_{self.config.monitor}")
+        bar.figures(**{name: row[name] for name in shown if name in row})
         whole_epoch = position.step_in_epoch == self.train_feed.steps_per_epoch
         figures = figures or {"loss": row["loss"]}
         best = self.early_stopping.update(figures, whole_epoch=whole_epoch)
         if whole_epoch:  # not where max_steps ended the run within the epoch
             position.next_epoch()
-        save(self, best=best)
-        write_history(self)
-
-    def _warn_of_a_diverged(self, row: dict[str, float | int]) -> None:
-        """Say once that the loss is no number any more: nothing can be learned from then on."""
-        finite_before = math.isfinite(self.history.last.get("loss", 0.0))
-        if self.launch.is_main and finite_before and not math.isfinite(row["loss"]):
-            warnings.warn(
-                f"The loss of epoch {row['epoch']} is {row['loss']}. Look for inf and nan in the "
-                "data, then begin anew with a lower learning rate or with clip_norm.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+        self._save(best=best)
+        self._write_history()
 
     def _row(self) -> dict[str, float | int]:
         """The history's row about training."""
         position = self.position
-        # Just after going on from an epoch's end the sum is a number, not yet a tensor.
-        loss_sum = torch.as_tensor(position.loss_sum, dtype=torch.float64).to(self.strategy.device)
-        total = float(self.strategy.sum_over_ranks(loss_sum.clone()))
+        mine = [float(position.loss_sum), float(position.loss_weight)]
+        losses = torch.tensor(mine, dtype=torch.float64, device=self.strategy.device)
+        total, weight = self.strategy.sum_over_ranks(losses)
         return {
             "epoch": position.epoch + 1,
             "step": position.step,
             "learning_rate": learning_rate_of(self.schedule, position.step),
-            "loss": total / position.rows,
+            "loss": float(total / weight),
             "seconds": position.seconds,
             "rows_per_second": position.rows / position.seconds,
         }
 
+    def _refuse_other_ranks(self) -> None:
+        """Raise ValueError on every rank where ranks were given different things to do.
+
+        They would make different numbers of steps, and wait for each other forever, or abort.
+        """
+        config = self.config.as_dict()
+        mine = {
+            **{name: value for name, value in config.items() if name not in OF_EACH_RANK},
+            "a folder": self.config.folder is not None,
+            "rows of train_data": self.train_feed.num_rows,
+            "rows of eval_data": None if self.eval_feed is None else self.eval_feed.num_rows,
+            "metrics": self.metrics,
+            **{f"the model's {name}": shape for name, shape in self.shapes.items()},
+        }
+        first, *others = all_gather_object(mine)
+        for rank, theirs in enumerate(others, start=1):
+            for what in first | theirs:
+                if first.get(what) != theirs.get(what):
+                    raise ValueError(
+                        f"rank {rank} has {what} = {theirs.get(what)}, and rank 0 has "
+                        f"{first.get(what)}. Give every rank the same model, data and settings; "
+                        "which rows a rank gets is decided by the Trainer."
+                    )
+
     def _feed(self, data: Any, *, shuffle: bool) -> Feed:
         """This rank's feed of `data`."""
+        real_gpu = self.strategy.device.type == "cuda" and not current_machine().is_virtual
         return feed_for(
             data,
             batch_size=self.config.batch_size,
@@ -214,5 +286,169 @@ class Trainer:
             seed=self.config.seed,
             shuffle=shuffle,
             workers=self.config.workers,
-            pin_memory=has_real_gpu(self.strategy.device),
+            pin_memory=real_gpu,  # it then fetches rows from the computer's memory by itself
         )
+
+    # Checkpoints: all ranks call each of these.
+
+    def _checkpoints_in(self, folder: Path, kind: str) -> Checkpoints:
+        if kind == "full":
+            return Checkpoints(folder, launch=self.launch)
+        from multigpu.training.sharded_checkpoint import ShardedCheckpoints
+
+        return ShardedCheckpoints(folder, launch=self.launch, strategy=self.strategy)
+
+    def _save(self, *, best: bool) -> None:
+        """Write a checkpoint, and return when it is complete."""
+        if self.checkpoints is not None:
+            self.checkpoints.save(self._state(), best=best)
+
+    def _write_history(self) -> None:
+        if self.checkpoints is not None:
+            path = self.checkpoints.folder / "history.csv"
+            main_rank_does(lambda: self.history.to_csv(path), error=CheckpointError)
+
+    def _resume(self) -> None:
+        """Go on from the folder's latest checkpoint if there is one, and that is wanted.
+
+        Where torchrun has started the processes again it is wanted, whatever `resume` says: their
+        first start has removed what was there before.
+        """
+        if self.checkpoints is None:
+            return
+        began = self.position.step > 0  # fit was called before: what is there is this run's own
+        if not self.config.resume and not restarted() and not began:
+            self.checkpoints.clear()
+        other = "full" if self.config.checkpoints == "sharded" else "sharded"
+        for kind in (self.config.checkpoints, other):
+            checkpoints = self._checkpoints_in(self.checkpoints.folder, kind)
+            if (state := checkpoints.load()) is not None:
+                self._restore(state, path=checkpoints.path())
+                self._write_history()  # one killed between checkpoint and history lacks a row
+                return
+
+    def _state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, in tensors and plain values."""
+        position, strategy = self.position, self.strategy
+        strategy.before_evaluation()
+        if self.config.checkpoints == "sharded":
+            model, optimizer = strategy.model_shards(), strategy.optimizer_shards(self.optimizer)
+        else:
+            model, optimizer = strategy.model_state(), strategy.optimizer_state(self.optimizer)
+        mine = {
+            "rng": randomness.collect(strategy.devices),
+            "loss_sum": float(position.loss_sum),
+            "loss_weight": float(position.loss_weight),
+        }
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "schedule": self.schedule.state_dict(),
+            "epoch": position.epoch,
+            "step": position.step,
+            "step_in_epoch": position.step_in_epoch,
+            "rows": position.rows,
+            "seconds": position.seconds,
+            "ranks": all_gather_object(mine),
+            "history": self.history.state_dict(),
+            "early_stopping": self.early_stopping.state_dict(),
+            "total_steps": self.total_steps,
+            "num_rows": self.train_feed.num_rows,
+            "world_size": self.launch.world_size,
+            "runs_on": self._runs_on(),
+            "config": self.config.as_dict(),
+        }
+
+    def _restore(self, state: dict[str, Any], *, path: Path) -> None:
+        """Go on where `_state` was called. Rank 0 says so, and what is not exact.
+
+        Raises CheckpointError where `state`, read from `path`, is of another model or of a run with
+        other settings.
+        """
+        strategy, rank = self.strategy, self.launch.rank
+        refuse_other_run(state["config"], self.config.as_dict(), path=path)
+        refuse_other_rows(state["num_rows"], self.train_feed.num_rows, path=path)
+        refuse_other_model(state["model"], self.shapes, path=path)
+        if state["step"] < self.total_steps:
+            strategy.settle(next(iter(self.train_feed.batches(0))), self.loss_fn)
+        strategy.load_model_state(state["model"])
+        try:
+            strategy.load_optimizer_state(self.optimizer, state["optimizer"])
+        except ValueError as problem:
+            raise CheckpointError(
+                f"{path} is of a run that trained other parameters: {problem}. Freeze the same "
+                "ones, or give this run another folder, or begin anew there with resume=False."
+            ) from problem
+        restore_schedule(self.schedule, state["schedule"])
+        self.history.load_state_dict(state["history"])
+        self.early_stopping.load_state_dict(state["early_stopping"])
+        names = ("epoch", "step", "step_in_epoch", "rows", "seconds")
+        self.position = Position(**{name: state[name] for name in names})
+        of_ranks = state["ranks"]
+        if state["world_size"] == self.launch.world_size:
+            randomness.restore(of_ranks[rank]["rng"], devices=strategy.devices)
+            of_ranks = [of_ranks[rank]]
+        else:  # no two ranks alike, and not the numbers that the run began with
+            randomness.seed_rank(self.config.seed + NEW_SEEDS * state["step"], rank)
+            of_ranks = of_ranks if rank == 0 else []  # it takes all losses of the epoch so far
+        self.position.loss_sum = float(sum(each["loss_sum"] for each in of_ranks))
+        self.position.loss_weight = float(sum(each["loss_weight"] for each in of_ranks))
+        if self.launch.is_main:
+            print(f"{path}: {self._goes_on(state)}", file=sys.stderr)
+
+    def _goes_on(self, state: dict[str, Any]) -> str:
+        """From where the run goes on, in words, with what is not exact."""
+        step = state["step"]
+        if step >= self.total_steps or self.early_stopping.should_stop:
+            return f"this run is complete, with step {step}. It is not trained again."
+        where = f"going on from epoch {state['epoch'] + 1}, step {step}"
+        if self.config.schedule != "constant" and state["total_steps"] != self.total_steps:
+            where += (
+                f"; the learning rate now falls over {self.total_steps} steps, until now it was "
+                f"over {state['total_steps']}, so from here on it is another one"
+            )
+        note = notes(
+            state["runs_on"],
+            self._runs_on(),
+            within_epoch=state["step_in_epoch"] > 0,
+            same_batches=isinstance(self.train_feed, RowFeed),
+        )
+        return f"{where}; {note}" if note else where
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Raise ValueError where a model, or a part of it, is wrapped for several GPUs already."""
+    wrappers: tuple[type, ...] = (nn.DataParallel, DistributedDataParallel)
+    # Importing FSDP takes seconds; where nobody has, no model is wrapped in it.
+    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+        wrappers += (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+    for name, module in model.named_modules():
+        if isinstance(module, wrappers):
+            what = "the model" if not name else f"the model's part {name!r}"
+            raise ValueError(
+                f"{what} is wrapped in {type(module).__name__} already. The Trainer wraps it "
+                "itself, as mode says: give the model as it is inside (its .module)."
+            )
+
+
+def refuse_precision(config: TrainConfig, device: torch.device) -> None:
+    """Raise ValueError where the GPU cannot compute in the precision that is asked for."""
+    if config.precision == "float32" or device.type != "cuda":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ValueError(
+            f"precision='bfloat16': {torch.cuda.get_device_name(device)} has no bfloat16 "
+            "(NVIDIA GPUs have it from Ampere on). Use precision='float32'."
+        )
+
+
+def refuse_targets(metrics: Sequence[str], targets: Any) -> None:
+    """Raise ValueError where metrics look for the right class, but the targets are no classes."""
+    for target in tree_leaves(targets):
+        numbers = isinstance(target, Tensor) and target.is_floating_point()
+        if metrics and numbers and not torch.equal(target, target.round()):
+            raise ValueError(
+                f"metrics={metrics!r} compare scores with the right class of each row, but the "
+                f"targets are {target.dtype} numbers with fractions. For a regression give "
+                "metrics=(): its loss is evaluated all the same."
+            )

@@ -107,7 +107,7 @@ def handles(before):
     Gloo's thread drops its own a moment after a message is done: more than before are counted
     again when that has happened.
     """
-    from multigpu.training.gloo_threads import let_gloo_finish
+    from multigpu.training.distributed import let_gloo_finish
 
     number = held()
     if number > before:

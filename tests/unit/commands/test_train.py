@@ -17,7 +17,9 @@ from multigpu import virtual_gpus
 from multigpu.cli import main, parser_for
 from multigpu.commands import train
 from multigpu.commands.train import as_options, docs_of_fields, given_fields
-from multigpu.training import TrainConfig, Trainer
+from multigpu.training import TrainConfig
+from multigpu.training.single import Single
+from multigpu.training.strategy import StepLoss
 from multigpu.training.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -294,15 +296,16 @@ def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
 def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Trainer._step
+    step, done = Single.forward_backward, list[Any]()
 
-    def interrupted(trainer: Trainer, batch: Any) -> torch.Tensor:
-        if trainer.position.step == 5:
+    def interrupted(strategy: Single, *batch: Any) -> StepLoss:
+        if len(done) == 5:
             raise KeyboardInterrupt
-        return step(trainer, batch)
+        done.append(batch)
+        return step(strategy, *batch)
 
     arguments = ("--data", "digits", "--folder", str(tmp_path), "--no-progress", "--mode", "single")
-    monkeypatch.setattr(Trainer, "_step", interrupted)
+    monkeypatch.setattr(Single, "forward_backward", interrupted)
     code, printed, _ = command(*arguments, "--save-every", "2", "--max-steps", "8")
     assert code == 130
     last = printed.splitlines()[-1]

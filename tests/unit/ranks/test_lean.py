@@ -103,19 +103,6 @@ def test_who_asks_for_symbolic_shapes_gets_the_real_ones():
     assert "shape of torch.Size([3])" in refused
 
 
-def test_the_trainers_metrics_do_not_load_scipy_signal():
-    def score():
-        from multigpu.training.metrics import make_metrics
-
-        make_metrics(["accuracy"])
-        spared = "scipy.signal" not in sys.modules
-        import scipy.signal
-
-        return spared, callable(scipy.signal.convolve)
-
-    assert list(run_ranks(score, 1, show=False)) == [(True, True)]
-
-
 @pytest.mark.parametrize("how", ["import scipy.signal", "import scipy.signal.windows"])
 def test_what_needs_scipy_signal_while_it_is_spared_gets_the_real_one(how):
     def asked():

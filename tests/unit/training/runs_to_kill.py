@@ -16,7 +16,6 @@ import torch
 import torch._dynamo  # by the optimizers
 import torch.distributed.checkpoint  # by zero3
 import torch.distributed.fsdp
-import torchmetrics  # noqa: F401
 from torch import nn
 from torch.utils.data import TensorDataset
 

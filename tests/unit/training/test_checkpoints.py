@@ -17,17 +17,17 @@ from torch import distributed as dist
 from torch import nn
 
 from multigpu import run_ranks, virtual_gpus
-from multigpu.training import atomic_file, folder_lock
-from multigpu.training.checkpoints import FORMAT, CheckpointError, Checkpoints
-from multigpu.training.launch import Launch
-from multigpu.training.resuming import notes, refuse_other_model, refuse_other_run
+from multigpu.training import checkpoint
+from multigpu.training.checkpoint import FORMAT, CheckpointError, Checkpoints
+from multigpu.training.distributed import Launch
+from multigpu.training.resume import notes, refuse_other_model, refuse_other_run
 
 PATH = Path("runs/latest.pt")
 
 
 @pytest.fixture
 def checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock, "WAIT", 0.0)
+    monkeypatch.setattr(checkpoint, "WAIT", 0.0)
     return Checkpoints(tmp_path / "new" / "run", launch=Launch())
 
 
@@ -36,7 +36,7 @@ def state(step: int = 3) -> dict:
 
 
 def files(checkpoints: Checkpoints) -> set[str]:
-    return {path.name for path in checkpoints.folder.iterdir()} - {folder_lock.NAME}
+    return {path.name for path in checkpoints.folder.iterdir()} - {checkpoint.LOCK}
 
 
 def test_what_was_saved_comes_back(checkpoints):
@@ -78,15 +78,15 @@ def test_a_run_killed_between_the_best_and_the_latest_comes_by_the_best_again(
     checkpoints, monkeypatch
 ):
     checkpoints.save(state(1), best=True)
-    calls = []
+    calls, replace_file = [], checkpoint.replace_file
 
     def killed_at_the_second_call(path, content):
         calls.append(path.name)
         if len(calls) == 2:
             raise OSError("killed")
-        atomic_file.replace_file(path, content)
+        replace_file(path, content)
 
-    monkeypatch.setattr("multigpu.training.checkpoints.replace_file", killed_at_the_second_call)
+    monkeypatch.setattr("multigpu.training.checkpoint.replace_file", killed_at_the_second_call)
     with pytest.raises(CheckpointError, match="killed"):
         checkpoints.save(state(2), best=True)
     assert [checkpoints.load(name)["step"] for name in ("latest", "best")] == [1, 2]
@@ -126,8 +126,8 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, mom
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))
         else:
-            setattr(atomic_file.os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        atomic_file.replace_file(checkpoints.path(), b"x" * 100)
+            setattr(checkpoint.os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        checkpoint.replace_file(checkpoints.path(), b"x" * 100)
         os._exit(0)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert checkpoints.load()["step"] == 1
@@ -157,13 +157,13 @@ def other_process_in(folder: Path) -> subprocess.Popen:
     code = (
         "import fcntl, json, os, sys, time\n"
         "file = open(sys.argv[1], 'r+')\n"
-        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
         "file.truncate(0); file.seek(0)\n"
         "owner = {'pid': os.getpid(), 'host': 'other-host', 'since': '09:30'}\n"
         "json.dump(owner, file); file.flush()\n"
         "print('held', flush=True); time.sleep(60)"
     )
-    lock = str(folder / folder_lock.NAME)
+    lock = str(folder / checkpoint.LOCK)
     other = subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"held\n"
     return other
@@ -173,7 +173,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(checkpoints, monkeyp
     def refuse(*args):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(fcntl, "lockf", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="Operation not supported"):
         checkpoints.save(state())
     assert checkpoints.load()["step"] == 3
@@ -228,7 +228,7 @@ def test_every_rank_hears_that_the_disk_is_full(tmp_path):
     assert "rank 0" in said[0][0]
     assert "File too large" in said[0][0]
     assert said[0][1] == 1
-    assert {path.name for path in tmp_path.iterdir()} == {folder_lock.NAME, "latest.pt"}
+    assert {path.name for path in tmp_path.iterdir()} == {checkpoint.LOCK, "latest.pt"}
 
 
 def test_ranks_return_only_when_the_file_is_complete(tmp_path):
@@ -309,7 +309,7 @@ def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
         with pytest.raises(CheckpointError, match="this process"):
             second.save(state())
         held_by_other = subprocess.run(
-            [sys.executable, "-c", TRY_LOCK, checkpoints.folder / folder_lock.NAME], check=False
+            [sys.executable, "-c", TRY_LOCK, checkpoints.folder / checkpoint.LOCK], check=False
         )
         assert held_by_other.returncode == 1, "the first one has its lock still"
     second.save(state(7))
@@ -319,7 +319,7 @@ def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
 TRY_LOCK = """
 import fcntl, os, sys
 try:
-    fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
 except OSError:
     sys.exit(1)
 """

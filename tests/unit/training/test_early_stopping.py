@@ -6,7 +6,7 @@ import pytest
 from torch import distributed as dist
 
 from multigpu import run_ranks
-from multigpu.training.early_stopping import EarlyStopping
+from multigpu.training.history import EarlyStopping
 
 NAN = math.nan
 

@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 
 from multigpu import run_ranks
-from multigpu.training import meeting
+from multigpu.training import distributed
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_a_rank_that_dies_is_started_again_and_the_weights_are_the_same(tmp_path
 def names_of_a_life(store: dist.Store, ranks: list[int], *, world_size: int) -> set[str]:
     """The names that these ranks agree on, all at once."""
     with ThreadPoolExecutor(len(ranks)) as pool:
-        return {*pool.map(lambda rank: meeting.new_name(store, rank, world_size), ranks)}
+        return {*pool.map(lambda rank: distributed.new_name(store, rank, world_size), ranks)}
 
 
 def test_each_life_of_a_run_meets_under_a_name_of_its_own():
@@ -93,9 +93,9 @@ def test_each_life_of_a_run_meets_under_a_name_of_its_own():
 
 
 def test_ranks_that_do_not_come_are_named(monkeypatch):
-    monkeypatch.setattr(meeting, "PATIENCE", timedelta(seconds=0.1))
+    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=0.1))
     with pytest.raises(RuntimeError, match=r"\[1, 2\].*0:00:00\.1"):
-        meeting.new_name(dist.HashStore(), 0, 3)
+        distributed.new_name(dist.HashStore(), 0, 3)
 
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess:

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.data.feeds import Batch, feed_for
-from multigpu.training.evaluation import evaluate
+from multigpu.training.evaluate import evaluate
 
 CPU = torch.device("cpu")
 NAMES = ("recall@3", "accuracy", "ndcg@3")
@@ -160,6 +160,18 @@ def test_a_loss_that_is_nan_is_seen():
     figures = evaluate(model, feed, loss_fn=F.cross_entropy, metrics=("accuracy",), device=CPU)
     assert figures["loss"] != figures["loss"]
     assert figures["accuracy"] == 0
+
+
+def test_the_mean_loss_keeps_small_numbers():
+    feed = feed_for(data(4), batch_size=3, shuffle=False)
+    figures = evaluate(
+        model_of(),
+        feed,
+        loss_fn=lambda scores, _: torch.tensor(1e8 if len(scores) == 3 else 1.0),
+        metrics=(),
+        device=CPU,
+    )
+    assert figures["loss"] == (3e8 + 1) / 4  # float32 would have lost the 1
 
 
 class TwoInputs(nn.Module):

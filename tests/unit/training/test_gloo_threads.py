@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from multigpu import run_ranks
-from multigpu.training import TrainConfig, Trainer, gloo_threads
-from multigpu.training.gloo_threads import let_gloo_finish, states
+from multigpu.training import TrainConfig, Trainer, distributed
+from multigpu.training.distributed import gloo_threads, let_gloo_finish
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +22,8 @@ ENDING = """
 import os, signal, sys, time
 import torch
 from torch import distributed as dist
-from multigpu.training.group import join_group
-from multigpu.training.launch import Launch
+from multigpu.training.distributed import join_group
+from multigpu.training.distributed import Launch
 
 def live(rank, store):
     signal.alarm(100)  # nobody is left behind, whatever happens
@@ -62,7 +62,7 @@ def test_ranks_leave_when_their_threads_sleep():
     def on_a_rank():
         rows = [(torch.tensor([0.5]), 0)] * 4
         Trainer(nn.Linear(1, 2), TrainConfig(batch_size=4, epochs=1), rows).fit()
-        return let_gloo_finish(), [asleep for asleep, _ in states().values()]
+        return let_gloo_finish(), [asleep for asleep, _ in gloo_threads().values()]
 
     for finished, asleep in run_ranks(on_a_rank, 2, show=False):
         assert finished
@@ -75,7 +75,7 @@ def test_a_thread_that_is_busy_is_waited_for(monkeypatch, tmp_path):
     files = {number: tmp_path / str(number) for number in (1, 2)}
     for folder in files.values():
         folder.mkdir()
-        (folder / "comm").write_text(f"{gloo_threads.NAME}\n")
+        (folder / "comm").write_text(f"{distributed.GLOO_THREAD}\n")
         write(folder, switches=5)
     pauses = []
 
@@ -84,13 +84,13 @@ def test_a_thread_that_is_busy_is_waited_for(monkeypatch, tmp_path):
         write(files[2], switches=5 + min(len(pauses), 3))
 
     clock = SimpleNamespace(sleep=sleep, monotonic=lambda: sum(pauses))
-    monkeypatch.setattr(gloo_threads, "time", clock)
-    monkeypatch.setattr(gloo_threads, "TASKS", tmp_path)
+    monkeypatch.setattr(distributed, "time", clock)
+    monkeypatch.setattr(distributed, "TASKS", tmp_path)
     assert let_gloo_finish()
     assert len(pauses) == 4
     (files[1] / "status").write_text("State:\tR (running)\nvoluntary_ctxt_switches:\t5\n")
     assert not let_gloo_finish()
-    assert sum(pauses) > gloo_threads.PATIENCE
+    assert sum(pauses) > distributed.GLOO_PATIENCE
 
 
 def write(folder: Path, *, switches: int) -> None:

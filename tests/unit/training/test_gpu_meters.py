@@ -5,7 +5,7 @@ import torch
 from nvitop.api import NA, Device
 
 from multigpu import virtual_gpus
-from multigpu.training.gpu_meters import gpu_figures
+from multigpu.training.history import gpu_figures
 
 
 class Pretended:

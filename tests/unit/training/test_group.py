@@ -7,10 +7,8 @@ import torch
 from torch import distributed as dist
 
 from multigpu import run_ranks
-from multigpu.training import group
-from multigpu.training.devices import device_of
-from multigpu.training.group import chosen_by_all, join_group, leave_unless_failed
-from multigpu.training.launch import Launch
+from multigpu.training import distributed
+from multigpu.training.distributed import Launch, chosen_by_all, join_group, leave_unless_failed
 
 
 def chosen(*gpus: str, asked: str | None = None) -> set[tuple[str, int]]:
@@ -51,7 +49,7 @@ def test_each_rank_of_a_machine_has_the_gpu_of_its_local_number(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("LOCAL_RANK", raising=False)  # mp.spawn and init_process_group set none
-    numbers = [device_of(Launch(local_rank=local_rank)).index for local_rank in range(4)]
+    numbers = [Launch(local_rank=local_rank).device.index for local_rank in range(4)]
     assert numbers == [0, 1, 0, 1]
 
 
@@ -70,7 +68,7 @@ def test_only_a_process_that_ends_well_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left: list[str] = []
-    monkeypatch.setattr(group, "leave_group", lambda: left.append("group"))
+    monkeypatch.setattr(distributed, "leave_group", lambda: left.append("group"))
     monkeypatch.delattr(sys, "last_value", raising=False)
     leave_unless_failed()
     assert left == ["group"]

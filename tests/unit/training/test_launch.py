@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multigpu import run_ranks
-from multigpu.training.launch import NEEDED, Launch
+from multigpu.training.distributed import NEEDED, Launch
 
 TORCHRUN = {
     "RANK": "5",
@@ -77,7 +77,7 @@ def test_variables_that_cannot_be_torchruns_are_refused(
 
 def test_a_process_group_that_is_there_counts_whatever_the_variables_say() -> None:
     def look() -> tuple[Any, ...]:
-        from multigpu.training.launch import Launch
+        from multigpu.training.distributed import Launch
 
         for name in ("MASTER_ADDR", "MASTER_PORT"):  # run_ranks meets in a file
             assert name not in os.environ

@@ -16,8 +16,8 @@ from multigpu.training.models import (
     SmallGPT,
     SmallViT,
     TinyMLP,
+    next_byte_loss,
 )
-from multigpu.training.models.small_gpt import next_byte_loss
 
 
 def images(rows):

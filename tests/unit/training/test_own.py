@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import RankError, run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.strategies.own_file import NotWritten, load_own
+from multigpu.training.own import NotWritten, load_own
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 44  # in batches of 12: the last one has 8, and on 3 GPUs 3, 3 and 2

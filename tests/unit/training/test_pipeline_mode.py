@@ -18,10 +18,9 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.launch import Launch
-from multigpu.training.models import LargeCNN, SmallGPT
-from multigpu.training.models.small_gpt import next_byte_loss
-from multigpu.training.modes import resolve_mode
+from multigpu.training.config import resolve_mode
+from multigpu.training.distributed import Launch
+from multigpu.training.models import LargeCNN, SmallGPT, next_byte_loss
 from multigpu.training.strategies.pipeline import refuse_inputs, refuse_settings
 from multigpu.training.strategies.pipeline_schedule import Layout
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from multigpu.training.progress import progress_bar
+from multigpu.training.history import ProgressBar
 
 
 class Terminal(io.StringIO):
@@ -28,7 +28,7 @@ def errors(monkeypatch):
 
 
 def train(**options):
-    with progress_bar(4, **options) as bar:
+    with ProgressBar(4, **options) as bar:
         for _ in range(4):
             bar.figures(loss=0.123456, accuracy=0.5)
             bar.update(1)
@@ -60,7 +60,7 @@ def test_other_ranks_show_nothing_even_when_asked(errors):
 
 def test_a_run_that_goes_on_counts_what_was_done(errors):
     shown = errors(Terminal())
-    with progress_bar(10, initial=7) as bar:
+    with ProgressBar(10, initial=7) as bar:
         bar.update(1)
     assert " 7/10" in shown.getvalue().split("\r")[1]
     assert " 8/10" in shown.getvalue().rpartition("\r")[2]
@@ -87,7 +87,7 @@ def test_training_goes_on_when_standard_error_is_gone(errors, kind):
 
 def test_standard_error_may_be_closed_while_the_bar_is_shown(errors):
     shown = errors(Terminal())
-    with progress_bar(4) as bar:
+    with ProgressBar(4) as bar:
         bar.update(1)
         shown.close()
         bar.figures(loss=1.0)
@@ -96,13 +96,13 @@ def test_standard_error_may_be_closed_while_the_bar_is_shown(errors):
 
 def test_an_error_in_the_training_is_not_hidden(errors):
     errors(Terminal())
-    with pytest.raises(ValueError, match="of the model"), progress_bar(4):
+    with pytest.raises(ValueError, match="of the model"), ProgressBar(4):
         raise ValueError("of the model")
 
 
 def test_it_starts_no_thread(errors):
     errors(Terminal())
     before = threading.active_count()
-    with progress_bar(4) as bar:
+    with ProgressBar(4) as bar:
         bar.update(1)
         assert threading.active_count() == before

@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 from multigpu import RankError, run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.launch import Launch
-from multigpu.training.modes import refuse_batch, resolve_mode
+from multigpu.training.config import refuse_batch, resolve_mode
+from multigpu.training.distributed import Launch
 
 ALONE = Launch()
 ONE_OF_TWO = Launch(world_size=2, local_world_size=2, started_by="torchrun")
@@ -104,7 +104,7 @@ def test_the_trainer_looks_at_the_batch_before_it_trains() -> None:
 
 
 def test_dp_in_one_of_several_processes_is_refused() -> None:
-    from multigpu.training.strategies import make_strategy
+    from multigpu.training.strategy import make_strategy
 
     with pytest.raises(ValueError, match=r"mode='dp'.*torchrun") as found:
         make_strategy("dp", TrainConfig(mode="dp"), ONE_OF_TWO)
@@ -192,3 +192,35 @@ def test_a_data_loader_is_refused_as_data() -> None:
 
     with pytest.raises(TypeError, match=r"DataLoader.*\bdataset\b"):
         Trainer(nn.Linear(4, 2), TrainConfig(), DataLoader(rows(8)))
+
+
+@pytest.mark.parametrize(
+    ("rows_of_rank_1", "settings_of_rank_1", "words"),
+    [
+        (10, {}, r"rank 1 has rows of train_data = 10\b.*\brank 0 has 12\b"),
+        (12, {"epochs": 3}, r"rank 1 has epochs = 3\b.*\brank 0 has 2\b"),
+        (12, {"batch_size": 8}, r"rank 1 has batch_size = 8\b.*\brank 0 has 4\b"),
+    ],
+)
+def test_ranks_with_different_data_or_settings_are_told_both_values(
+    rows_of_rank_1: int, settings_of_rank_1: dict[str, Any], words: str
+) -> None:
+    def on_a_rank() -> str:
+        second = torch.distributed.get_rank() == 1
+        settings = {"epochs": 2, **(settings_of_rank_1 if second else {})}
+        with pytest.raises(ValueError, match="every rank the same") as found:
+            trainer(count=rows_of_rank_1 if second else 12, **settings)
+        return str(found.value)
+
+    for said in run_ranks(on_a_rank, 2, show=False):
+        assert re.search(words, said)
+
+
+def test_ranks_may_differ_in_what_each_does_by_itself() -> None:
+    def on_a_rank() -> float:
+        second = torch.distributed.get_rank() == 1
+        mine = trainer(progress=second, workers=int(second), epochs=1)
+        return float(mine.fit().last["loss"])
+
+    one, other = run_ranks(on_a_rank, 2, show=False)
+    assert one == other

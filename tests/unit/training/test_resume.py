@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.checkpoints import CheckpointError
+from multigpu.training.checkpoint import CheckpointError
 
 KILLING = Path(__file__).with_name("killing.py")
 CASES = ["single", "dp", "ddp-3", "zero3-sharded", "ddp-partitions"]  # the last one on two ranks

@@ -9,8 +9,8 @@ import torch
 from torch import distributed as dist
 
 from multigpu import run_ranks, virtual_gpus
-from multigpu.training import rng
-from multigpu.training.agreement import everyones
+from multigpu.training import randomness
+from multigpu.training.distributed import all_gather_object
 
 
 def draw(*devices: str) -> list[float]:
@@ -35,38 +35,38 @@ def test_the_same_numbers_come_again(before):
     for _ in range(before):
         random.gauss(0, 1)  # an odd number of them leaves one for the next call
         numpy.random.randn()
-    state = through_a_file(rng.collect())
+    state = through_a_file(randomness.collect())
     numbers = draw()
     assert draw() != numbers
-    rng.restore(state)
+    randomness.restore(state)
     assert draw() == numbers
 
 
 def test_each_gpu_has_its_own():
     with virtual_gpus(3) as machine:
         devices = [torch.device("cuda", 2), torch.device("cuda", 0)]
-        state = through_a_file(rng.collect(devices))
+        state = through_a_file(randomness.collect(devices))
         first = draw("cuda:0"), draw("cuda:2")
-        rng.restore(state, devices=devices)
+        randomness.restore(state, devices=devices)
         assert (draw("cuda:0"), draw("cuda:2")) == first
-        assert len(rng.collect()["cuda"]) == 1, "without devices, that of the current one"
+        assert len(randomness.collect()["cuda"]) == 1, "without devices, that of the current one"
         assert machine.is_virtual
 
 
 def test_a_state_of_gpus_is_restored_where_there_are_none():
     with virtual_gpus(2):
-        state = rng.collect([torch.device("cuda:0"), torch.device("cuda:1")])
+        state = randomness.collect([torch.device("cuda:0"), torch.device("cuda:1")])
         numbers = torch.rand(3).tolist()
-    rng.restore(state, devices=[torch.device("cpu")])
+    randomness.restore(state, devices=[torch.device("cpu")])
     assert torch.rand(3).tolist() == numbers
 
 
 def test_every_rank_gets_its_own_back():
     def rank():
         torch.manual_seed(dist.get_rank())
-        states = everyones(rng.collect())
+        states = all_gather_object(randomness.collect())
         numbers = draw()
-        rng.restore(states[dist.get_rank()])
+        randomness.restore(states[dist.get_rank()])
         neighbour = states[(dist.get_rank() + 1) % 3]
         return draw() == numbers, len(states), neighbour["torch"].sum().item()
 

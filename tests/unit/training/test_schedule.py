@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from multigpu.training.config import TrainConfig
-from multigpu.training.schedule import learning_rate_of, make_schedule, scaled_learning_rate
+from multigpu.training.optimizer import learning_rate_of, make_schedule, scaled_learning_rate
 
 
 def rates(config: TrainConfig, total: int) -> list[float]:

@@ -11,9 +11,9 @@ from torch.utils.data import TensorDataset
 
 from multigpu import RankError, run_ranks
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.checkpoints import CheckpointError
+from multigpu.training.checkpoint import CheckpointError
+from multigpu.training.fsdp import blocks_of
 from multigpu.training.models import SmallGPT
-from multigpu.training.strategies.shard_groups import groups_of
 
 from .test_trainer_modes import COMMON, SCENARIOS, Small, assert_same, data, on_one_device
 
@@ -94,13 +94,14 @@ def test_zero3_gathers_twice_in_a_step_and_zero2_once():
             settings = TrainConfig(mode=mode, batch_size=12, accumulation_steps=parts)
             trainer = Trainer(layers(), settings, rows())
             batch = next(iter(trainer.train_feed.batches(0)))
-            dist.barrier()
-            trainer._step(batch)
+            for _ in range(2):  # in the first step ranks agree on the order of blocks, too
+                dist.barrier()
+                trainer.strategy.forward_backward(batch.parts(parts), trainer.loss_fn)
             dist.barrier()
 
     calls = run_ranks(on_a_rank, 2, show=False).trace.collectives(0)
     marks = [number for number, call in enumerate(calls) if call.op == "barrier"]
-    for (_, _, gathered), first, last in zip(cases, marks[::2], marks[1::2], strict=True):
+    for (_, _, gathered), first, last in zip(cases, marks[1::3], marks[2::3], strict=True):
         ops = [call.op for call in calls[first:last]]
         assert sum(op.startswith("all_gather") for op in ops) == gathered, ops
         assert sum(op.startswith("reduce_scatter") for op in ops) == 2, ops  # one per layer
@@ -108,13 +109,13 @@ def test_zero3_gathers_twice_in_a_step_and_zero2_once():
 
 def test_blocks_are_gathered_one_by_one_and_shared_weights_with_the_root():
     gpt = SmallGPT(depth=3)
-    assert groups_of(gpt) == [*gpt.layers], "the head and the embedding share a weight"
+    assert blocks_of(gpt) == [*gpt.layers], "the head and the embedding share a weight"
     stages = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.ReLU(), nn.Linear(2, 2))
-    assert groups_of(stages) == [stages[0], stages[2]]
+    assert blocks_of(stages) == [stages[0], stages[2]]
     stages[2].weight = stages[0][0].weight
-    assert groups_of(stages) == []
+    assert blocks_of(stages) == []
     twice = nn.Linear(2, 2)
-    assert groups_of(nn.Sequential(twice, nn.Linear(2, 2), twice))[0] is not twice
+    assert blocks_of(nn.Sequential(twice, nn.Linear(2, 2), twice))[0] is not twice
 
 
 @pytest.mark.slow
@@ -229,10 +230,99 @@ def test_what_cannot_be_divided_is_refused():
 
     for mixed, other, frozen, again in run_ranks(on_a_rank, 2, show=False):
         assert re.search(r"\b2 types.*0\.bias.*float32.*1\.bias.*float64", mixed)
-        assert re.search(r"rank 1\b.*weight\D*\(4, 5\)\D*\(3, 5\)", other)
+        assert re.search(r"rank 1\b.*weight\D*\(4, 5\).*\(3, 5\)", other)
         assert "no parameter" in frozen
         assert "FSDPSequential" in again
     with pytest.raises(ValueError, match=r"mode='zero3'.*torchrun"):
         trainer_of("zero3")
     with pytest.raises((ValueError, RankError), match=r"gpus=2.*mode='zero2'"):
         trainer_of("zero2", gpus=2)
+
+
+class Routed(nn.Module):
+    """Uses another part on every rank, or an expert that a rank may have no row for."""
+
+    def __init__(self, *, in_blocks):
+        super().__init__()
+        torch.manual_seed(2)
+        parts = [nn.Linear(5, 3), nn.Linear(5, 3)]
+        self.one, self.other = parts
+        if in_blocks:
+            del self.one, self.other
+            self.parts = nn.ModuleList(parts)
+        self.by_rank = True
+
+    def choose(self, number):
+        return self.parts[number] if hasattr(self, "parts") else (self.one, self.other)[number]
+
+    def forward(self, inputs):
+        return self.choose(dist.get_rank() if dist.is_initialized() else 0)(inputs)
+
+
+class WithoutRows(Routed):
+    """Rank 1 has no row for the second expert; both use the first one."""
+
+    def forward(self, inputs):
+        outputs = self.choose(0)(inputs)
+        return outputs if dist.get_rank() else outputs + self.choose(1)(inputs)
+
+
+class FromTheSecondStep(Routed):
+    """In the first step all use both, later rank 1 one of them."""
+
+    steps = 0
+
+    def forward(self, inputs):
+        self.steps += 1
+        outputs = self.choose(0)(inputs)
+        if dist.get_rank() and self.steps > 1:
+            return outputs
+        return outputs + self.choose(1)(inputs)
+
+
+class OneAnswerUsed(Routed):
+    """All ranks call both, and each uses the outputs of another one: backward differs."""
+
+    def forward(self, inputs):
+        return [self.choose(0)(inputs), self.choose(1)(inputs)][dist.get_rank()]
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
+    """Outside of blocks all is gathered together: what a rank did not use has the gradient 0."""
+
+    def on_a_rank():
+        trainer = trainer_of(mode, Routed(in_blocks=False), optimizer="sgd", epochs=1, max_steps=1)
+        before = trainer.strategy.model_state()
+        batch = next(iter(trainer.train_feed.batches(0)))
+        plain = Routed(in_blocks=False)
+        trainer.loss_fn(plain(batch.inputs), batch.targets).backward()
+        used = (plain.one, plain.other)[dist.get_rank()].weight.grad
+        trainer.fit()
+        after = trainer.strategy.model_state()
+        return {name: before[name] - after[name] for name in before}, used
+
+    (moved, of_one), (_, of_other) = run_ranks(on_a_rank, 2, show=False)
+    rate = TrainConfig().learning_rate
+    torch.testing.assert_close(moved["one.weight"], rate * of_one / 2, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(moved["other.weight"], rate * of_other / 2, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Routed, r"rank 1 comes to parts\.1, where rank 0 to parts\.0"),
+        (WithoutRows, r"rank 1 comes to the end of forward, where rank 0 to parts\.1"),
+        (FromTheSecondStep, r"rank 1 comes to the end of forward, where all ranks .*parts\.1"),
+        (OneAnswerUsed, r"rank 1 comes to parts\.1's backward, where rank 0 to parts\.0's"),
+    ],
+)
+def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up(mode, kind, words):
+    def on_a_rank():
+        trainer_of(mode, kind(in_blocks=True), epochs=1).fit()
+
+    with pytest.raises(RankError, match=words) as found:
+        run_ranks(on_a_rank, 2, show=False, timeout=20)
+    assert found.value.kind == "exception"
+    assert "mode='ddp'" in str(found.value)

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.seeding import CUBLAS
+from multigpu.training.randomness import CUBLAS
 
 
 def data(rows=37, *, inputs=5):

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 from multigpu import run_ranks
 from multigpu.data.feeds import Batch
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.checkpoints import CheckpointError
+from multigpu.training.checkpoint import CheckpointError
 
 
 def rows(count: int = 12) -> TensorDataset:

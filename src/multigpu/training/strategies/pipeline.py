@@ -29,27 +29,24 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from multigpu.data.feeds import Batch
-from multigpu.training.agreement import (
-    everyones,
+from multigpu.training.checkpoint import CheckpointError, replace_file
+from multigpu.training.config import TrainConfig
+from multigpu.training.distributed import (
+    Launch,
+    all_gather_object,
     from_main_rank,
+    join_group,
     main_rank_does,
     take_from_main_rank,
 )
-from multigpu.training.atomic_file import replace_file
-from multigpu.training.checkpoints import CheckpointError
-from multigpu.training.config import TrainConfig
-from multigpu.training.devices import device_of
-from multigpu.training.group import join_group
-from multigpu.training.launch import Launch
-from multigpu.training.placing import to_device
-from multigpu.training.resuming import restarted
+from multigpu.training.resume import restarted
 from multigpu.training.strategies.pipeline_schedule import (
     Outputs,
     Runners,
     as_arguments,
     first_micro_batch,
 )
-from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
+from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
 
 
 def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
@@ -279,7 +276,7 @@ def on_main_rank(mine: Mapping[Key, Any], *, device: torch.device) -> dict[Key, 
     """
     whole: dict[Key, Any] = {}
     rank = dist.get_rank()
-    for owner, table in enumerate(everyones({key: described(mine[key]) for key in mine})):
+    for owner, table in enumerate(all_gather_object({key: described(mine[key]) for key in mine})):
         for key, value in table.items():
             if not isinstance(value, Described):
                 whole[key] = value
@@ -426,7 +423,7 @@ class Pipeline(Strategy):
         launch.require_ranks(self.mode)
         refuse_settings(config, ranks=launch.world_size)
         self.backend = join_group(launch, config.backend)
-        self.device = device_of(launch)
+        self.device = launch.device
         self.ranks = launch.world_size
         # One rank has nothing to take turns with: there the model is one stage.
         alone = self.ranks == 1
@@ -459,6 +456,7 @@ class Pipeline(Strategy):
         )
         self.model = Outputs(self.plain, self.runners.of)
         self.kept = False  # whether the plan is written down
+        self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
     def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
         """All stages; the caller keeps those of this rank, and lets go of the others."""
@@ -469,24 +467,25 @@ class Pipeline(Strategy):
         self.plan = plan_alike(model, sample, self.config, asked=asked)
         return stages_at(model, sample, self.plan)
 
-    def gradients(self, parts: Any, loss_fn: LossFn) -> Tensor:
-        """As in every mode; the losses are those of the last rank, the others return 0."""
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        """As in every mode; the losses are those of the last rank, the others have none."""
+        step = StepLoss()
         for part in parts:
             runner, layout = self.runners.of(part.inputs, backward=True)
             inputs, targets = self.place(part)
-            total += runner.train(inputs, targets, layout, loss_fn, global_rows=part.global_rows)
-        self.finish_backward()
-        return total
+            runner.train(inputs, targets, layout, loss_fn, step, global_rows=part.global_rows)
+        self.tied.add_up_gradients()
+        if self.of_sums is None:  # the last rank alone knows what loss_fn returns: it tells once
+            self.of_sums = any(all_gather_object(step.of_sums))
+        step.of_sums = self.of_sums
+        self.divide_gradients(step)
+        return step
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs go to the first stage's rank alone, the targets to the last one's."""
         inputs = to_device(batch.inputs, self.device) if 0 in self.parts else batch.inputs
         last = self.num_stages - 1 in self.parts
         return inputs, to_device(batch.targets, self.device) if last else batch.targets
-
-    def finish_backward(self) -> None:
-        self.tied.add_up_gradients()
 
     def clip(self, max_norm: float) -> None:
         """The norm is that of all stages' gradients, with a tied weight counted once."""

@@ -34,9 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from multigpu.data.feeds import rows_of
 from multigpu.ranks.recorder import Current
 from multigpu.ranks.stage_spans import WatchedStage
-from multigpu.training.module_modes import modes_kept
-from multigpu.training.placing import to_device
-from multigpu.training.strategies.strategy import LossFn, require_mean
+from multigpu.training.strategy import LossFn, StepLoss, modes_kept, to_device
 
 
 @dataclass(frozen=True)
@@ -228,22 +226,27 @@ class Runner:
         return WatchedStage(part, micro_batches=micro_batches, number=label)
 
     def train(
-        self, inputs: Any, targets: Any, layout: Layout, loss_fn: LossFn, *, global_rows: int
-    ) -> Tensor:
-        """Add the gradients of the mean loss over `global_rows` to `.grad`.
+        self,
+        inputs: Any,
+        targets: Any,
+        layout: Layout,
+        loss_fn: LossFn,
+        step: StepLoss,
+        *,
+        global_rows: int,
+    ) -> None:
+        """Add the gradients of the mean loss over `global_rows` to `.grad`, the losses to `step`.
 
-        Returns the sum of the rows' losses, detached: 0 on ranks without the last stage.
+        Ranks without the last stage have no losses.
         """
         self._layout, self._targets, self._loss_fn = layout, targets, loss_fn
-        self._global_rows = global_rows
-        self._total = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._global_rows, self._step = global_rows, step
         places = torch.arange(len(layout.counts) * layout.size)
         self.schedule.step(
             *(as_arguments(layout.fill(inputs)) if self.has_first else ()),
             target=places if self.has_last else None,
             return_outputs=False,
         )
-        return self._total
 
     def evaluate(self, inputs: Any, layout: Layout) -> Any:
         """The model's outputs for all rows; None on ranks without the last stage."""
@@ -262,9 +265,8 @@ class Runner:
             return sum((leaf.sum() for leaf in tree_leaves(outputs)), start=self._nothing()) * 0
         with self.autocast():
             answers = self._layout.counted(outputs, number)
-            loss = require_mean(self._loss_fn(answers, self._layout.part(self._targets, number)))
-        self._total += loss.detach() * count
-        return loss * (count / self._global_rows)
+            returned = self._loss_fn(answers, self._layout.part(self._targets, number))
+        return self._step.add(returned, count, self._global_rows)
 
     def _nothing(self) -> Tensor:
         return torch.zeros((), device=self.device)

@@ -1,6 +1,7 @@
 """One process for each GPU: PyTorch's DistributedDataParallel."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,12 +9,9 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from multigpu.data.feeds import Batch
-from multigpu.training.agreement import take_from_main_rank
 from multigpu.training.config import TrainConfig
-from multigpu.training.devices import device_of
-from multigpu.training.group import join_group
-from multigpu.training.launch import Launch
-from multigpu.training.strategies.strategy import LossFn, Sample, Strategy
+from multigpu.training.distributed import Launch, join_group, take_from_main_rank
+from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call
 
 
 class Distributed(Strategy):
@@ -25,7 +23,7 @@ class Distributed(Strategy):
         super().__init__(config, launch)
         launch.require_ranks(self.mode)
         self.backend = join_group(launch, config.backend)
-        self.device = device_of(launch)
+        self.device = launch.device
 
     @property
     def world_size(self) -> int:
@@ -42,21 +40,29 @@ class Distributed(Strategy):
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            find_unused_parameters=self.config.find_unused_parameters,
+            find_unused_parameters=bool(self.config.find_unused_parameters),
             gradient_as_bucket_view=True,  # gradients live in the buckets: one copy less
         )
+
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        step = StepLoss(copies=self.world_size)
+        for number, part in enumerate(parts, start=1):
+            # Gradients travel with the last part; until then each rank adds up its own.
+            with contextlib.nullcontext() if number == len(parts) else self.wrapped.no_sync():
+                inputs, targets = self.place(part)
+                with self.autocast():
+                    returned = loss_fn(call(self.model, inputs), targets)
+                step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
+        self.divide_gradients(step)
+        return step
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
         """After its first backward pass DDP divides the gradients into buckets anew, in the order
         in which they came. A run that goes on must begin with those buckets: how three numbers
         and more are summed depends on their place in a bucket.
         """
-        self.gradients(batch.parts(self.config.accumulation_steps)[:1], loss_fn)
+        self.forward_backward(batch.parts(self.config.accumulation_steps)[:1], loss_fn)
         self.plain.zero_grad()
-
-    def no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        pausing: contextlib.AbstractContextManager[Any] = self.wrapped.no_sync()
-        return pausing
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
         dist.all_reduce(value)

@@ -1,15 +1,18 @@
-"""One process, one GPU, or the CPU where there is none."""
+"""One process, one GPU, or the CPU where there is none: what all other modes are compared with."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
+from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
-from multigpu.training.launch import Launch
-from multigpu.training.strategies.strategy import Sample, Strategy
+from multigpu.training.distributed import Launch
+from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call
 
 
 class Single(Strategy):
-    """The model on one device: what all the other modes are compared with."""
+    """The model on one device."""
 
     mode = "single"
 
@@ -24,6 +27,16 @@ class Single(Strategy):
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = self.model = model.to(self.device)
+
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        step = StepLoss()
+        for part in parts:
+            inputs, targets = self.place(part)
+            with self.autocast():
+                returned = loss_fn(call(self.model, inputs), targets)
+            step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
+        self.divide_gradients(step)
+        return step
 
     def where(self) -> str:
         if self.device.type == "cpu":

@@ -1,4 +1,5 @@
-"""The learning rate of every step: scaled to the batch size, warmed up, then brought down."""
+"""The optimizer that a configuration names, and the learning rate of every step: scaled to the
+batch size, warmed up, then brought down."""
 
 from __future__ import annotations
 
@@ -6,9 +7,24 @@ import math
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from multigpu.training.config import TrainConfig
+
+MOMENTUM = 0.9  # of sgd
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """An optimizer over the parameters of `model` that are trained."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise ValueError("no parameter of the model requires a gradient: there is nothing to train")
+    rate, decay = scaled_learning_rate(config), config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(trained, lr=rate, momentum=MOMENTUM, weight_decay=decay)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(trained, lr=rate, weight_decay=decay)
 
 
 def scaled_learning_rate(config: TrainConfig) -> float:
@@ -39,7 +55,7 @@ def make_schedule(
     return LambdaLR(optimizer, factor)
 
 
-def go_on(schedule: LambdaLR, state: dict[str, Any]) -> None:
+def restore_schedule(schedule: LambdaLR, state: dict[str, Any]) -> None:
     """Put `schedule` where it was saved, its optimizer at the rate that *this* schedule has there.
 
     The two differ where the run has become longer since: the rate that was saved is the old one.

@@ -9,32 +9,37 @@ into a file beside it that then takes the name: `os.replace` is atomic, so whoev
 old checkpoint or the new one, whenever the writer is killed. Without this package's help,
 `torch.load("latest.pt")["model"]` is a state dict.
 
-Next: resuming.py (whether a checkpoint fits this model and this run), rng.py (random numbers).
+Next: resume.py (what a run's state is, and whether it fits this model and this run).
 """
 
 from __future__ import annotations
 
 import io
+import json
+import os
 import pickle
-import shutil
 import socket
 import uuid
+import warnings
 import zipfile
+from collections import OrderedDict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock, Timeout
 
-from multigpu.training.agreement import everyones, from_main_rank, main_rank_does
-from multigpu.training.atomic_file import LEFTOVERS, replace_file
-from multigpu.training.folder_lock import FolderInUse, FolderLock
-from multigpu.training.plain_state import plain
+from multigpu.training.distributed import all_gather_object, from_main_rank, main_rank_does
 
 if TYPE_CHECKING:
-    from multigpu.training.launch import Launch
+    from multigpu.training.distributed import Launch
 
 FORMAT = "multigpu checkpoint 1"
-SHARES = ".shares-"  # the folders of sharded_checkpoints.py, to which `latest` and `best` lead
+LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
+LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
+WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
+PLAIN = (type(None), bool, int, float, str, bytes)
 UNREADABLE = (RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError)
 
 
@@ -51,7 +56,8 @@ class Checkpoints:
 
     def __init__(self, folder: str | Path, *, launch: Launch) -> None:
         self.folder, self.launch = Path(folder), launch
-        self._lock = FolderLock(self.folder)
+        # The kernel gives the lock back when its process ends, however it ends.
+        self._lock = FileLock(self.folder / LOCK)
         self._entered = False
 
     def __enter__(self) -> Checkpoints:
@@ -84,9 +90,7 @@ class Checkpoints:
 
         def remove() -> None:
             for name in ("latest", "best"):
-                (self.folder / name).unlink(missing_ok=True)
-                (self.folder / f"{name}.pt").unlink(missing_ok=True)
-            self.sweep()
+                self.path(name).unlink(missing_ok=True)
 
         main_rank_does(remove, error=CheckpointError)
 
@@ -96,22 +100,15 @@ class Checkpoints:
         Ranks that do not see rank 0's file, on another machine, are sent it. Raises CheckpointError
         on every rank for a file that is no checkpoint, or where rank 0 lacks what others have.
         """
+        path = self.path(name)
         state, problem = None, None
         try:
-            state = read(self.path(name))
+            state = read(path)
         except CheckpointError as error:
             problem = str(error)
         step = None if state is None else state.get("step", 0)
         mark = None if state is None else state["saved"]
-        views = everyones((problem, mark, step, socket.gethostname()))
-        self._refuse(views, name)
-        if all(view[1] == views[0][1] for view in views):
-            return state
-        sent = from_main_rank(self.path(name).read_bytes() if self.launch.is_main else None)
-        return parsed(sent, self.path(name))
-
-    def _refuse(self, views: list[tuple[Any, ...]], name: str) -> None:
-        """Raise CheckpointError unless rank 0's checkpoint is what everybody can go on from."""
+        views = all_gather_object((problem, mark, step, socket.gethostname()))
         for problem, *_ in views:
             if problem:
                 raise CheckpointError(problem)
@@ -120,33 +117,46 @@ class Checkpoints:
             if step is not None and (main_step is None or step > main_step):
                 has = "none" if main_step is None else f"one of step {main_step}"
                 raise CheckpointError(
-                    f"{self.path(name)}: rank {rank} on {host} has a checkpoint of step {step}, "
-                    f"but rank 0 on {main_host} has {has}. Use a folder that all machines share, "
-                    f"or copy the newer file to {main_host}."
+                    f"{path}: rank {rank} on {host} has a checkpoint of step {step}, but rank 0 on "
+                    f"{main_host} has {has}. Use a folder that all machines share, or copy the "
+                    f"newer file to {main_host}."
                 )
+        if all(view[1] == views[0][1] for view in views):
+            return state
+        return parsed(from_main_rank(path.read_bytes() if self.launch.is_main else None), path)
 
     def _take_folder(self) -> None:
         """Lock the folder and remove what killed writers have left."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if self._lock.acquire():
-                self.sweep()
-        except FolderInUse as owner:
-            raise CheckpointError(
-                f"{self.folder} belongs to another run that is still going on ({owner}). Wait for "
-                "its end, end it, or give this run a folder of its own."
-            ) from None
+            (self.folder / LOCK).touch()  # says in the system's words where nothing can be written
         except OSError as problem:
             raise self._cannot_write(problem) from problem
-
-    def sweep(self) -> None:
-        """Remove what killed writers have left, and folders of shares that are no longer used."""
+        try:
+            self._lock.acquire(timeout=WAIT)
+        except Timeout:
+            raise CheckpointError(
+                f"{self.folder} belongs to another run that is still going on ({self._owner()}). "
+                "Wait for its end, end it, or give this run a folder of its own."
+            ) from None
+        except OSError as problem:
+            warnings.warn(f"{self.folder}: no locks here ({problem}).", stacklevel=2)
+            return
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+        (self.folder / LOCK).write_text(json.dumps(owner))
         for leftover in self.folder.glob(LEFTOVERS):
             leftover.unlink(missing_ok=True)
-        used = {(self.folder / name).resolve().name for name in ("latest", "best")}
-        for shares in self.folder.glob(f"{SHARES}*"):
-            if shares.name not in used:
-                shutil.rmtree(shares, ignore_errors=True)
+
+    def _owner(self) -> str:
+        """Who holds the lock, in words."""
+        try:
+            said = json.loads((self.folder / LOCK).read_text())
+            if (said["pid"], said["host"]) == (os.getpid(), socket.gethostname()):
+                return "another Trainer in this process"
+            return f"process {said['pid']} on {said['host']}, since {said['since']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
 
     def _write(self, state: dict[str, Any], *, name: str, best: bool) -> None:
         """`best.pt` comes first: a run killed in between goes on from the older `latest.pt`, and
@@ -157,7 +167,7 @@ class Checkpoints:
         try:
             for target in ("best", name) if best else (name,):
                 replace_file(self.path(target), memory.getbuffer())
-                if (link := self.folder / target).is_symlink():  # of the time before
+                if (link := self.folder / target).is_symlink():  # a sharded one of the time before
                     link.unlink()
         except OSError as problem:
             raise self._cannot_write(problem) from problem
@@ -183,21 +193,68 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def parsed(content: bytes, path: Path) -> dict[str, Any]:
     """The state in a file's bytes.  Raises CheckpointError, with what to do about it."""
+    best = path.with_name("best.pt")
+    way_out = "Remove it, or move it away, to begin anew."
+    if path != best and best.exists():
+        way_out = f"To go on from the best model, copy {best} over it; to begin anew, remove it."
     try:
         if damaged := zipfile.ZipFile(io.BytesIO(content)).testzip():  # torch.load verifies nothing
             raise zipfile.BadZipFile(f"{damaged} does not have its checksum")
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except UNREADABLE as problem:
         what = f"{path} ({len(content):,} bytes) is broken or no checkpoint"
-        raise CheckpointError(f"{what}. {way_out(path)}") from problem
+        raise CheckpointError(f"{what}. {way_out}") from problem
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} was not written by this Trainer. {way_out(path)}")
+        raise CheckpointError(f"{path} was not written by this Trainer. {way_out}")
     return state
 
 
-def way_out(path: Path) -> str:
-    """What to do about a file that cannot be used."""
-    best = path.with_name("best.pt")
-    if path != best and best.exists():
-        return f"To go on from the best model, copy {best} over it; to begin anew, remove it."
-    return "Remove it, or move it away, to begin anew."
+def plain(value: Any, place: str = "state") -> Any:
+    """`value` with every tensor on the CPU and detached; for `torch.load(weights_only=True)`.
+
+    Raises TypeError, with the place, for anything that could be saved but not loaded again, such
+    as a NumPy number or an object of a class.
+    """
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu()
+        own = tensor.numel() * tensor.element_size()
+        is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > own
+        return tensor.clone() if is_view else tensor  # a view would be saved with all behind it
+    if isinstance(value, dict) and type(value) in (dict, OrderedDict):
+        items = {plain(key, f"a key of {place}"): item for key, item in value.items()}
+        items = {key: plain(item, f"{place}[{key!r}]") for key, item in items.items()}
+        if isinstance(value, OrderedDict):
+            items = OrderedDict(items)
+            items.__dict__.update(value.__dict__)  # a model's state carries its versions there
+        return items
+    if type(value) in (list, tuple):
+        return type(value)(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
+    if type(value) in PLAIN:
+        return value
+    raise TypeError(
+        f"{place} is a {type(value).__module__}.{type(value).__name__}: a checkpoint takes only "
+        "tensors, numbers, strings, lists, tuples and dicts. Convert it first, for example with "
+        "float(...)."
+    )
+
+
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Write `content` to `path` so that at every moment the old file or the new one is there.
+
+    Raises OSError; then the old file is still there, and nothing else is left.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # else the name may reach the disk before the content
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name, too
+    finally:
+        os.close(folder)

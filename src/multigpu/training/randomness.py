@@ -1,17 +1,33 @@
-"""Random numbers to go on with: the state of every generator that a training step may draw from.
+"""Random numbers that can be repeated: a seed for each rank, and the state of every generator.
 
-A run that was ended goes on with the numbers it would have drawn, when every generator of every
-rank is put back to where it was. The states are kept as tensors and plain numbers, so that a
-checkpoint loads with `weights_only=True`, which runs no code from the file.
+A run that was ended goes on with the numbers it would have drawn when every generator that a
+training step may draw from is put back to where it was, on every rank. The states are tensors and
+plain numbers, so that a checkpoint loads with `weights_only=True`, which runs no code from it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy
 import torch
+
+# cuBLAS reads it at its first call: https://docs.nvidia.com/cuda/cublas, "reproducibility"
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def seed_rank(seed: int, rank: int) -> None:
+    """Seed this rank's random numbers: dropout must differ from rank to rank.
+
+    The order of rows does not come from here: all ranks must draw the same one (data/rows.py).
+    """
+    random.seed(seed + rank)
+    torch.manual_seed(seed + rank)  # the CPU's and every GPU's
+    numpy.random.seed((seed + rank) % 2**32)
 
 
 def collect(devices: Iterable[torch.device] | None = None) -> dict[str, Any]:
@@ -20,8 +36,6 @@ def collect(devices: Iterable[torch.device] | None = None) -> dict[str, Any]:
     `devices`: the GPUs that this rank computes on, in their order. Default: the current one, if
     this process has used a GPU at all; asking the others would start CUDA on each of them.
     """
-    import numpy
-
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = tuple(numpy.random.get_state())
     return {
@@ -44,8 +58,6 @@ def restore(state: dict[str, Any], *, devices: Iterable[torch.device] | None = N
     GPUs are counted in their order: the state of the first one goes to the first of `devices`,
     whatever its number. What was saved for GPUs that are not here is left out.
     """
-    import numpy
-
     torch.set_rng_state(state["torch"])
     for device, saved in zip(gpus_in_use(devices), state["cuda"], strict=False):
         torch.cuda.set_rng_state(saved, device)
@@ -63,3 +75,35 @@ def gpus_in_use(devices: Iterable[torch.device] | None) -> Sequence[torch.device
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return []
     return [torch.device("cuda", torch.cuda.current_device())]
+
+
+@contextlib.contextmanager
+def random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Random numbers go on where they were: a DataLoader draws one whenever it begins."""
+    before = collect([device])
+    try:
+        yield
+    finally:
+        restore(before, devices=[device])
+
+
+@contextlib.contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Use deterministic algorithms alone inside the block; afterwards everything is as before."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    workspace = os.environ.get(CUBLAS)
+    os.environ.setdefault(CUBLAS, ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            del os.environ[CUBLAS]

@@ -1,7 +1,7 @@
 """One process and several GPUs: PyTorch's nn.DataParallel."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,8 @@ from torch import nn
 from multigpu.data.feeds import Batch
 from multigpu.devices import current_machine, gpus
 from multigpu.training.config import TrainConfig
-from multigpu.training.launch import Launch
-from multigpu.training.placing import to_device
-from multigpu.training.strategies.strategy import Sample, Strategy
+from multigpu.training.distributed import Launch
+from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call, to_device
 
 CPU = torch.device("cpu")
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -54,6 +53,17 @@ class DataParallel(Strategy):
             each = InEveryThread(self.plain, self.autocast)
         # The loss is taken of the gathered outputs on GPU 0, so it is the whole batch's mean.
         self.model = nn.DataParallel(each, device_ids=self.devices)
+
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        step = StepLoss()
+        for part in parts:
+            inputs, targets = self.place(part)
+            with self.autocast():
+                outputs = call(self.model, inputs)  # scattered, computed by each GPU, gathered
+                returned = loss_fn(outputs, targets)
+            step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
+        self.divide_gradients(step)
+        return step
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs stay on the CPU: each chunk goes straight to its GPU from there."""

@@ -1,0 +1,152 @@
+"""Loss and metrics over a whole data set that is divided among ranks: every row counts once.
+
+    evaluate(model, feed, loss_fn=F.cross_entropy, metrics=["accuracy", "recall@10"], device=device)
+
+Each rank computes its own rows and keeps sums. At the end the sums are added up over the ranks, and
+only then they are divided by the number of all rows: that is why one process and four ranks with
+uneven shares give the same figure to the last bit. (The mean of the ranks' own figures would weigh
+a row on a rank with few rows more than one elsewhere.) Nothing is padded, so no row is counted
+twice, as it would be with a DistributedSampler, which repeats rows until every rank has as many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from multigpu.data.feeds import Feed
+from multigpu.training.distributed import in_a_group
+from multigpu.training.randomness import random_numbers_kept
+from multigpu.training.strategy import LossFn, StepLoss, call, modes_kept, to_device
+
+KNOWN = "accuracy, recall@k and ndcg@k (for example recall@10)"
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def evaluate(
+    model: nn.Module,
+    feed: Feed,
+    *,
+    loss_fn: LossFn,
+    metrics: Sequence[str],
+    device: torch.device,
+    inputs_device: torch.device | None = None,
+    autocast: Autocast | None = None,
+) -> dict[str, float]:
+    """The mean of `loss_fn` over all rows of all ranks, as "loss", and each of `metrics`.
+
+    `loss_fn(model(inputs), targets)` is a mean over the rows that it is given, or a pair: a sum,
+    and the weight to divide it by. `device` is where the model's answers come out, `inputs_device`
+    where it takes its inputs (default: the same).
+
+    Every rank calls this, with its own feed; all get the very same numbers. A rank may have no row
+    in a batch: it then runs the filler row without counting it, because a model whose weights are
+    on several ranks gathers them whenever it is called. A pipeline gives its answers on the last
+    stage's rank and None on the others, which then count nothing. Training mode, gradient mode and
+    random numbers are afterwards as they were. Raises ValueError where no rank has a row.
+    """
+    if not feed.num_rows:
+        raise ValueError("there is no row to evaluate: the data set is empty")
+    loss, places = torch.zeros(2, dtype=torch.float64, device=device), Metrics(metrics)
+    autocast = autocast or contextlib.nullcontext
+    with modes_kept(model), random_numbers_kept(device), torch.no_grad():
+        model.eval()
+        for batch in feed.batches(0):
+            with autocast():
+                answers = call(model, to_device(batch.inputs, inputs_device or device))
+                if answers is None or not batch.rows:
+                    continue
+                targets = to_device(batch.targets, device)
+                returned = loss_fn(answers, targets)
+            part = StepLoss()
+            part.add(returned, batch.rows, batch.rows)
+            loss += torch.stack(
+                [
+                    torch.as_tensor(each, device=device, dtype=torch.float64)
+                    for each in (part.sum, part.weight)
+                ]
+            )
+            places.update(answers, targets)
+    total, weight, *counts = over_ranks(torch.cat([loss, places.counts.to(device)])).tolist()
+    figures = {"loss": total / weight if weight else float("nan")}
+    return figures | places.figures(counts)
+
+
+def over_ranks(sums: Tensor) -> Tensor:
+    """`sums` of all ranks added up, in the ranks' order: every rank gets the same bits."""
+    if not in_a_group():
+        return sums
+    each = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
+    dist.all_gather(each, sums)
+    return torch.stack(each).sum(dim=0)
+
+
+class Metrics:
+    """Counts the rows whose right class is at place 1, 2, … k of the scores, the highest first.
+
+    Every metric here is the mean over the rows of what that place is worth, so a few whole numbers
+    are all that ranks have to add up:
+
+    accuracy   1 at place 1
+    recall@k   1 up to place k
+    ndcg@k     1 / log2(place + 1) up to place k. With one right class per row the ideal is place 1,
+               which counts 1, so nothing is left to divide by. (Järvelin and Kekäläinen 2002,
+               doi.org/10.1145/582415.582418)
+
+    Equal scores are put in the order in which `torch.topk` puts them. A target whose own score is
+    NaN is at no place.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Raises ValueError for a name that is not known."""
+        self.kinds: dict[str, tuple[str, int]] = {}
+        for name in names:
+            match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", name)
+            if match is None and name != "accuracy":
+                raise ValueError(f"no metric is called {name!r}: there are {KNOWN}")
+            self.kinds[name] = (match[1], int(match[2])) if match else ("recall", 1)
+        self.k = max((k for _, k in self.kinds.values()), default=0)
+        self.counts = torch.zeros(self.k + 1, dtype=torch.float64)  # at each place, and all rows
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Count `scores` (rows, classes) against `targets` (rows,), the right class of each row.
+
+        In a sequence each token counts as a row: (rows, block, classes) and (rows, block).
+        Raises ValueError when the shapes do not fit, or when there are fewer than k classes.
+        """
+        if not self.kinds:
+            return
+        if scores.shape[:-1] != targets.shape:
+            raise ValueError(
+                f"scores of shape {tuple(scores.shape)} need targets of shape "
+                f"{tuple(scores.shape[:-1])}, one class per row; these have {tuple(targets.shape)}"
+            )
+        if scores.shape[-1] < self.k:
+            raise ValueError(
+                f"the best {self.k} of {scores.shape[-1]} classes were asked for: "
+                f"use k={scores.shape[-1]} or less"
+            )
+        best = scores.topk(self.k, dim=-1)  # (..., k)
+        found = (best.indices == targets.unsqueeze(-1)) & ~best.values.isnan()
+        self.counts = self.counts.to(scores.device)
+        self.counts[:-1] += found.reshape(-1, self.k).sum(dim=0)
+        self.counts[-1] += targets.numel()
+
+    def figures(self, counts: Sequence[float] | None = None) -> dict[str, float]:
+        """Each metric by its name, from the `counts` of all ranks; default: of this one alone."""
+        *places, rows = self.counts.tolist() if counts is None else counts
+        worth = {
+            "recall": torch.ones(self.k, dtype=torch.float64),
+            "ndcg": 1 / torch.log2(torch.arange(2, self.k + 2, dtype=torch.float64)),
+        }
+        at = torch.tensor(places, dtype=torch.float64)
+        return {
+            name: float((at * worth[kind])[:k].sum() / rows)
+            for name, (kind, k) in self.kinds.items()
+        }

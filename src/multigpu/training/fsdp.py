@@ -1,0 +1,316 @@
+"""One process for each GPU, and each keeps a share of the model: ZeRO, as PyTorch's FSDP2 does it.
+
+    zero3: weights, gradients and the optimizer's state are divided among the ranks. A block of
+           layers is gathered when its forward or its backward begins, and given up afterwards.
+    zero2: the same, but gathered weights stay from forward to backward, so they are sent once.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
+FSDP2 is not ZeRO-2 to the letter: between two steps it divides the weights, too.
+
+The whole model is built on every rank first and divided then, so it must fit there once, without
+gradients and optimizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from multigpu.data.feeds import Batch
+from multigpu.training.config import TrainConfig
+from multigpu.training.ddp import Distributed
+from multigpu.training.distributed import Launch, all_gather_object, take_from_main_rank
+from multigpu.training.strategy import LossFn, Sample, StepLoss, call
+
+UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
+REPEATED = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict)  # nobody calls them, so they cannot be a block
+END_OF_FORWARD, END_OF_BACKWARD = "the end of forward", "the end of backward"
+
+
+class Sharded(Distributed):
+    """Each rank computes its share of the batch, and keeps its share of the model."""
+
+    reshard: ClassVar[bool]  # give gathered weights up after forward?
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        super().__init__(config, launch)
+        if self.device.type == "cuda" and self.backend.name != "nccl":
+            raise ValueError(
+                f"mode={self.mode!r} on {self.backend}: FSDP's messages between GPUs need nccl, "
+                "and that a GPU for every rank. Start fewer ranks, or compute on the CPU with "
+                "CUDA_VISIBLE_DEVICES= before the command."
+            )
+        if config.find_unused_parameters and not hasattr(FSDPModule, UNUSED):
+            raise ValueError(
+                f"find_unused_parameters=True with mode={self.mode!r} needs PyTorch 2.13, this is "
+                f"{torch.__version__}. Freeze what takes no part, or use mode='ddp'."
+            )
+
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
+        """Start all ranks from rank 0's weights, and divide them."""
+        types = {each.dtype: name for name, each in model.named_parameters() if each.requires_grad}
+        if not types:
+            raise ValueError("no parameter of the model requires a gradient: nothing to train")
+        if len(types) > 1:
+            said = ", ".join(f"{name} is {str(kind)[6:]}" for kind, name in types.items())
+            raise ValueError(
+                f"the weights are of {len(types)} types ({said}): they are gathered together, as "
+                "one. Convert the model, for example with model.float(), or use mode='ddp'."
+            )
+        self.plain = self.model = model.to(self.device)
+        take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
+        mesh = init_device_mesh(self.device.type, (self.world_size,))
+        policy, norms = MixedPrecisionPolicy(), list[nn.Module]()
+        if self.config.precision != "float32":
+            # Weights, activations and their messages in bfloat16; gradients are added in float32.
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            kind = nn.modules.batchnorm._BatchNorm  # its statistics stay float32, so its weights do
+            norms = [each for each in model.modules() if isinstance(each, kind) and each.affine]
+        blocks = [*norms, *(block for block in blocks_of(model) if block not in norms)]
+        for block in blocks:
+            own = MixedPrecisionPolicy() if block in norms else policy
+            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard, mp_policy=own)
+        if policy.param_dtype:  # the loss is computed of float32, as under autocast
+            policy = replace(policy, output_dtype=torch.float32)
+        self.root: FSDPModule = fully_shard(
+            model, mesh=mesh, reshard_after_forward=self.reshard, mp_policy=policy
+        )
+        # Else the gradients of different weights are added up where ranks have used different ones.
+        if self.config.find_unused_parameters is not False and hasattr(self.root, UNUSED):
+            getattr(self.root, UNUSED)(True)
+        self.call_order = CallOrder(model, blocks, mode=self.mode)
+
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        step = StepLoss(copies=self.world_size)
+        take_from_main_rank(self.plain.buffers(), device=self.device)  # as DDP before forward
+        # A forward gathers weights, so each rank runs as many as the others.
+        fillers = [filler(parts[0])] * (self.config.accumulation_steps - len(parts))
+        parts = [*parts, *fillers]
+        for number, part in enumerate(parts, start=1):
+            # Until the last part a rank adds up gradients of all weights, not of its share alone.
+            self.root.set_requires_gradient_sync(number == len(parts))
+            inputs, targets = self.place(part)
+            returned = loss_fn(call(self.model, inputs), targets)
+            step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
+            self.call_order.end_of_backward()
+        self.divide_gradients(step)
+        return step
+
+    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+        """Nothing: what is sent together does not change after the first step."""
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """None: FSDP hands out weights and inputs in 16 bits."""
+        return contextlib.nullcontext()
+
+    def before_evaluation(self) -> None:
+        super().before_evaluation()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Give up what is gathered: after an evaluation zero2 has all weights still."""
+        for module in self.plain.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        return self.model
+
+    def model_state(self) -> dict[str, Any]:
+        self.give_up()
+        return whole(self.plain.state_dict())
+
+    def model_shards(self) -> dict[str, Any]:
+        self.give_up()
+        return dict(self.plain.state_dict())
+
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return optimizer.state_dict()
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        self.give_up()
+        there = self.plain.state_dict()
+        self.plain.load_state_dict(
+            {name: divided_as(there.get(name), value) for name, value in state.items()}
+        )
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        return whole(optimizer.state_dict())
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Each rank takes its share of what has a number for each of a parameter's."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        divided = {}
+        for number, values in state["state"].items():
+            of = parameters[number] if number < len(parameters) else None
+            divided[number] = {name: divided_as(of, value) for name, value in values.items()}
+        optimizer.load_state_dict({**state, "state": divided})
+
+
+class Zero2(Sharded):
+    """Gathered weights stay until backward has used them."""
+
+    mode = "zero2"
+    reshard = False
+
+
+class Zero3(Sharded):
+    """Gathered weights are given up after forward, and gathered again for backward."""
+
+    mode = "zero3"
+    reshard = True
+
+
+class CallOrder:
+    """Refuses a model of which ranks use different blocks, or use them in another order.
+
+    FSDP's messages have no names: what one rank sends for its n-th block is taken for the n-th of
+    the other ranks. Where these are different ones, weights or gradients are mixed up without an
+    error, or ranks wait forever. So in the first step each rank says before each block which one it
+    uses, and later each verifies that its own order has not changed, which needs no message.
+    """
+
+    def __init__(self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str) -> None:
+        self.root, self.mode = root, mode
+        self.agreed: dict[bool, list[str]] = {}  # in training, and in an evaluation
+        self.uses: list[str] = []
+        self.in_forward = self.has_backward = False
+        names = {module: name for name, module in root.named_modules()}
+        root.register_forward_pre_hook(self._begin, prepend=True)
+        for block in blocks:
+            before, after = self._hooks_of(names[block])
+            block.register_forward_pre_hook(before, prepend=True)  # before FSDP gathers it
+            block.register_forward_hook(after, prepend=True)  # before FSDP's own hook for backward
+        root.register_forward_hook(self._end_of_forward)
+
+    def end_of_backward(self) -> None:
+        """Called after backward."""
+        self._use(END_OF_BACKWARD)
+        self.agreed.setdefault(True, self.uses)
+
+    def _begin(self, *_: Any) -> None:
+        self.uses, self.in_forward, self.has_backward = [], True, torch.is_grad_enabled()
+
+    def _end_of_forward(self, *_: Any) -> None:
+        self._use(END_OF_FORWARD)
+        self.in_forward = False
+        if not self.has_backward:
+            self.agreed.setdefault(False, self.uses)
+
+    def _hooks_of(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        def before(*_: Any) -> None:
+            if self.in_forward:  # not where activations are computed once more for backward
+                self._use(name)
+
+        def after(module: nn.Module, inputs: Any, outputs: Any) -> None:
+            used = False
+
+            def backward(_: Tensor) -> None:
+                nonlocal used
+                if not used:
+                    used = True
+                    self._use(f"{name}'s backward")
+
+            if self.in_forward:
+                for each in tree_leaves(outputs):
+                    if isinstance(each, Tensor) and each.requires_grad:
+                        each.register_hook(backward)  # type: ignore[no-untyped-call]
+
+        return before, after
+
+    def _use(self, what: str) -> None:
+        """The next block that this rank uses.  Raises ValueError where it is another's turn."""
+        number, agreed = len(self.uses), self.agreed.get(self.has_backward)
+        self.uses.append(what)
+        if agreed is None:
+            of_ranks = all_gather_object(what)
+            for rank, other in enumerate(of_ranks):
+                if other != of_ranks[0]:
+                    raise self._refusal(f"rank {rank} comes to {other}", f"rank 0 to {of_ranks[0]}")
+        elif number >= len(agreed) or agreed[number] != what:
+            expected = agreed[number] if number < len(agreed) else "nothing more"
+            raise self._refusal(
+                f"rank {dist.get_rank()} comes to {what}", f"all ranks came to {expected} before"
+            )
+
+    def _refusal(self, found: str, expected: str) -> ValueError:
+        return ValueError(
+            f"{found}, where {expected}: with mode={self.mode!r} all ranks use the same blocks in "
+            "the same order, in every step, or their weights would be mixed up. Let each rank use "
+            "every block, if need be with the weight 0 in the sum, or use mode='ddp' with "
+            "find_unused_parameters=True."
+        )
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks of `model` that are gathered one at a time; the rest is gathered with the root.
+
+    A block is a part, with weights, of an nn.Sequential, nn.ModuleList or nn.ModuleDict. Parts that
+    share a weight with others, or are in two places, stay with the root: its weights are there
+    during all of forward, so both places see one tensor.
+    """
+
+    def users_in(module: nn.Module) -> Counter[int]:
+        """How many modules in `module` have each weight."""
+        return Counter(id(own) for each in module.modules() for own in each.parameters(False))
+
+    def blocks_in(module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            if isinstance(module, REPEATED) and not isinstance(child, WITHOUT_FORWARD):
+                if any(True for _ in child.parameters()):
+                    yield child
+            else:
+                yield from blocks_in(child)
+
+    users = users_in(model)
+    places = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    return [
+        block
+        for block in dict.fromkeys(blocks_in(model))
+        if places[id(block)] == 1 and users_in(block).items() <= users.items()
+    ]
+
+
+def filler(part: Batch) -> Batch:
+    """A part of one row that counts nothing. BatchNorm's statistics alone see it once more."""
+    inputs, targets = tree_map(
+        lambda value: value[:1] if isinstance(value, Tensor) else value,
+        (part.inputs, part.targets),
+    )
+    return replace(part, inputs=inputs, targets=targets, rows=0)
+
+
+def whole(state: dict[str, Any]) -> dict[str, Any]:
+    """`state` with every divided tensor put together, on the CPU. Every rank calls it.
+
+    One tensor after the other, so that no GPU ever holds the whole model.
+    """
+
+    def put_together(value: Any) -> Any:
+        return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+    return {key: tree_map(put_together, value) for key, value in state.items()}
+
+
+def divided_as(there: Any, value: Any) -> Any:
+    """This rank's share of a whole `value`, divided as the tensor `there` is; nothing is sent."""
+    if isinstance(value, DTensor) or not (isinstance(there, DTensor) and isinstance(value, Tensor)):
+        return value
+    if there.shape != value.shape:
+        return value
+    return distribute_tensor(
+        value.to(there.device), there.device_mesh, there.placements, src_data_rank=None
+    )

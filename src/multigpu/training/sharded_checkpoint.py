@@ -1,0 +1,217 @@
+"""Checkpoints that every rank writes its share of, with PyTorch's torch.distributed.checkpoint.
+
+    TrainConfig(mode="zero3", checkpoints="sharded", folder="runs/text")
+
+No rank ever holds the whole model. `latest` and `best` are links to folders: in each a file of
+every rank, the index `.metadata`, and `run.pt` with all that is no tensor of model and optimizer.
+A folder is written under a name of its own; then the link is replaced, which is atomic. Folders
+that no link leads to are what killed runs have left.
+
+Any number of ranks reads them, in any mode: each reads what it needs. All ranks must see the same
+folder. To make one file of it without this package:
+`torch.distributed.checkpoint.format_utils.dcp_to_torch_save("runs/text/latest", "whole.pt")`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import shutil
+import uuid
+import warnings
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from multigpu.training.checkpoint import (
+    FORMAT,
+    CheckpointError,
+    Checkpoints,
+    plain,
+    read,
+    replace_file,
+)
+from multigpu.training.distributed import (
+    all_gather_object,
+    from_main_rank,
+    in_a_group,
+    main_rank_does,
+)
+
+if TYPE_CHECKING:
+    from multigpu.training.distributed import Launch
+    from multigpu.training.strategy import Strategy
+
+SHARES = ".shares-"  # the folders to which `latest` and `best` lead
+RUN = "run.pt"
+
+
+class ShardedCheckpoints(Checkpoints):
+    """The checkpoints of one run, in one folder; each of them is a folder, too."""
+
+    def __init__(self, folder: str | Path, *, launch: Launch, strategy: Strategy) -> None:
+        super().__init__(folder, launch=launch)
+        self.strategy = strategy
+
+    def path(self, name: str = "latest") -> Path:
+        return self.folder / name
+
+    def save(self, state: dict[str, Any], *, name: str = "latest", best: bool = False) -> None:
+        """Write `state`; tensors that are divided among the ranks stay divided."""
+        if not self._entered:
+            with self:
+                return self.save(state, name=name, best=best)
+        tensors, rest = apart(state)
+        shares = self.folder / from_main_rank(f"{SHARES}{uuid.uuid4().hex}")
+        main_rank_does(lambda: self._make(shares), error=CheckpointError)
+        try:
+            with warnings.catch_warnings():  # where there is no process group: no mistake here
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+                save(tensors, checkpoint_id=shares, no_dist=not in_a_group())
+        except (CheckpointException, OSError) as problem:
+            if self.launch.is_main:
+                shutil.rmtree(shares, ignore_errors=True)
+            raise CheckpointError(
+                f"cannot write into {self.folder}: {reason(problem)}. Make room or give another "
+                "folder; what was saved there before is still whole."
+            ) from problem
+        names = ("best", name) if best else (name,)
+        main_rank_does(lambda: self._finish(rest, shares, names), error=CheckpointError)
+
+    def load(self, name: str = "latest") -> dict[str, Any] | None:
+        """The saved state, this rank's share of what its model divides; None where there is none.
+
+        Raises CheckpointError on every rank where it cannot be read, or not all ranks see it.
+        """
+        path = self.path(name)
+        state, problem = None, None
+        try:
+            state = read(path / RUN)
+        except CheckpointError as error:
+            problem = str(error)
+        views = all_gather_object((problem, state and state["saved"]))
+        for rank, (said, mark) in enumerate(views):
+            if said:
+                raise CheckpointError(said)
+            if mark != views[0][1]:
+                raise CheckpointError(
+                    f"{path}: rank {rank} does not see what rank 0 sees. Sharded checkpoints need "
+                    "a folder that all machines share."
+                )
+        if state is None:
+            return None
+        try:
+            known = FileSystemReader(path).read_metadata().state_dict_metadata
+            tensors = {
+                key: self._place_for(key, about.size, about.properties.dtype)
+                for key, about in known.items()
+                if isinstance(about, TensorStorageMetadata)
+            }
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+                load(tensors, checkpoint_id=path, no_dist=not in_a_group())
+        except (CheckpointException, OSError, EOFError, pickle.UnpicklingError) as problem:
+            raise CheckpointError(
+                f"{path} is broken: {reason(problem)}. To begin anew, remove it."
+            ) from problem
+        return together(tensors, state)
+
+    def clear(self) -> None:
+        def remove() -> None:
+            for name in ("latest", "best"):
+                self.path(name).unlink(missing_ok=True)
+            self._sweep()
+
+        super().clear()
+        main_rank_does(remove, error=CheckpointError)
+
+    def _place_for(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+        """A tensor to read one of a checkpoint into: whole, or this rank's share of it."""
+        kind, _, name = key.partition("/")
+        there: Any = None
+        if kind == "model":
+            there = self.strategy.plain.state_dict().get(name)
+        else:
+            trained = [each for each in self.strategy.plain.parameters() if each.requires_grad]
+            number = int(name.partition("/")[0])
+            there = trained[number] if number < len(trained) else None
+        if isinstance(there, DTensor) and there.shape == size:
+            return torch.zeros_like(there, dtype=dtype, requires_grad=False)
+        return torch.empty(size, dtype=dtype)
+
+    def _make(self, shares: Path) -> None:
+        try:
+            shares.mkdir()
+        except OSError as problem:
+            raise self._cannot_write(problem) from problem
+
+    def _finish(self, rest: dict[str, Any], shares: Path, names: tuple[str, ...]) -> None:
+        """Rank 0: what is not divided, and then the links. `best` comes first, as in one file."""
+        memory = io.BytesIO()
+        torch.save(plain({**rest, "format": FORMAT, "saved": shares.name}), memory)
+        try:
+            replace_file(shares / RUN, memory.getbuffer())
+            for name in names:
+                link = self.folder / f".{name}.{os.getpid()}.partial"
+                link.unlink(missing_ok=True)
+                link.symlink_to(shares.name, target_is_directory=True)
+                os.replace(link, self.path(name))
+                (self.folder / f"{name}.pt").unlink(missing_ok=True)  # of the time before
+            self._sweep()
+        except OSError as problem:
+            raise self._cannot_write(problem) from problem
+
+    def _sweep(self) -> None:
+        """Remove folders of shares that are no longer used."""
+        used = {self.path(name).resolve().name for name in ("latest", "best")}
+        for shares in self.folder.glob(f"{SHARES}*"):
+            if shares.name not in used:
+                shutil.rmtree(shares, ignore_errors=True)
+
+
+def apart(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of model and optimizer by flat names, and the rest, with their order.
+
+    ``model/0.weight``, ``optimizer/3/exp_avg``: parameter 3's running mean under Adam.
+    """
+    tensors: dict[str, Tensor] = {}
+    others: dict[str, Any] = {}
+    numbers: dict[int, dict[str, Any]] = {}
+    for name, value in state["model"].items():
+        (tensors if isinstance(value, Tensor) else others)[f"model/{name}"] = value
+    for number, values in state["optimizer"]["state"].items():
+        numbers[number] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
+        tensors |= {
+            f"optimizer/{number}/{k}": v for k, v in values.items() if isinstance(v, Tensor)
+        }
+    optimizer = {**state["optimizer"], "state": numbers}
+    rest = {**state, "model": others, "optimizer": optimizer, "names": [*state["model"]]}
+    return {key: value.detach() for key, value in tensors.items()}, rest
+
+
+def together(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """What `apart` took apart."""
+    model, names = tensors | rest["model"], rest.pop("names")
+    for key, value in tensors.items():
+        kind, number, name = (*key.split("/"), "")[:3]
+        if kind == "optimizer":
+            rest["optimizer"]["state"].setdefault(int(number), {})[name] = value
+    return {**rest, "model": OrderedDict((name, model[f"model/{name}"]) for name in names)}
+
+
+def reason(problem: BaseException) -> str:
+    """The first rank's error, in one line, of an error that PyTorch has made of all ranks'."""
+    if each := getattr(problem, "failures", None):
+        rank, (error, _) = next(iter(each.items()))
+        return f"rank {rank}: {error}"
+    return str(problem)

@@ -1,0 +1,283 @@
+"""What every way to train shares: rows on their device, the loss of a step, whole weights.
+
+One class per mode, each in a file of its own: single.py, dp.py, ddp.py, fsdp.py (zero2 and zero3)
+and the pipeline; own.py trains with a learner's classes. Each has its forward and backward in
+plain sight, in `forward_backward`. To add a mode, write a subclass of `Strategy` and name it in
+MODES of config.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from multigpu.data.feeds import Batch
+from multigpu.training.config import MODES, TrainConfig
+from multigpu.training.distributed import Launch
+
+# (outputs, targets) -> the mean over the rows, or their sum and what it is to be divided by
+LossFn = Callable[[Any, Any], Any]
+Sample = Callable[[], Batch]  # reads a batch of the training data, for a mode that has to see one
+
+
+class StepLoss:
+    """The loss of one optimizer step on this rank, added up over the parts of its batch.
+
+    `loss_fn` may return the mean over the rows, or a pair: a sum, and the weight to divide it by,
+    for example the number of targets that are not ignored. A mean is weighted by its part's rows
+    before backward. The whole batch's weight is only known after the last forward of all ranks, so
+    the gradients of sums are divided then (`Strategy.divide_gradients`).
+    """
+
+    def __init__(self, copies: int = 1) -> None:
+        """`copies`: what the gradients will be divided by when they are averaged over ranks."""
+        self.copies = copies
+        self.sum: Tensor | None = None  # of the losses of this rank's rows; None: it had no row
+        self.weight: Tensor | float = 0.0  # their number, or the weights that loss_fn has returned
+        self.of_sums = False
+
+    def add(self, returned: Any, rows: int, global_rows: int) -> Tensor:
+        """Take in what `loss_fn` has returned for `rows` of the step's `global_rows`.
+
+        Returns what backward begins at: its gradients, added up over all parts and averaged over
+        ranks, are those of the mean, or of the sum. Raises TypeError for what is no loss.
+        """
+        self.of_sums = isinstance(returned, tuple) and len(returned) == 2
+        weight: Tensor | float
+        if self.of_sums:
+            loss, weight = require_number(returned[0]), torch.as_tensor(returned[1]).double()
+            share = self.copies if rows else 0.0
+        else:
+            loss, weight = require_number(returned), rows
+            share = self.copies * rows / global_rows
+        if rows:  # a filler row counts nothing, whatever its loss is: 0 · NaN would be NaN
+            total = loss.detach() if self.of_sums else loss.detach() * rows
+            self.sum = total if self.sum is None else self.sum + total
+            self.weight = self.weight + weight
+        return loss if share == 1 else loss * share
+
+
+class Strategy:
+    """How one mode spreads a model over GPUs. Call `prepare` before anything else."""
+
+    mode: ClassVar[str]
+    device: torch.device  # where outputs and targets meet
+    model: nn.Module  # what a training step calls
+    plain: nn.Module  # the model itself, not wrapped
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        """Choose devices. Raises ValueError where the mode cannot run as things are."""
+        self.config, self.launch = config, launch
+
+    @property
+    def world_size(self) -> int:
+        """Processes that share a global batch."""
+        return 1
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The devices that this process computes on."""
+        return [self.device]
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that compute at the same time, each on a GPU of its own."""
+        return self.world_size
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(parameter.numel() for parameter in self.plain.parameters())
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts of a batch that are computed at the same time, each by another stage."""
+        return 1
+
+    def remarks(self) -> list[str]:
+        """What else there is to say about the run in its one line."""
+        return []
+
+    def details(self) -> str:
+        """How the model is divided, as a table; "" where it is whole. The same on every rank."""
+        return ""
+
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
+        """Move `model` and wrap it: afterwards `model` and `plain` are there."""
+        raise NotImplementedError
+
+    @property
+    def trained(self) -> nn.Module:
+        """What this process's optimizer steps: the whole model, unless ranks divide it."""
+        return self.plain
+
+    def where(self) -> str:
+        """On what it runs, for people: "2 ranks (gloo on the CPU)"."""
+        raise NotImplementedError
+
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        """Add the gradients of the mean loss over the rows of all ranks to `.grad`.
+
+        `parts` is this rank's batch, in the parts in which it is computed. Gradients travel with
+        the last part alone.
+        """
+        raise NotImplementedError
+
+    def divide_gradients(self, loss: StepLoss) -> None:
+        """Divide the gradients of sums by the weight of the whole batch. Every rank calls it."""
+        if not loss.of_sums:
+            return
+        weight = torch.as_tensor(loss.weight, dtype=torch.float64).to(self.device)
+        whole = float(self.sum_over_ranks(weight.clone()))
+        for parameter in self.trained.parameters():
+            if parameter.grad is not None and whole:  # 0: no target counts, nor has it a gradient
+                parameter.grad.div_(whole)
+
+    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+        """Called before a run goes on, with any batch; weights and random numbers come after it."""
+
+    def place(self, batch: Batch) -> tuple[Any, Any]:
+        """The inputs and targets of a batch where the model and the loss want them."""
+        return to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision that forward and loss run in."""
+        if self.config.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def after_step(self) -> None:
+        """Called after the optimizer's step."""
+
+    def clip(self, max_norm: float) -> None:
+        """Scale the gradients down to a norm of `max_norm` over all parameters."""
+        nn.utils.clip_grad_norm_(self.plain.parameters(), max_norm)
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """The sum of one number of each rank, on every rank."""
+        return value
+
+    def before_evaluation(self) -> None:
+        """Called before the model is evaluated or saved, on every rank."""
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        """What an evaluation calls; ranks may call it a different number of times."""
+        return self.plain
+
+    @property
+    def inputs_device(self) -> torch.device:
+        """Where `model` wants its inputs."""
+        return self.device
+
+    def model_state(self) -> dict[str, Any]:
+        """The weights of the whole model, for a checkpoint; every rank calls it."""
+        return self.plain.state_dict()
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        """Put the weights of `model_state` back; every rank calls it."""
+        self.plain.load_state_dict(state)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's state for the whole model, for a checkpoint; every rank calls it.
+
+        In every mode it is numbered as the optimizer of the plain model numbers its parameters, so
+        a run can go on in another mode.
+        """
+        return optimizer.state_dict()
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Put the state of `optimizer_state` back; every rank calls it."""
+        optimizer.load_state_dict(state)
+
+    def model_shards(self) -> dict[str, Any]:
+        """As `model_state`, but what ranks divide stays divided: DTensors, of the whole's shape."""
+        return self.model_state()
+
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """As `optimizer_state`, but what ranks divide stays divided."""
+        return self.optimizer_state(optimizer)
+
+
+def make_strategy(
+    mode: str, config: TrainConfig, launch: Launch, *, own: ModuleType | None = None
+) -> Strategy:
+    """The strategy of a mode; its module is imported now: FSDP's and the pipeline's take a second.
+
+    `own` is a module of exercises: its functions or classes take the place of PyTorch's wrapper.
+    """
+    if own is not None:
+        from multigpu.training.own import make_own
+
+        return make_own(mode, config, launch, own)
+    module, _, name = MODES[mode].partition(":")
+    made: Any = getattr(importlib.import_module(f"multigpu.training.{module}"), name)
+    strategy: Strategy = made(config, launch)
+    return strategy
+
+
+def require_number(loss: Any) -> Tensor:
+    """The loss, if it is one number that backward can begin at.  Raises TypeError."""
+    if isinstance(loss, Tensor) and loss.dim() == 0:
+        return loss
+    what = (
+        f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    )
+    raise TypeError(
+        f"loss_fn returned {what}: it must return the mean over the rows, one tensor (), or a pair "
+        "of such tensors, a sum and the weight that it is to be divided by"
+    )
+
+
+def call(model: Callable[..., Any], inputs: Any) -> Any:
+    """`model` on its inputs: a tuple or list as several arguments, a dict by name."""
+    if isinstance(inputs, (tuple, list)):
+        return model(*inputs)
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(inputs)
+
+
+def to_device(values: Any, device: torch.device) -> Any:
+    """Every tensor in `values` on `device`; tuples, lists and dicts are kept.
+
+    From pinned memory the copy runs beside the program, which does not wait for it.
+    """
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.device == device:
+            return value
+        return value.to(device, non_blocking=value.is_pinned())
+
+    if isinstance(values, Tensor):  # most often; tree_map would take 5 µs to find that out
+        return moved(values)
+    return tree_map(moved, values)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given: a kernel's start is not its end."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def modes_kept(*models: nn.Module) -> Iterator[None]:
+    """Afterwards each module of `models` is in training or evaluation mode as it was before.
+
+    `train(mode)` of the whole would not do: a frozen part may have been in evaluation all along.
+    """
+    modules = itertools.chain.from_iterable(model.modules() for model in models)
+    before = [(module, module.training) for module in modules]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
