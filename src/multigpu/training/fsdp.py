@@ -185,9 +185,9 @@ class CallOrder:
 
     def __init__(self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str) -> None:
         self.root, self.mode = root, mode
-        self.agreed: dict[bool, list[str]] = {}  # in training, and in an evaluation
+        self.agreed: dict[tuple[bool, bool], list[str]] = {}  # in training, and in an evaluation
         self.uses: list[str] = []
-        self.in_forward = self.has_backward = False
+        self.in_forward, self.kind = False, (True, True)
         names = {module: name for name, module in root.named_modules()}
         root.register_forward_pre_hook(self._begin, prepend=True)
         for block in blocks:
@@ -199,16 +199,17 @@ class CallOrder:
     def end_of_backward(self) -> None:
         """Called after backward."""
         self._use(END_OF_BACKWARD)
-        self.agreed.setdefault(True, self.uses)
+        self.agreed.setdefault(self.kind, self.uses)
 
     def _begin(self, *_: Any) -> None:
-        self.uses, self.in_forward, self.has_backward = [], True, torch.is_grad_enabled()
+        self.uses, self.in_forward = [], True
+        self.kind = (self.root.training, torch.is_grad_enabled())
 
     def _end_of_forward(self, *_: Any) -> None:
         self._use(END_OF_FORWARD)
         self.in_forward = False
-        if not self.has_backward:
-            self.agreed.setdefault(False, self.uses)
+        if not torch.is_grad_enabled():  # no backward will follow
+            self.agreed.setdefault(self.kind, self.uses)
 
     def _hooks_of(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
         def before(*_: Any) -> None:
@@ -233,7 +234,7 @@ class CallOrder:
 
     def _use(self, what: str) -> None:
         """The next block that this rank uses.  Raises ValueError where it is another's turn."""
-        number, agreed = len(self.uses), self.agreed.get(self.has_backward)
+        number, agreed = len(self.uses), self.agreed.get(self.kind)
         self.uses.append(what)
         if agreed is None:
             of_ranks = all_gather_object(what)

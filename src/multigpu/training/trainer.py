@@ -91,6 +91,8 @@ class Trainer:
         mode = resolve_mode(config, self.launch)
         self.strategy = make_strategy(mode, config, self.launch, own=own)
         refuse_precision(config, self.strategy.device)
+        parts = self.strategy.world_size * self.strategy.micro_batches * config.accumulation_steps
+        refuse_loss(loss_fn, divided=parts > 1)
         self.train_feed = self._feed(train_data, shuffle=True)
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         self.shapes = shapes_of(model.state_dict())
@@ -439,6 +441,23 @@ def refuse_precision(config: TrainConfig, device: torch.device) -> None:
         raise ValueError(
             f"precision='bfloat16': {torch.cuda.get_device_name(device)} has no bfloat16 "
             "(NVIDIA GPUs have it from Ampere on). Use precision='float32'."
+        )
+
+
+def refuse_loss(loss_fn: LossFn, *, divided: bool) -> None:
+    """Raise ValueError for PyTorch's losses that are not a mean over rows where a batch is divided.
+
+    Each part would divide by a weight of its own, so that the run trains with another loss.
+    """
+    of_classes = (
+        isinstance(loss_fn, nn.CrossEntropyLoss | nn.NLLLoss) and loss_fn.weight is not None
+    )
+    sums = isinstance(loss_fn, nn.Module) and getattr(loss_fn, "reduction", "") == "sum"
+    if divided and (of_classes or sums):
+        raise ValueError(
+            f"loss_fn={loss_fn} is not a mean over rows, and each batch is divided among ranks or "
+            "parts. Give a function that returns two numbers, the sum of the losses "
+            "(reduction='sum') and what to divide it by: the targets' weights, or the rows."
         )
 
 

@@ -127,6 +127,15 @@ def test_a_pipeline_trains_by_sum_and_weight_as_one_process_does(loss_fn):
     assert found[1][1] == found[0][1]
 
 
+@pytest.mark.parametrize(
+    "loss_fn", [nn.CrossEntropyLoss(weight=OF_CLASSES), nn.CrossEntropyLoss(reduction="sum")]
+)
+def test_pytorchs_losses_that_are_no_mean_are_refused_where_a_batch_is_divided(loss_fn):
+    trained(loss_fn, "single")
+    with pytest.raises(ValueError, match=r"CrossEntropyLoss.*reduction='sum'"):
+        trained(loss_fn, "single", accumulation_steps=3)
+
+
 def test_a_batch_of_which_nothing_counts_changes_nothing():
     inputs = torch.randn(4, 3)
     nothing = TensorDataset(inputs, torch.zeros(4, dtype=torch.long))
