@@ -151,15 +151,15 @@ def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") ->
 
     Raises ValueError if a number is negative.
     """
-    given = [(str(label), used, limit, *peak) for label, used, limit, *peak in rows]
+    given = [(str(label), used, limit, (*peak, None)[0]) for label, used, limit, *peak in rows]
     for label, *numbers in given:
         if any(number is not None and number < 0 for number in numbers):
-            raise ValueError(f"{label}: memory cannot be negative, got {numbers}")
-    largest = max((max(used, *peak) if peak else used for _, used, _, *peak in given), default=0)
-    bars, lines = [], []
+            told = [number for number in numbers if number is not None]
+            raise ValueError(f"{label}: memory cannot be negative, got {told}")
+    largest = max((max(used, peak or 0) for _, used, _, peak in given), default=0)
     name_width = max((len(label) for label, *_ in given), default=0)
-    for label, used, limit, *more in given:
-        peak = more[0] if more else None
+    bars, lines = [], []
+    for label, used, limit, peak in given:
         full = (largest if limit is None else limit) or 1
         held, most = min(used / full, 1.0), min((peak or 0) / full, 1.0)
         stretches = []
@@ -167,16 +167,18 @@ def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") ->
             stretches.append(_Stretch(0, most, colour_of(label), "▒", opacity=0.4))
         if used:
             stretches.append(_Stretch(0, held, colour_of(label)))
-        said = exact_bytes(used) + ("" if limit is None else f" of {exact_bytes(limit)}")
-        amount = human_bytes(used) + ("" if limit is None else f" of {human_bytes(limit)}")
-        if peak is not None:
-            said += f", at most {exact_bytes(peak)}"
-        bars.append(_Bar(label, amount, stretches, f"{label}: {said}"))
-        peak_words = "" if peak is None else f", at most {human_bytes(peak)}"
-        lines.append(f"  {label:<{name_width}}  {_letters(bars[-1])}  {amount}{peak_words}")
-    relative = any(limit is None for _, _, limit, *_ in given)
+        exact, amount = (
+            write(used) + ("" if limit is None else f" of {write(limit)}")
+            for write in (exact_bytes, human_bytes)
+        )
+        at_most = "" if peak is None else ", at most "
+        said = f"{label}: {exact}{at_most and at_most + exact_bytes(peak)}"
+        bars.append(_Bar(label, amount, stretches, said))
+        words = f"{amount}{at_most and at_most + human_bytes(peak)}"
+        lines.append(f"  {label:<{name_width}}  {_letters(bars[-1])}  {words}")
+    relative = any(limit is None for _, _, limit, _ in given)
     notes = ["full bar: the largest of these" if relative else "full bar: the limit"]
-    if any(peak and peak[0] is not None for _, _, _, *peak in given):
+    if any(peak is not None for *_, peak in given):
         notes.append("pale: the most so far")
     return Picture.with_legend(
         title,

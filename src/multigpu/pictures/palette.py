@@ -57,9 +57,7 @@ def index_of(name: str) -> int | None:
 
 def ink_on(fill: str) -> str:
     """Black or white, whichever reads better on the colour `fill` (contrast as WCAG defines it)."""
-    luminance = _luminance(fill)
-    on_white, on_black = 1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05
-    return "#000000" if on_black >= on_white else "#FFFFFF"
+    return max("#000000", "#FFFFFF", key=lambda ink: contrast(ink, fill))
 
 
 def tint(fill: str, strength: float) -> str:

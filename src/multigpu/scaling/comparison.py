@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -500,28 +501,6 @@ class PublishedTimes:
 
 
 @dataclass(frozen=True)
-class PublishedEfficiency:
-    """The share of the ideal speed-up on many GPUs, as it was printed."""
-
-    work: str
-    gpus: int
-    hardware: str
-    efficiency: float
-    source: str
-    url: str
-
-
-@dataclass(frozen=True)
-class PublishedOverlap:
-    """The share of a step that was saved by communicating during backward."""
-
-    work: str
-    saved: float
-    source: str
-    url: str
-
-
-@dataclass(frozen=True)
 class PublishedPipeline:
     """How fast a pipeline was on several numbers of GPUs: as seconds, or as speeds."""
 
@@ -548,15 +527,6 @@ class PublishedPipeline:
         return [each / useful[0] for each in useful]
 
 
-@dataclass(frozen=True)
-class PublishedLink:
-    """A link between GPUs, as its maker describes it."""
-
-    name: str
-    bytes_per_second: float  # in one direction
-    source: str
-
-
 @cache
 def _published() -> dict[str, Any]:
     text = (Path(__file__).parent / "published.toml").read_text(encoding="utf-8")
@@ -568,14 +538,20 @@ def published_times() -> tuple[PublishedTimes, ...]:
     return tuple(PublishedTimes(**row) for row in _published()["times"])
 
 
-def published_efficiencies() -> tuple[PublishedEfficiency, ...]:
-    """How much of many GPUs was left, elsewhere."""
-    return tuple(PublishedEfficiency(**row) for row in _published()["efficiencies"])
+def published_efficiencies() -> tuple[SimpleNamespace, ...]:
+    """How much of many GPUs was left: work, gpus, hardware, efficiency, source, url.
+
+    The efficiency is the share of the ideal speed-up.
+    """
+    return tuple(SimpleNamespace(**row) for row in _published()["efficiencies"])
 
 
-def published_overlaps() -> tuple[PublishedOverlap, ...]:
-    """What overlapping communication with backward saved, elsewhere."""
-    return tuple(PublishedOverlap(**row) for row in _published()["overlaps"])
+def published_overlaps() -> tuple[SimpleNamespace, ...]:
+    """What overlapping communication with backward saved: work, saved, source, url.
+
+    `saved` is a share of a step's time.
+    """
+    return tuple(SimpleNamespace(**row) for row in _published()["overlaps"])
 
 
 def published_pipelines() -> tuple[PublishedPipeline, ...]:
@@ -583,10 +559,10 @@ def published_pipelines() -> tuple[PublishedPipeline, ...]:
     return tuple(PublishedPipeline(**row) for row in _published()["pipelines"])
 
 
-def links() -> tuple[PublishedLink, ...]:
-    """Links between GPUs, the slowest first."""
-    found = (PublishedLink(**row) for row in _published()["links"])
-    return tuple(sorted(found, key=lambda link: link.bytes_per_second))
+def links() -> tuple[SimpleNamespace, ...]:
+    """Links between GPUs, the slowest first: name, bytes_per_second in one direction, source."""
+    found = (SimpleNamespace(**row) for row in _published()["links"])
+    return tuple(sorted(found, key=lambda link: float(link.bytes_per_second)))
 
 
 def published_picture() -> Picture:
