@@ -10,9 +10,8 @@ Torch is imported when one of these functions is called, not before.
 
 To read how virtual GPUs work, begin with gpu.py (a GPU and its two names) and tensor.py (a tensor
 on it). Every call comes through gate.py: functions of torch go on to functions.py where they need
-more than another device, operators to dispatch.py and ops.py. torch_cuda.py and comm.py are what
-torch's own modules are given, switching.py puts it there and machine.py decides when. The meters
-are in meters.py.
+more than another device, operators to dispatch.py. torch_cuda.py and comm.py are what torch's own
+modules are given, and machine.py puts it there. The meters are in meters.py.
 """
 
 from __future__ import annotations

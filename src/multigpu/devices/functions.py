@@ -1,12 +1,15 @@
 """The functions of torch that need more than another `device=`: stand-ins for them.
 
 Moving a tensor by name, making one from Python numbers, keeping a parameter the same object when
-its data move (`p.data = ...`), pinned memory, and lazy modules, whose parameters have a device
-before they have a shape.
+its data move (`p.data = ...`), pinned memory, lazy modules, whose parameters have a device before
+they have a shape, and backward passes. What has no stand-in by `takes_over` is put into torch by
+machine.py.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +25,9 @@ from multigpu.devices.gate import (
     pinned,
     run_in_core,
     takes_over,
+    with_operators,
 )
-from multigpu.devices.gpu import CPU, core_device, named, virtual_machine
+from multigpu.devices.gpu import CPU, core_device, gpu_of, named, virtual_machine
 from multigpu.devices.tensor import VirtualTensor
 
 # Properties, whose getters and setters are functions of torch like any other.
@@ -346,3 +350,96 @@ def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) 
     )
     if not isinstance(tensor, VirtualTensor):
         tensor.__class__ = becomes
+
+
+# Gradients from users must be on the right GPU. The core checks the device of every gradient that a
+# node of the graph returns, but not for tensor subclasses; this repeats the check for the roots of
+# a backward pass and for custom Functions.
+
+
+def backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """In a backward pass the core calls operators by itself, and hooks and custom Functions."""
+
+    @functools.wraps(run_backward)
+    def run(roots: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        with gate.functions():
+            pairs = enumerate(zip(roots, grads, strict=True))
+            grads = tuple(_root_gradient(position, *pair) for position, pair in pairs)
+            return with_operators(run_backward, (roots, grads, *args), kwargs)
+
+    return run
+
+
+def _root_gradient(position: int, root: Any, grad: Any) -> Any:
+    """`grad`, with which a backward pass starts at `root`; a single number is moved there."""
+    if not isinstance(grad, torch.Tensor):
+        return grad
+    if isinstance(root, torch.Tensor):
+        expected = root.device
+    else:  # a GradientEdge
+        expected = _device_of(root.node, root.output_nr)
+    _check("", position, grad, expected)
+    return grad if grad.device == expected else moved(grad, expected)
+
+
+def custom_backward(apply: Any) -> Any:
+    @functools.wraps(apply)
+    def backward(node: Any, *grads: Any) -> Any:
+        result = apply(node, *grads)
+        returned = result if isinstance(result, tuple) else (result,)
+        wanted = [grad for grad, need in zip(returned, node.needs_input_grad, strict=False) if need]
+        # An input that needs no gradient has no node before it.
+        edges = [edge for edge in enumerate(node.next_functions) if edge[1][0] is not None]
+        for grad, (position, (before, slot)) in zip(wanted, edges, strict=False):
+            if isinstance(grad, torch.Tensor):
+                origin = f"Function {node.name()} returned an "
+                _check(origin, position, grad, _device_of(before, slot))
+        return result
+
+    return backward
+
+
+def _device_of(node: Any, slot: int) -> torch.device:
+    """Where a node of the graph wants its gradient number `slot`."""
+    gpu = gpu_of(node._input_metadata[slot].device)
+    return CPU if gpu is None else gpu.device
+
+
+def _check(origin: str, position: int, grad: torch.Tensor, expected: torch.device) -> None:
+    if grad.device != expected and grad.ndim:  # the core moves single numbers by itself
+        raise RuntimeError(
+            f"{origin}invalid gradient at index {position} - expected device {expected} "
+            f"but got {grad.device}"
+        )
+
+
+# What virtual GPUs cannot do, and would fail at in a way that is hard to understand
+
+
+def refused_compile(model: Any = None, **options: Any) -> Any:
+    raise RuntimeError(
+        "torch.compile does not work on virtual GPUs: it would generate code for a GPU that is "
+        "not there. Run the model without it; results are the same."
+    )
+
+
+def refused_distributed(init: Any) -> Any:
+    @functools.wraps(init)
+    def checked(wrapper: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        if any(isinstance(each, VirtualTensor) for each in module.parameters()):
+            raise RuntimeError(
+                "DistributedDataParallel needs one process per GPU, and virtual GPUs serve one "
+                "process. Use nn.DataParallel here, or leave the model on the CPU."
+            )
+        init(wrapper, module, *args, **kwargs)
+
+    return checked
+
+
+def refused_export(to_dlpack: Any) -> Any:
+    def export(exported: torch.Tensor) -> Any:
+        if isinstance(exported, VirtualTensor):
+            return exported.__dlpack__()  # which refuses
+        return to_dlpack(exported)
+
+    return export

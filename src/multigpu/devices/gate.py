@@ -16,6 +16,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import CellType, FunctionType
 from typing import Any
 
@@ -212,6 +213,35 @@ def with_operators(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     finally:
         _core._pop_torch_dispatch_stack(None)
         _running.operators = False
+
+
+# Where Python code runs without interception although virtual GPUs are on: new threads start
+# without PyTorch's modes, hooks on saved tensors are called from inside an operator.
+# (`Tensor.backward` switches modes off, too: see functions.py.)
+
+
+def intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, run with interception on."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with gate.functions():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def in_new_thread(_: threading.Thread) -> AbstractContextManager[None]:
+    """Threads that are started while virtual GPUs are on intercept as long as they live."""
+    gate.switch_on()
+    return nullcontext()
+
+
+def saved_tensors_hooks(push: Callable[..., None]) -> Callable[..., None]:
+    def push_intercepted(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+        push(intercepted(pack), intercepted(unpack))
+
+    return push_intercepted
 
 
 # The bodies of torch's Python functions. Each function of torch.nn.functional and the like first

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import torch
+from torch.autograd import graph
+from torch.autograd.function import BackwardCFunction
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from multigpu.devices import gpu, switching
-from multigpu.devices.gate import default_device, gate
+from multigpu.devices import comm, functions, gpu, torch_cuda
+from multigpu.devices.gate import (
+    default_device,
+    gate,
+    in_new_thread,
+    intercepted,
+    saved_tensors_hooks,
+)
 from multigpu.devices.gpu import Gpu, virtual_machine
 from multigpu.devices.meters import Copy, Memory, Traffic, parse_bytes
+from multigpu.devices.tensor import VirtualTensor, storage_to
+from multigpu.devices.threads import around_new_threads
 
 
 class _Blocks:
@@ -56,7 +70,7 @@ class _Entry:
 
     def __init__(self, backing: torch.device) -> None:
         self.blocks = _thread.blocks
-        self._undo = contextlib.ExitStack()
+        self._undo = contextlib.ExitStack()  # puts everything back, last change first
         self._undo.enter_context(suitable_kernels(backing))
         self._undo.callback(self.blocks.leave)
         self.blocks.enter()
@@ -117,7 +131,7 @@ class VirtualMachine:
     def __enter__(self) -> VirtualMachine:
         with gpu.switching:
             if not gpu.entered:
-                switching.switch_on()
+                _switch_on()
             gpu.entered.append(self)
             self._entries.append(_Entry(self.backing))
         return self
@@ -141,7 +155,7 @@ class VirtualMachine:
                 latest = max(i for i, machine in enumerate(gpu.entered) if machine is self)
                 del gpu.entered[latest]
                 if not gpu.entered:
-                    switching.switch_off()
+                    _undo.close()
 
     def __repr__(self) -> str:
         return f"<{len(self.gpus)} virtual GPUs on {self.backing}>"
@@ -260,3 +274,56 @@ def copy_to(tensor: torch.Tensor, device: Any) -> torch.Tensor:
     if virtual_machine() is None and copied.device != source:
         _real.traffic.add(Copy(str(source), str(copied.device), tensor.nbytes))
     return copied
+
+
+# What is replaced in torch while virtual GPUs are on, and how it all comes back
+
+_MISSING = object()
+_undo = contextlib.ExitStack()  # puts everything back, last change first
+
+
+def _switch_on() -> None:
+    """Replace what has to be replaced; an error on the way leaves nothing replaced."""
+    try:
+        for module, replacements in torch_cuda.REPLACEMENTS:
+            for name, value in replacements.items():
+                if hasattr(module, name):
+                    _replace(module, name, value)
+        for name, value in comm.STAND_INS.items():
+            _replace(torch._C, name, value)
+        _replace(torch.UntypedStorage, "to", storage_to)
+        for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+            _replace(cls, "__new__", functions.lazy_new(cls.__new__))
+        _replace(UninitializedTensorMixin, "materialize", functions.materialize)
+        _undo.enter_context(around_new_threads(in_new_thread))
+        _wrap(futures.thread._WorkItem, "run", intercepted)  # however old the pool's threads
+        backward = functions.backward(graph._engine_run_backward)
+        _replace(graph, "_engine_run_backward", backward)
+        _replace(torch.autograd, "_engine_run_backward", backward)
+        _wrap(torch._C._autograd, "_push_saved_tensors_default_hooks", saved_tensors_hooks)
+        _wrap(BackwardCFunction, "apply", functions.custom_backward)
+        _replace(torch, "compile", functions.refused_compile)
+        _wrap(DistributedDataParallel, "__init__", functions.refused_distributed)
+        _wrap(torch.utils.dlpack, "to_dlpack", functions.refused_export)
+        # Optimizers update many tensors at once by default on CUDA, if they know the tensors' type.
+        optimizer: Any = sys.modules["torch.optim.optimizer"]  # torch.optim hides the name
+        known = optimizer._foreach_supported_types
+        _replace(optimizer, "_foreach_supported_types", [*known, VirtualTensor])
+    except BaseException:
+        _undo.close()
+        raise
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    """`owner.name = value`, until `_undo.close`."""
+    before = vars(owner).get(name, _MISSING)
+    if before is _MISSING:
+        _undo.callback(delattr, owner, name)
+    else:
+        _undo.callback(setattr, owner, name, before)
+    setattr(owner, name, value)
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    """`owner.name = wrapper(owner.name)`, until `_undo.close`."""
+    _replace(owner, name, wrapper(getattr(owner, name)))
