@@ -237,12 +237,22 @@ _for_good: list[VirtualMachine] = []  # the machine that `gpus` switched on, if 
 
 
 def current_machine() -> VirtualMachine | RealMachine:
-    """The machine whose GPUs torch sees now."""
+    """The machine whose GPUs torch sees now: the innermost virtual one, else the real one."""
     return virtual_machine() or _real
 
 
+def virtual_gpus(
+    count: int, *, memory: int | str = "16 GiB", backing: str = "cpu"
+) -> VirtualMachine:
+    """`count` virtual GPUs of `memory` bytes each, for the length of a `with` block.
+
+    `backing` is where their data really are: "cpu", or one real GPU such as "cuda:0".
+    """
+    return VirtualMachine(count, memory=memory, backing=backing)
+
+
 def gpus(count: int) -> list[torch.device]:
-    """See `multigpu.devices.gpus`."""
+    """`count` GPUs: this machine's if it has as many, else virtual ones from now on."""
     if count < 1:
         raise ValueError(f"gpus({count}): ask for at least one GPU")
     machine = current_machine()
@@ -268,7 +278,7 @@ def gpus(count: int) -> list[torch.device]:
 
 
 def copy_to(tensor: torch.Tensor, device: Any) -> torch.Tensor:
-    """See `multigpu.devices.copy_to`."""
+    """`tensor.to(device)`, also counted by the traffic meter on real GPUs."""
     source = tensor.device
     copied = tensor.to(device)
     if virtual_machine() is None and copied.device != source:

@@ -10,10 +10,8 @@ printed about that.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,28 +69,14 @@ def one_line(status: GpuStatus) -> str:
     return " · ".join(parts)
 
 
-def memory_by_process() -> dict[int, dict[int, int]]:
-    """Which process has how many bytes on which real GPU: {process: {GPU: bytes}}."""
-    found: dict[int, dict[int, int]] = {}
-    for device in _nvidia_devices():
-        for pid, process in device.processes().items():
-            if (memory := _number(process.gpu_memory())) is not None:
-                found.setdefault(pid, {})[device.physical_index] = memory
-    return found
-
-
 def _nvidia_devices() -> list[Any]:
     from nvitop.api import Device, libnvml
 
-    with _silent(libnvml.LOGGER):  # it would report a "FATAL ERROR" where there is no NVIDIA driver
-        return list(Device.all())
-
-
-@contextlib.contextmanager
-def _silent(logger: Any) -> Iterator[None]:
+    # It would report a "FATAL ERROR" where there is no NVIDIA driver.
+    logger = libnvml.LOGGER
     disabled, logger.disabled = logger.disabled, True
     try:
-        yield
+        return list(Device.all())
     finally:
         logger.disabled = disabled
 

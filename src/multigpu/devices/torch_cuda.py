@@ -24,26 +24,35 @@ from multigpu.devices.gpu import Gpu, VirtualGenerator, gpu_at, machine_in_use, 
 _wait_for_real: Any = torch.accelerator.synchronize
 
 
+def _index(device: Any) -> int | None:
+    """The number of the GPU that a caller of torch.cuda means; None is the current one."""
+    if device is None or isinstance(device, int):
+        return device
+    device = named(device)
+    if device.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return device.index  # type: ignore[no-any-return]
+
+
 def _gpu(device: Any = None) -> Gpu:
-    """The GPU that a caller of torch.cuda means; None is the current one."""
-    return gpu_at(None if device is None else named(device).index)
+    return gpu_at(_index(device))
 
 
-def _exchange_device(index: int) -> int:
+def _exchange_device(index: int | None) -> int:
     """Make GPU `index` the current one and return the one before; -1 changes nothing."""
-    if index < 0:
+    if index is not None and index < 0:
         return -1
     before = machine_in_use().current
     machine_in_use().current = gpu_at(index).index
     return before
 
 
+def set_device(device: Any) -> None:
+    _exchange_device(_index(device))
+
+
 def _is_in_bad_fork() -> bool:
     return machine_in_use().forked
-
-
-def set_device(device: Any) -> None:
-    machine_in_use().current = _gpu(device).index
 
 
 def synchronize(device: Any = None) -> None:
@@ -80,19 +89,10 @@ class DeviceProperties:
     major: int = 8
     minor: int = 0
     multi_processor_count: int = 108
-    is_integrated: bool = False
-    is_multi_gpu_board: bool = False
-    warp_size: int = 32
-    max_threads_per_multi_processor: int = 2048
-    regs_per_multiprocessor: int = 65536
-    shared_memory_per_block: int = 49152
-    shared_memory_per_multiprocessor: int = 167936
-    L2_cache_size: int = 40 * 2**20
-    gcnArchName: str = ""
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    index = named(device).index if device is not None else None
+    index = _index(device)
     if index is not None and not 0 <= index < len(machine_in_use().gpus):
         raise AssertionError("Invalid device id")
     return DeviceProperties("Virtual GPU", gpu_at(index).meter.limit)

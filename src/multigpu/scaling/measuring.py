@@ -345,7 +345,7 @@ def measure(
             if name.startswith("eval_")
         }
         machine, copied = current_machine(), None
-        peaks = () if peak is None else (peak(),)
+        peaks: tuple[int, ...] = () if peak is None else (peak(),)
         if candidate.mode == "dp":
             peaks = tuple(machine.memory(index).peak for index in range(candidate.gpus))
         if meters and isinstance(machine, VirtualMachine):

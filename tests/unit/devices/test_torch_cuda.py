@@ -32,7 +32,11 @@ def test_the_current_gpu():
             assert torch.cuda.current_device() == 1
     torch.accelerator.set_device_index(2)
     assert torch.cuda.current_device() == 2
+    torch.cuda.set_device(-1)
+    assert torch.cuda.current_device() == 2
     torch.cuda.set_device(0)
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        torch.cuda.memory_allocated("cpu")
 
 
 def test_waiting_is_over_at_once():
