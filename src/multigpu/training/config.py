@@ -17,7 +17,7 @@ MODES = {  # each mode's module and class
     "ddp": "ddp:Distributed",
     "zero2": "fsdp:Zero2",
     "zero3": "fsdp:Zero3",
-    "pipeline": "strategies.pipeline:Pipeline",
+    "pipeline": "pipeline:Pipeline",
 }
 # Settings of mode="pipeline"; the other modes refuse them.
 OF_PIPELINE = ("micro_batches", "pipeline_schedule", "stages_per_rank", "balance", "stage_memory")

@@ -1,7 +1,7 @@
 """What every way to train shares: rows on their device, the loss of a step, whole weights.
 
-One class per mode, each in a file of its own: single.py, dp.py, ddp.py, fsdp.py (zero2 and zero3)
-and the pipeline; own.py trains with a learner's classes. Each has its forward and backward in
+One class per mode, each in a file of its own: single.py, dp.py, ddp.py, fsdp.py (zero2 and zero3),
+pipeline.py; own.py trains with a learner's classes. Each has its forward and backward in
 plain sight, in `forward_backward`. To add a mode, write a subclass of `Strategy` and name it in
 MODES of config.py.
 """

@@ -4,7 +4,7 @@
     history = trainer.fit()
 
 Run by python it trains on one device; by torchrun, on one GPU per process. What differs from mode
-to mode is in the strategies: single.py, dp.py, ddp.py, fsdp.py and the pipeline's.
+to mode is in the strategies: single.py, dp.py, ddp.py, fsdp.py and pipeline.py.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from multigpu.training import TrainConfig, Trainer
 from multigpu.training.config import resolve_mode
 from multigpu.training.distributed import Launch
 from multigpu.training.models import LargeCNN, SmallGPT, next_byte_loss
-from multigpu.training.strategies.pipeline import refuse_inputs, refuse_settings
-from multigpu.training.strategies.pipeline_schedule import Layout
+from multigpu.training.pipeline import refuse_inputs, refuse_settings
+from multigpu.training.pipeline_schedule import Layout
 
 pytestmark = pytest.mark.slow
 
@@ -279,7 +279,7 @@ def test_every_rank_refuses_a_model_that_cannot_be_cut_so(folder):
 
 def test_no_rank_waits_for_a_rank_0_that_cannot_measure():
     def on_a_rank():
-        from multigpu.training.strategies import pipeline
+        from multigpu.training import pipeline
 
         def measured(*_, **__):
             raise MemoryError("no room for 1 GiB")

@@ -39,13 +39,13 @@ from multigpu.training.distributed import (
     main_rank_does,
     take_from_main_rank,
 )
-from multigpu.training.resume import restarted
-from multigpu.training.strategies.pipeline_schedule import (
+from multigpu.training.pipeline_schedule import (
     Outputs,
     Runners,
     as_arguments,
     first_micro_batch,
 )
+from multigpu.training.resume import restarted
 from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
 
 

@@ -1,1 +1,0 @@
-"""The mode pipeline: one model over several GPUs, a stage on each."""
