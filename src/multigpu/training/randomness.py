@@ -23,7 +23,7 @@ CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 def seed_rank(seed: int, rank: int) -> None:
     """Seed this rank's random numbers: dropout must differ from rank to rank.
 
-    The order of rows does not come from here: all ranks must draw the same one (data/rows.py).
+    The order of rows does not come from here: all ranks must draw the same one (data/feeds.py).
     """
     random.seed(seed + rank)
     torch.manual_seed(seed + rank)  # the CPU's and every GPU's

@@ -1,16 +1,23 @@
-"""The formulas of speed and traffic, against numbers that can be worked out by hand."""
+"""Formulas of speed, traffic and memory: against numbers worked out by hand, published or held."""
 
 import pytest
+import torch
+from torch import nn
 
+from multigpu import run_ranks
 from multigpu.scaling.formulas import (
+    MemoryByUse,
     all_reduce_bytes,
     all_reduce_seconds,
     amdahl,
     communication_share,
     efficiency,
     gustafson,
+    held_by,
+    memory_per_gpu,
     speed_up,
     step_seconds,
+    traffic_per_step,
 )
 
 
@@ -73,3 +80,77 @@ def test_what_travels_during_the_computing_is_free():
 def test_numbers_that_cannot_be_are_refused_with_the_number(call):
     with pytest.raises(ValueError, match=r"\d"):
         call()
+
+
+@pytest.mark.parametrize(("stage", "gb"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_7_5_billion_parameters_on_64_gpus_need_what_the_paper_says(stage, gb):
+    total = memory_per_gpu(7_500_000_000, stage=stage, gpus=64).total / 1e9
+    assert total == pytest.approx(gb, abs=0.05)
+
+
+@pytest.mark.parametrize(("optimizer", "numbers"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+@pytest.mark.parametrize("precision", ["float32", "mixed"])
+def test_what_an_optimizer_keeps_depends_on_it_and_on_the_precision(optimizer, numbers, precision):
+    own = {
+        "float32": MemoryByUse(400, 400, 400 * numbers),
+        "mixed": MemoryByUse(200, 200, 400 * numbers),
+    }
+    found = memory_per_gpu(100, stage=0, gpus=4, optimizer=optimizer, precision=precision)
+    copy = 400 if precision == "mixed" else 0
+    expected = own[precision]
+    assert (found.parameters, found.gradients) == (expected.parameters, expected.gradients)
+    assert found.optimizer == expected.optimizer + copy
+
+
+def test_one_gpu_has_nothing_to_divide():
+    totals = {memory_per_gpu(1000, stage=stage, gpus=1).total for stage in range(4)}
+    assert totals == {16_000}
+
+
+def test_the_first_gpu_has_one_more_where_parts_are_unequal():
+    assert memory_per_gpu(10, stage=3, gpus=4, precision="float32") == MemoryByUse(12, 12, 24)
+
+
+def test_gathered_layers_come_on_top():
+    alone = memory_per_gpu(100, stage=3, gpus=4).total
+    assert memory_per_gpu(100, stage=3, gpus=4, gathered=30).total == alone + 60
+
+
+def test_stage_3_sends_half_as_much_again():
+    assert [traffic_per_step(100, stage=stage) for stage in range(4)] == [200, 200, 200, 300]
+    assert traffic_per_step(100, stage=3, gpus=4, bytes_per_element=4) == 3 * 300
+    assert traffic_per_step(100, stage=1, gpus=1) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"stage": 4}, {"optimizer": "lion"}, {"precision": "half"}])
+def test_what_the_formula_does_not_know_is_refused(wrong):
+    (value,) = wrong.values()
+    with pytest.raises(ValueError, match=str(value)):
+        memory_per_gpu(100, **{"stage": 0, "gpus": 4} | wrong)
+
+
+def test_what_is_held_is_counted_once_for_all_its_views():
+    model = nn.Linear(8, 8, bias=False)
+    model.tied = model.weight
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    held = held_by(model, optimizer)
+    counter = 4  # Adam's count of its steps
+    assert held == MemoryByUse(256, 256, 2 * 256 + counter)
+
+
+def test_a_rank_holds_its_part_of_a_sharded_model():
+    def train():
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(nn.Linear(8, 8, bias=False))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+        return held_by(model, optimizer)
+
+    formula = memory_per_gpu(64, stage=3, gpus=2, precision="float32")
+    for held in run_ranks(train, 2, backend="gloo", show=False):
+        assert (held.parameters, held.gradients) == (formula.parameters, formula.gradients)
+        assert 0 <= held.optimizer - formula.optimizer <= 8

@@ -1,0 +1,230 @@
+"""What is run and in which order, what a step takes, and what is read from a trace."""
+
+import itertools
+import re
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from multigpu.data.feeds import feed_for
+from multigpu.ranks.trace import Call, Trace
+from multigpu.scaling import measuring
+from multigpu.scaling.comparison import Candidate, Machine
+from multigpu.scaling.formulas import ring_bytes, sent_by_kind
+from multigpu.scaling.measuring import (
+    Stopwatch,
+    all_reduce_share,
+    bytes_between_ranks,
+    in_turn,
+    length_of_union,
+    plan_of,
+)
+
+
+def test_single_comes_first_and_once_whatever_the_numbers_of_gpus():
+    candidates, _ = plan_of(["ddp", "single"], [4, 2], batch_size=8)
+    assert list(map(str, candidates)) == ["single", "ddp on 2", "ddp on 4"]
+
+
+def test_dp_on_one_gpu_is_left_out_with_its_reason():
+    candidates, left_out = plan_of(["dp", "ddp"], [1, 2], batch_size=8)
+    assert list(map(str, candidates)) == ["dp on 2", "ddp on 1", "ddp on 2"]
+    assert [(left.mode, left.gpus) for left in left_out] == [("dp", 1)]
+    assert "single" in left_out[0].reason
+
+
+def test_a_pipeline_of_one_stage_is_left_out_and_any_batch_will_do_for_more():
+    candidates, left_out = plan_of(["pipeline", "single"], [1, 3], batch_size=8)
+    assert list(map(str, candidates)) == ["single", "pipeline on 3"]
+    assert [(left.mode, left.gpus) for left in left_out] == [("pipeline", 1)]
+    assert "single" in left_out[0].reason
+
+
+def test_when_nothing_is_left_the_reason_is_given():
+    with pytest.raises(ValueError, match=r"dp on 1\b.*single"):
+        plan_of(["dp"], [1], batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("modes", "gpus", "batch_size", "said"),
+    [
+        (["dpp"], [2], 8, "'dpp'.*'dp'"),
+        (["fsdp"], [2], 8, "'fsdp'.*single, dp, ddp"),
+        (["single"], [0], 8, r"\b0 GPUs\b.*\b1 to 64\b"),
+        (["ddp"], [-1], 8, "-1 GPUs"),
+        (["ddp"], [2000], 8, "2000 GPUs"),
+        (["ddp"], [3], 128, r"\b128 rows\b.*\b3 GPUs\b.*\b126 or 129\b"),
+        (["dp"], [4], 2, r"\b2 rows\b.*\b4 GPUs\b.*\b4\b"),
+        ([], [2], 8, "mode"),
+        (["ddp"], [], 8, "GPUs"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_the_next_thing_to_try(
+    modes, gpus, batch_size, said
+):
+    with pytest.raises(ValueError, match=said):
+        plan_of(modes, gpus, batch_size=batch_size)
+
+
+def test_candidates_take_turns_and_each_begins_a_round():
+    three = [Candidate("single", 1), Candidate("dp", 2), Candidate("ddp", 2)]
+    turns = list(in_turn(three, 3))
+    assert [number for number, _ in turns] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    for number in range(3):
+        assert {each for at, each in turns if at == number} == set(three)
+    assert [turns[3 * number][1] for number in range(3)] == three
+
+
+CPU = Machine("some CPU", 2, (), "Linux", "3.11", "2.13")
+ONE_GPU = Machine("some CPU", 8, ("NVIDIA H200",), "Linux", "3.11", "2.13")
+FOUR_GPUS = Machine("some CPU", 64, ("NVIDIA A100",) * 4, "Linux", "3.11", "2.13")
+
+
+@pytest.mark.parametrize(
+    ("machine", "mode", "gpus", "said"),
+    [
+        (CPU, "single", 1, r"\D*CPU\D*2 cores\W*"),
+        (CPU, "dp", 4, r"4 virtual\D*CPU\D*2 cores\W*"),
+        (CPU, "ddp", 1, r"1 gloo\D*CPU\D*2 cores\W*"),
+        (CPU, "ddp", 4, r"4 gloo\D*CPU\D*2 cores\W*"),
+        (ONE_GPU, "single", 1, "1 × NVIDIA H200"),
+        (ONE_GPU, "dp", 2, r"2 virtual\D*1 × NVIDIA H200\W*"),
+        (ONE_GPU, "ddp", 1, r"1 × NVIDIA H200\W*nccl\W*"),
+        (ONE_GPU, "ddp", 2, r"2 gloo\D*1 × NVIDIA H200\W*"),
+        (FOUR_GPUS, "dp", 2, "2 × NVIDIA A100"),
+        (FOUR_GPUS, "ddp", 4, r"4 × NVIDIA A100\W*nccl\W*"),
+    ],
+)
+def test_it_is_said_on_what_a_candidate_runs(machine, mode, gpus, said):
+    assert re.fullmatch(said, machine.where(Candidate(mode, gpus)))
+
+
+def test_this_machine_has_a_processor_cores_and_versions():
+    here = Machine.here()
+    assert here.cores >= 1
+    assert all([here.processor, here.system, here.python, here.torch])
+
+
+DATA = TensorDataset(torch.arange(10), torch.arange(10))
+HOW = {"batch_size": 4, "rank": 0, "world_size": 1, "seed": 3, "shuffle": True}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+    times = []
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: sum(times))
+    return times.append
+
+
+def test_it_goes_on_in_the_next_epoch_and_leaves_out_batches_that_are_not_full():
+    feed = Stopwatch(DATA, steps=4, warmup=1).feed(**HOW)
+    seen = [batch.inputs.tolist() for batch in feed.batches(0)]
+    plain = feed_for(DATA, **HOW)
+    two_each = [itertools.islice(plain.batches(epoch), 2) for epoch in range(3)]
+    expected = [batch.inputs.tolist() for epoch in two_each for batch in epoch]
+    assert seen == expected[:5]
+    assert feed.steps_per_epoch == 5
+
+
+def test_the_warm_up_does_not_count(clock):
+    watch = Stopwatch(DATA, steps=3, warmup=2)
+    for took, _ in zip([50.0, 10.0, 1.0, 2.0, 3.0], watch.feed(**HOW).batches(0), strict=True):
+        clock(took)
+    assert watch.seconds == 2.0
+    assert watch.window == (60.0, 66.0)
+    assert watch.moments[1] - watch.moments[0] == 50.0
+
+
+def test_the_end_is_noted_when_nobody_asks_for_more(clock):
+    watch = Stopwatch(DATA, steps=2, warmup=0)
+    batches = watch.feed(**HOW).batches(0)
+    for _ in range(2):
+        next(batches)
+        clock(4.0)
+    batches.close()  # as a loop does that breaks
+    assert watch.seconds == 4.0
+    assert len(watch.moments) == 3
+
+
+def test_a_rank_gets_its_share_of_each_batch():
+    shares = [
+        next(iter(Stopwatch(DATA, steps=1, warmup=0).feed(**HOW | {"rank": rank, "world_size": 2})
+                  .batches(0)))
+        for rank in range(2)
+    ]  # fmt: skip
+    whole = next(iter(feed_for(DATA, **HOW).batches(0)))
+    assert torch.cat([share.inputs for share in shares]).equal(whole.inputs)
+
+
+def test_rows_that_fill_no_batch_are_refused_instead_of_waited_for():
+    with pytest.raises(ValueError, match=r"\b10 rows\b.*\b16\b.*\b10\b"):
+        Stopwatch(DATA, steps=1, warmup=0).feed(**HOW | {"batch_size": 16})
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(0, 1), (1, -1)])
+def test_at_least_one_step_is_measured(steps, warmup):
+    with pytest.raises(ValueError, match=f"steps={steps}, warmup={warmup}"):
+        Stopwatch(DATA, steps=steps, warmup=warmup)
+
+
+def call(rank, number, begin, end, *, op="all_reduce", size=100):
+    frame = {"id": number, "op": op, "via": op, "group": "0", "members": (0, 1), "nth": number,
+             "bytes": size, "numel": size // 4, "thread": 1, "is_async": True, "file": "a.py",
+             "line": 1, "function": "f", "time": begin}  # fmt: skip
+    heard = Call.of(rank, frame)
+    return heard.heard({"phase": "completed", "time": end}) if end is not None else heard
+
+
+def test_the_share_is_the_mean_over_ranks_and_overlapping_calls_count_once():
+    calls = [call(0, 1, 1.0, 3.0), call(0, 2, 2.0, 4.0), call(1, 1, 1.0, 2.0)]
+    trace = Trace(calls, world_size=2)
+    assert all_reduce_share(trace, [(0.0, 10.0), (0.0, 10.0)]) == pytest.approx((0.3 + 0.1) / 2)
+
+
+def test_only_the_window_counts_and_a_call_that_never_ends_lasts_to_its_end():
+    calls = [call(0, 1, 0.0, 6.0), call(0, 2, 9.0, None), call(1, 1, 20.0, 30.0)]
+    trace = Trace(calls, world_size=2)
+    assert all_reduce_share(trace, [(5.0, 10.0), (5.0, 10.0)]) == pytest.approx((0.4 + 0.0) / 2)
+
+
+def test_other_collectives_are_no_gradients():
+    calls = [call(0, 1, 0.0, 5.0, op="broadcast"), call(1, 1, 0.0, 5.0, op="broadcast")]
+    trace = Trace(calls, world_size=2)
+    assert all_reduce_share(trace, [(0.0, 10.0)] * 2) == 0
+    assert bytes_between_ranks(trace, (0.0, 10.0), steps=1) == 0
+
+
+def test_bytes_are_those_of_a_ring_per_step_of_the_window():
+    early = call(0, 1, 0.0, 1.0, size=10**6)
+    inside = [call(0, number, 1.0 + number, 2.0 + number, size=800) for number in (1, 2, 3, 4)]
+    others = [call(1, number, 1.0 + number, 2.0 + number, size=800) for number in (1, 2, 3, 4)]
+    trace = Trace([early, *inside, *others], world_size=2)
+    assert bytes_between_ranks(trace, (1.5, 9.0), steps=2) == 2 * (2 - 1) * 1600
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():
+    whole, part = call(0, 1, 0.0, 1.0, size=800), call(0, 2, 0.0, 1.0, op="all_gather", size=400)
+    halved = call(0, 3, 0.0, 1.0, op="reduce_scatter", size=800)
+    assert ring_bytes(whole) == ring_bytes(part) + ring_bytes(halved) == 800
+    trace = Trace([whole, part, halved], world_size=2)
+    assert all_reduce_share(trace, [(0.0, 2.0), (0.0, 2.0)]) == pytest.approx(0.25)
+    assert bytes_between_ranks(trace, (0.0, 2.0), steps=1) == 2 * 1600
+    assert sent_by_kind(trace) == {"all_reduce": 800, "all_gather": 400, "reduce_scatter": 400}
+
+
+def test_messages_of_all_ranks_count():
+    sends = [call(rank, 1, 0.0, 1.0, op="send", size=100 + rank) for rank in (0, 1)]
+    received = call(1, 2, 0.0, 1.0, op="recv", size=100)
+    trace = Trace([*sends, received], world_size=2)
+    assert bytes_between_ranks(trace, (0.0, 2.0), steps=1) == 201
+    assert sent_by_kind(trace, 1) == {"send": 101}
+
+
+@pytest.mark.parametrize(
+    ("spans", "length"),
+    [([], 0), ([(0, 2), (1, 3)], 3), ([(0, 4), (1, 2)], 4), ([(0, 2), (5, 6), (9, 8)], 3)],
+)
+def test_overlapping_spans_count_once(spans, length):
+    assert length_of_union(spans) == length
