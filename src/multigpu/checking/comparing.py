@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from multigpu.checking.verdicts import Wrong
-from multigpu.ranks.trace import Call
+from multigpu.ranks.calls import Call
 
 Name = TypeVar("Name")
 

@@ -170,8 +170,8 @@ class WarmServer:
             return receive(self._server.connection)
         except Closed:
             self._server.stop()
-            self._server.kill_family()  # nobody else is left to end what it had started
-            text = self._server.last_words()
+            self._server.kill_process_tree()  # nobody else is left to end what it had started
+            text = self._server.error_output()
             self.close()
             self._server = Server(self.MODULE)
             raise ServerDied(text) from None

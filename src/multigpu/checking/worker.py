@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,8 @@ from multigpu.ranks.child_process import limit
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Closed, Write, receive, send
 from multigpu.ranks.proof import Watch
-from multigpu.ranks.rank import Listening, choose_backend, join_group, now
+from multigpu.ranks.rank import choose_backend, join_group
+from multigpu.ranks.recorder import inside
 from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import costly_imports, import_costly, warming_up
 
@@ -130,11 +132,10 @@ class Worker:
             limit(resource.RLIMIT_DATA, data + self.request.limits.host_memory * 4 // 5)
         store = os.path.join(self.folder, "store")
         ranks = self.request.ranks
-        listening = Listening(say)
-        joined = group(self.request, number, store, listening)
+        joined = group(self.request, number, store, say)
         with joined if ranks else machine(self.request) as place:
             seed(number, everywhere=self.request.backing != "cpu" or not ranks)
-            run(self.request, self.payload, place, listening)
+            run(self.request, self.payload, place, say)
 
 
 def seed(number: int, *, everywhere: bool) -> None:
@@ -156,7 +157,7 @@ class Place:
     tensor_types: frozenset[type]
 
 
-def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
+def run(request: Request, payload: bytes, place: Place, say: Write) -> None:
     """Import the learner's module, call the drive, hand over what it returns."""
     import cloudpickle
 
@@ -177,13 +178,13 @@ def run(request: Request, payload: bytes, place: Place, say: Listening) -> None:
             print(end="", flush=True)  # the run may be ended as soon as this is known
         by_us = {"refused_by_us": isinstance(error, MissingFunction | SignatureMismatch)}
         said = describe_exception(error) | by_us | tracer.notes()
-        said |= now() | {"costly": costly_imports(), "inside": say.inside(error)}
+        said |= {"time": time.monotonic(), "costly": costly_imports(), "inside": inside(error)}
         say({"phase": "raised", **said})
         return
     tracer.stop()
     say({"phase": "returning", **tracer.notes(), "line": definition_line(exercise)})
     say({"phase": "answer"}, encoder.encode(result))
-    say({"phase": "returned", **now(), "costly": costly_imports()})
+    say({"phase": "returned", "time": time.monotonic(), "costly": costly_imports()})
 
 
 @contextlib.contextmanager

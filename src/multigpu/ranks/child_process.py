@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from multigpu.ranks.calls import LATER
 from multigpu.ranks.frames import FrameReader, FrameWriter, Write
 from multigpu.ranks.limits import Limits
 from multigpu.ranks.process_tree import die_with_parent
-from multigpu.ranks.trace import FRAMES_OF_CALLS
 
 ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
 READ = ("frames", "output", "stack")  # what the supervisor reads; the rest it holds open
@@ -116,7 +116,8 @@ class ChildProcess:
     def _forget_the_oldest_calls(self) -> None:
         """A program may communicate for days: its trace keeps what came last."""
         half = len(self.said) // 2
-        other = [frame for frame in self.said[:half] if frame["phase"] not in FRAMES_OF_CALLS]
+        about_calls = ("call", "span", *LATER)
+        other = [frame for frame in self.said[:half] if frame["phase"] not in about_calls]
         self.said[:half] = other
 
     def report(self) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from multigpu.pictures import Picture, Step, Table, human_bytes, steps, timeline
 from multigpu.pictures.timeline import TimelineSpan
 from multigpu.pictures.units import human_seconds
-from multigpu.ranks.state import Matching
-from multigpu.ranks.trace import ROOTED, Call, Trace
+from multigpu.ranks.calls import ROOTED, Call, Calls, Key, Matching, Span, Transfer
 
 
 class Met(NamedTuple):
@@ -19,29 +18,28 @@ class Met(NamedTuple):
     of: str
 
 
-def timeline_of(trace: Trace, *, title: str) -> Picture:
+def timeline_of(
+    calls: Sequence[Call], spans: Sequence[Span], world_size: int, *, title: str
+) -> Picture:
     """Who computes, communicates and waits for others, and when.
 
     Solid are the spans that the ranks named. A call is a thin line until all that it needs have
     come, and striped from there to its end.
     """
-    lanes = [f"rank {rank}" for rank in range(trace.world_size)]
-    return timeline([*_work(trace), *_talk(trace)], lanes, title=title)
+    lanes = [f"rank {rank}" for rank in range(world_size)]
+    work = [TimelineSpan(f"rank {s.rank}", s.label, s.start, s.end, "compute") for s in spans]
+    return timeline([*work, *_talk(calls, _last_moment(calls, spans))], lanes, title=title)
 
 
-def _work(trace: Trace) -> Iterator[TimelineSpan]:
-    for span in trace.spans:
-        yield TimelineSpan(f"rank {span.rank}", span.label, span.start, span.end, "compute")
-
-
-def _talk(trace: Trace) -> Iterator[TimelineSpan]:
-    met, last = matches_of(trace), _last_moment(trace)
-    for call in trace.calls:
+def _talk(calls: Sequence[Call], last: float) -> Iterator[TimelineSpan]:
+    met = _met_of(calls)
+    for call in calls:
         lane = f"rank {call.rank}"
         end = min(filter(None, (call.completed, call.end)), default=last)
-        match = met.get((call.rank, call.id))
+        match = met.get(call.key)
         start = max(match.when if match else end, call.time)
-        of, details = match.of if match else "", _details(call)
+        of = match.of if match else ""
+        details = ", ".join(filter(None, (_data(call), _partners(call), call.place)))
         if min(start, end) > call.time:
             missed = f"for rank {match.last}" if match else "what it needs is not shown here"
             said, until = f"{missed}; {details}", min(start, end)
@@ -50,37 +48,32 @@ def _talk(trace: Trace) -> Iterator[TimelineSpan]:
             yield TimelineSpan(lane, call.op, start, end, "communication", details, of)
 
 
-def _details(call: Call) -> str:
-    """The bytes, the other ranks and the line of a call."""
-    return ", ".join(filter(None, (_data(call), _partners(call), call.place)))
-
-
-def _last_moment(trace: Trace) -> float:
+def _last_moment(calls: Sequence[Call], spans: Sequence[Span]) -> float:
     """Where a call that never ended is cut off: a little after all that is known."""
-    known = [span.end for span in trace.spans]
-    known += [moment for call in trace.calls for moment in (call.time, call.end or call.time)]
-    begin = min([*(span.start for span in trace.spans), *known], default=0.0)
+    known = [span.end for span in spans]
+    known += [moment for call in calls for moment in (call.time, call.end or call.time)]
+    begin = min([*(span.start for span in spans), *known], default=0.0)
     last = max(known, default=0.0)
     return last + 0.08 * (last - begin)
 
 
-def matches_of(trace: Trace) -> dict[tuple[int, int], Met]:
-    """Of each call that met what it needs, by (rank, the rank's number of the call)."""
-    calls = {(call.rank, call.id): call for call in trace.calls}
+def _met_of(made: Sequence[Call]) -> dict[Key, Met]:
+    """Of each call that met what it needs: when that was."""
+    calls = Calls({call.key: call for call in made})
     matching = Matching(calls)
-    for call in trace.calls:
+    for call in made:
         matching.add(call)
-    met: dict[tuple[int, int], Met] = {}
+    met: dict[Key, Met] = {}
     for match in matching.matches.values():
         if not match.missing:
             of = f"collective {match.nth} of group {match.group}"
             met |= dict.fromkeys(match.keys.values(), _met(match.calls(calls), of))
-    for key, call in calls.items():
+    for call in made:
         if call.is_message and (call.peer is None or not call.is_open):
-            met[key] = Met(call.time, call.rank, "")  # met at the latest at its end
+            met[call.key] = Met(call.time, call.rank, "")  # met at the latest at its end
         if call.is_message and (pair := matching.queue(call).pair(call)):
             of = f"message {pair[0][1]} of rank {pair[0][0]}"
-            met[key] = _met([calls[each] for each in pair], of)
+            met[call.key] = _met([calls[each] for each in pair], of)
     return met
 
 
@@ -89,25 +82,22 @@ def _met(calls: Sequence[Call], of: str) -> Met:
     return Met(last.time, last.rank, of)
 
 
-def traffic_of(trace: Trace, *, title: str) -> Picture:
+def traffic_of(calls: Sequence[Call], world_size: int, *, title: str) -> Picture:
     """Who gave how many bytes to whom, by kind of call.
 
     Messages and calls with a root are arrows. In the other collectives nobody is the sender, so
     they show what each rank brings.
     """
     kinds: dict[str, list[Call]] = defaultdict(list)
-    for call in trace.calls:
+    for call in calls:
         kinds["messages" if call.is_message else call.op].append(call)
-    ranks = [f"rank {rank}" for rank in range(trace.world_size)]
-    movements = [_movement(name, calls, trace) for name, calls in kinds.items()]
-    return steps(movements, ranks, title=title)
+    movements = [_movement(name, alike) for name, alike in kinds.items()]
+    return steps(movements, [f"rank {rank}" for rank in range(world_size)], title=title)
 
 
-def _movement(name: str, calls: Sequence[Call], trace: Trace) -> Step:
+def _movement(name: str, calls: Sequence[Call]) -> Step:
     if name == "messages" or name in ROOTED:
-        ids = {(call.rank, call.id) for call in calls}
-        given = [t for t in trace.transfers() if (t.call.rank, t.call.id) in ids]
-        return Step(name, given)
+        return Step(name, [given for call in calls if (given := Transfer.of(call))])
     brought: dict[str, list[int]] = defaultdict(list)
     for call in calls:
         brought[f"rank {call.rank}"].append(call.bytes)
@@ -124,10 +114,10 @@ def _amount(sizes: Sequence[int]) -> str:
     return human_bytes(sum(sizes))
 
 
-def table_of(trace: Trace, *, rank: int | None, title: str) -> Table:
+def table_of(calls: Sequence[Call], *, rank: int | None, title: str) -> Table:
     """One row per call, in the order of time, which counts from the first call."""
-    chosen = [call for call in trace.calls if rank in (None, call.rank)]
-    start = min((call.time for call in trace.calls), default=0.0)
+    chosen = [call for call in calls if rank in (None, call.rank)]
+    start = min((call.time for call in calls), default=0.0)
     return Table(
         title,
         ("at", "rank", "call", "data", "with", "line", "took"),

@@ -7,6 +7,12 @@ run's own way to the caller: so many runs go on side by side.  The byte that com
 the caller has imported, or ranks so far (``warming.COSTLY``): now the server does it for them.
 It lives as long as the other end of ``FD`` is open, touches no GPU and has one thread: threads and
 CUDA survive no fork.
+
+The standard library's forkserver (``multiprocessing.get_context("forkserver")``) would start ranks
+as quickly, but when the caller is killed its processes live on, nobody collects what they have
+started, and each imports the caller's ``__main__``. There is one for a whole program, so that we
+would decide what the program's own pools preload. And it takes no orders between two forks: to
+import what the last ranks had to import, to freeze the garbage collection, to use large pages.
 """
 
 import contextlib
@@ -24,7 +30,7 @@ from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.proof import Watch
 from multigpu.ranks.rank import Job, Rank, choose_backend
-from multigpu.ranks.server import enter_run_folder, make_run_folder
+from multigpu.ranks.server import INSIDE, make_run_folder
 from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import import_costly, warming_up
 
@@ -75,7 +81,7 @@ class Runs:
                     os.setsid()
                     caller.close()
                     process_tree.adopt_orphans()
-                    enter_run_folder(folder)
+                    os.environ[INSIDE] = folder
                     with contextlib.suppress(Closed, CallerGone):
                         run(connection, folder)
                 finally:

@@ -21,6 +21,7 @@ from multigpu.devices.errors import out_of_memory
 from multigpu.devices.meters import Memory, MemoryFull, MemoryMeter
 from multigpu.devices.threads import around_new_threads
 from multigpu.ranks.rank import rank_device
+from multigpu.ranks.tracing import tensors_in
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -131,15 +132,6 @@ def resizes_seen_by(count: StorageCount) -> Iterator[None]:
         yield
     finally:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
-
-
-def tensors_in(result: object) -> Iterator[torch.Tensor]:
-    """The tensors of what an operator returned: one, several, or several lists of them."""
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, tuple | list):
-        for part in result:
-            yield from tensors_in(part)
 
 
 def in_every_thread(

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from multigpu.ranks.errors import describe_exception, traceback_text
+from multigpu.ranks.errors import counted, describe_exception, traceback_text
 from multigpu.ranks.frames import Write
+from multigpu.ranks.recorder import inside
 from multigpu.ranks.warming import costly_imports
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Backend:
         if not self.gpus:
             return f"{self.name} on the CPU"
         if self.gpus >= self.world_size:
-            return f"{self.name} on {_count(self.world_size, 'GPU')}"
-        return f"{self.name}, {self.world_size} ranks share {_count(self.gpus, 'GPU')}"
+            return f"{self.name} on {counted(self.world_size, 'GPU')}"
+        return f"{self.name}, {self.world_size} ranks share {counted(self.gpus, 'GPU')}"
 
 
 def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
@@ -99,10 +100,6 @@ def join_group(
     write({"phase": "joined_group", "time": time.monotonic()})
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 SPARE = 2**10  # bytes that a result may have too many: cheaper than a copy
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -120,16 +117,12 @@ class Job:
     folder: str  # where the caller is
     path: list[str]  # where the caller finds modules
     environment: dict[str, str]
-    cells: dict[str, list[Any]]  # source of code that stands in no file, for tracebacks
-
-    def header(self) -> dict[str, Any]:
-        """For the wire."""
-        return dict(vars(self))
+    cells: dict[str, list[Any]]  # source of code that is in no file, for tracebacks
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank: call it with its number and its mouth."""
+    """One rank: call it with its number and a function that takes its frames."""
 
     job: Job
     backend: str
@@ -140,16 +133,16 @@ class Rank:
         """Run the job; whatever goes wrong in it is said."""
         import cloudpickle  # type: ignore[import-untyped]
 
-        listening = Listening(write)
+        job = self.job
         try:
-            settle(self.job)
+            settle(job)
             join_group(
                 rank,
-                self.job.world_size,
+                job.world_size,
                 store=self.store,
                 backend=self.backend,
-                trace=self.job.trace,
-                write=listening,
+                trace=job.trace,
+                write=write,
             )
             with self._limited_memory(rank, write):
                 function, arguments = cloudpickle.loads(self.payload)
@@ -158,10 +151,10 @@ class Rank:
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             said = {**describe_exception(error), "traceback": traceback_text(error)}
             print(end="", flush=True)  # the run may be ended as soon as this is known
-            write({"phase": "raised", **said, "inside": listening.inside(error), **now()})
+            write({"phase": "raised", **said, "inside": inside(error), "time": time.monotonic()})
             return
         write({"phase": "answer"}, answer)
-        write({"phase": "returned", **now(), "costly": costly_imports()})
+        write({"phase": "returned", "time": time.monotonic(), "costly": costly_imports()})
 
     @contextlib.contextmanager
     def _limited_memory(self, rank: int, write: Write) -> Iterator[None]:
@@ -175,29 +168,6 @@ class Rank:
                 yield
             finally:
                 write({"phase": "memory", "peak": peak()})
-
-
-class Listening:
-    """A mouth that remembers which call failed last."""
-
-    def __init__(self, write: Write) -> None:
-        self._write, self._failed = write, {"id": None, "text": None}
-
-    def __call__(self, header: dict[str, Any], blob: bytes = b"") -> None:
-        """Say it."""
-        if header["phase"] == "failed":
-            self._failed = header
-        self._write(header, blob)
-
-    def inside(self, error: BaseException) -> int | None:
-        """The number of the call that raised ``error``, if one did."""
-        text = self._failed["text"]
-        return self._failed["id"] if text is not None and str(error).startswith(text) else None
-
-
-def now() -> dict[str, float]:
-    """The time, for a frame."""
-    return {"time": time.monotonic()}
 
 
 def settle(job: Job) -> None:
@@ -230,16 +200,21 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
     import cloudpickle
 
     torch = sys.modules.get("torch")  # where it is not imported there are no tensors
+    protocol = cloudpickle.DEFAULT_PROTOCOL
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or is_small_view(obj)):
-                return on_the_cpu(obj).__reduce_ex__(pickle_protocol)
-            if is_special_module(obj):
+            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or _is_small_view(obj)):
+                data = obj.detach().to("cpu", copy=True)
+                if isinstance(obj, torch.nn.Parameter):
+                    data = torch.nn.Parameter(data, requires_grad=obj.requires_grad)
+                return data.requires_grad_(obj.requires_grad).__reduce_ex__(protocol)
+            # A function that uses `dist` and something called `config` takes along
+            # torch.distributed.config, a module of a class that cloudpickle cannot send.
+            if isinstance(obj, types.ModuleType) and sys.modules.get(obj.__name__) is obj:
                 return importlib.import_module, (obj.__name__,)
             return super().reducer_override(obj)
 
-    pickle_protocol = cloudpickle.DEFAULT_PROTOCOL
     file = io.BytesIO()
     try:
         Pickler(file).dump(value)
@@ -249,16 +224,7 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
     return file.getvalue()
 
 
-def is_special_module(value: Any) -> bool:
-    """Whether it is a module of another class than Python's, which cloudpickle cannot send.
-
-    A function that uses `dist` and something called `config` gets torch.distributed.config with it.
-    """
-    special = isinstance(value, types.ModuleType) and type(value) is not types.ModuleType
-    return special and sys.modules.get(value.__name__) is value
-
-
-def is_small_view(tensor: Any) -> bool:
+def _is_small_view(tensor: Any) -> bool:
     """Whether pickle, which writes a tensor's whole storage, would send much more than the tensor.
 
     Nothing is lost by sending the tensor alone: pickle writes a storage once per tensor, so that
@@ -269,13 +235,3 @@ def is_small_view(tensor: Any) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return False
     return bool(tensor.is_cpu and tensor.untyped_storage().nbytes() > 2 * tensor.nbytes + SPARE)
-
-
-def on_the_cpu(tensor: Any) -> Any:
-    """A copy of a tensor or parameter in the machine's own memory, with a storage of its own."""
-    import torch
-
-    data = tensor.detach().to("cpu", copy=True)
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(data, requires_grad=tensor.requires_grad)
-    return data.requires_grad_(tensor.requires_grad)

@@ -123,6 +123,7 @@ class Recorder:
     futures: WeakKeyDictionary[Any, tuple[int, Callable[[], bool]]] = field(
         default_factory=WeakKeyDictionary
     )
+    last_failure: tuple[int, str] | None = None  # the call, and the text of its error
     threads: Any = None  # keeps the record of threads going
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: int = 0
@@ -197,8 +198,13 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            self.tell("failed", id=number, text=str(error)[:500])
+            self.failed(number, error)
             raise
+
+    def failed(self, number: int, error: Exception) -> None:
+        """Call ``number`` has raised this."""
+        self.last_failure = number, str(error)[:500]
+        self.tell("failed", id=number, text=self.last_failure[1])
 
     def done(self, number: int, *, changed: bool = False, source: int | None = None) -> None:
         """The result of call ``number`` is there for this rank to see.
@@ -212,6 +218,14 @@ class Current:
     """The recorder of this process, if it is a rank that is traced."""
 
     recorder: Recorder | None = None
+
+
+def inside(error: BaseException) -> int | None:
+    """The number of the traced call that raised ``error``, if one did."""
+    if Current.recorder is None or Current.recorder.last_failure is None:
+        return None
+    number, text = Current.recorder.last_failure
+    return number if str(error).startswith(text) else None
 
 
 @contextmanager

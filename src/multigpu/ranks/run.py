@@ -24,13 +24,13 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, overload
 
 from multigpu.devices.meters import parse_bytes
-from multigpu.ranks.errors import Finding, RankError, stack_text
+from multigpu.ranks.errors import Finding, RankError, counted, stack_text
 from multigpu.ranks.frames import Closed, from_a_handler, receive, send
 from multigpu.ranks.process_tree import MARK, warn_of
 from multigpu.ranks.rank import NAMES, Job, pickled
@@ -69,14 +69,37 @@ def run_ranks(
 
     Raises RankError when a rank fails or all are stuck, and ValueError for wrong arguments.
     """
-    job = checked_job(
-        fn,
-        world_size,
+    _refuse_platform_and_function(fn)
+    for name, count in {"world_size": world_size, "threads": threads}.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"{name}={count!r}: give a whole number from 1, like {name}=4")
+    seconds = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (seconds and timeout > 0):
+        raise ValueError(f"timeout={timeout!r}: give seconds, more than 0, or None for no limit")
+    if backend is not None and backend not in NAMES:
+        raise ValueError(f'backend={backend!r}: "gloo" and "nccl" are possible, or leave it out')
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        raise ValueError(
+            "the working folder of this program was deleted, and the ranks cannot start there. "
+            'Go to a folder that exists first: os.chdir("..."), or cd in the shell'
+        ) from None
+    job = Job(
+        world_size=world_size,
         timeout=timeout,
         backend=backend,
-        memory=memory,
+        memory=None if memory is None else parse_bytes(memory),
         threads=threads,
-        trace=trace,
+        trace=bool(trace),
+        folder=folder,
+        path=[os.path.abspath(folder) for folder in sys.path],
+        environment=dict(os.environ),
+        cells={  # linecache has the source of notebook cells, which are in no file
+            name: list(entry)
+            for name, entry in list(linecache.cache.items())
+            if len(entry) == 4 and entry[1] is None
+        },
     )
     payload = pack(fn, args)
     server, connection = ForkServer.connect()
@@ -89,34 +112,68 @@ def run_ranks(
             ForkServer.leave(server)
 
 
+DEEPEST = 3  # runs inside each other
+ONLY_BEGIN: dict[str, Callable[[Any], bool]] = {
+    "a generator function (it has a yield)": inspect.isgeneratorfunction,
+    "an async generator function": inspect.isasyncgenfunction,
+    "an async function": inspect.iscoroutinefunction,
+}
+
+
+def _refuse_platform_and_function(fn: Callable[..., Any]) -> None:
+    """Raises ValueError where no rank could run ``fn``, RuntimeError where there are no ranks."""
+    if sys.platform == "win32":
+        raise RuntimeError(
+            "run_ranks needs Linux or macOS. On Windows work in WSL2: https://aka.ms/wsl"
+        )
+    if not callable(fn):
+        raise ValueError(
+            f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
+        )
+    for kind, is_kind in ONLY_BEGIN.items():
+        if is_kind(fn) or is_kind(type(fn).__call__):
+            raise ValueError(
+                f"fn={getattr(fn, '__qualname__', fn)!r} is {kind}: calling it only makes an "
+                "object and runs none of its lines. Give a function that does the work and "
+                "returns its result: run_ranks(lambda: list(steps()), 4), for example, or "
+                "run_ranks(lambda: asyncio.run(main()), 4)"
+            )
+    depth = len(os.environ[MARK].split(".")) if MARK in os.environ else 0
+    if depth >= DEEPEST:
+        raise ValueError(
+            f"this is a run_ranks inside {depth} others: a module that calls run_ranks outside of "
+            "every function is imported by each rank, which then calls it again. Put the call "
+            'under `if __name__ == "__main__":`'
+        )
+
+
 def converse(
     connection: socket.socket, job: Job, payload: bytes, printer: Printer, *, server: Server
 ) -> Results:
     """Hand over the job, print what the ranks print, and return what they return."""
     backend, folder = "", ""
     try:
-        send(connection, job.header(), payload)
+        send(connection, dict(vars(job)), payload)
         while True:
             header, blob = receive(connection)
-            if header["phase"] == "refused":
-                raise ValueError(header["text"])
-            if header["phase"] == "begins":
-                backend, folder = header["backend"], header["folder"]
-                printer.begin(backend)
-            if header["phase"] == "output":
-                printer.add(header["rank"], blob)
-            if header["phase"] == "report":
-                printer.end()
-                warn_of(header["unended"])
-                return read_report(header, blob, job, backend)
+            match header["phase"]:
+                case "refused":
+                    raise ValueError(header["text"])
+                case "begins":
+                    backend, folder = header["backend"], header["folder"]
+                    printer.begin(backend)
+                case "output":
+                    printer.add(header["rank"], blob)
+                case "report":
+                    printer.end()
+                    warn_of(header["unended"])
+                    return read_report(header, blob, job, backend)
     except Closed:
         printer.end()
         server.clear_up(folder)
-        text = (GONE + server.last_words()).strip()
+        gone = "the process that watches over the ranks was killed, and the ranks with it. "
+        text = (gone + server.error_output()).strip()
         raise RankError("exit", range(job.world_size), text) from None
-
-
-GONE = "the process that watches over the ranks was killed, and the ranks with it. "
 
 
 def read_report(report: dict[str, Any], blob: bytes, job: Job, backend: str) -> Results:
@@ -172,109 +229,22 @@ def say_goodbye(connection: socket.socket) -> None:
                 raise
 
 
-def checked_job(
-    fn: Callable[..., Any],
-    world_size: int,
-    *,
-    timeout: float | None,
-    backend: str | None,
-    memory: int | str | None,
-    threads: int,
-    trace: bool,
-) -> Job:
-    """The job.  Raises ValueError with the value and the next thing to try."""
-    if sys.platform == "win32":
-        raise RuntimeError(
-            "run_ranks needs Linux or macOS. On Windows work in WSL2: https://aka.ms/wsl"
-        )
-    if not callable(fn):
-        raise ValueError(
-            f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
-        )
-    refuse_what_only_begins(fn)
-    refuse_ranks_without_end()
-    require_whole("world_size", world_size, "how many ranks to start")
-    require_whole("threads", threads, "how many threads each rank may use")
-    if timeout is not None and not (is_number(timeout) and timeout > 0):
-        raise ValueError(f"timeout={timeout!r}: give seconds, more than 0, or None for no limit")
-    if backend is not None and backend not in NAMES:
-        raise ValueError(f'backend={backend!r}: "gloo" and "nccl" are possible, or leave it out')
-    return Job(
-        world_size=world_size,
-        timeout=timeout,
-        backend=backend,
-        memory=None if memory is None else parse_bytes(memory),
-        threads=threads,
-        trace=bool(trace),
-        folder=working_folder(),
-        path=[os.path.abspath(folder) for folder in sys.path],
-        environment=dict(os.environ),
-        cells=code_without_a_file(),
-    )
-
-
-DEEPEST = 3  # runs inside each other
-
-
-def refuse_ranks_without_end() -> None:
-    """Raises ValueError where each rank starts ranks of its own, and so on."""
-    depth = len(os.environ.get(MARK, "").split(".")) if MARK in os.environ else 0
-    if depth >= DEEPEST:
-        raise ValueError(
-            f"this is a run_ranks inside {depth} others: a module that calls run_ranks outside of "
-            "every function is imported by each rank, which then calls it again. Put the call "
-            'under `if __name__ == "__main__":`'
-        )
-
-
-def refuse_what_only_begins(fn: Callable[..., Any]) -> None:
-    """Raises ValueError for generators and async functions: a call of them runs nothing."""
-    for function in (fn, type(fn).__call__):
-        for kind, is_kind in ONLY_BEGIN.items():
-            if is_kind(function):
-                raise ValueError(
-                    f"fn={getattr(fn, '__qualname__', fn)!r} is {kind}: calling it only makes an "
-                    "object and runs none of its lines. Give a function that does the work and "
-                    "returns its result: run_ranks(lambda: list(steps()), 4), for example, or "
-                    "run_ranks(lambda: asyncio.run(main()), 4)"
-                )
-
-
-ONLY_BEGIN: dict[str, Callable[[Any], bool]] = {
-    "a generator function (it has a yield)": inspect.isgeneratorfunction,
-    "an async generator function": inspect.isasyncgenfunction,
-    "an async function": inspect.iscoroutinefunction,
-}
-
-
-def working_folder() -> str:
-    """Where the caller is.  Raises ValueError where that folder is gone."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise ValueError(
-            "the working folder of this program was deleted, and the ranks cannot start there. "
-            'Go to a folder that exists first: os.chdir("..."), or cd in the shell'
-        ) from None
-
-
-def require_whole(name: str, value: object, meaning: str) -> None:
-    """Raises ValueError unless ``value`` is a whole number above 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r}: give {meaning}, a whole number from 1, like {name}=4")
-
-
-def is_number(value: object) -> bool:
-    """Whether ``value`` is a number that can be seconds."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 BY_VALUE = threading.Lock()  # cloudpickle's list of such modules belongs to the whole process
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Function and arguments as bytes.  Raises ValueError for what cannot travel."""
-    with BY_VALUE, sent_by_value(module for module in own_modules() if not importable(module)):
+    """Function and arguments as bytes.  Raises ValueError for what cannot travel.
+
+    Modules of the reader that no other process finds are copied, as it is done for a notebook.
+    """
+    import cloudpickle  # type: ignore[import-untyped]
+
+    with BY_VALUE, contextlib.ExitStack() as stack:
+        for module in own_modules():
+            found = _found(module.__name__, tuple(sys.path)) == module.__file__
+            if not found and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
         try:
             return pickled(
                 (fn, args),
@@ -283,19 +253,6 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             )
         except TypeError as error:
             raise ValueError(str(error)) from None
-
-
-@contextlib.contextmanager
-def sent_by_value(modules: Iterable[types.ModuleType]) -> Iterator[None]:
-    """Let cloudpickle copy what these modules define, as it does for a notebook."""
-    import cloudpickle  # type: ignore[import-untyped]
-
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.register_pickle_by_value(module)
-                stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        yield
 
 
 def own_modules() -> list[types.ModuleType]:
@@ -312,11 +269,6 @@ def own_modules() -> list[types.ModuleType]:
     return found
 
 
-def importable(module: types.ModuleType) -> bool:
-    """Whether another process with the same ``sys.path`` finds this module by its name."""
-    return _found(module.__name__, tuple(sys.path)) == module.__file__
-
-
 @functools.cache
 def _found(name: str, path: tuple[str, ...]) -> str | None:
     """The file of the module ``name``, without looking at those that are imported already."""
@@ -329,15 +281,6 @@ def _found(name: str, path: tuple[str, ...]) -> str | None:
         places = spec.submodule_search_locations
     spec = importlib.machinery.PathFinder.find_spec(name, places)
     return spec.origin if spec else None
-
-
-def code_without_a_file() -> dict[str, list[Any]]:
-    """The source of notebook cells, as linecache keeps it."""
-    return {
-        name: list(entry)
-        for name, entry in list(linecache.cache.items())
-        if len(entry) == 4 and entry[1] is None
-    }
 
 
 class Results(Sequence[Any]):
@@ -376,9 +319,6 @@ class Results(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values)
-
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Results):
             return self._values == other._values
@@ -394,15 +334,14 @@ class Printer:
     """Takes output in parts, prints it in lines: "rank 1 | epoch 3"."""
 
     def __init__(self, world_size: int, *, show: bool) -> None:
-        self._world_size, self._show = world_size, show
+        self._show = show
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = [decoder(errors="replace") for _ in range(world_size)]
         self._rests = [""] * world_size  # of lines that are not finished yet
 
     def begin(self, backend: str) -> None:
         """Say on what the ranks run."""
-        noun = "rank" if self._world_size == 1 else "ranks"
-        self._print(f"{self._world_size} {noun}: {backend}\n")
+        self._print(f"{counted(len(self._rests), 'rank')}: {backend}\n")
 
     def add(self, rank: int, part: bytes) -> None:
         """Print the lines that are whole now."""
@@ -415,7 +354,7 @@ class Printer:
         for rank, rest in enumerate(self._rests):
             if rest:
                 self._print(f"rank {rank} | {rest}\n")
-        self._rests = [""] * self._world_size
+        self._rests = [""] * len(self._rests)
 
     def _print(self, text: str) -> None:
         if self._show and text:

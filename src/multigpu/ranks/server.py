@@ -20,22 +20,12 @@ from typing import IO
 from multigpu.ranks.process_tree import MARK, end_marked
 from multigpu.ranks.warming import BY_NAME, costly_imports
 
-INSIDE = "MULTIGPU_RUN_FOLDER"  # in the environment of ranks and of the servers that they start
+INSIDE = "MULTIGPU_RUN_FOLDER"  # where ranks, and the servers that they start, make theirs
 
 
 def make_run_folder(mark: str) -> str:
     """A new folder for a run of the server with this mark."""
     return tempfile.mkdtemp(prefix=_prefix(mark), dir=_parent())
-
-
-def enter_run_folder(folder: str) -> None:
-    """Have the runs that this process and its children start make their folders in this one."""
-    os.environ[INSIDE] = folder
-
-
-def server_environment() -> dict[str, str]:
-    """What lets a server that we start make its folders where we look for them."""
-    return {INSIDE: _parent()}
 
 
 def remove_run_folders(mark: str) -> None:
@@ -70,7 +60,7 @@ class Server:
         self.asked = False  # for anything, so far
         environment = os.environ | {
             MARK: self.mark,
-            **server_environment(),
+            INSIDE: _parent(),  # it makes its folders where we look for them
             "OMP_NUM_THREADS": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # counting GPUs must not start CUDA
             "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS: forking is what it does
@@ -91,12 +81,12 @@ class Server:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def last_words(self) -> str:
+    def error_output(self) -> str:
         """The end of its error output."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-2000:]
 
-    def kill_family(self) -> None:
+    def kill_process_tree(self) -> None:
         """Kill it and everything that it has started; needed only where it died too early."""
         end_marked(self.mark)
         remove_run_folders(self.mark)
@@ -120,7 +110,7 @@ class Server:
             self.process.wait()
 
     def close(self) -> None:
-        """End it; its last words are gone then, too."""
+        """End it; its error output is gone then, too."""
         self.stop()
         self._errors.close()
 
@@ -154,7 +144,7 @@ class ForkServer:
                     socket.send_fds(server.connection, [costly], [theirs.fileno()])
                     server.runs += 1
                     return server, ours
-            words = server.last_words()
+            words = server.error_output()
         ours.close()
         raise RuntimeError(f"the process that starts ranks has ended: {words}")
 
@@ -165,7 +155,7 @@ class ForkServer:
                 cls._server.connection.close()
             cls._server, cls._owner = None, os.getpid()
         if cls._server is not None and not cls._server.alive:
-            cls._bury(cls._server)
+            cls._end_if_dead(cls._server)
             cls._server = None
         if cls._server is None:
             cls._server = Server("multigpu.ranks.forkserver")
@@ -184,11 +174,11 @@ class ForkServer:
         """One run of this server is over."""
         with cls._lock:
             server.runs -= 1
-            cls._bury(server)
+            cls._end_if_dead(server)
 
     @classmethod
-    def _bury(cls, server: Server) -> None:
+    def _end_if_dead(cls, server: Server) -> None:
         """End what a dead server has left, once the runs that go on without it are over."""
         if not server.alive and not server.runs:
-            server.kill_family()
+            server.kill_process_tree()
             server.close()

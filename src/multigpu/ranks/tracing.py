@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
+from multigpu.ranks.calls import REDUCTIONS, ROOTED
 from multigpu.ranks.frames import Write
 from multigpu.ranks.recorder import Current, Group, Origin, Recorder, origin, record_threads
 
@@ -44,19 +45,6 @@ def replaced(value: Any, copies: Copies) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(replaced(item, copies) for item in value)
     return value
-
-
-def options_in(values: Sequence[Any]) -> Any:
-    """The options among the arguments of a call: "AllreduceOptions" and the like."""
-    return next((v for v in values if type(v).__name__.endswith("Options")), None)
-
-
-def reduction_of(options: Any) -> str:
-    """ "sum", "max", …; without options it is a sum, as in torch."""
-    if options is None:
-        return "sum"
-    kind = getattr(options.reduceOp, "op", options.reduceOp)  # ReduceOp itself has no readable text
-    return str(kind).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
 
 
 Tensors = Sequence[torch.Tensor]
@@ -195,7 +183,7 @@ def record_futures(recorder: Recorder) -> None:
     known = recorder.futures
 
     def seen_wait(future: Any) -> Any:
-        number, is_over = known.get(future, (0, _always))
+        number, is_over = known.get(future, (0, lambda: True))
         if is_over():
             return wait(future)
         recorder.tell("wait", id=number, thread=threading.get_native_id())
@@ -203,7 +191,7 @@ def record_futures(recorder: Recorder) -> None:
             return wait(future)
         except Exception as error:
             if not is_over():  # else the call went well, and a callback did not
-                recorder.tell("failed", id=number, text=str(error)[:500])
+                recorder.failed(number, error)
             raise
 
     def seen_then(future: Any, callback: Callable[[Any], Any]) -> Any:
@@ -221,41 +209,30 @@ def record_futures(recorder: Recorder) -> None:
     kind.wait, kind.then, torch.futures.wait_all = seen_wait, seen_then, seen_wait_all
 
 
-def _always() -> bool:
-    return True
-
-
 SYNCHRONOUS = ("send", "recv", "send_object_list", "recv_object_list")
 
-# Method of ProcessGroup -> what it is called in a trace, where the tensors are that it fills, and
-# where those are that this rank brings.  Torch 2.13 has new names for some; 2.11 knows the old.
+# What a call is named in a trace -> the methods of ProcessGroup.  Torch 2.13 has new names for
+# some; 2.11 knows the old.
 COLLECTIVES = {
-    "allreduce": ("all_reduce", 0, 0),
-    "allreduce_coalesced": ("all_reduce", 0, 0),
-    "broadcast": ("broadcast", 0, 0),
-    "reduce": ("reduce", 0, 0),
-    "allgather": ("all_gather", 0, 1),
-    "allgather_coalesced": ("all_gather", 0, 1),
-    "allgather_into_tensor_coalesced": ("all_gather", 0, 1),
-    "_allgather_base": ("all_gather", 0, 1),
-    "all_gather_single": ("all_gather", 0, 1),
-    "all_gather_single_coalesced": ("all_gather", 0, 1),
-    "gather": ("gather", 0, 1),
-    "scatter": ("scatter", 0, 0),
-    "reduce_scatter": ("reduce_scatter", 0, 1),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0, 1),
-    "_reduce_scatter_base": ("reduce_scatter", 0, 1),
-    "reduce_scatter_single": ("reduce_scatter", 0, 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter", 0, 1),
-    "alltoall": ("all_to_all", 0, 1),
-    "alltoall_base": ("all_to_all", 0, 1),
-    "all_to_all_single": ("all_to_all", 0, 1),
-    "barrier": ("barrier", None, None),
-    "monitored_barrier": ("barrier", None, None),
+    "all_reduce": ("allreduce", "allreduce_coalesced"),
+    "broadcast": ("broadcast",),
+    "reduce": ("reduce",),
+    "all_gather": (
+        *("allgather", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+        *("_allgather_base", "all_gather_single", "all_gather_single_coalesced"),
+    ),
+    "gather": ("gather",),
+    "scatter": ("scatter",),
+    "reduce_scatter": (
+        *("reduce_scatter", "reduce_scatter_tensor_coalesced", "_reduce_scatter_base"),
+        *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    ),
+    "all_to_all": ("alltoall", "alltoall_base", "all_to_all_single"),
+    "barrier": ("barrier", "monitored_barrier"),
 }
-MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+MESSAGES = {"send": ("send",), "recv": ("recv", "recv_anysource")}
+# The first argument is what is filled. These bring something else, which is the second.
+BRING_ANOTHER = ("all_gather", "gather", "reduce_scatter", "all_to_all")
 PASSED_ON = (
     *("_start_coalescing", "_end_coalescing", "_wait_for_pending_works", "_has_hooks"),
     *("set_timeout", "shutdown", "abort", "get_group_store", "_enable_collectives_timing"),
@@ -301,21 +278,17 @@ class TracedGroup(dist.ProcessGroup):
         asks = str(sys._getframe(1).f_globals.get("__name__"))
         return self.__inner._get_backend(device) if asks.startswith("torch.") else self
 
-    @staticmethod
-    def _passed_on(method: str) -> Callable[..., Any]:
-        def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
-            return getattr(self.__inner, method)(*arguments, **named)
-
-        return call
-
     # What every call comes down to.
 
-    def collective(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def collective(
+        self, op: str, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """One collective of any kind."""
-        op, filled, brought = COLLECTIVES[method]
-        options = options_in((*arguments, *named.values()))
+        values = (*arguments, *named.values())
+        options = next((v for v in values if type(v).__name__.endswith("Options")), None)
         from_where = origin()
         root = getattr(options, "rootRank", None) if op in ROOTED else None
+        filled: Any = arguments[0] if op != "barrier" else ()
         return self._call(
             method,
             arguments,
@@ -323,15 +296,17 @@ class TracedGroup(dist.ProcessGroup):
             op=op,
             origin=from_where,
             is_async=bool(getattr(options, "asyncOp", True)) and op != "barrier",
-            outputs=tensors_in(arguments[filled]) if filled is not None else [],
-            inputs=tensors_in(arguments[brought]) if brought is not None else [],
-            reduce=reduction_of(options) if op in REDUCING else None,
+            outputs=tensors_in(filled),
+            inputs=tensors_in(arguments[1] if op in BRING_ANOTHER else filled),
+            reduce=_reduction_of(options) if op in REDUCTIONS else None,
             root=self._member(root) if root is not None else None,
         )
 
-    def message(self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def message(
+        self, op: str, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """One send or receive."""
-        op, from_where = MESSAGES[method], origin()
+        from_where = origin()
         tensors, *numbers = (*arguments, *named.values())
         peer = None if method == "recv_anysource" else self._member(numbers.pop(0))
         return self._call(
@@ -346,6 +321,12 @@ class TracedGroup(dist.ProcessGroup):
             peer=peer,
             tag=int(numbers.pop(0)) if numbers else 0,
         )
+
+    def passed_on(
+        self, _: str, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """What is no communication."""
+        return getattr(self.__inner, method)(*arguments, **named)
 
     def _call(
         self,
@@ -408,6 +389,14 @@ class TracedGroup(dist.ProcessGroup):
         )
 
 
+def _reduction_of(options: Any) -> str:
+    """ "sum", "max", …; without options it is a sum, as in torch."""
+    if options is None:
+        return "sum"
+    kind = getattr(options.reduceOp, "op", options.reduceOp)  # ReduceOp itself has no readable text
+    return str(kind).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
+
+
 def _limit_of(timeout: Any = None, **_: Any) -> float | None:
     """The seconds that a monitored_barrier waits, if the program has set them."""
     return None if timeout in (None, c10d.default_pg_timeout) else timeout.total_seconds()
@@ -419,28 +408,22 @@ def _wait_when_backward_ends(work: TracedWork) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(work.synchronize)
 
 
-def _collective(method: str) -> Callable[..., Any]:
+def _method(kind: Callable[..., Any], op: str, method: str) -> Callable[..., Any]:
     def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
-        return self.collective(method, arguments, named)
+        return kind(self, op, method, arguments, named)
 
     return call
 
 
-def _message(method: str) -> Callable[..., Any]:
-    def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
-        return self.message(method, arguments, named)
-
-    return call
-
-
-for _makers, _methods in (
-    (_collective, COLLECTIVES),
-    (_message, MESSAGES),
-    (TracedGroup._passed_on, PASSED_ON),
+for _kind, _methods in (
+    (TracedGroup.collective, COLLECTIVES),
+    (TracedGroup.message, MESSAGES),
+    (TracedGroup.passed_on, {"": PASSED_ON}),
 ):
-    for _method in _methods:
-        if hasattr(dist.ProcessGroup, _method):  # torch 2.11 and 2.13 differ
-            setattr(TracedGroup, _method, _makers(_method))
+    for _op, _names in _methods.items():
+        for _name in _names:
+            if hasattr(dist.ProcessGroup, _name):  # torch 2.11 and 2.13 differ
+                setattr(TracedGroup, _name, _method(_kind, _op, _name))
 
 
 BACKEND = "traced"

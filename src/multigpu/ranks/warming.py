@@ -19,136 +19,82 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-NAME = "torch._dynamo"
-SHAPES = "torch.fx.experimental.symbolic_shapes"
+DYNAMO, SHAPES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
 SIGNALS = "scipy.signal"
+PACKAGES = (DYNAMO, SIGNALS)
 
 
-class Rules:
-    """What the compiler would know about torch's functions: nothing yet."""
+class StandIn(types.ModuleType):
+    """Stands in for a module; whatever it does not know itself loads the real one."""
 
-    @staticmethod
-    def clear_lru_cache() -> None:
-        """There is nothing to forget."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real().trace_rules, name)
-
-
-class Utils:
-    """What DistributedDataParallel asks when it is made: how the compiler would treat it."""
-
-    @staticmethod
-    def get_optimize_ddp_mode() -> str:
-        """As it is where nobody has changed the compiler's settings."""
-        return "ddp_optimizer"
+    def __init__(self, name: str, **known: Any) -> None:
+        super().__init__(name)
+        vars(self).update(known)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(real().utils, name)
+        # Someone looks through all modules, or wants to know whether this is a package.
+        if name.startswith("__") and (name != "__path__" or self.__name__ not in PACKAGES):
+            raise AttributeError(name)
+        return getattr(self.real(), name)
 
-
-class Config:
-    """What activation checkpointing asks: a setting that only the compiler's own traces heed."""
-
-    error_on_nested_fx_trace = True  # as it is where nobody has changed it
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real().config, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(real().config, name, value)
-
-
-class Standin(types.ModuleType):
-    """Has the functions that are called anyway; whatever else is asked for loads the real one."""
-
-    trace_rules = Rules()
-    utils = Utils()
-    config = Config()
-
-    def __init__(self) -> None:
-        super().__init__(NAME)
-
-    @staticmethod
-    def graph_break(msg: str = "") -> None:
-        """Outside torch.compile there is no graph to break."""
-
-    @staticmethod
-    def disable(fn: Any, recursive: bool = True, **_: Any) -> Any:
-        """Outside torch.compile nothing has to be switched off."""
-        return fn
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":
-            raise AttributeError(name)  # someone looks through all modules
-        return getattr(real(), name)
-
-
-def real() -> types.ModuleType:
-    """Torch's own module, in the place of the stand-in from now on."""
-    if isinstance(sys.modules.get(NAME), Standin):
-        del sys.modules[NAME]
-        del vars(sys.modules["torch"])["_dynamo"]
-    return importlib.import_module(NAME)
-
-
-class InPlace(types.ModuleType):
-    """Stands in for a module; whatever it does not have itself loads the real one."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)  # someone looks through all modules
-        return getattr(self._real(), name)
-
-    def _real(self) -> types.ModuleType:
+    def real(self) -> types.ModuleType:
+        """The module itself, in the place of the stand-in from now on."""
         if sys.modules.get(self.__name__) is self:
+            package, _, name = self.__name__.rpartition(".")
             del sys.modules[self.__name__]
+            vars(sys.modules.get(package, self)).pop(name, None)
         return importlib.import_module(self.__name__)
 
 
-class Shapes(InPlace):
-    """Compares shapes whose sizes are numbers."""
+class Part:
+    """Something in a module that a stand-in knows in part."""
 
-    @staticmethod
-    def sym_eq(one: Any, other: Any) -> Any:
-        """Whether two shapes, or two sizes, are equal."""
-        return one == other
+    def __init__(self, module: str, part: str, **known: Any) -> None:
+        vars(self).update(known, _of=(module, part))
 
-    @staticmethod
-    def expect_true(answer: Any, skip: int = 0) -> Any:
-        """The answer: it is known already."""
-        return answer
+    def _real(self) -> Any:
+        module, part = self._of
+        standin = sys.modules[module]
+        return getattr(standin.real() if isinstance(standin, StandIn) else standin, part)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real(), name)
 
-class Signals(InPlace):
-    """Has what torchmetrics would add to the real one, so it adds nothing."""
-
-    hamming = None
-
-    @property
-    def __path__(self) -> Any:  # type: ignore[override]
-        """Where a module in it is looked for that somebody imports meanwhile."""
-        return self._real().__path__
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real(), name, value)
 
 
 def spare_the_compiler() -> None:
     """Put the stand-ins where torch looks, unless the compiler is loaded already."""
     import torch
 
-    if NAME not in sys.modules:
-        sys.modules[NAME] = torch._dynamo = Standin()
+    if DYNAMO not in sys.modules:
+        sys.modules[DYNAMO] = torch._dynamo = StandIn(
+            DYNAMO,
+            graph_break=lambda msg="": None,  # outside torch.compile there is no graph to break
+            disable=lambda fn, recursive=True, **_: fn,  # and nothing has to be switched off
+            trace_rules=Part(DYNAMO, "trace_rules", clear_lru_cache=lambda: None),
+            # The next two answer as where nobody has changed the compiler's settings.
+            utils=Part(DYNAMO, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+            config=Part(DYNAMO, "config", error_on_nested_fx_trace=True),
+        )
     if SHAPES not in sys.modules:
-        sys.modules[SHAPES] = Shapes(SHAPES)
+        sys.modules[SHAPES] = StandIn(
+            SHAPES,
+            sym_eq=lambda one, other: one == other,  # of two shapes whose sizes are numbers
+            expect_true=lambda answer, skip=0: answer,  # it is known already
+        )
 
 
 @contextlib.contextmanager
 def sparing_scipy() -> Iterator[None]:
     """Around the import of torchmetrics: what asks for scipy.signal later gets the real one."""
-    standin = sys.modules.setdefault(SIGNALS, Signals(SIGNALS))
+    # It has what torchmetrics would add to the real one, so it adds nothing.
+    standin = sys.modules.setdefault(SIGNALS, StandIn(SIGNALS, hamming=None))
     try:
         yield
     finally:
-        if isinstance(standin, Signals) and sys.modules.get(SIGNALS) is standin:
+        if isinstance(standin, StandIn) and sys.modules.get(SIGNALS) is standin:
             del sys.modules[SIGNALS]
 
 
@@ -216,19 +162,11 @@ def use_large_pages() -> None:
         return
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    for start, end in own_memory():
-        start, end = -(-start // LARGE) * LARGE, end // LARGE * LARGE
-        if start < end:
-            madvise(start, end - start, COLLAPSE)  # an older system says no: then it stays slow
-
-
-def own_memory() -> list[tuple[int, int]]:
-    """First and last address of every part of memory that is of no file."""
-    parts = []
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            addresses, access, _, _, inode, *name = line.split()
-            if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
-                start, end = addresses.split("-")
-                parts.append((int(start, 16), int(end, 16)))
-    return parts
+    with open("/proc/self/maps") as file:
+        maps = [line.split() for line in file]
+    for addresses, access, _, _, inode, *name in maps:
+        if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]):  # of no file
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            start, end = -(-start // LARGE) * LARGE, end // LARGE * LARGE
+            if start < end:
+                madvise(start, end - start, COLLAPSE)  # an older system says no: it stays slow

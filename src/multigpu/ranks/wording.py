@@ -1,11 +1,21 @@
-"""Calls and ranks in words, and what a mismatch or a deadlock usually means."""
+"""What is said about a run: calls and ranks in words, and what a finding usually means."""
 
+import signal
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from multigpu.ranks.errors import a, counted, listed, ordinal, ranks_in_words
+from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Key
+from multigpu.ranks.errors import (
+    a,
+    counted,
+    listed,
+    ordinal,
+    place,
+    ranks_in_words,
+    their_frames,
+)
 from multigpu.ranks.state import RankState
-from multigpu.ranks.trace import REDUCTIONS, ROOTED, Call
 
 
 def described(call: Call) -> str:
@@ -41,8 +51,7 @@ def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> li
     said: dict[tuple[str, str], list[int]] = defaultdict(list)  # what one does, what several do
     for state in states:
         for call in state.waiting_in():
-            waiting = (_waiting(call, state, len(states), its) for its in ("its", "their"))
-            one, several = waiting
+            one, several = (_waiting(call, state, len(states), its) for its in ("its", "their"))
             said[f"waits {one}", f"wait {several}"].append(state.rank)
         if state.over:
             said[(f"returned {_after(state, core)}",) * 2].append(state.rank)
@@ -61,23 +70,111 @@ def _waiting(call: Call, state: RankState, world: int, its: str) -> str:
         source = "any rank" if call.peer is None else f"rank {call.peer}"
         what = f"for a message from {source}{tag}{by}"
     else:
-        made = [c.id for c in state.calls.values() if (c.op, c.group) == (call.op, call.group)]
-        number = ordinal(1 + made.index(call.id))
-        what = f"in {its} {number} {call.op}{by}{call.in_group(world)}"
+        what = f"in {its} {ordinal(state.nth[call.id])} {call.op}{by}{call.in_group(world)}"
     return f"{what}, {call.place}"
 
 
 def _after(state: RankState, core: Sequence[Call]) -> str:
     """What a rank that is over had done of what the others wait for."""
     kinds = list(dict.fromkeys((call.op, call.group) for call in core if call.nth is not None))
-    made = [(state.own_calls(op, group), op) for op, group in kinds]
+    made = [(state.made[op, group], op) for op, group in kinds]
     if not made:
-        last = state.last_call()
+        last = state.last
         return f"after {last.via} at {last.place}" if last else "without any call"
     if not any(number for number, _ in made):
         return f"without {listed(f'any {op}' for _, op in made)}"
     return f"after {listed(counted(number, op) for number, op in made)}"
 
+
+# Ranks that raised or ended.
+
+EXITS = "a rank that leaves early leaves the others alone in their next collective."
+UNCAUGHT = (
+    "an exception ends its thread only: the rank goes on without what that thread had to do. "
+    "Mend the exception first."
+)
+SIGNALS = {
+    "SIGKILL": "the machine ran out of memory and the system chose this process; or somebody "
+    "killed it by hand.",
+    "SIGSEGV": "compiled code read memory that is not its own: an extension, or a broken install.",
+    "SIGBUS": "/dev/shm or the disk is full, and compiled code wrote to it.",
+    "SIGABRT": "compiled code gave up; its last words are in the rank's output.",
+    "SIGTERM": "somebody, or a scheduler, asked the process to end.",
+}
+
+
+def raised(error: Mapping[str, Any], ranks: Sequence[int]) -> tuple[str, str]:
+    """What some ranks raised, and what that usually means."""
+    who, frames = ranks_in_words(ranks), their_frames(error)
+    if "SystemExit" in error.get("types", ()):
+        where = f", {place(*frames[-1][:2])}" if frames else ""
+        return f"{who} called sys.exit({error.get('status', '')}){where}.", EXITS
+    what = ": ".join(filter(None, [error["type"], error.get("text", "")]))
+    lines = [f"{who}: {what}", *error.get("notes", [])]
+    if error.get("traceback"):
+        return "\n".join([*lines, error["traceback"].rstrip()]), ""
+    for number, (file, line, function) in enumerate(frames[::-1][:3]):
+        lines.append(f"{'where:' if number == 0 else '      '} {place(file, line)} in {function}")
+    return "\n".join(lines), ""
+
+
+def raised_in_a_thread(rank: int, error: Mapping[str, Any]) -> str:
+    """An exception that ended a thread of a rank: the rank goes on, and the others may wait."""
+    what = ": ".join(filter(None, [error["type"], error.get("text", "")]))
+    frames = their_frames(error)
+    return f"in a thread of rank {rank}: {what}{f', {place(*frames[-1])}' if frames else ''}"
+
+
+def ended(state: RankState, ranks: Sequence[int]) -> tuple[str, str]:
+    """How a rank and those like it died, and what that usually means."""
+    who, after = ranks_in_words(ranks), ""
+    if state.left is not None:
+        at = f", {place(*state.left['where'])}" if state.left.get("where") else ""
+        return f"{who} called os._exit({state.left.get('status')}){at}.", EXITS
+    if last := state.last:
+        after = f", {'in' if last.is_open else 'after'} its {last.via} at {last.place}"
+    if state.status is None or state.status >= 0:
+        return f"{who} ended with status {state.status} without returning{after}.", EXITS
+    name = signal.Signals(-state.status).name if -state.status in SIGNAL_NUMBERS else ""
+    name = name or f"signal {-state.status}"
+    return f"{who} was killed by {name}{after}.", SIGNALS.get(name, "")
+
+
+SIGNAL_NUMBERS = {int(each) for each in signal.Signals}
+
+
+def had_not_come(absent: Sequence[int], call: Call) -> str:
+    """Why a call failed although no rank is dead."""
+    who = ranks_in_words(absent)
+    return f"{who} had not come to the {call.op} at {call.place} of rank {call.rank} by then."
+
+
+# Ranks that make no progress.
+
+BUSY = (
+    "an endless loop, a lock that nobody opens, or work that needs more than `timeout` seconds "
+    "without a collective."
+)
+ALL_WAIT = (
+    "a thread that sleeps or polls hides that the others wait for ever; or all have begun a call "
+    "that the backend cannot end, because it is very big or the tensors do not fit."
+)
+LINGERS = (
+    "a thread, a process of its own or an atexit function that goes on after the function has "
+    "returned. Let it end before, or start the thread with `daemon=True`."
+)
+
+
+def no_progress(
+    ranks: Sequence[int], quiet: float, states: Sequence[RankState], *, returned: bool
+) -> str:
+    """That nothing was heard of some ranks for `quiet` seconds, and what each rank does."""
+    what = "returned, but did not end" if returned else "said nothing"
+    seconds = f"{quiet:.1f}".removesuffix(".0")
+    return "\n".join([f"{ranks_in_words(ranks)} {what} for {seconds} s.", *what_each_does(states)])
+
+
+# Calls that do not fit.
 
 ORDER = (
     "the ranks make their collectives in different orders, or one of them left one out or made "
@@ -85,7 +182,27 @@ ORDER = (
 )
 
 
-def usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
+def collectives_differ(
+    name: str, sides: Sequence[Sequence[Call]], world_size: int
+) -> tuple[str, str]:
+    """How the calls of one match differ, first in `name`; `sides` are those that agree."""
+    first = sides[0][0]
+    assert first.nth is not None
+    members = name == "members"
+    group = "" if members else first.in_group(world_size)
+    lines = [f"the {ordinal(first.nth + 1)} collective{group} is not the same on all ranks:"]
+    for side in sides:
+        by_place: dict[tuple[str, int, str], list[Call]] = defaultdict(list)
+        for call in side:
+            by_place[call.file, call.line, described(call)].append(call)
+        for same in by_place.values():
+            who = ranks_in_words(call.rank for call in same)
+            group = f" in a group of {ranks_in_words(same[0].members)}" if members else ""
+            lines.append(f"  {who}: {described(same[0])}{group}, {same[0].place}")
+    return "\n".join(lines), _usually_differ(name, sides)
+
+
+def _usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
     """Why calls that meet may differ in `name`; `sides` are those that agree with each other."""
     calls = [call for side in sides for call in side]
     places = {(call.file, call.line) for call in calls}
@@ -113,28 +230,83 @@ def usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
     )
 
 
-def usually_message(send: Call, receive: Call) -> str:
-    """Why a message does not fit into its receiver's buffer."""
+def message_differs(send: Call, receive: Call) -> tuple[str, str]:
+    """How a message does not fit into its receiver's buffer, and why it may not."""
+    message = (
+        f"rank {send.rank} sends {amount(send)} to rank {receive.rank}, {send.place}, "
+        f"but rank {receive.rank} receives {amount(receive)}, {receive.place}."
+    )
     if send.dtype != receive.dtype:
-        return (
+        return message, (
             "one side uses another dtype: torch.zeros(shape) is float32, whatever is sent. "
             "torch.empty_like(tensor) has the tensor's dtype."
         )
-    return (
+    return message, (
         "the two ranks computed different sizes, or the messages are in another order on one side."
     )
 
 
-def usually_fewer(call: Call, ranks: Sequence[int]) -> str:
-    """Why only `ranks` made `call`, although nobody was blocked."""
+def fewer_collectives(
+    camps: Mapping[int, Sequence[int]], call: Call, world_size: int
+) -> tuple[str, str]:
+    """That ranks made different numbers of collectives; `camps` are the ranks by their number.
+
+    `call` is the first that some did not make, although nobody was blocked.
+    """
+    said = [f"{ranks_in_words(ranks)} made {count}" for count, ranks in sorted(camps.items())]
+    most = ranks_in_words(camps[max(camps)])
+    message = (
+        f"the ranks did not make equally many collectives{call.in_group(world_size)}: "
+        f"{listed(said)}.\n  only {most}: {described(call)}, {call.place}"
+    )
     if call.is_async and call.waited is None:
-        return (
-            f"{ranks_in_words(ranks)} never waited for it, or it would have hung: the others do "
-            "not take part."
+        return message, (
+            f"{most} never waited for it, or it would have hung: the others do not take part."
         )
     if call.op == "new_group":
-        return "every rank must call new_group, also those that will not be in the group."
-    return "one rank left a collective out, or made one more; nobody noticed because nobody waited."
+        return message, (
+            "every rank must call new_group, also those that will not be in the group."
+        )
+    return message, (
+        "one rank left a collective out, or made one more; nobody noticed because nobody waited."
+    )
+
+
+def never_received(call: Call) -> tuple[str, str]:
+    """That a message found no other side."""
+    other = f"rank {call.peer}" if call.peer is not None else "any rank"
+    if call.op == "send":
+        said = f"rank {call.rank} sent {amount(call)} to {other} that {other} never received"
+    else:
+        said = f"rank {call.rank} began to receive {amount(call)} from {other}, which sent nothing"
+    return f"{said}: {call.via}, {call.place}.", (
+        "the other side of the message was left out, or it is another rank's, or has another tag."
+    )
+
+
+# Ranks that wait for each other.
+
+
+def deadlock(
+    core: Sequence[Call],
+    targets: Mapping[Key, set[int]],
+    over: set[int],
+    states: Sequence[RankState],
+) -> str:
+    """Who waits for whom: `core` are the calls at the heart of it, `targets` what each waits for.
+
+    `over` are the ranks at the end of the waiting that have returned.
+    """
+    ring = {call.rank for call in core}
+    if over:
+        waiting = {call.rank for call in core if over & targets[call.key]}
+        has, them = ("has", "it") if len(over) == 1 else ("have", "them")
+        waits = "waits" if len(waiting) == 1 else "wait"
+        who = f"{ranks_in_words(over)} {has} returned, {ranks_in_words(waiting)} {waits} for {them}"
+    else:
+        wait = "wait for each other" if len(ring) > 1 else "waits for itself"
+        who = f"{ranks_in_words(ring)} {wait}"
+    return "\n".join([f"{who} for ever:", *what_each_does(states, core)])
 
 
 def usually_deadlock(
@@ -206,13 +378,9 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
 
 def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:
     call = waits[0]
-    here = [
-        [made for made in state.calls.values() if (made.file, made.line) == (call.file, call.line)]
-        for state in missing
-    ]
     absent = ranks_in_words(state.rank for state in missing)
     present = ranks_in_words(each.rank for each in waits if each.nth == call.nth)
-    if not any(here):
+    if not any((call.file, call.line) in state.places for state in missing):
         return (
             f"only {present} came to {call.place}: {a(call.op)} under an `if` that is not true on "
             "every rank, or in a loop that not every rank enters. All members of the group must "

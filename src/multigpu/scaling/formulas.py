@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from multigpu.ranks.trace import Call, Trace
+    from multigpu.ranks.calls import Call
+from multigpu.ranks.trace import Trace
 
 
 def positive(name: str, value: float) -> None:

@@ -14,7 +14,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from multigpu.ranks.memory import PLAIN, tensors_in
+from multigpu.ranks.memory import PLAIN
+from multigpu.ranks.tracing import tensors_in
 
 BYTES = 8  # of a number in float64, which all of these models are in
 COPYING = ("clone", "copy_", "cat", "stack", "_to_copy", "constant_pad_nd", "_reshape_copy")

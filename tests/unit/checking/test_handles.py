@@ -7,7 +7,7 @@ import pytest
 
 from multigpu.checking.comparing import examine_handles, spoken
 from multigpu.checking.verdicts import Wrong
-from multigpu.ranks.trace import Call
+from multigpu.ranks.calls import Call
 
 SENT = Call.of(
     1,

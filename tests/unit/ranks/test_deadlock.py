@@ -4,6 +4,8 @@ is left alone."""
 import pytest
 from said import numbers_in
 
+from multigpu.ranks import proof
+
 HELPER = 7  # a thread besides the main one
 
 
@@ -239,6 +241,28 @@ def test_groups_that_do_not_wait_for_each_other_are_not_in_different_orders(play
     run.call(1, "all_reduce", group="2", members=(1, 2), line=6)
     run.returned(2)
     assert "their groups" not in run.look().usually
+
+
+def test_a_run_of_any_length_fits_into_memory_and_is_judged_alike(play, monkeypatch):
+    monkeypatch.setattr(proof, "KEPT_CALLS", 100)
+    run = play(2)
+    most = 0
+    for _ in range(200):
+        run.all("all_reduce", line=5)
+        for rank in run.world:
+            run.done(rank, run.call(rank, "send" if rank == 0 else "recv", peer=1 - rank, line=6))
+        most = max(most, len(run.watch._calls))
+    assert most < 300  # of 800
+    number = run.call(0, "all_reduce", line=5)
+    run.returned(1)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("deadlock", (0, 1))
+    waiting, left = found.message.splitlines()[1:]
+    assert numbers_in(waiting) == [0, 201, 5]
+    assert numbers_in(left) == [1, 200]
+    assert "batches" in found.usually
+    run.done(0, number)
+    assert run.watch.final().kind == "mismatch"
 
 
 # What must never be called a deadlock.

@@ -49,13 +49,6 @@ def test_a_call_without_an_end_is_open_and_a_failed_one_says_why(play):
     assert (failed.is_open, failed.failed) == (False, "no")
 
 
-def test_the_watch_has_the_same_trace(play):
-    run = play(3)
-    run.all("all_reduce")
-    assert run.watch.trace.calls == trace_of(run).calls
-    assert [call.rank for call in run.watch.trace.calls] == [0, 1, 2]
-
-
 def test_calls_can_be_asked_for_by_rank_and_kind(play):
     run = play(2)
     run.all("all_reduce")

@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from multigpu.data.feeds import feed_for
-from multigpu.ranks.trace import Call, Trace
+from multigpu.ranks.calls import Call
+from multigpu.ranks.trace import Trace
 from multigpu.scaling import measuring
 from multigpu.scaling.comparison import Candidate, Machine
 from multigpu.scaling.formulas import ring_bytes, sent_by_kind
