@@ -48,7 +48,7 @@ READ_BUFFER = 2**16  # bytes per column: a row group is read through it, not in 
 LARGEST = 64 * 2**20  # rows: pyarrow cuts larger row groups itself
 UNEVEN = 1.05  # from this imbalance on, feed() warns
 
-Rows = tuple[torch.Tensor, torch.Tensor]  # inputs (rows, columns) and targets (rows,)
+RowTensors = tuple[torch.Tensor, torch.Tensor]  # inputs (rows, columns) and targets (rows,)
 
 
 class PartitionedFile:
@@ -207,7 +207,7 @@ class PartitionReader:
         kind = _tensor_type(file.schema_arrow.field(source.target).type)
         self.target_type = kind or torch.float32
 
-    def read(self, pieces: Sequence[Piece], order: torch.Tensor | None = None) -> Rows:
+    def read(self, pieces: Sequence[Piece], order: torch.Tensor | None = None) -> RowTensors:
         """The rows of some pieces.
 
         Row i of them lands at place `order[i]`; without an order they stay as they are. Every row
@@ -228,7 +228,7 @@ class PartitionReader:
         assert done == rows, f"{done} of {rows} rows"  # the sizes were compared at the start
         return inputs, targets
 
-    def first_row(self) -> Rows:
+    def first_row(self) -> RowTensors:
         """The first row of the file, for a rank that has none in a step."""
         group = next(i for i, size in enumerate(self.source.sizes) if size)
         return self.read([Piece(group, 0, 1)])
@@ -395,9 +395,9 @@ class Stock:
         while self.blocks and skip >= rows_in(self.blocks[0]):
             skip -= rows_in(self.blocks.pop(0))
         self.place = skip  # of the next row in the block that is, or comes, into memory
-        self.block: Rows | None = None
+        self.block: RowTensors | None = None
 
-    def take(self, rows: int) -> Rows:
+    def take(self, rows: int) -> RowTensors:
         """The next `rows` rows, copied: a batch that is kept does not keep a block."""
         parts = []
         while rows:
@@ -415,7 +415,7 @@ class Stock:
             return parts[0]
         return torch.cat([inputs for inputs, _ in parts]), torch.cat([t for _, t in parts])
 
-    def _read(self, pieces: Sequence[Piece]) -> Rows:
+    def _read(self, pieces: Sequence[Piece]) -> RowTensors:
         """A block into memory, its rows in an order that depends on the key and on these pieces."""
         if self.key is None:
             return self.reader.read(pieces)

@@ -47,11 +47,10 @@ from multigpu.scaling.comparison import (
     load_here,
 )
 from multigpu.scaling.formulas import ring_bytes
-from multigpu.training.config import OF_PIPELINE, TrainConfig
+from multigpu.training.config import MODES, OF_PIPELINE, TrainConfig
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
-MODES = ("single", "dp", "ddp", "zero2", "zero3", "pipeline")
 USUAL = ("single", "dp", "ddp")  # the default
 MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process
 EVALUATED = 4096  # rows of the test set: every mode is evaluated in every round
@@ -216,8 +215,8 @@ def plan_of(
     }
     candidates = [Candidate("single", 1)] if "single" in modes else []
     left_out: list[LeftOut] = []
-    for mode, count in itertools.product(MODES[1:], sorted(set(gpus))):
-        if mode not in modes:
+    for mode, count in itertools.product(MODES, sorted(set(gpus))):
+        if mode not in modes or mode == "single":
             continue
         if count == 1 and mode in pointless:
             left_out.append(LeftOut(mode, count, pointless[mode]))
