@@ -40,8 +40,7 @@ from multigpu import run_ranks
 from multigpu.scaling.comparison import Machine, load_here
 from multigpu.training import cut_points
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT, next_byte_loss
-from multigpu.training.stage import Stage
-from multigpu.training.tracing import record_both
+from multigpu.training.partition import stages_at
 
 TARGET = Path(__file__).resolve().parent / "reference" / "cutting" / "balance.csv"
 MICRO_BATCHES, ROUNDS, WARM_UP = 8, 40, 2  # rounds: an even number, each order as often
@@ -75,10 +74,9 @@ def steps_in_turn(name: str, cuts: list[tuple[int, ...]]) -> list[list[float]]:
     """On each of the ranks: the seconds of a step of 8 micro-batches, each cut in its turn."""
     model, inputs, targets, loss_fn = models()[name]
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    program = record_both(model, (inputs,), rows=len(inputs))
     schedules = []
     for places in cuts:
-        stage = Stage(model, program, places[rank], places[rank + 1])
+        stage = stages_at(model, (inputs,), places)[rank]
         piece = PipelineStage(stage, rank, ranks, torch.device("cpu"))
         schedules.append(Schedule1F1B(piece, MICRO_BATCHES, loss_fn=loss_fn))
     given = (torch.cat([inputs] * MICRO_BATCHES),) if rank == 0 else ()
@@ -110,7 +108,7 @@ def lines_of(name: str) -> list[dict[str, Any]]:
 
 def line_of(name: str, balance: str, stages: Any, taken: dict[str, list[float]]) -> dict[str, Any]:
     """One line: what was predicted, and what was measured where it was run."""
-    steps = stages.points.program.steps
+    steps = stages.points.program.training.steps
     begins = [next((s.module for s in steps[p:] if s.module), "?") for p in stages.places[1:-1]]
     mine, best = taken.get(balance, []), taken.get("time", [])
     ratios = [one / other for one, other in zip(mine, best, strict=True)]

@@ -39,6 +39,7 @@ from multigpu.training.distributed import (
     main_rank_does,
     take_from_main_rank,
 )
+from multigpu.training.partition import cut, stages_at
 from multigpu.training.pipeline_schedule import (
     Outputs,
     Runners,
@@ -142,23 +143,10 @@ def measured(
     model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
 ) -> Plan:
     """Measure the model's pieces on this rank's device and divide them."""
-    from multigpu.training.partition import cut
-
     settings = {name: value for name, value in asked.items() if name not in ("num_stages", "rows")}
     stages = cut(model, sample, asked["num_stages"], device=sample[0].device, **settings)
     bubble = stages.bubble(config.micro_batches, asked["schedule"])
     return Plan(list(stages.places), bubble, str(stages), asked)
-
-
-def stages_at(model: nn.Module, sample: tuple[Tensor, ...], plan: Plan) -> list[nn.Module]:
-    """The stages of `model`: modules with its own parameters, under its own names."""
-    from multigpu.training.stage import chain_of
-    from multigpu.training.tracing import record_both
-
-    home = next(model.parameters()).device
-    inputs = tuple(tensor.to(home) for tensor in sample)
-    program = record_both(model, inputs, rows=len(sample[0]))
-    return chain_of(model, program, plan.places)
 
 
 def written(config: TrainConfig, *, asked: dict[str, Any]) -> Plan | None:
@@ -465,7 +453,7 @@ class Pipeline(Strategy):
             return [model]
         asked = what_is_asked(self.config, num_stages=self.num_stages, rows=len(sample[0]))
         self.plan = plan_alike(model, sample, self.config, asked=asked)
-        return stages_at(model, sample, self.plan)
+        return stages_at(model, sample, self.plan.places)
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         """As in every mode; the losses are those of the last rank, the others have none."""
