@@ -1,20 +1,28 @@
-"""The judge tells equal from nearly equal, and recognises known wrong values."""
+"""What checks share: tensors compared, the model handed over, messages under way."""
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import torch
 
 from multigpu.checking.comparing import (
+    WIDTH,
+    Specimen,
     alike,
     all_alike,
     all_same,
+    examine_handles,
     factor_between,
     largest_difference,
     recognise,
     same,
+    snapshot,
+    spoken,
 )
+from multigpu.checking.verdicts import Wrong
+from multigpu.ranks.calls import Call
 
 VALUES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
 ROUNDED = VALUES * (1 + 1e-7)  # as if it went through float32
@@ -120,3 +128,100 @@ def test_the_largest_difference_names_place_and_numbers():
     assert re.findall(r"\d+", largest_difference(came, VALUES)) == ["1", "0", "7", "3"]
     assert re.findall(r"\d+", largest_difference(torch.tensor(1), torch.tensor(2))) == ["1", "2"]
     assert re.findall(r"\(.*?\)", largest_difference(VALUES[0], VALUES)) == ["(2,)", "(2, 2)"]
+
+
+SENT = Call.of(
+    1,
+    {
+        "id": 0,
+        "op": "send",
+        "via": "isend",
+        "group": "world",
+        "members": [0, 1, 2],
+        "peer": 2,
+        "is_async": True,
+        "thread": 1,
+        "file": "/course/collectives.py",
+        "line": 41,
+        "function": "shift",
+        "time": 1.0,
+    },
+)
+RECEIVED = replace(SENT, op="recv", via="irecv", end=2.0)
+
+
+def wrong(mistake, came, usually, *, where):
+    return Wrong(f"shift.{mistake}", expected="", came=came, usually=usually, where=where)
+
+
+def test_messages_that_were_waited_for_are_right():
+    examine_handles([replace(SENT, end=2.0), RECEIVED], wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "mistake"),
+    [
+        (SENT, "not_waited"),
+        (replace(SENT, end=2.0, changed=True), "changed_while_sending"),
+        (replace(RECEIVED, changed=True), "changed_while_receiving"),
+    ],
+)
+def test_each_mistake_has_its_name_and_its_line(call, mistake):
+    with pytest.raises(Wrong) as caught:
+        examine_handles([call], wrong)
+    assert caught.value.message_id == f"shift.{mistake}"
+    assert "where: collectives.py:41" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (SENT, ["1", "isend", "2"]),
+        (replace(RECEIVED, peer=None), ["1", "irecv"]),
+        (replace(SENT, op="all_reduce", via="all_reduce"), ["1", "all_reduce"]),
+    ],
+)
+def test_a_call_in_words_names_its_rank_its_function_and_its_peer(call, named):
+    assert re.findall(r"\d|isend|irecv|all_reduce", spoken(call)) == named
+
+
+def test_a_seed_fixes_every_number_and_none_are_random():
+    first, second, other = (snapshot(Specimen(seed)) for seed in (1, 1, 2))
+    for kind in ("parameters", "buffers"):
+        for name, tensor in first[kind].items():
+            assert torch.equal(tensor, second[kind][name])
+            assert not torch.equal(tensor, other[kind][name])
+    random = [Specimen().encode.weight for _ in range(2)]
+    assert not torch.equal(*random)
+
+
+def test_it_has_everything_that_a_copy_can_lose():
+    model = Specimen(seed=1)
+    buffers, state = dict(model.named_buffers()), model.state_dict()
+    assert model.decode.weight is model.encode.weight
+    assert [name for name, p in model.named_parameters() if not p.requires_grad] == [
+        "frozen.weight"
+    ]
+    assert [name for name, p in model.named_parameters() if p.ndim == 0] == ["gain.scale"]
+    assert set(buffers) - set(state) == {"position"}
+    assert [name for name, b in buffers.items() if not b.is_floating_point()] == ["batches"]
+    assert [name for name, part in model.named_modules() if not part.training] == ["frozen"]
+
+
+def test_every_trained_parameter_matters():
+    model = Specimen(seed=1)
+    model(torch.ones(2, WIDTH, dtype=torch.float64)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == (name == "frozen.weight"), name
+        assert parameter.grad is None or parameter.grad.abs().min() > 0, name
+
+
+def test_rows_do_not_see_each_other():
+    model, rows = Specimen(seed=1), torch.randn(3, WIDTH, dtype=torch.float64)
+    apart = torch.cat([model(row[None]) for row in rows])
+    torch.testing.assert_close(model(rows), apart)
+
+
+def test_a_snapshot_shows_what_is_one_object():
+    objects = snapshot(Specimen(seed=1))["objects"]
+    assert objects["encode.weight"] == objects["decode.weight"] != objects["encode.bias"]

@@ -1,12 +1,14 @@
-"""From checks to verdicts: what is counted, what stops, and whose fault it is."""
+"""From checks to verdicts: what is counted, what stops, whose fault it is, and its words."""
 
+import re
 import textwrap
+from fractions import Fraction
 
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.session import check_with
-from multigpu.checking.verdicts import Verdict, Wrong, exit_code
+from multigpu.checking.verdicts import Verdict, Wrong, count, exit_code, listed, numbered, times
 from multigpu.commands.showing import console, show_verdicts
 
 HEAD = """
@@ -227,3 +229,31 @@ def test_exit_codes(statuses, code):
 def test_a_message_leaves_out_what_it_does_not_know():
     message = Wrong("f.x", expected="1", came="2", usually="").message
     assert message.splitlines() == ["expected: 1", "came: 2"]
+
+
+def test_one_chunk_and_three_chunks():
+    assert [count(n, "chunk") for n in (1, 3, 0)] == ["1 chunk", "3 chunks", "0 chunks"]
+
+
+@pytest.mark.parametrize(
+    ("items", "text"), [([], "none"), ([4], "4"), ([4, 4], "4 and 4"), ("abc", "a, b and c")]
+)
+def test_a_list_ends_in_and(items, text):
+    assert listed(items) == text
+
+
+def test_a_long_list_is_cut():
+    assert re.findall(r"\b\w\b", listed("abcdef", most=4)) == ["a", "b", "4"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([9], "row 9"), ([3, 4, 9], "rows 3, 4 and 9"), ([3, 4, 5, 6], "rows 3 to 6")],
+)
+def test_numbered_things(numbers, text):
+    assert numbered("row", numbers) == text
+
+
+def test_factors():
+    assert times(Fraction(3)) == "exactly 3×"
+    assert times(Fraction(1, 3)) == "exactly 1/3 of"

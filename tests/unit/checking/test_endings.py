@@ -1,11 +1,13 @@
-"""What a learner is told when ranks end badly, from reports that no run can be made to give."""
+"""From how a run ended to what is said: several ranks, and torch's own messages."""
 
+import operator
 from pathlib import Path
 
 import pytest
+import torch
 
 from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.endings import Ending, refuse_bad_endings
+from multigpu.checking.endings import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.trace import Trace
@@ -79,3 +81,31 @@ def test_another_fault_while_joining_is_never_the_learners():
     busy = ending(1, {"phase": "importing"}, status=-9)
     with pytest.raises(CheckerFault):
         refuse([ending(0, fault("OSError: too many open files"), status=70), busy])
+
+
+PARAMETER = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+
+def give_gradient(value):
+    PARAMETER.grad = value
+
+
+@pytest.mark.parametrize(
+    ("mistake", "means"),
+    [
+        (lambda: torch.ones(3) in [torch.zeros(3), PARAMETER], "compare the"),
+        (lambda: sorted([torch.ones(3), torch.zeros(3)]), "compare the"),
+        (lambda: give_gradient(sum([])), "sum([])"),
+        (lambda: give_gradient(torch.zeros(3)), "zeros_like(parameter)"),
+        (lambda: give_gradient(torch.zeros(4, dtype=torch.float64)), "zeros_like(parameter)"),
+        (lambda: PARAMETER.add_(1), "no_grad"),
+        (lambda: operator.itruediv(PARAMETER.grad, 2), "register_post_accumulate_grad_hook"),
+        (lambda: 2 * PARAMETER.grad, "register_post_accumulate_grad_hook"),
+        (lambda: PARAMETER.numpy(), None),
+    ],
+)
+def test_an_error_is_explained(mistake, means):
+    with pytest.raises(Exception) as raised:  # noqa: PT011, each has its own type
+        mistake()
+    found = explanation(str(raised.value))
+    assert found is None if means is None else means in found

@@ -1,10 +1,221 @@
-"""Forbidden names are found where the exercise uses them, and nowhere else."""
+"""What is read from a module's text: its starter, and the forbidden names that it uses."""
+
+import ast
 
 import pytest
+from starters import write_starters
 
-from multigpu.checking.catalog import CHAPTERS, IN_ALL_RANKS
-from multigpu.checking.source import first_refused_name
+from multigpu.checking.catalog import CHAPTERS, IN_ALL_RANKS, Course
+from multigpu.checking.source import (
+    definitions,
+    first_refused_name,
+    is_written,
+    put_back,
+    starter_for,
+    starter_of,
+    text_of,
+    written_in,
+)
 from multigpu.checking.verdicts import Refused
+
+from .conftest import COURSE
+
+SOLUTION = '''"""Module."""
+
+import copy  # solution only
+from math import (  # solution only
+    ceil,
+)
+
+import torch
+
+LIMIT = 3  # stays
+
+
+def split(batch, devices):
+    """Cut.
+
+    Long.
+    """
+    # a comment of the answer
+    return _cut(batch)  # more
+
+
+def _cut(batch):
+    return batch
+
+
+@torch.no_grad()
+def bare(a, *, b=1) -> int:
+    # only the answer says so
+    x = a
+    return x
+
+
+class Sharded(torch.nn.Module):
+    """A class."""
+
+    def __init__(self, module):
+        """Wrap."""
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self._inner(x)
+
+    def _inner(self, x):
+        return x
+
+
+if __name__ == "__main__":
+    print(split(1, 2))
+'''
+
+STARTER = '''"""Module."""
+
+
+import torch
+
+LIMIT = 3  # stays
+
+
+def split(batch, devices):
+    """Cut.
+
+    Long.
+    """
+    raise NotImplementedError
+
+
+@torch.no_grad()
+def bare(a, *, b=1) -> int:
+    raise NotImplementedError
+
+
+class Sharded(torch.nn.Module):
+    """A class."""
+
+    def __init__(self, module):
+        """Wrap."""
+        raise NotImplementedError
+
+    def forward(self, x):
+        raise NotImplementedError
+
+
+if __name__ == "__main__":
+    print(split(1, 2))
+'''
+
+
+def test_a_starter_keeps_the_task_and_loses_the_answer():
+    assert starter_of(SOLUTION) == STARTER
+
+
+def test_a_starter_of_a_starter_is_itself():
+    assert starter_of(STARTER) == STARTER
+
+
+def test_what_is_written_and_what_is_not():
+    assert [is_written(node) for node in definitions(STARTER).values()] == [False] * 3
+    assert [is_written(node) for node in definitions(SOLUTION).values()] == [True] * 4
+
+
+def test_putting_one_function_back_leaves_the_others():
+    mine = SOLUTION.replace("return x\n\n\nclass", "return 5  # mine\n\n\nclass")
+    result = put_back(mine, STARTER, "split")
+    assert "raise NotImplementedError" in text_of(result, definitions(result)["split"])
+    for other in ("bare", "_cut", "Sharded"):
+        before, after = definitions(mine)[other], definitions(result)[other]
+        assert text_of(result, after) == text_of(mine, before)
+    assert "a comment of the answer" not in result
+
+
+def test_a_deleted_function_comes_back_above_the_main_part():
+    mine = STARTER.replace(text_of(STARTER, definitions(STARTER)["split"]), "")
+    result = put_back(mine, STARTER, "split")
+    assert not is_written(definitions(result)["split"])
+    assert result.index("def split") < result.index("if __name__")
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions" / "data_parallel.py").write_text(SOLUTION)
+    return Course(tmp_path)
+
+
+def test_starters_are_written_but_never_over_an_answer(course):
+    path = course.exercises / "data_parallel.py"
+    assert write_starters(course) == ["data_parallel.py: written"]
+    assert path.read_text() == STARTER
+    (said,) = write_starters(course)
+    assert said.endswith("up to date")
+    path.write_text(STARTER.replace("    raise NotImplementedError\n\n\n@", "    return 1\n\n\n@"))
+    (said,) = write_starters(course)
+    assert said.endswith("(split)")
+    assert "return 1" in path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted(COURSE.solutions.glob("*.py")), ids=lambda path: path.stem)
+def test_the_exercises_come_from_the_solutions(path):
+    """Functions that are not written yet are as the course hands them out."""
+    starter = starter_for(path.stem, COURSE)
+    exercise = (COURSE.exercises / path.name).read_text(encoding="utf-8")
+    written = written_in(exercise, path.stem, COURSE)
+    for name, node in definitions(exercise).items():
+        if name not in written:
+            assert text_of(exercise, node) == text_of(starter, definitions(starter)[name])
+
+
+BROKEN = '''"""Module."""
+
+import torch.distributed as dist
+
+
+def split(batch, devices):
+    """Cut.
+
+    Long.
+    """
+    dist.barrier()
+    return _cut(batch)
+
+
+def _cut(batch):
+    return batch[1:]
+'''
+
+
+def test_broken_code_is_handed_out_as_it_is_and_counts_as_written_once_it_is_changed(course):
+    course.broken("data_parallel").parent.mkdir()
+    course.broken("data_parallel").write_text(BROKEN)
+    assert write_starters(course) == ["data_parallel.py: written"]
+    path = course.exercises / "data_parallel.py"
+    assert path.read_text() == BROKEN
+    assert written_in(BROKEN, "data_parallel", course) == []
+    mended = BROKEN.replace("    dist.barrier()\n", "    # no barrier\n")
+    assert written_in(mended, "data_parallel", course) == ["split"]
+    path.write_text(mended)
+    (said,) = write_starters(course)
+    assert said.endswith("(split)")
+    assert path.read_text() == mended
+    commented = BROKEN.replace("dist.barrier()", "dist.barrier()  # why?")
+    assert written_in(commented, "data_parallel", course) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted(COURSE.solutions.glob("broken/*.py")), ids=lambda path: path.stem
+)
+def test_broken_code_has_the_tasks_and_signatures_of_the_solution(path):
+    broken = definitions(path.read_text(encoding="utf-8"))
+    solved = definitions((COURSE.solutions / path.name).read_text(encoding="utf-8"))
+    public = {name: node for name, node in solved.items() if not name.startswith("_")}
+    assert {name for name in broken if not name.startswith("_")} == set(public)
+    for name, node in public.items():
+        assert ast.get_docstring(broken[name]) == ast.get_docstring(node)
+        assert ast.unparse(broken[name].args) == ast.unparse(node.args)
+
 
 REFUSED = CHAPTERS[0].refused
 
