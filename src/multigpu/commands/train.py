@@ -262,25 +262,20 @@ def notes() -> Iterator[None]:
 
 def refused(error: Exception, options: argparse.Namespace) -> int:
     """Say in one line why it cannot be, once on each machine: all its ranks know the same."""
+    from multigpu.training import TrainConfig
+    from multigpu.training.config import NeedsTorchrun
     from multigpu.training.own import CannotImport
 
     if os.environ.get("LOCAL_RANK", "0") == "0":
         said = str(error)
+        if isinstance(error, NeedsTorchrun):
+            said = error.with_program(on_ranks(options))
         if not isinstance(error, CannotImport):  # which quotes a line of code
-            said = in_words_of_the_command(said, options)
+            said = as_options(said, TrainConfig)
         print(f"multigpu train: {said}", file=sys.stderr)
     elif "TORCHELASTIC_RUN_ID" in os.environ:
         time.sleep(PATIENCE)  # torchrun ends all ranks with the first that ends: not before it said
     return 2
-
-
-def in_words_of_the_command(message: str, options: argparse.Namespace) -> str:
-    """A message of the package with options for fields, and the whole command for torchrun."""
-    from multigpu.training import TrainConfig
-
-    said = as_options(message, TrainConfig).replace(", or try it here with run_ranks(fn, 2)", "")
-    started = re.compile(r"(torchrun --nproc_per_node \w+) \.\.\.")
-    return started.sub(lambda found: f"{found[1]} {on_ranks(options)}", said)
 
 
 def on_ranks(options: argparse.Namespace) -> str:

@@ -48,6 +48,25 @@ AT_LEAST = {
 ABOVE_ZERO = ("learning_rate", "clip_norm", "stage_memory")
 
 
+class NeedsTorchrun(ValueError):
+    """What was asked for runs only under torchrun, with so many processes.
+
+    ``str(error)`` is for Python, where the program is the reader's own; ``with_program`` is for a
+    command that knows what torchrun has to start.
+    """
+
+    def __init__(
+        self, before: str, *, processes: int | str, after: str = "", in_python: str = ""
+    ) -> None:
+        self.before = f"{before} `torchrun --nproc_per_node {processes}"
+        self.after = after
+        super().__init__(f"{self.before} ...`{in_python}{after}.")
+
+    def with_program(self, program: str) -> str:
+        """The message with what torchrun starts: ``-m multigpu train ...``."""
+        return f"{self.before} {program}`{self.after}."
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The settings of a training run. Raises ValueError for a value that cannot be meant.
@@ -200,9 +219,10 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
                 f"Use mode='pipeline', or leave {name} out."
             )
     if config.gpus is not None and mode in ("ddp", "zero2", "zero3", "pipeline"):
-        raise ValueError(
+        raise NeedsTorchrun(
             f"gpus={config.gpus} with mode={mode!r}: there every rank has one GPU. "
-            f"Leave gpus out and start `torchrun --nproc_per_node {config.gpus} ...`."
+            "Leave gpus out and start",
+            processes=config.gpus,
         )
     if config.gpus is not None and config.gpus > 1 and mode == "single":
         raise ValueError(f"gpus={config.gpus} with mode='single': use mode='dp', or gpus=1.")

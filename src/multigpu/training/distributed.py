@@ -28,6 +28,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from multigpu.ranks.rank import Backend, rank_device
+from multigpu.training.config import NeedsTorchrun
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets all
 POLL = 0.01  # seconds
@@ -71,9 +72,10 @@ class Launch:
     def require_ranks(self, mode: str) -> None:
         """Raise ValueError where `mode` needs ranks and this process is alone."""
         if not self.is_distributed:
-            raise ValueError(
-                f"mode={mode!r} needs one process for each GPU. Start them with "
-                "`torchrun --nproc_per_node 2 ...`, or try it here with run_ranks(fn, 2)."
+            raise NeedsTorchrun(
+                f"mode={mode!r} needs one process for each GPU. Start them with",
+                processes=2,
+                in_python=", or try it here with run_ranks(fn, 2)",
             )
 
     @classmethod
@@ -99,9 +101,11 @@ class Launch:
         given = [name for name in NEEDED if name in environ]
         way_out = f"to train in one process, `unset {' '.join(given)}`"
         if missing := [name for name in NEEDED if name not in environ]:
-            raise ValueError(
+            raise NeedsTorchrun(
                 f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all of them. "
-                f"Start with `torchrun --nproc_per_node N ...`; {way_out}."
+                "Start with",
+                processes="N",
+                after=f"; {way_out}",
             )
 
         def number(name: str, default: int | None = None) -> int:
