@@ -6,6 +6,7 @@ back.  How a run that brought no answer is explained: ``endings.py``.
 
 import ast
 import io
+import pickle
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import decode_source
@@ -162,11 +163,11 @@ class WarmServer:
     def __init__(self) -> None:
         self._server = Server(self.MODULE)
 
-    def ask(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+    def ask(self, request: Request) -> tuple[dict[str, Any], bytes]:
         """Run one request.  Raises ServerDied; the next request then gets a new server."""
         self._server.asked = True
         try:
-            send(self._server.connection, header, payload)
+            send(self._server.connection, {}, pickle.dumps(request))
             return receive(self._server.connection)
         except Closed:
             self._server.stop()
@@ -278,12 +279,13 @@ class Learner:
             function=self.exercise.function,
             signature=self.exercise.signature,
             refused=self.exercise.chapter.refused,
+            drive=by_value(drive, arguments),
             limits=replace(self.limits, **limits),  # type: ignore[arg-type]
             backing=self.backing,
             **where,
         )
         try:
-            report, blob = self.server.ask(request.header(), by_value(drive, arguments))
+            report, blob = self.server.ask(request)
         except ServerDied as death:
             raise Refused(
                 "crash",

@@ -13,7 +13,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -47,30 +47,12 @@ class Request:
     function: str
     signature: Signature
     refused: tuple[str, ...]
+    drive: bytes  # and its arguments, ``by_value``: for the worker, never for the server
     limits: Limits
     backing: str
     gpus: int = 0
     ranks: int = 0
     memory: str | None = None  # of each GPU, or of each rank
-
-    def header(self) -> dict[str, Any]:
-        """As plain data, for the wire."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, header: dict[str, Any]) -> "Request":
-        """The inverse of ``header``."""
-        header = dict(header)
-        signature = header.pop("signature")
-        return cls(
-            signature=Signature(
-                tuple(signature["positional"]), tuple(signature["keyword_only"]), signature["text"]
-            ),
-            refused=tuple(header.pop("refused")),
-            return_lines={int(line): first for line, first in header.pop("return_lines").items()},
-            limits=Limits(**header.pop("limits")),
-            **header,
-        )
 
 
 @dataclass(frozen=True, eq=False)

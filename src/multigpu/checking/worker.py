@@ -13,6 +13,7 @@ ends is the matter of ``multigpu.ranks.child_process``.  A run without a clean e
 import contextlib
 import inspect
 import os
+import pickle
 import random
 import resource
 import shutil
@@ -59,8 +60,8 @@ def main(descriptor: int) -> None:
     warm_up()
     with contextlib.suppress(Closed, CallerGone):
         while True:
-            header, payload = receive(judge)
-            report, answer = serve(Request.of(header), payload, judge)
+            _, request = receive(judge)
+            report, answer = serve(pickle.loads(request), judge)  # the judge's own, no learner's
             send(judge, report, answer)
             frames = (frame for member in report["members"] for frame in member["said"])
             costly = 0  # which of ``warming.COSTLY`` the workers have imported
@@ -83,7 +84,7 @@ def warm_up() -> None:
         import multigpu.ranks.tracing  # noqa: F401
 
 
-def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
+def serve(request: Request, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Run one worker, or one per rank, and report how it ended."""
     folder = tempfile.mkdtemp(prefix="multigpu-check-")
     compiled(request.source, request.path)  # once, for all workers, and so the next
@@ -91,7 +92,7 @@ def serve(request: Request, payload: bytes, judge: socket.socket) -> tuple[dict[
     try:
         report, answers = supervise(
             request.ranks or 1,
-            Worker(request, payload, folder),
+            Worker(request, folder),
             limits=request.limits,
             caller=judge,
             watch=Watch(request.ranks, timeout=None) if request.ranks else None,
@@ -115,38 +116,30 @@ class Worker:
     """The body of one worker, or of one per rank.  ``folder`` is theirs."""
 
     request: Request
-    payload: bytes
     folder: str
 
     def __call__(self, number: int, say: Write) -> None:
         """Everything from the drive's arrival to the answer's departure."""
+        import torch
+
         own = os.path.join(self.folder, str(number))
         os.mkdir(own)
         os.chdir(own)
         if self.request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more
-            with open(
-                "/proc/self/statm"
-            ) as statm:  # what RLIMIT_DATA counts, as the kernel sees it
-                data = int(statm.read().split()[5]) * resource.getpagesize()
+            counted = Path("/proc/self/statm").read_text().split()[5]  # as RLIMIT_DATA counts
+            data = int(counted) * resource.getpagesize()
             # A little before the supervisor would end it: a MemoryError names the line.
             limit(resource.RLIMIT_DATA, data + self.request.limits.host_memory * 4 // 5)
         store = os.path.join(self.folder, "store")
         ranks = self.request.ranks
         joined = group(self.request, number, store, say)
         with joined if ranks else machine(self.request) as place:
-            seed(number, everywhere=self.request.backing != "cpu" or not ranks)
-            run(self.request, self.payload, place, say)
-
-
-def seed(number: int, *, everywhere: bool) -> None:
-    """Random numbers of this worker: ranks that are to start equal have to be made so."""
-    import torch
-
-    if everywhere:
-        torch.manual_seed(number)
-    else:  # without a word to every kind of device that there could be
-        torch.default_generator.manual_seed(number)
-    random.seed(number)  # Python seeds it anew in every forked process
+            if self.request.backing != "cpu" or not ranks:
+                torch.manual_seed(number)
+            else:  # without a word to every kind of device that there could be
+                torch.default_generator.manual_seed(number)
+            random.seed(number)  # Python seeds it anew in every forked process
+            run(self.request, place, say)
 
 
 @dataclass(frozen=True)
@@ -157,11 +150,11 @@ class Place:
     tensor_types: frozenset[type]
 
 
-def run(request: Request, payload: bytes, place: Place, say: Write) -> None:
+def run(request: Request, place: Place, say: Write) -> None:
     """Import the learner's module, call the drive, hand over what it returns."""
     import cloudpickle
 
-    drive, arguments = cloudpickle.loads(payload)  # from the judge: the only pickle there is
+    drive, arguments = cloudpickle.loads(request.drive)
     tracer = Tracer(request.path, request.return_lines, forbidden_code(request.refused))
     encoder = Encoder(place.tensor_types)
     say({"phase": "importing"})
