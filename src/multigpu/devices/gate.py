@@ -1,9 +1,9 @@
 """The one gate through which every call that concerns virtual GPUs passes.
 
-PyTorch asks for `__torch_function__` before it runs one of its Python functions and for
-`__torch_dispatch__` before it runs an operator; of the modes that are on in the calling thread, and
-of the tensors' class. All four meet here: in `Gate.function`, where a device that the caller names
-becomes the one the core can take, and in `Gate.operator` (dispatch.py).
+PyTorch calls `__torch_function__` before it runs one of its Python functions, and
+`__torch_dispatch__` before it runs an operator: of the modes that are on in the calling thread, and
+of the tensors' class. All four meet in `Gate`. For a function, a device that the caller names
+becomes the one the core can take; how an operator runs is in dispatch.py.
 
 Most functions need only their `device=` argument replaced. The few that need more have a stand-in,
 registered with `takes_over`: see functions.py.
@@ -34,6 +34,8 @@ from multigpu.devices.tensor import VirtualTensor
 StandIn = Callable[[Any, Args, Kwargs], Any]
 
 _core: Any = torch._C
+_function_modes: Any = torch.overrides._get_current_function_mode_stack
+_Mode: Any = TorchFunctionMode
 _stand_ins: dict[Any, StandIn] = {}
 
 
@@ -64,21 +66,15 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
         return False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.function(func, types, args, kwargs or {})
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return dispatch.run(func, args, kwargs or {})
-
-    def function(self, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         """The result of torch function `func`, with virtual GPUs understood."""
         stand_in = _stand_ins.get(func)
         if stand_in is not None:
-            return stand_in(func, args, kwargs)
-        return call(func, types, args, kwargs)
+            return stand_in(func, args, kwargs or {})
+        return call(func, types, args, kwargs or {})
 
-    def operator(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The result of operator `func`."""
-        return dispatch.run(func, args, kwargs)
+        return dispatch.run(func, args, kwargs or {})
 
     @contextlib.contextmanager
     def operators(self) -> Iterator[None]:
@@ -102,22 +98,20 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
     def switch_on(self) -> bool:
         """Intercept torch functions in this thread; false if that was on already."""
-        depth = _core._len_torch_function_stack()
-        if any(_core._get_function_stack_at(level) is self for level in range(depth)):
+        if any(mode is self for mode in _function_modes()):
             return False
-        _core._push_on_torch_function_stack(self)
+        _Mode.__enter__(self)
         return True
 
     def switch_off(self) -> None:
         """Take this mode off this thread's stack, wherever it is."""
-        above: list[Any] = []
-        while _core._len_torch_function_stack():
-            mode = _core._pop_torch_function_stack()
-            if mode is self:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            _core._push_on_torch_function_stack(mode)
+        stack = _function_modes()
+        if self in stack:
+            above = stack[stack.index(self) + 1 :]
+            for _ in (self, *above):
+                _Mode.__exit__(self, None, None, None)  # takes the topmost off
+            for mode in above:
+                _Mode.__enter__(mode)
 
 
 gate = Gate()
@@ -137,7 +131,7 @@ _running = _Running()
 
 
 def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`Gate.function` for functions without a stand-in."""
+    """The result of a torch function without a stand-in."""
     if virtual_machine() is None:
         return run_in_core(func, args, kwargs) if VirtualTensor in types else func(*args, **kwargs)
     if kwargs.get("pin_memory"):

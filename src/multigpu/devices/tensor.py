@@ -1,9 +1,9 @@
 """A tensor on a virtual GPU: a shell that PyTorch computes with, around the real data.
 
 The shell has shape, dtype, autograd history and the GPU's carrier device, but no data of its own.
-Whatever PyTorch does with it comes through gate.py: a function of torch's Python code through
-`gate.function`, an operator below autograd through `gate.operator`, which takes out the data, runs
-the operator on them and puts the results into new shells on the same GPU.
+Whatever PyTorch does with it comes through gate.py. An operator, which arrives there below
+autograd, goes on to dispatch.py: the data are taken out, the operator runs on them, the results are
+put into new shells on the same GPU.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class VirtualTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return cls.gate.function(func, types, args, kwargs or {})
+        return cls.gate.__torch_function__(func, types, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        return cls.gate.operator(func, args, kwargs or {})
+        return cls.gate.__torch_dispatch__(func, types, args, kwargs)
 
     def put_back(self, data: torch.Tensor) -> None:
         """Hold `data`, after an operator has changed its shape or its storage."""
