@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from multigpu.devices.tensor import VirtualTensor
+
 pytestmark = pytest.mark.usefixtures("machine")
 
 CUDA_0, CUDA_1, CUDA_2 = (torch.device("cuda", index) for index in range(3))
@@ -105,6 +107,15 @@ def test_old_type_names(x):
     assert x.cuda(1).type(torch.int64).device == CUDA_1
     assert x.cuda(1).new(2, 2).device == CUDA_1
     assert x.cuda(1).new([1.0, 2.0]).tolist() == [1.0, 2.0]
+
+
+def test_the_type_is_named_once_wherever_the_data_are(machine):
+    assert torch.ones(2, device="cuda:1").type() == "torch.cuda.FloatTensor"
+    assert torch.ones(2).type() == "torch.FloatTensor"
+    elsewhere = torch.empty(2, dtype=torch.int64, device="meta")  # as unlike the CPU as a real GPU
+    assert VirtualTensor(elsewhere, machine.gpus[0]).type() == "torch.cuda.LongTensor"
+    sparse = torch.eye(2).to_sparse().to("cuda:1")
+    assert sparse.type() == "torch.cuda.sparse.FloatTensor"
 
 
 def test_where_a_tensor_says_it_is(x):
