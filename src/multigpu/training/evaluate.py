@@ -53,7 +53,7 @@ def evaluate(
     """
     if not feed.num_rows:
         raise ValueError("there is no row to evaluate: the data set is empty")
-    loss, places = torch.zeros(2, dtype=torch.float64, device=device), Metrics(metrics)
+    loss, places = StepLoss(), Metrics(metrics)
     autocast = autocast or contextlib.nullcontext
     with modes_kept(model), random_numbers_kept(device), torch.no_grad():
         model.eval()
@@ -64,16 +64,11 @@ def evaluate(
                     continue
                 targets = to_device(batch.targets, device)
                 returned = loss_fn(answers, targets)
-            part = StepLoss()
-            part.add(returned, batch.rows, batch.rows)
-            loss += torch.stack(
-                [
-                    torch.as_tensor(each, device=device, dtype=torch.float64)
-                    for each in (part.sum, part.weight)
-                ]
-            )
+            loss.add(returned, batch.rows, batch.rows)
             places.update(answers, targets)
-    total, weight, *counts = over_ranks(torch.cat([loss, places.counts.to(device)])).tolist()
+    sums = torch.tensor([float(loss.sum), float(loss.weight)], dtype=torch.float64)
+    mine = torch.cat([sums, places.counts.cpu()]).to(device)
+    total, weight, *counts = over_ranks(mine).tolist()
     figures = {"loss": total / weight if weight else float("nan")}
     return figures | places.figures(counts)
 

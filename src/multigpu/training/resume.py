@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from multigpu.training.checkpoint import CheckpointError
@@ -63,11 +62,8 @@ class Position:
         self.step += 1
         self.step_in_epoch += 1
         self.rows += rows
-        if loss.sum is not None:
-            if isinstance(self.loss_sum, float):
-                self.loss_sum = torch.full_like(loss.sum, self.loss_sum, dtype=torch.float64)
-            self.loss_sum += loss.sum
-            self.loss_weight = self.loss_weight + loss.weight
+        self.loss_sum = self.loss_sum + loss.sum
+        self.loss_weight = self.loss_weight + loss.weight
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""

@@ -40,7 +40,7 @@ class StepLoss:
     def __init__(self, copies: int = 1) -> None:
         """`copies`: what the gradients will be divided by when they are averaged over ranks."""
         self.copies = copies
-        self.sum: Tensor | None = None  # of the losses of this rank's rows; None: it had no row
+        self.sum: Tensor | float = 0.0  # of the losses of this rank's rows
         self.weight: Tensor | float = 0.0  # their number, or the weights that loss_fn has returned
         self.of_sums = False
 
@@ -51,17 +51,16 @@ class StepLoss:
         ranks, are those of the mean, or of the sum. Raises TypeError for what is no loss.
         """
         self.of_sums = isinstance(returned, tuple) and len(returned) == 2
-        weight: Tensor | float
         if self.of_sums:
-            loss, weight = require_number(returned[0]), torch.as_tensor(returned[1]).double()
+            loss, weight = map(require_number, (returned[0], torch.as_tensor(returned[1])))
             share = self.copies if rows else 0.0
         else:
-            loss, weight = require_number(returned), rows
+            loss = require_number(returned)
             share = self.copies * rows / global_rows
         if rows:  # a filler row counts nothing, whatever its loss is: 0 · NaN would be NaN
-            total = loss.detach() if self.of_sums else loss.detach() * rows
-            self.sum = total if self.sum is None else self.sum + total
-            self.weight = self.weight + weight
+            total = loss.detach().double()
+            self.sum = self.sum + (total if self.of_sums else total * rows)
+            self.weight = self.weight + (weight.detach().double() if self.of_sums else rows)
         return loss if share == 1 else loss * share
 
 
