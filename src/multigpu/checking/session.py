@@ -20,8 +20,8 @@ import pytest
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
 from multigpu.checking.learner import Learner, Submission, WarmServer
+from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, count, printable
-from multigpu.ranks.warming import spare_the_compiler
 
 OPTIONS = (
     *("-c", os.devnull, "--noconftest", "--import-mode=importlib", "--assert=plain"),

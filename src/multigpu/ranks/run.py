@@ -36,6 +36,7 @@ from multigpu.ranks.process_tree import MARK, warn_of
 from multigpu.ranks.rank import NAMES, Job, pickled
 from multigpu.ranks.server import ForkServer, Server
 from multigpu.ranks.trace import Trace
+from multigpu.ranks.warming import OPTIMIZING
 
 GOODBYE = 10.0  # seconds for a supervisor to end its ranks
 
@@ -102,7 +103,9 @@ def run_ranks(
         },
     )
     payload = pack(fn, args)
-    server, connection = ForkServer.connect()
+    # One import in the server is quicker than one in each rank, and fn's names tell that it trains.
+    costly = OPTIMIZING if b"optim" in payload or "multigpu.training.trainer" in sys.modules else 0
+    server, connection = ForkServer.connect(costly)
     try:
         return converse(connection, job, payload, Printer(world_size, show=show), server=server)
     finally:

@@ -129,19 +129,21 @@ class ForkServer:
         cls._costly |= costly & 0xFF  # it is told so in one byte
 
     @classmethod
-    def connect(cls) -> tuple[Server, socket.socket]:
+    def connect(cls, costly: int = 0) -> tuple[Server, socket.socket]:
         """The server and a way to a new supervisor, which waits for its job there.
+
+        ``costly`` are imports, by the bits of warming.COSTLY, that the job will need.
 
         Call ``leave`` when the run is over.  Raises RuntimeError if no server can be started.
         """
         ours, theirs = socket.socketpair()
-        costly = bytes([cls._costly | costly_imports(BY_NAME)])
+        wanted = bytes([costly | cls._costly | costly_imports(BY_NAME)])
         with cls._lock, theirs:
             for _ in range(2):  # the old one may have been killed
                 server = cls._running()
                 server.asked = True
                 with contextlib.suppress(ConnectionError):
-                    socket.send_fds(server.connection, [costly], [theirs.fileno()])
+                    socket.send_fds(server.connection, [wanted], [theirs.fileno()])
                     server.runs += 1
                     return server, ours
             words = server.error_output()

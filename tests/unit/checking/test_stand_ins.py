@@ -1,4 +1,4 @@
-"""Ranks do without what takes a second to import, the compiler above all, until it is asked for."""
+"""A check does without the compiler, which takes a second to import, until it is asked for."""
 
 import sys
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from multigpu import run_ranks
-from multigpu.ranks import server
+from multigpu.checking.stand_ins import spare_the_compiler
+from multigpu.ranks import run, server
 from multigpu.ranks.server import ForkServer
-from multigpu.ranks.warming import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,18 @@ def _ranks_find_nothing_that_others_imported() -> Iterator[None]:
         patch.setattr(ForkServer, "_costly", 0)
         patch.setattr(ForkServer, "learn", lambda costly: None)
         patch.setattr(server, "BY_NAME", ())
+        patch.setattr(run, "OPTIMIZING", 0)
         yield
+
+
+def with_stand_ins(function, world_size=1):
+    """What `function` returns in processes that have imported torch alone, and have stand-ins."""
+
+    def on_a_rank():
+        spare_the_compiler()
+        return function()
+
+    return list(run_ranks(on_a_rank, world_size, show=False))
 
 
 def compiler_is_loaded():
@@ -40,7 +51,7 @@ def train_a_step():
 
 
 def test_ddp_and_an_optimizer_step_do_not_load_it():
-    assert list(run_ranks(train_a_step, 2, show=False)) == [False, False]
+    assert with_stand_ins(train_a_step, 2) == [False, False]
 
 
 def test_who_asks_for_more_gets_the_real_one():
@@ -48,7 +59,7 @@ def test_who_asks_for_more_gets_the_real_one():
         modes = torch._dynamo.utils._ddp_optimization_mode
         return modes, torch._dynamo.utils.get_optimize_ddp_mode(), compiler_is_loaded()
 
-    (modes, mode, loaded), *_ = run_ranks(ask, 1, show=False)
+    (modes, mode, loaded), *_ = with_stand_ins(ask)
     assert mode in modes
     assert mode == "ddp_optimizer"
     assert loaded
@@ -60,7 +71,7 @@ def test_activation_checkpointing_does_not_load_it():
         checkpoint(layer, torch.ones(3, 2), use_reentrant=False).mean().backward()
         return layer.weight.grad is not None, compiler_is_loaded()
 
-    assert list(run_ranks(compute_twice, 1, show=False)) == [(True, False)]
+    assert with_stand_ins(compute_twice, 1) == [(True, False)]
 
 
 def test_settings_reach_the_real_one():
@@ -68,7 +79,7 @@ def test_settings_reach_the_real_one():
         torch._dynamo.config.error_on_nested_fx_trace = False
         return sys.modules["torch._dynamo"].config.error_on_nested_fx_trace, compiler_is_loaded()
 
-    assert list(run_ranks(change, 1, show=False)) == [(False, True)]
+    assert with_stand_ins(change, 1) == [(False, True)]
 
 
 def backward_of_a_gradient():
@@ -84,7 +95,7 @@ def backward_of_a_gradient():
 
 
 def test_backward_from_a_gradient_does_not_load_symbolic_algebra():
-    ((gradient, refused, loaded),) = run_ranks(backward_of_a_gradient, 1, show=False)
+    ((gradient, refused, loaded),) = with_stand_ins(backward_of_a_gradient)
     assert gradient == [3.0, 6.0]
     assert "shape of torch.Size([3])" in refused
     assert not loaded
@@ -97,33 +108,7 @@ def test_who_asks_for_symbolic_shapes_gets_the_real_ones():
         before = backward_of_a_gradient()[:2]
         return ShapeEnv.__name__, before, "sympy" in sys.modules
 
-    ((name, (gradient, refused), loaded),) = run_ranks(ask, 1, show=False)
+    ((name, (gradient, refused), loaded),) = with_stand_ins(ask)
     assert name == "ShapeEnv"
     assert (gradient, loaded) == ([3.0, 6.0], True)
     assert "shape of torch.Size([3])" in refused
-
-
-@pytest.mark.parametrize("how", ["import scipy.signal", "import scipy.signal.windows"])
-def test_what_needs_scipy_signal_while_it_is_spared_gets_the_real_one(how):
-    def asked():
-        from multigpu.ranks.warming import sparing_scipy
-
-        names = {}
-        with sparing_scipy():
-            exec(how, names)
-            early = names["scipy"].signal.get_window
-        import scipy.signal
-
-        return callable(early), callable(scipy.signal.get_window)
-
-    assert list(run_ranks(asked, 1, show=False)) == [(True, True)]
-
-
-def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
-    def found():
-        return "torch.distributed.optim" in sys.modules
-
-    assert list(run_ranks(found, 1, show=False)) == [False]
-    monkeypatch.setattr(server, "BY_NAME", BY_NAME)
-    monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
-    assert list(run_ranks(found, 1, show=False)) == [True]

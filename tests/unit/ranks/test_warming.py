@@ -1,0 +1,56 @@
+"""What takes a second to import is imported once, by the server, and not in each rank."""
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from multigpu import run_ranks
+from multigpu.ranks import server
+from multigpu.ranks.server import ForkServer
+from multigpu.ranks.warming import BY_NAME
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _a_server_that_has_imported_torch_alone(monkeypatch):
+    monkeypatch.setattr(ForkServer, "_costly", 0)
+    monkeypatch.setattr(ForkServer, "learn", lambda costly: None)
+    monkeypatch.setattr(server, "BY_NAME", ())
+    ForkServer.stop()
+
+
+def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
+    def found():
+        return "torch.distributed.optim" in sys.modules
+
+    assert list(run_ranks(found, 1, show=False)) == [False]
+    monkeypatch.setattr(server, "BY_NAME", BY_NAME)
+    monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
+    assert list(run_ranks(found, 1, show=False)) == [True]
+
+
+def compiler():
+    return sys.modules.get("torch._dynamo")
+
+
+def test_a_rank_that_trains_has_torch_s_own_compiler_from_the_start():
+    """torch remembers what it is told at an optimizer's first step, for a later torch.compile."""
+
+    def train():
+        early = compiler()
+        ddp = DistributedDataParallel(nn.Linear(2, 1))
+        optimizer = torch.optim.Adam(ddp.parameters())
+        ddp(torch.ones(3, 2)).mean().backward()
+        optimizer.step()
+        return type(early) is types.ModuleType, early is compiler(), bool(compiler().__file__)
+
+    assert list(run_ranks(train, 2, show=False)) == [(True, True, True)] * 2
+
+
+def test_a_rank_that_does_not_train_does_without_it():
+    assert list(run_ranks(lambda: compiler() is None, 2, show=False)) == [True, True]
