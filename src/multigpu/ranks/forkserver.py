@@ -35,7 +35,7 @@ from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import import_costly, warming_up
 
 GLANCE = 0.2  # seconds between two looks for supervisors that have ended
-PATIENCE = 10.0  # seconds for supervisors to end their runs once the caller is gone
+PATIENCE = 20.0  # seconds for supervisors to end their runs once the caller is gone
 
 
 def main(descriptor: int) -> None:

@@ -22,7 +22,7 @@ import psutil
 # starts has "mark.its own".
 MARK = "MULTIGPU_RUN"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
-ENDING = 5.0  # seconds for killed processes to be gone
+ENDING = 15.0  # seconds for killed processes to be gone: a busy machine takes its time
 
 
 def adopt_orphans() -> None:
@@ -108,7 +108,7 @@ def left_behind(seconds: float) -> list[str]:
 def end_all(*groups: int) -> list[str]:
     """Kill these process groups and every descendant; wait until they are gone.
 
-    Returns those that are still there after 5 seconds, "python (process 4711)" for example: a
+    Returns those that are still there after ENDING seconds, "sh (process 4711)" for example: a
     process that waits in the kernel, for a disk or a device, ends only when that answers.
     """
     deadline = time.monotonic() + ENDING

@@ -38,7 +38,7 @@ from multigpu.ranks.server import ForkServer, Server
 from multigpu.ranks.trace import Trace
 from multigpu.ranks.warming import OPTIMIZING
 
-GOODBYE = 10.0  # seconds for a supervisor to end its ranks
+GOODBYE = 20.0  # seconds for a supervisor to end its ranks: more than process_tree.ENDING
 
 
 def run_ranks(
