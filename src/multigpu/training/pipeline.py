@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from multigpu.data.feeds import Batch
+from multigpu.data.feeds import Batch, rows_of
 from multigpu.training.checkpoint import CheckpointError, replace_file
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import (
@@ -41,13 +41,173 @@ from multigpu.training.distributed import (
 )
 from multigpu.training.partition import cut, stages_at
 from multigpu.training.pipeline_schedule import (
+    Layout,
     Outputs,
-    Runners,
+    Runner,
     as_arguments,
-    first_micro_batch,
+    flows_between,
 )
 from multigpu.training.resume import restarted
 from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
+
+
+class Pipeline(Strategy):
+    """Each rank has a stage of the model, or several; activations and gradients travel."""
+
+    mode = "pipeline"
+
+    def __init__(self, config: TrainConfig, launch: Launch) -> None:
+        super().__init__(config, launch)
+        launch.require_ranks(self.mode)
+        refuse_settings(config, ranks=launch.world_size)
+        self.backend = join_group(launch, config.backend)
+        self.device = launch.device
+        self.ranks = launch.world_size
+        # One rank has nothing to take turns with: there the model is one stage.
+        alone = self.ranks == 1
+        self.num_stages = 1 if alone else self.ranks * config.stages_per_rank
+        self.schedule = "1f1b" if alone else config.pipeline_schedule
+
+    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
+        """Cut `model` as rank 0 measures, and keep this rank's stages alone."""
+        inputs = sample().inputs
+        refuse_inputs(inputs)
+        take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
+        stages = self._cut(model, self._first_micro_batch(inputs))
+        mine = range(self.launch.rank, self.num_stages, self.ranks)
+        self.parts = {number: stages[number].to(self.device) for number in mine}
+        self.owned = Ownership(model, stages, self.parts, ranks=self.ranks, device=self.device)
+        self.plain = self.owned.plain
+        self.runners: dict[Any, Runner] = {}
+        self.model = Outputs(self.plain, self.runner)
+        self.kept = False  # whether the plan is written down
+        self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
+
+    def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
+        """All stages; the caller keeps those of this rank, and lets go of the others."""
+        self.plan: Plan | None = None
+        if self.num_stages == 1:
+            return [model]
+        asked = what_is_asked(self.config, num_stages=self.num_stages, rows=len(sample[0]))
+        self.plan = plan_alike(model, sample, self.config, asked=asked)
+        return stages_at(model, sample, self.plan.places)
+
+    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
+        """As in every mode; the losses are those of the last rank, the others have none."""
+        step = StepLoss()
+        for part in parts:
+            runner, layout = self.runner(part.inputs, backward=True)
+            inputs, targets = self.place(part)
+            runner.train(inputs, targets, layout, loss_fn, step, global_rows=part.global_rows)
+        self.owned.add_up_tied_gradients()
+        if self.of_sums is None:  # the last rank alone knows what loss_fn returns: it tells once
+            self.of_sums = any(all_gather_object(step.of_sums))
+        step.of_sums = self.of_sums
+        self.divide_gradients(step)
+        return step
+
+    def runner(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
+        """The schedule for micro-batches of this size, and which row is where in them.
+
+        It is made when a batch needs it: the last batch of an epoch may have a size of its own. All
+        ranks see all batches, so all make it at the same time.
+        """
+        layout = Layout.of(rows_of(inputs), self.micro_batches)
+        first = self._first_micro_batch(inputs)
+        key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
+        if key not in self.runners:
+            flows = flows_between(
+                self.parts,
+                first,
+                num_stages=self.num_stages,
+                device=self.device,
+                autocast=self.autocast,
+            )
+            self.runners[key] = Runner(
+                self.parts,
+                flows,
+                schedule=self.schedule,
+                micro_batches=self.micro_batches,
+                device=self.device,
+                autocast=self.autocast,
+                backward=backward,
+            )
+        return self.runners[key], layout
+
+    def _first_micro_batch(self, inputs: Any) -> tuple[Tensor, ...]:
+        """The first rows of a batch, on this rank's device."""
+        size = Layout.of(rows_of(inputs), self.micro_batches).size
+        return tuple(to_device(tensor[:size], self.device) for tensor in as_arguments(inputs))
+
+    def place(self, batch: Batch) -> tuple[Any, Any]:
+        """The inputs go to the first stage's rank alone, the targets to the last one's."""
+        inputs = to_device(batch.inputs, self.device) if 0 in self.parts else batch.inputs
+        last = self.num_stages - 1 in self.parts
+        return inputs, to_device(batch.targets, self.device) if last else batch.targets
+
+    def clip(self, max_norm: float) -> None:
+        """The norm is that of all stages' gradients, with a tied weight counted once."""
+        mine = self.owned.parameters
+        gradients = [
+            each.grad
+            for name, each in mine.items()
+            if self.owned.is_mine(name) and each.grad is not None
+        ]
+        norm = nn.utils.get_total_norm(gradients).to(self.device, torch.float64)
+        square = norm**2
+        dist.all_reduce(square)
+        nn.utils.clip_grads_with_norm_(self.plain.parameters(), max_norm, square.sqrt())
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        dist.all_reduce(value)
+        return value
+
+    def before_evaluation(self) -> None:
+        """Also called before a checkpoint is written: the places of the cuts belong to it."""
+        if self.plan is not None and not self.kept:
+            write_down(self.plan, self.config)
+            self.kept = True
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        """Gives the outputs on the last stage's rank and None on the others."""
+        return self.model
+
+    @property
+    def inputs_device(self) -> torch.device:
+        return self.device if 0 in self.parts else torch.device("cpu")
+
+    @property
+    def num_parameters(self) -> int:
+        return self.owned.num_parameters
+
+    @property
+    def micro_batches(self) -> int:
+        return self.config.micro_batches
+
+    def where(self) -> str:
+        ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
+        return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
+
+    def remarks(self) -> list[str]:
+        return [] if self.plan is None else [f"predicted bubble {self.plan.bubble:.0%}"]
+
+    def details(self) -> str:
+        return "" if self.plan is None else self.plan.table
+
+    def model_state(self) -> dict[str, Any]:
+        """The whole model's weights on rank 0; tensors without values on the others."""
+        return self.owned.model_state()
+
+    def load_model_state(self, state: dict[str, Any]) -> None:
+        self.owned.load_model_state(state)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The whole optimizer's state on rank 0; tensors without values on the others."""
+        return self.owned.optimizer_state(optimizer)
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        self.owned.load_optimizer_state(optimizer, state)
 
 
 def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
@@ -95,6 +255,8 @@ def refuse_inputs(inputs: Any) -> None:
                 "whose first dimension counts the rows"
             )
 
+
+# Where the model is cut, the same on every rank
 
 FILE = "stages.json"
 STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers that an optimizer keeps per parameter
@@ -170,46 +332,11 @@ def write_down(plan: Plan, config: TrainConfig) -> None:
         main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
 
 
-Names = dict[str, str]  # a parameter's or buffer's name -> the first name of the same tensor
+# Which rank has what of the model
 
 
-def first_names(model: nn.Module) -> Names:
-    """For every name of a tensor of `model`, the first one that this tensor has."""
-    first: dict[int, str] = {}
-    parameters = model.named_parameters(remove_duplicate=False)
-    buffers = model.named_buffers(remove_duplicate=False)
-    return {name: first.setdefault(id(tensor), name) for name, tensor in (*parameters, *buffers)}
-
-
-def share_within(stages: Sequence[nn.Module], names: Names) -> None:
-    """Let copies on this rank be one parameter again: autograd then adds up by itself."""
-    seen: dict[str, nn.Parameter] = {}
-    for stage in stages:
-        for name, parameter in list(stage.named_parameters(remove_duplicate=False)):
-            one = seen.setdefault(names.get(name, name), parameter)
-            if one is not parameter:
-                owner, _, last = name.rpartition(".")
-                setattr(stage.get_submodule(owner), last, one)
-
-
-def holders(stages: Sequence[nn.Module], names: Names, *, ranks: int) -> dict[str, list[int]]:
-    """The ranks that have each parameter or buffer, by its first name; the first one owns it.
-
-    `stages` are all stages, of which stage i lies on rank i modulo `ranks`.
-    """
-    found: dict[str, list[int]] = {}
-    for number, stage in enumerate(stages):
-        tensors = (*stage.named_parameters(remove_duplicate=False), *stage.named_buffers())
-        for name, _ in tensors:
-            if name in names:
-                ranks_so_far = found.setdefault(names[name], [])
-                if number % ranks not in ranks_so_far:
-                    ranks_so_far.append(number % ranks)
-    return found
-
-
-class Tied:
-    """This rank's copies of weights that other ranks have, too. Every rank makes one.
+class Ownership:
+    """Names of the uncut model's tensors, and the ranks that have them.
 
     Each stage that uses a weight has a copy, and each copy gets the gradient of its own use. Added
     up over the ranks that have one, they are the gradient that the one weight would have got, so
@@ -219,95 +346,48 @@ class Tied:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, list[int]]
+        self,
+        model: nn.Module,
+        stages: Sequence[nn.Module],
+        parts: Mapping[int, nn.Module],
+        *,
+        ranks: int,
+        device: torch.device,
     ) -> None:
-        """`parameters`: this rank's, by their first names; `holders`: who has each of them."""
-        groups: dict[tuple[int, ...], Any] = {}
-        self.copies: list[tuple[nn.Parameter, Any]] = []
-        for name, ranks in holders.items():
-            among = tuple(sorted(ranks))
-            if len(among) < 2:
-                continue
-            if among not in groups:  # all ranks make all groups, in the same order
-                groups[among] = dist.new_group(list(among))
-            if name in parameters and parameters[name].requires_grad:
-                self.copies.append((parameters[name], groups[among]))
+        """`stages`: all of them, as they were cut from `model`; stage i is on rank i % ranks.
 
-    def add_up_gradients(self) -> None:
-        """Give every copy the sum of all copies' gradients."""
-        for parameter, group in self.copies:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, group=group)
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-
-class Described(NamedTuple):
-    """A tensor that another rank has."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def empty(self, device: torch.device | str) -> Tensor:
-        return torch.empty(self.shape, dtype=self.dtype, device=device)
-
-
-def on_main_rank(mine: Mapping[Key, Any], *, device: torch.device) -> dict[Key, Any]:
-    """What all ranks give, each under its own keys; every rank calls it.
-
-    Rank 0 gets copies of the tensors on the CPU. The others get tensors of the same shapes on the
-    device "meta", without values and without memory: a model that needs several GPUs need not fit
-    into every process once more. Values that are no tensors come to every rank. One tensor at a
-    time travels, on `device`.
-    """
-    whole: dict[Key, Any] = {}
-    rank = dist.get_rank()
-    for owner, table in enumerate(all_gather_object({key: described(mine[key]) for key in mine})):
-        for key, value in table.items():
-            if not isinstance(value, Described):
-                whole[key] = value
-            elif rank == 0:
-                whole[key] = received(mine, key, value, owner=owner, device=device)
-            else:
-                whole[key] = value.empty("meta")
-                if rank == owner and whole[key].numel():
-                    dist.send(mine[key].detach().to(device).contiguous(), dst=0)
-    return whole
-
-
-def received(
-    mine: Mapping[Key, Any], key: Key, value: Described, *, owner: int, device: torch.device
-) -> Tensor:
-    """One tensor on rank 0: its own, or the one that `owner` sends."""
-    if owner == 0:
-        own: Tensor = mine[key].detach().to("cpu", copy=True)
-        return own
-    tensor = value.empty(device)
-    if tensor.numel():
-        dist.recv(tensor, src=owner)
-    return tensor.cpu()
-
-
-def described(value: Any) -> Any:
-    """A tensor's shape and type; anything else as it is."""
-    return Described(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
-
-
-Stages = Mapping[int, nn.Module]  # this rank's, by their number
-
-
-class Ownership:
-    """Names of the uncut model's tensors, and the ranks that have them."""
-
-    def __init__(
-        self, model: nn.Module, stages: Sequence[nn.Module], *, rank: int, ranks: int
-    ) -> None:
-        """`stages`: all of them, as they were cut from `model`; stage i lies on rank i % ranks."""
-        self.rank = rank
-        self.names = first_names(model)
-        self.holders = holders(stages, self.names, ranks=ranks)
+        `parts`: this rank's, by their number.
+        """
+        self.parts, self.device, self.rank = parts, device, dist.get_rank()
+        # A parameter's or buffer's name -> the first name of the same tensor.
+        first: dict[int, str] = {}
+        tensors = (
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        )
+        self.names = {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
+        # The ranks that have each parameter or buffer, by its first name; the first one owns it.
+        self.holders: dict[str, list[int]] = {}
+        for number, stage in enumerate(stages):
+            for name, _ in (
+                *stage.named_parameters(remove_duplicate=False),
+                *stage.named_buffers(),
+            ):
+                if name in self.names:
+                    have = self.holders.setdefault(self.names[name], [])
+                    if number % ranks not in have:
+                        have.append(number % ranks)
+        self._share_within()
+        self.plain = nn.ModuleList(parts.values())
+        self.parameters = {  # this rank's, by their first names
+            self.names[name.partition(".")[2]]: parameter
+            for name, parameter in self.plain.named_parameters()
+            if name.partition(".")[2] in self.names
+        }
+        if not any(parameter.requires_grad for parameter in self.plain.parameters()):
+            # An optimizer wants a parameter; a stage may have none. This one is never moved.
+            self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
+        self.copies = self._copies()
         self.num_parameters = sum(each.numel() for each in model.parameters())
         self.trained = [name for name, each in model.named_parameters() if each.requires_grad]
         state = model.state_dict()
@@ -318,58 +398,74 @@ class Ownership:
             if self.names.get(key) not in self.holders
         }
 
+    def _share_within(self) -> None:
+        """Let copies on this rank be one parameter again: autograd then adds up by itself."""
+        seen: dict[str, nn.Parameter] = {}
+        for stage in self.parts.values():
+            for name, parameter in list(stage.named_parameters(remove_duplicate=False)):
+                one = seen.setdefault(self.names.get(name, name), parameter)
+                if one is not parameter:
+                    owner, _, last = name.rpartition(".")
+                    setattr(stage.get_submodule(owner), last, one)
+
+    def _copies(self) -> list[tuple[nn.Parameter, Any]]:
+        """This rank's parameters that other ranks have, too, with the group of those ranks."""
+        groups: dict[tuple[int, ...], Any] = {}
+        copies = []
+        for name, ranks in self.holders.items():
+            among = tuple(sorted(ranks))
+            if len(among) < 2:
+                continue
+            if among not in groups:  # all ranks make all groups, in the same order
+                groups[among] = dist.new_group(list(among))
+            if name in self.parameters and self.parameters[name].requires_grad:
+                copies.append((self.parameters[name], groups[among]))
+        return copies
+
+    def add_up_tied_gradients(self) -> None:
+        """Give every copy the sum of all copies' gradients."""
+        for parameter, group in self.copies:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=group)
+
     def is_mine(self, name: str) -> bool:
         """Whether this rank is the one that speaks for a tensor, by its first name."""
         return self.holders[name][0] == self.rank
 
-    def parameters_of(self, stages: nn.Module) -> dict[str, nn.Parameter]:
-        """This rank's parameters by their first names; `stages` is a ModuleList."""
-        return {
-            self.names[name.partition(".")[2]]: parameter
-            for name, parameter in stages.named_parameters()
-            if name.partition(".")[2] in self.names
-        }
-
-    def owned_of(self, stages: nn.Module) -> dict[str, nn.Parameter]:
-        """Those of them that no rank before has."""
-        parameters = self.parameters_of(stages)
-        return {name: each for name, each in parameters.items() if self.is_mine(name)}
-
-    def model_state(self, stages: Stages, *, device: torch.device) -> dict[str, Any]:
+    def model_state(self) -> dict[str, Any]:
         """The state dict of the uncut model; see `on_main_rank` for who gets what."""
         mine = {
             self.names[key]: value
-            for stage in stages.values()
+            for stage in self.parts.values()
             for key, value in stage.state_dict().items()
             if key in self.names and self.is_mine(self.names[key])
         }
-        whole: dict[str, Any] = on_main_rank(mine, device=device)
+        whole: dict[str, Any] = on_main_rank(mine, device=self.device)
         return {
             key: self.unused[key] if key in self.unused else whole[self.names[key]]
             for key in self.keys
         }
 
-    def load_model_state(self, stages: Stages, state: Mapping[str, Any]) -> None:
+    def load_model_state(self, state: Mapping[str, Any]) -> None:
         """Put the uncut model's state back, each rank its own part."""
-        for stage in stages.values():
+        for stage in self.parts.values():
             for key, value in stage.state_dict().items():
                 if key in self.names:
                     value.copy_(state[key])
         self.unused = {key: state[key] for key in self.unused}
 
-    def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, stages: nn.Module, *, device: torch.device
-    ) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of the plain model's optimizer; see `on_main_rank` for who gets what."""
         state = optimizer.state_dict()
         mine = {
             (self.trained.index(name), field): value
-            for number, name in enumerate(self._stepped(stages))
+            for number, name in enumerate(self._stepped())
             if name is not None and self.is_mine(name)
             for field, value in state["state"].get(number, {}).items()
         }
         whole: dict[int, dict[str, Any]] = {}
-        found = on_main_rank(mine, device=device)
+        found = on_main_rank(mine, device=self.device)
         for number, field in sorted(found, key=lambda key: key[0]):
             whole.setdefault(number, {})[field] = found[number, field]
         [group] = state["param_groups"]
@@ -379,7 +475,7 @@ class Ownership:
         }
 
     def load_optimizer_state(
-        self, optimizer: torch.optim.Optimizer, stages: nn.Module, state: Mapping[str, Any]
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
     ) -> None:
         """Put it back, each rank its own part.  Raises ValueError for other parameters."""
         [group] = state["param_groups"]
@@ -388,149 +484,46 @@ class Ownership:
                 f"the optimizer's state is of {len(group['params'])} parameters, and this model "
                 f"has {len(self.trained)} that are trained"
             )
-        mine = {}
-        for number, name in enumerate(self._stepped(stages)):
-            if name is not None and self.trained.index(name) in state["state"]:
-                mine[number] = state["state"][self.trained.index(name)]
-        numbers = list(range(len(self._stepped(stages))))
+        stepped = self._stepped()
+        mine = {
+            number: state["state"][self.trained.index(name)]
+            for number, name in enumerate(stepped)
+            if name is not None and self.trained.index(name) in state["state"]
+        }
+        numbers = list(range(len(stepped)))
         optimizer.load_state_dict({"state": mine, "param_groups": [group | {"params": numbers}]})
 
-    def _stepped(self, stages: nn.Module) -> list[str | None]:
+    def _stepped(self) -> list[str | None]:
         """The first names of what this rank's optimizer steps, in its order; None: a filler."""
-        by_id = {id(each): name for name, each in self.parameters_of(stages).items()}
-        return [by_id.get(id(each)) for each in stages.parameters() if each.requires_grad]
+        by_id = {id(each): name for name, each in self.parameters.items()}
+        return [by_id.get(id(each)) for each in self.plain.parameters() if each.requires_grad]
 
 
-class Pipeline(Strategy):
-    """Each rank has a stage of the model, or several; activations and gradients travel."""
+def on_main_rank(mine: Mapping[Any, Any], *, device: torch.device) -> dict[Any, Any]:
+    """What all ranks give, each under its own keys; every rank calls it.
 
-    mode = "pipeline"
-
-    def __init__(self, config: TrainConfig, launch: Launch) -> None:
-        super().__init__(config, launch)
-        launch.require_ranks(self.mode)
-        refuse_settings(config, ranks=launch.world_size)
-        self.backend = join_group(launch, config.backend)
-        self.device = launch.device
-        self.ranks = launch.world_size
-        # One rank has nothing to take turns with: there the model is one stage.
-        alone = self.ranks == 1
-        self.num_stages = 1 if alone else self.ranks * config.stages_per_rank
-        self.schedule = "1f1b" if alone else config.pipeline_schedule
-
-    def prepare(self, model: nn.Module, *, sample: Sample) -> None:
-        """Cut `model` as rank 0 measures, and keep this rank's stages alone."""
-        inputs = sample().inputs
-        refuse_inputs(inputs)
-        take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
-        first = first_micro_batch(inputs, self.micro_batches, device=self.device)
-        stages = self._cut(model, first)
-        mine = range(self.launch.rank, self.num_stages, self.ranks)
-        self.parts = {number: stages[number].to(self.device) for number in mine}
-        self.owned = Ownership(model, stages, rank=self.launch.rank, ranks=self.ranks)
-        share_within(list(self.parts.values()), self.owned.names)
-        self.plain = nn.ModuleList(self.parts.values())
-        if not any(parameter.requires_grad for parameter in self.plain.parameters()):
-            # An optimizer wants a parameter; a stage may have none. This one is never moved.
-            self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
-        self.tied = Tied(self.owned.parameters_of(self.plain), self.owned.holders)
-        self.runners = Runners(
-            self.parts,
-            num_stages=self.num_stages,
-            schedule=self.schedule,
-            micro_batches=self.micro_batches,
-            device=self.device,
-            autocast=self.autocast,
-        )
-        self.model = Outputs(self.plain, self.runners.of)
-        self.kept = False  # whether the plan is written down
-        self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
-
-    def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
-        """All stages; the caller keeps those of this rank, and lets go of the others."""
-        self.plan: Plan | None = None
-        if self.num_stages == 1:
-            return [model]
-        asked = what_is_asked(self.config, num_stages=self.num_stages, rows=len(sample[0]))
-        self.plan = plan_alike(model, sample, self.config, asked=asked)
-        return stages_at(model, sample, self.plan.places)
-
-    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
-        """As in every mode; the losses are those of the last rank, the others have none."""
-        step = StepLoss()
-        for part in parts:
-            runner, layout = self.runners.of(part.inputs, backward=True)
-            inputs, targets = self.place(part)
-            runner.train(inputs, targets, layout, loss_fn, step, global_rows=part.global_rows)
-        self.tied.add_up_gradients()
-        if self.of_sums is None:  # the last rank alone knows what loss_fn returns: it tells once
-            self.of_sums = any(all_gather_object(step.of_sums))
-        step.of_sums = self.of_sums
-        self.divide_gradients(step)
-        return step
-
-    def place(self, batch: Batch) -> tuple[Any, Any]:
-        """The inputs go to the first stage's rank alone, the targets to the last one's."""
-        inputs = to_device(batch.inputs, self.device) if 0 in self.parts else batch.inputs
-        last = self.num_stages - 1 in self.parts
-        return inputs, to_device(batch.targets, self.device) if last else batch.targets
-
-    def clip(self, max_norm: float) -> None:
-        """The norm is that of all stages' gradients, with a tied weight counted once."""
-        mine = self.owned.owned_of(self.plain)
-        gradients = [each.grad for each in mine.values() if each.grad is not None]
-        norm = nn.utils.get_total_norm(gradients).to(self.device, torch.float64)
-        square = norm**2
-        dist.all_reduce(square)
-        nn.utils.clip_grads_with_norm_(self.plain.parameters(), max_norm, square.sqrt())
-
-    def sum_over_ranks(self, value: Tensor) -> Tensor:
-        dist.all_reduce(value)
-        return value
-
-    def before_evaluation(self) -> None:
-        """Also called before a checkpoint is written: the places of the cuts belong to it."""
-        if self.plan is not None and not self.kept:
-            write_down(self.plan, self.config)
-            self.kept = True
-
-    @property
-    def evaluation_model(self) -> nn.Module:
-        """Gives the outputs on the last stage's rank and None on the others."""
-        return self.model
-
-    @property
-    def inputs_device(self) -> torch.device:
-        return self.device if 0 in self.parts else torch.device("cpu")
-
-    @property
-    def num_parameters(self) -> int:
-        return self.owned.num_parameters
-
-    @property
-    def micro_batches(self) -> int:
-        return self.config.micro_batches
-
-    def where(self) -> str:
-        ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
-        return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
-
-    def remarks(self) -> list[str]:
-        return [] if self.plan is None else [f"predicted bubble {self.plan.bubble:.0%}"]
-
-    def details(self) -> str:
-        return "" if self.plan is None else self.plan.table
-
-    def model_state(self) -> dict[str, Any]:
-        """The whole model's weights on rank 0; tensors without values on the others."""
-        return self.owned.model_state(self.parts, device=self.device)
-
-    def load_model_state(self, state: dict[str, Any]) -> None:
-        self.owned.load_model_state(self.parts, state)
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The whole optimizer's state on rank 0; tensors without values on the others."""
-        return self.owned.optimizer_state(optimizer, self.plain, device=self.device)
-
-    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        self.owned.load_optimizer_state(optimizer, self.plain, state)
+    Rank 0 gets copies of the tensors on the CPU. The others get tensors of the same shapes on the
+    device "meta", without values and without memory: a model that needs several GPUs need not fit
+    into every process once more. Values that are not tensors come to every rank. One tensor at a
+    time travels, on `device`.
+    """
+    rank = dist.get_rank()
+    tensors = {key: value for key, value in mine.items() if isinstance(value, Tensor)}
+    others = {key: value for key, value in mine.items() if key not in tensors}
+    described = {key: (value.shape, value.dtype) for key, value in tensors.items()}
+    whole: dict[Any, Any] = {}
+    for owner, (shapes, values) in enumerate(all_gather_object((described, others))):
+        whole |= values
+        for key, (shape, dtype) in shapes.items():
+            if rank != 0:
+                whole[key] = torch.empty(shape, dtype=dtype, device="meta")
+                if rank == owner and shape.numel():
+                    dist.send(tensors[key].detach().to(device).contiguous(), dst=0)
+            elif owner == 0:
+                whole[key] = tensors[key].detach().to("cpu", copy=True)
+            else:
+                received = torch.empty(shape, dtype=dtype, device=device)
+                if shape.numel():
+                    dist.recv(received, src=owner)
+                whole[key] = received.cpu()
+    return whole

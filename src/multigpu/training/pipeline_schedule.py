@@ -31,10 +31,9 @@ from torch.distributed.pipelining import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.data.feeds import rows_of
 from multigpu.ranks.recorder import Current
 from multigpu.ranks.stage_spans import WatchedStage
-from multigpu.training.strategy import LossFn, StepLoss, modes_kept, to_device
+from multigpu.training.strategy import LossFn, StepLoss, modes_kept
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,26 @@ def flows_between(
                 box[0] = tuple(Flow.of(tensor) for tensor in as_tuple(stages[number](*given)))
             dist.broadcast_object_list(box, src=number % dist.get_world_size())
             flows.append(box[0])
+    refuse_flows(flows)
     return flows
+
+
+def refuse_flows(flows: Flows) -> None:
+    """Raise ValueError where a value without a gradient has to travel and PyTorch is too old.
+
+    Until it took `input_grads`, PipelineStage asked for a gradient of everything it received, which
+    whole numbers cannot have.
+    """
+    if "input_grads" in inspect.signature(PipelineStage).parameters:
+        return
+    for number, flow in enumerate(flows[1:-1], start=1):
+        for each in flow:
+            if not each.requires_grad:
+                raise ValueError(
+                    f"stage {number} receives a tensor {each.shape} of {each.dtype} that has no "
+                    f"gradient, and the pipelines of torch {torch.__version__} cannot pass one on: "
+                    "use torch 2.13 or later, or compute it anew in the layers that need it."
+                )
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
@@ -295,71 +313,6 @@ def as_arguments(inputs: Any) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
-def refuse_flows(flows: Flows) -> None:
-    """Raise ValueError where a value without a gradient has to travel and PyTorch is too old.
-
-    Until it took `input_grads`, PipelineStage asked for a gradient of everything it received, which
-    whole numbers cannot have.
-    """
-    if "input_grads" in inspect.signature(PipelineStage).parameters:
-        return
-    for number, flow in enumerate(flows[1:-1], start=1):
-        for each in flow:
-            if not each.requires_grad:
-                raise ValueError(
-                    f"stage {number} receives a tensor {each.shape} of {each.dtype} that has no "
-                    f"gradient, and the pipelines of torch {torch.__version__} cannot pass one on: "
-                    "use torch 2.13 or later, or compute it anew in the layers that need it."
-                )
-
-
-class Runners:
-    """The pipelines of this rank, each made when a batch needs it; all ranks see all batches."""
-
-    def __init__(
-        self,
-        stages: Mapping[int, nn.Module],
-        *,
-        num_stages: int,
-        schedule: str,
-        micro_batches: int,
-        device: torch.device,
-        autocast: Autocast,
-    ) -> None:
-        """`stages`: this rank's, by their number."""
-        self.stages, self.num_stages, self.schedule = stages, num_stages, schedule
-        self.micro_batches, self.device, self.autocast = micro_batches, device, autocast
-        self.made: dict[Any, Runner] = {}
-
-    def of(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
-        """The pipeline for a batch, and which row stands where in it."""
-        layout = Layout.of(rows_of(inputs), self.micro_batches)
-        first = first_micro_batch(inputs, self.micro_batches, device=self.device)
-        key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
-        if key not in self.made:
-            self.made[key] = self._make(first, backward=backward)
-        return self.made[key], layout
-
-    def _make(self, first: tuple[Tensor, ...], *, backward: bool) -> Runner:
-        flows = flows_between(
-            self.stages,
-            first,
-            num_stages=self.num_stages,
-            device=self.device,
-            autocast=self.autocast,
-        )
-        refuse_flows(flows)
-        return Runner(
-            self.stages,
-            flows,
-            schedule=self.schedule,
-            micro_batches=self.micro_batches,
-            device=self.device,
-            autocast=self.autocast,
-            backward=backward,
-        )
-
-
 class Outputs(nn.Module):
     """The pipeline as a model: the whole model's outputs on the last stage's rank, else None."""
 
@@ -371,11 +324,3 @@ class Outputs(nn.Module):
         given = inputs[0] if len(inputs) == 1 else inputs
         runner, layout = self.runners(given, backward=False)
         return runner.evaluate(given, layout)
-
-
-def first_micro_batch(
-    inputs: Any, micro_batches: int, *, device: torch.device
-) -> tuple[Tensor, ...]:
-    """The first rows of a batch, on `device`."""
-    size = Layout.of(rows_of(inputs), micro_batches).size
-    return tuple(to_device(tensor[:size], device) for tensor in as_arguments(inputs))

@@ -256,14 +256,14 @@ class Tracer(fx.Tracer):
 
     # What fx.Tracer asks while it traces
 
-    def create_args_for_root(self, root_fn: Any, *_: Any, **__: Any) -> tuple[Any, list[Any]]:
+    def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Any, list[Any]]:
         tensors = [one for one in tree_leaves(self.fakes) if isinstance(one, Tensor)]
         self.device = tensors[0].device
         for tensor in tensors:
             self._know(tensor, self.graph.placeholder("given"))
             self.touched[storage_of(tensor)] = 0, 0
         self.inside = False
-        return root_fn, [self.root, *self.fakes]
+        return self.twin, list(self.fakes)  # called, not its forward alone: its hooks belong to it
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a stage keeps the module whole: those of torch.nn that contain no others."""
@@ -274,7 +274,7 @@ class Tracer(fx.Tracer):
         self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         name = self.submodule_paths.get(m) if self.submodule_paths else None
-        if self.inside or name is None or not self.is_leaf_module(m, name):
+        if self.inside or not name or not self.is_leaf_module(m, name):
             return forward(*args, **kwargs)
         # Not `forward`, which also runs hooks: those run in the stage, with the real module.
         return self.step("call_module", name, m.forward, args, kwargs, name=type(m).__name__)

@@ -167,7 +167,7 @@ def on_two_ranks(folder: Path) -> SimpleNamespace:
         parts=parts,
         elsewhere=elsewhere,
         bfloat16=half.fit().last["loss"],
-        kinds={flow.dtype for run in half.strategy.runners.made.values() for flow in run.flows[-1]},
+        kinds={flow.dtype for run in half.strategy.runners.values() for flow in run.flows[-1]},
         refused=[refusal(model) for model in (Branching(), nn.Sequential(nn.Linear(64, 10)))],
     )
 

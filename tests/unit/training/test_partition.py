@@ -13,7 +13,7 @@ from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.partition import stages_at
 from multigpu.training.stage import chain_of
 
-from .models_to_cut import Mixed, Named, Translator, UNet
+from .models_to_partition import Mixed, Named, Translator, UNet
 
 ROWS = 5
 
@@ -259,6 +259,15 @@ class Bytes(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, src_mask=mask, is_causal=True)
         return self.head(hidden)
+
+
+def test_hooks_of_the_model_and_of_its_layers_run():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    for module in (model, model[0]):
+        module.register_forward_hook(lambda _, __, output: 2 * output)
+    rows = torch.randn(5, 4)
+    stages = cut(model, rows, 2, repeats=1)
+    torch.testing.assert_close(chain(stages.modules, (rows,)), model(rows))
 
 
 def test_places_of_another_model_are_refused():

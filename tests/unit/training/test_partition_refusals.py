@@ -92,7 +92,7 @@ class Counting(Layer):
         (Item, "rows.max().item()", "numbers in a tensor"),
         (Chosen, "rows[rows[:, 0] > 0]", r"\bsize\b.*torch\.where"),
         (Loop, None, r"number of rows\b.*\(layer\)"),
-        (OtherForMany, None, r"number of rows\b.*test_cutting_refusals\.py:\d+"),
+        (OtherForMany, None, r"number of rows\b.*test_partition_refusals\.py:\d+"),
         (Squared, None, rf"number of rows\b.*{MANY**2.5}.*{FEW**2.5}"),
         (Rebound, None, r"buffer mean\b.*self\.mean\.copy_"),
         (Numpy, "rows.numpy()", r"`.*numpy.*`.*numpy.*by hand"),
@@ -106,7 +106,7 @@ def test_what_cannot_be_cut_is_named(model, line, words):
         cut(model(), torch.randn(5, 4), 2)
     assert re.search(words, str(refused.value)), refused.value
     if line is not None:
-        assert re.search(r"test_cutting_refusals\.py:\d+", str(refused.value))
+        assert re.search(r"test_partition_refusals\.py:\d+", str(refused.value))
         assert line in str(refused.value)
 
 
