@@ -239,10 +239,8 @@ class Tracer(fx.Tracer):
     def run(self) -> Trace:
         """The graph of a run.  Raises Uncuttable."""
         saving = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
-        watching = saving, functions_seen(self), without_fast_paths()
-        with self.fake_mode, torch.enable_grad(), contextlib.ExitStack() as stack:
-            for each in watching:
-                stack.enter_context(each)
+        seeing = functions_seen(self)
+        with self.fake_mode, torch.enable_grad(), without_fast_paths(), saving, seeing:
             try:
                 with _Mode(self):
                     graph = self.trace(self.twin)
@@ -572,7 +570,7 @@ def common_places(training: Trace, evaluation: Trace) -> dict[int, int]:
                 places[a] = b
             if offset < block.size:
                 same.update(zip(training.steps[a].made, evaluation.steps[b].made, strict=True))
-    return {0: 0, **places, len(training.steps): len(evaluation.steps)}
+    return places | {0: 0, len(training.steps): len(evaluation.steps)}
 
 
 def rows_in(values: Sequence[Value]) -> tuple[int, int, int] | None:
