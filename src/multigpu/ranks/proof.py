@@ -398,7 +398,7 @@ class Watch:
         busy = [state for state in unfinished if not state.waiting_in()]
         ranks = [state.rank for state in busy or unfinished or not_ended]
         usually = wording.BUSY if busy else wording.ALL_WAIT if unfinished else wording.LINGERS
-        message = wording.no_progress(ranks, quiet, states, returned=not unfinished)
+        message = wording.no_progress(ranks, self._timeout, states, returned=not unfinished)
         return self._finding("no_progress", ranks, message, usually)
 
 

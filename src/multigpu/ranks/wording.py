@@ -166,12 +166,13 @@ LINGERS = (
 
 
 def no_progress(
-    ranks: Sequence[int], quiet: float, states: Sequence[RankState], *, returned: bool
+    ranks: Sequence[int], seconds: float, states: Sequence[RankState], *, returned: bool
 ) -> str:
-    """That nothing was heard of some ranks for `quiet` seconds, and what each rank does."""
+    """That nothing was heard of some ranks for `seconds`, and what each rank does."""
     what = "returned, but did not end" if returned else "said nothing"
-    seconds = f"{quiet:.1f}".removesuffix(".0")
-    return "\n".join([f"{ranks_in_words(ranks)} {what} for {seconds} s.", *what_each_does(states)])
+    return "\n".join(
+        [f"{ranks_in_words(ranks)} {what} for {seconds:g} s.", *what_each_does(states)]
+    )
 
 
 # Calls that do not fit.

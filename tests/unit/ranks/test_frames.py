@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
+from multigpu.ranks import child_process
 from multigpu.ranks.frames import Closed, FrameReader, pack, receive, send
+from multigpu.ranks.limits import UNLIMITED
 
 TOKEN = b"0123456789abcdef"
 FRAMES = [({"phase": "one"}, b""), ({"phase": "two"}, b"blob" * 50), ({"phase": "three"}, TOKEN)]
@@ -48,6 +50,17 @@ def test_each_frame_comes_as_soon_as_it_is_whole():
     reader = FrameReader(TOKEN, keep=10_000)
     seen = [bool(reader.add(bytes([byte]))) for byte in TOKEN + pack({"phase": "one"})]
     assert seen == [False] * (len(seen) - 1) + [True]
+
+
+def test_of_a_process_that_communicates_for_long_the_newest_calls_are_kept(monkeypatch):
+    monkeypatch.setattr(child_process, "KEPT_FRAMES", 100)
+    child = child_process.ChildProcess(0, None, token=TOKEN, limits=UNLIMITED)
+    child.add("frames", TOKEN + pack({"phase": "started"}))
+    for number in range(1000):
+        child.add("frames", TOKEN + pack({"phase": "call", "id": number}))
+        assert len(child.said) <= 100
+    assert child.said[0] == {"phase": "started"}
+    assert [frame["id"] for frame in child.said[-40:]] == list(range(960, 1000))
 
 
 def test_random_bytes_are_no_frames():
