@@ -6,6 +6,7 @@ All of them are shown by a notebook as they are, and `text()` is for a terminal.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
@@ -294,17 +295,18 @@ class Slides:
         buttons = "".join(
             f'<input type="radio" name="{name}" id="{name}-{number}" {KEYS}'
             f"{' checked' if number == 0 else ''}>"
-            f'<label for="{name}-{number}">{escape(slide.label)}</label>'
+            f'<label for="{name}-{number}">{html.escape(slide.label)}</label>'
             for number, slide in enumerate(self.slides)
         )
         shown = "".join(
-            f"<div>{slide.picture.svg()}<p>{escape(slide.says)}</p></div>" for slide in self.slides
+            f"<div>{slide.picture.svg()}<p>{html.escape(slide.says)}</p></div>"
+            for slide in self.slides
         )
         # In a page's body HTML allows a style sheet only inside a drawing; it holds for all.
         hidden = 'width="0" height="0" aria-hidden="true" style="position:absolute"'
         sheet = f"<svg {hidden}><style>{style}</style></svg>"
         return (
-            f'{sheet}<fieldset id="{name}"><legend>{escape(self.title)}</legend>'
+            f'{sheet}<fieldset id="{name}"><legend>{html.escape(self.title)}</legend>'
             f"{buttons}<div>{shown}</div></fieldset>"
         )
 
