@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -207,3 +209,23 @@ def test_a_gpu_trains_as_the_cpu_does(precision):
     assert trainer.strategy.device.type == "cuda"
     assert history.last["gpu0_gib"] > 0
     assert history.last["loss"] < history.rows[0]["loss"]
+
+
+ONE_STEP = """
+import sys
+import torch
+from torch import nn
+from multigpu.training import TrainConfig, Trainer
+
+data = [(torch.rand(3), 0)] * 4
+Trainer(nn.Linear(3, 2), TrainConfig(mode="single", batch_size=4, epochs=1), data, data).fit()
+print(all(name not in sys.modules or sys.modules[name].__file__ for name in
+          ("torch._dynamo", "torch.fx.experimental.symbolic_shapes", "scipy.signal")))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_trains_has_torchs_own_modules():
+    """And nothing in the place of the compiler, which would be wrong when it is used later."""
+    done = subprocess.run([sys.executable, "-c", ONE_STEP], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
