@@ -3,7 +3,7 @@
 Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
 on one GPU, the operator runs on their data, the results are put on that GPU. What has to be known
 about an operator is worked out once, in its Plan. The few with rules of their own are at the end:
-copies between devices, filling, dropout, `set_`.
+copies between devices, filling, `set_`.
 """
 
 from __future__ import annotations
@@ -434,25 +434,6 @@ def fill(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
             moved = to_copy(plan, torch.ops.aten._to_copy.default, (number,), {"device": device})
             args = (*args[:position], moved, *args[position + 1 :])
     return run_plainly(plan, args, kwargs)
-
-
-@special("native_dropout")
-def native_dropout(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Dropout: the result and the mask of what was kept.
-
-    The one common operator that draws random numbers and cannot be told from where.
-    """
-    shell, probability, train = (*args, *kwargs.values())
-    if not isinstance(shell, VirtualTensor):
-        return func(*args, **kwargs)
-    data, gpu = shell._data, shell._gpu
-    if train is False:
-        result, kept = data.clone(), torch.ones_like(data, dtype=torch.bool)
-    else:
-        kept = torch.empty_like(data, dtype=torch.bool)
-        kept.bernoulli_(1 - probability, generator=gpu.generator)
-        result = data * kept * (0.0 if probability == 1 else 1 / (1 - probability))
-    return VirtualTensor(result, gpu), VirtualTensor(kept, gpu)
 
 
 @special("set_")

@@ -135,9 +135,6 @@ class VirtualTensor(torch.Tensor):
     def apply_(self, callable: Any) -> NoReturn:
         raise TypeError("apply_ is only implemented on CPU tensors")
 
-    def map_(self, other: Any, callable: Any) -> NoReturn:
-        raise TypeError("map_ is only implemented on CPU tensors")
-
     def __format__(self, format_spec: str) -> str:
         # PyTorch formats the number in a 0-dim tensor only if its class is exactly torch.Tensor.
         if self.dim() == 0:
