@@ -4,8 +4,8 @@ import copyreg
 import linecache
 import os
 import re
+import textwrap
 import traceback
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -81,7 +81,7 @@ class Finding:
     def with_stacks(self, stacks: Mapping[int, str]) -> "Finding":
         """This finding with the stack of each busy rank under the message."""
         shown = [
-            f"rank {rank} stands here:\n{_indented(stack)}"
+            f"rank {rank} stands here:\n{textwrap.indent(stack.strip(), '  ')}"
             for rank, stack in sorted(stacks.items())
             if stack.strip()
         ]
@@ -95,10 +95,6 @@ class Finding:
     def of(cls, data: Mapping[str, Any]) -> "Finding":
         """The finding that `to_dict` wrote."""
         return cls(**{**data, "ranks": tuple(data["ranks"])})
-
-
-def _indented(stack: str) -> str:
-    return "\n".join(f"  {line}" for line in stack.strip().splitlines())
 
 
 # As Python has it: a type can hide behind a metaclass of its own.
@@ -146,8 +142,9 @@ class RankError(Exception):
 def describe_exception(error: BaseException) -> dict[str, Any]:
     """An exception as plain data."""
     frames = [
-        [frame.f_code.co_filename, line, spoken_name(frame.f_code)]
-        for frame, line in traceback.walk_tb(error.__traceback__)
+        # `forward` with its class's name, a function in a function without that one's.
+        [f.f_code.co_filename, line, f.f_code.co_qualname.rpartition("<locals>.")[2]]
+        for f, line in traceback.walk_tb(error.__traceback__)
     ]
     described = {
         "type": type_name(type(error)),
@@ -167,49 +164,34 @@ def their_frames(raised: Mapping[str, Any]) -> list[list[Any]]:
     return [frame for frame in frames if not any(part in frame[0] for part in NOT_THEIRS)]
 
 
-def spoken_name(code: types.CodeType) -> str:
-    """``forward`` of a class with the class's name, a function in a function without that one's."""
-    return code.co_qualname.rpartition("<locals>.")[2]
-
-
 def traceback_text(error: BaseException) -> str:
     """The reader's innermost line, then Python's traceback without the frames of this package."""
     described = traceback.TracebackException.from_exception(error, limit=None)
-    _drop_ours(described)
-    lines = [*_where(describe_exception(error)), *"".join(described.format()).splitlines()]
-    return "\n".join(lines)
+    each: traceback.TracebackException | None = described
+    while each is not None:  # the frames below the reader's code, and those of the trace
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
+        each = each.__cause__ or each.__context__
+    theirs = their_frames(describe_exception(error))
+    where = [f"where: {_line_of_code(*theirs[-1])}", ""] if theirs else []
+    return "\n".join([*where, *"".join(described.format()).splitlines()])
 
 
-def _where(described: dict[str, Any]) -> list[str]:
-    frames = their_frames(described)
-    if not frames:
-        return []
-    file, line, function = frames[-1]
+def _line_of_code(file: str, line: int, function: str) -> str:
     code = linecache.getline(file, line).strip()
-    return [f"where: {place(file, line)} in {function}" + (f": {code}" if code else ""), ""]
-
-
-def _drop_ours(described: traceback.TracebackException | None) -> None:
-    """Take the frames of this package out of a traceback: those below and those of the trace."""
-    while described is not None:
-        theirs = [f for f in described.stack if not f.filename.startswith(OURS)]
-        described.stack[:] = theirs
-        described = described.__cause__ or described.__context__
+    return f"{place(file, line)} in {function}" + (f": {code}" if code else "")
 
 
 def stack_text(dump: str) -> str:
     """What faulthandler wrote, innermost line first, the main thread first, each with its code."""
-    threads = sorted(dump.strip().split("\n\n"), key=lambda text: "Current thread" not in text)
+    dumps = sorted(dump.strip().split("\n\n"), key=lambda text: "Current thread" not in text)
     lines = []
-    for thread in threads:
+    for thread in dumps:
         frames = re.findall(r'File "(.+?)", line (\d+) in (.+)', thread)
         shown = [frame for frame in frames if not frame[0].startswith(OURS)]
         theirs = [f for f in shown if not any(part in f[0] for part in NOT_THEIRS)]
-        if not theirs and len(threads) > 1:
+        if not theirs and len(dumps) > 1:
             continue  # a thread of a library
-        for file, line, function in shown[:SHOWN_FRAMES]:
-            code = linecache.getline(file, int(line)).strip()
-            lines.append(f"{place(file, int(line))} in {function}" + (f": {code}" if code else ""))
+        lines += [_line_of_code(file, int(line), name) for file, line, name in shown[:SHOWN_FRAMES]]
     return "\n".join(lines)
 
 

@@ -104,17 +104,13 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "c10d":  # it has filled what it was given
             return result
         for tensor in tensors_in(result):
-            if is_on_the_cpu(tensor):
+            # One that stands for others, or for none, has no memory of its own here.
+            if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+                continue
+            if tensor.device.type == "cpu" and tensor.layout == torch.strided:
                 storage = tensor.untyped_storage()
                 self.counted.hold(storage, storage.nbytes())
         return result
-
-
-def is_on_the_cpu(tensor: torch.Tensor) -> bool:
-    """Whether it has memory of its own here: one that stands for others, or for none, has not."""
-    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
-        return False
-    return tensor.device.type == "cpu" and tensor.layout == torch.strided
 
 
 @contextlib.contextmanager
