@@ -5,8 +5,8 @@
     print(stages)                       # what is where, how long it takes, how much it needs
     stages.modules[0]                   # an nn.Module: stage 0
 
-tracing.py finds out what the model calls, as a torch.fx graph. Here the graph is timed in pieces,
-and a dynamic programme chooses the cuts between them. stage.py is what comes out.
+model_graph.py finds out what the model calls, as a torch.fx graph. Here the graph is timed in
+pieces, and a dynamic programme chooses the cuts between them. stage.py is what comes out.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
+from multigpu.training.model_graph import Program, at_rows, trace_both
 from multigpu.training.stage import Stage, chain_of, verify
 from multigpu.training.strategy import synchronize
-from multigpu.training.tracing import Program, at_rows, trace_both
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
 

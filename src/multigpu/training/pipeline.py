@@ -85,7 +85,7 @@ class Pipeline(Strategy):
 
     def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
         """All stages; the caller keeps those of this rank, and lets go of the others."""
-        self.plan: Plan | None = None
+        self.plan: PartitionPlan | None = None
         if self.num_stages == 1:
             return [model]
         asked = what_is_asked(self.config, num_stages=self.num_stages, rows=len(sample[0]))
@@ -262,7 +262,7 @@ FILE = "stages.json"
 STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers that an optimizer keeps per parameter
 
 
-class Plan(NamedTuple):
+class PartitionPlan(NamedTuple):
     """Where a model is cut, with what rank 0 measured."""
 
     places: list[int]  # steps of the model at which a stage begins, and the number of steps
@@ -273,18 +273,18 @@ class Plan(NamedTuple):
 
 def plan_alike(
     model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
-) -> Plan:
+) -> PartitionPlan:
     """Where to cut `model`, the same on every rank.
 
     Whatever rank 0 runs into is raised there; the other ranks then raise ValueError.
     """
-    found: list[Plan] = []
+    found: list[PartitionPlan] = []
 
     def measure() -> None:
         found.append(written(config, asked=asked) or measured(model, sample, config, asked=asked))
 
     main_rank_does(measure, error=ValueError)
-    plan: Plan = from_main_rank(found[0] if found else None)
+    plan: PartitionPlan = from_main_rank(found[0] if found else None)
     return plan
 
 
@@ -303,25 +303,25 @@ def what_is_asked(config: TrainConfig, *, num_stages: int, rows: int) -> dict[st
 
 def measured(
     model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
-) -> Plan:
+) -> PartitionPlan:
     """Measure the model's pieces on this rank's device and divide them."""
     settings = {name: value for name, value in asked.items() if name not in ("num_stages", "rows")}
     stages = cut(model, sample, asked["num_stages"], device=sample[0].device, **settings)
     bubble = stages.bubble(config.micro_batches, asked["schedule"])
-    return Plan(list(stages.places), bubble, str(stages), asked)
+    return PartitionPlan(list(stages.places), bubble, str(stages), asked)
 
 
-def written(config: TrainConfig, *, asked: dict[str, Any]) -> Plan | None:
+def written(config: TrainConfig, *, asked: dict[str, Any]) -> PartitionPlan | None:
     """The plan in the run's folder, if the run goes on and asks for the same."""
     if config.folder is None or not (config.resume or restarted()):
         return None
     with contextlib.suppress(OSError, ValueError, TypeError):
-        plan = Plan(**json.loads((Path(config.folder) / FILE).read_text(encoding="utf-8")))
+        plan = PartitionPlan(**json.loads((Path(config.folder) / FILE).read_text(encoding="utf-8")))
         return plan if plan.asked == asked else None
     return None
 
 
-def write_down(plan: Plan, config: TrainConfig) -> None:
+def write_down(plan: PartitionPlan, config: TrainConfig) -> None:
     """Keep the plan in the run's folder, which is there and belongs to this run.
 
     Every rank calls it.  Raises CheckpointError on every rank where rank 0 cannot write.

@@ -218,7 +218,7 @@ class Runner:
         self.has_first = 0 in stages
         pieces = [
             PipelineStage(
-                self._watched(Part(stage, autocast), number, micro_batches, len(stages)),
+                self._watched(StageToSend(stage, autocast), number, micro_batches, len(stages)),
                 number,
                 len(flows) - 1,
                 device,
@@ -290,7 +290,7 @@ class Runner:
         return torch.zeros((), device=self.device)
 
 
-class Part(nn.Module):
+class StageToSend(nn.Module):
     """A stage as the schedule calls it: in the run's precision, its outputs fit to be sent."""
 
     def __init__(self, stage: nn.Module, autocast: Autocast) -> None:

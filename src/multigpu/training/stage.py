@@ -14,18 +14,18 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.training.strategy import modes_kept
-from multigpu.training.tracing import (
+from multigpu.training.model_graph import (
     Here,
+    ModelGraph,
     Program,
     Rows,
-    Trace,
     Uncuttable,
     leaf_at,
     rows_in,
     step_nodes,
     without_fast_paths,
 )
+from multigpu.training.strategy import modes_kept
 
 
 def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[nn.Module]:
@@ -158,7 +158,7 @@ class Stage(nn.Module):
         return f"{self.num_steps} steps, takes {self.takes} tensors"
 
 
-def _part(trace: Trace, begin: int, end: int) -> fx.Graph:
+def _part(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     """The graph of some steps.
 
     fx's split_module would give parameters to a stage as inputs, and a long skip to no stage in

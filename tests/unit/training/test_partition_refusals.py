@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from multigpu.training import cut, cut_points
-from multigpu.training.tracing import FEW, MANY
+from multigpu.training.model_graph import FEW, MANY
 
 
 class Layer(nn.Module):

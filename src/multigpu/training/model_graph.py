@@ -109,7 +109,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Step:
+class ModelStep:
     """One call in a graph: of a module of torch.nn, or of a function of torch."""
 
     node: fx.Node
@@ -134,12 +134,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Trace:
+class ModelGraph:
     """A model as steps, in the order in which it calls them, in one of its modes."""
 
     graph: fx.Graph
     inputs: tuple[fx.Node, ...]  # the tensors among the inputs
-    steps: tuple[Step, ...]
+    steps: tuple[ModelStep, ...]
     joined: frozenset[int]  # places where it must not be cut
 
     def crossing(self, place: int) -> list[fx.Node]:
@@ -163,7 +163,7 @@ class Trace:
         return crossings
 
 
-def step_nodes(step: Step) -> tuple[fx.Node, ...]:
+def step_nodes(step: ModelStep) -> tuple[fx.Node, ...]:
     """All nodes of a step: the call, and what takes the tensors out of what it returns."""
     return tuple(dict.fromkeys((step.node, *step.made)))
 
@@ -172,8 +172,8 @@ def step_nodes(step: Step) -> tuple[fx.Node, ...]:
 class Program:
     """A model in both of its modes, and where it can be cut."""
 
-    training: Trace
-    evaluation: Trace
+    training: ModelGraph
+    evaluation: ModelGraph
     places: dict[int, int]  # a step of training at which a stage may begin → that of evaluation
     constants: dict[str, Tensor] = field(default_factory=dict)  # that the model does not hold
 
@@ -196,14 +196,14 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Progr
         for train in (True, False):
             model.train(train)
             prefix = f"_{'training' if train else 'evaluation'}_constant"
-            tracers = [Tracer(model, inputs, rows, count, prefix) for count in (MANY, FEW)]
+            tracers = [ShapeTracer(model, inputs, rows, count, prefix) for count in (MANY, FEW)]
             traces.append(generalise(*(tracer.run() for tracer in tracers)))
             constants.update(tracers[0].constants)
     training, evaluation = traces
     return Program(training, evaluation, common_places(training, evaluation), constants)
 
 
-class Tracer(fx.Tracer):
+class ShapeTracer(fx.Tracer):
     """Traces `model(*inputs)` once, with `instead` rows in the place of `rows`."""
 
     def __init__(
@@ -218,7 +218,7 @@ class Tracer(fx.Tracer):
         self.fakes = tree_map(lambda one: self._faked(one, rows, instead), inputs)
         self.nodes: dict[int, fx.Node] = {}  # id of a fake tensor → its node
         self.kept: list[Any] = []  # so that no id is given away again
-        self.steps: list[Step] = []
+        self.steps: list[ModelStep] = []
         self.constants: dict[str, Tensor] = {}
         self.saving: dict[int, int] = {}  # storage → bytes that the step keeps for backward
         self.inside = True  # a step, or what comes before forward: what is called there is none
@@ -236,7 +236,7 @@ class Tracer(fx.Tracer):
         with self.fake_mode:
             return torch.empty((instead, *one.shape[1:]), dtype=one.dtype, device=one.device)
 
-    def run(self) -> Trace:
+    def run(self) -> ModelGraph:
         """The graph of a run.  Raises Uncuttable."""
         saving = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
         seeing = functions_seen(self)
@@ -250,7 +250,7 @@ class Tracer(fx.Tracer):
                 raise refusal(error) from error
         self._refuse_rebound()
         inputs = tuple(node for node in graph.nodes if node.op == "placeholder")
-        return Trace(graph, inputs, tuple(self.steps), self._joined())
+        return ModelGraph(graph, inputs, tuple(self.steps), self._joined())
 
     # What fx.Tracer asks while it traces
 
@@ -332,7 +332,7 @@ class Tracer(fx.Tracer):
                 self.touched[storage_of(tensor)] = first, place
             self.changed.update((storage_of(tensor), place) for tensor in changed)
             saved = {s: size for s, size in self.saving.items() if s not in self.held}
-            self.steps.append(Step(node, tuple(nodes), name, here(), saved))
+            self.steps.append(ModelStep(node, tuple(nodes), name, here(), saved))
             return returned
         finally:
             self.inside = False
@@ -394,7 +394,7 @@ class Tracer(fx.Tracer):
 class _Mode(TorchFunctionMode):
     """Is told of each function of torch that forward calls, before it runs."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: ShapeTracer) -> None:
         super().__init__()
         self.tracer = tracer
 
@@ -409,7 +409,7 @@ class _Mode(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def functions_seen(tracer: Tracer) -> Iterator[None]:
+def functions_seen(tracer: ShapeTracer) -> Iterator[None]:
     """Inside it, the tracer is told of each torch.autograd.Function: they bypass every mode."""
     plain = torch.autograd.Function.__dict__["apply"]
 
@@ -466,7 +466,7 @@ def names_of(model: nn.Module, twin: nn.Module, copies: dict[int, Any]) -> dict[
 # One graph for any number of rows
 
 
-def generalise(many: Trace, few: Trace) -> Trace:
+def generalise(many: ModelGraph, few: ModelGraph) -> ModelGraph:
     """The trace for any number of rows.  Raises Uncuttable where there is no such one."""
     for one, other in zip(many.steps, few.steps, strict=False):
         if _key(one) != _key(other):
@@ -495,10 +495,10 @@ def generalise(many: Trace, few: Trace) -> Trace:
             fewer = [size * FEW / MANY for size in more.values()]
         saved = dict(zip(more, map(size_of, more.values(), fewer), strict=True))
         steps.append(dataclasses.replace(step, saved=saved))
-    return Trace(many.graph, many.inputs, tuple(steps), many.joined | few.joined)
+    return ModelGraph(many.graph, many.inputs, tuple(steps), many.joined | few.joined)
 
 
-def _key(step: Step) -> tuple[Any, ...]:
+def _key(step: ModelStep) -> tuple[Any, ...]:
     """What is the same for the same call in another run."""
     return step.module, step.name, step.where
 
@@ -529,7 +529,7 @@ def _general(many: Any, few: Any, where: str) -> Any:
     )
 
 
-def _other_calls(one: Step, other: Step | None) -> str:
+def _other_calls(one: ModelStep, other: ModelStep | None) -> str:
     instead = f" and {other}" if other is not None else ""
     return (
         f"what forward calls depends on the number of rows: {one}{instead}, for {MANY} rows and "
@@ -541,7 +541,7 @@ def _other_calls(one: Step, other: Step | None) -> str:
 # Where it can be cut
 
 
-def common_places(training: Trace, evaluation: Trace) -> dict[int, int]:
+def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int]:
     """The places at which both can be cut, with 0 and the end.
 
     `F.dropout(x, 0.1, self.training)` has another argument in each mode, and stochastic depth calls
