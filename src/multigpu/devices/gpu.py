@@ -11,23 +11,21 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from multigpu.devices import errors
 from multigpu.devices.meters import Copy, Holding, MemoryFull, MemoryMeter
 
-if TYPE_CHECKING:
-    from multigpu.devices.machine import VirtualMachine
-
 CPU = torch.device("cpu")
+Machine = Any  # a machine.VirtualMachine: that module needs this one
 
 
 class Gpu:
     """GPU `index` of `machine`, with `limit` bytes of memory."""
 
-    def __init__(self, machine: VirtualMachine, index: int, *, limit: int) -> None:
+    def __init__(self, machine: Machine, index: int, *, limit: int) -> None:
         self.machine = machine
         self.index = index
         self.device = torch.device("cuda", index)
@@ -124,15 +122,15 @@ def check_generator(generator: torch.Generator, device: torch.device) -> None:
 # One stack for the whole process: the machine that was entered last is the current one, in every
 # thread. `with` blocks on one thread nest; blocks on several threads share the stack.
 switching = threading.RLock()  # hold it to change the stack
-entered: list[VirtualMachine] = []
+entered: list[Machine] = []
 
 
-def virtual_machine() -> VirtualMachine | None:
+def virtual_machine() -> Machine | None:
     """The current virtual machine, or None where torch is as it came."""
     return entered[-1] if entered else None
 
 
-def machine_in_use() -> VirtualMachine:
+def machine_in_use() -> Machine:
     """The current virtual machine, where there must be one."""
     return entered[-1]
 
@@ -166,7 +164,7 @@ def gpu_at(index: int | None) -> Gpu:
     index = machine.current if index is None else index
     if not 0 <= index < len(machine.gpus):
         raise errors.invalid_device_ordinal()
-    return machine.gpus[index]
+    return machine.gpus[index]  # type: ignore[no-any-return]
 
 
 def named(device: Any) -> torch.device:

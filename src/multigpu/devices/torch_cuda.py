@@ -42,17 +42,13 @@ def _exchange_device(index: int | None) -> int:
     """Make GPU `index` the current one and return the one before; -1 changes nothing."""
     if index is not None and index < 0:
         return -1
-    before = machine_in_use().current
+    before: int = machine_in_use().current
     machine_in_use().current = gpu_at(index).index
     return before
 
 
 def set_device(device: Any) -> None:
     _exchange_device(_index(device))
-
-
-def _is_in_bad_fork() -> bool:
-    return machine_in_use().forked
 
 
 def synchronize(device: Any = None) -> None:
@@ -281,7 +277,7 @@ _CUDA: dict[str, Any] = {
     **_BOTH,
     "_exchange_device": _exchange_device,
     "_initialized": True,
-    "_is_in_bad_fork": _is_in_bad_fork,
+    "_is_in_bad_fork": lambda: machine_in_use().forked,
     "_lazy_init": _lazy_init,
     "_maybe_exchange_device": _exchange_device,
     "can_device_access_peer": lambda device, peer_device: True,
