@@ -168,6 +168,7 @@ def _movement(
         parts.append(text(width / 2, y + 14, "nothing moved between devices", text_anchor="middle"))
         y += 28
     lanes: list[list[tuple[float, float]]] = []  # what is taken of each: first what arrives
+    arrows: list[list[str]] = []  # of each lane
     for link in group:  # as high up as there is room between its two columns
         start, end = centre[link.source], centre[link.target]
         left, right = min(start, end), max(start, end)
@@ -179,11 +180,12 @@ def _movement(
         place = next(free, len(lanes))
         if place == len(lanes):
             lanes.append([])
+            arrows.append([])
         lanes[place].append((left, right))
         thickness = max(THINNEST, THICKEST * link.bytes / most) if most else THINNEST
         label, top = human_bytes(link.bytes), y + place * LANE
         middle, half = (start + end) / 2, width_of(label, size=12) / 2 + 2
-        parts.append(
+        arrows[place].append(
             tooltip(
                 str(link),  # the rectangle hides the column's line
                 rectangle(middle - half, top + 1, 2 * half, 14, fill="var(--paper)"),
@@ -191,6 +193,7 @@ def _movement(
                 arrow(start, end, top + 23, thickness, colour_of(link.source)),
             )
         )
+    parts += [drawn for lane in arrows for drawn in lane]
     y += len(lanes) * LANE
     for device, label in movement.work.items():  # then the work on it
         name = str(device)
