@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from multigpu.data import digits
-from multigpu.ranks.rank import rank_device
+from multigpu.ranks.backend import rank_device
 from multigpu.training.config import TrainConfig
 from multigpu.training.history import ProgressBar
 from multigpu.training.trainer import Trainer

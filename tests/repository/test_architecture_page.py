@@ -17,7 +17,7 @@ WAYS = tomllib.loads((ROOT / "docs" / "reference" / "ways.toml").read_text(encod
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_every_station_names_files_that_exist_and_a_room_of_the_page(name: str) -> None:
+def test_every_station_names_files_that_exist_and_a_layer_of_the_page(name: str) -> None:
     for station in WAYS[name]:
         missing = [file for file in station["files"] if not (ROOT / file).is_file()]
         assert not missing, f"{station['name']} names {missing}"
@@ -25,19 +25,19 @@ def test_every_station_names_files_that_exist_and_a_room_of_the_page(name: str) 
             assert f".. _{station['link'].removeprefix('#')}:" in PAGE, station["link"]
 
 
-def test_the_page_has_every_room_in_its_order() -> None:
+def test_the_page_has_every_layer_in_its_order() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    cli, *rooms = settings["importlinter"]["contracts"][0]["layers"]  # the last room comes first
-    assert cli == "cli"  # the door of commands
-    assert re.findall(r"^\.\. _room-(\w+):", PAGE, flags=re.MULTILINE) == rooms[::-1]
+    cli, *layers = settings["importlinter"]["contracts"][0]["layers"]  # the last comes first
+    assert cli == "cli"  # the entry to commands
+    assert re.findall(r"^\.\. _layer-(\w+):", PAGE, flags=re.MULTILINE) == layers[::-1]
 
 
-def test_a_file_that_the_page_names_is_in_its_room() -> None:
-    parts = re.split(r"^\.\. _room-(\w+):\n\n", PAGE, flags=re.MULTILINE)[1:]
-    for room, said in zip(parts[::2], parts[1::2], strict=True):
+def test_a_file_that_the_page_names_is_in_its_layer() -> None:
+    parts = re.split(r"^\.\. _layer-(\w+):\n\n", PAGE, flags=re.MULTILINE)[1:]
+    for layer, said in zip(parts[::2], parts[1::2], strict=True):
         for file in re.findall(r"``(\w+\.py)``", said.partition("\n\n")[0]):
-            inside = ROOT / "src" / "multigpu" / room / file
-            assert inside.is_file() or file == "cli.py", f"{room}: {file}"
+            inside = ROOT / "src" / "multigpu" / layer / file
+            assert inside.is_file() or file == "cli.py", f"{layer}: {file}"
 
 
 @pytest.mark.parametrize("name", WAYS)

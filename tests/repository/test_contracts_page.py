@@ -41,7 +41,7 @@ def test_a_module_with_exercises_exists_for_the_contracts() -> None:
 
 
 def test_the_page_names_every_room_and_nothing_else_as_existing() -> None:
-    table = (REFERENCE / "contracts.rst").read_text().partition("_contract-rooms:")[2]
+    table = (REFERENCE / "contracts.rst").read_text().partition("_contract-layers:")[2]
     rooms = re.findall(r"^``(\w+)`` +(exists|planned)", table, re.MULTILINE)
     package = ROOT / "src" / "multigpu"
     there = {p.stem for p in package.iterdir() if (p / "__init__.py").is_file() or p.stem == "cli"}

@@ -37,7 +37,7 @@
     .. exercise-module:: data_parallel          all exercises of a module in full
     .. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py   a script, and what is new in it
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
-    .. package-layers::, .. package-way::       the package, counted by the build (package.py)
+    .. package-layers::, -reading::, -way::     the package, counted by the build (package.py)
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
     .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and

@@ -1,7 +1,9 @@
 """The package in numbers and pictures, for docs/reference/architecture.rst, counted by each build.
 
 ``.. package-layers::`` is the table of subpackages with files and lines; its body is a list of
-``name: what lives there``.  ``.. package-way:: batch`` draws one of the ways in ``ways.toml``.
+``name: what lives there``.  ``.. package-reading::`` is the same for files, in the order of its
+body, each named from the package's folder.  ``.. package-way:: batch`` draws one of the ways in
+``ways.toml``.
 """
 
 import ast
@@ -77,6 +79,23 @@ class PackageLayers(SphinxDirective):
         return [shown(table), nodes.paragraph("", words)]
 
 
+class PackageReading(SphinxDirective):
+    has_content = True
+
+    def run(self):
+        lines = [line.partition(": ") for line in self.content]
+        files = [PACKAGE / name for name, _, _ in lines]
+        for path in files:
+            self.env.note_dependency(str(path))
+        rows = [
+            (name, says, f"{lines_of([file]):,}", f"{code_of(file):,}")
+            for (name, _, says), file in zip(lines, files, strict=True)
+        ]
+        rows.append(("all", "", f"{lines_of(files):,}", f"{sum(map(code_of, files)):,}"))
+        columns = ("file", "what you learn there", "lines", "of them code")
+        return [shown(Table("In this order", columns, tuple(rows), frozenset(columns[2:])))]
+
+
 class PackageWay(SphinxDirective):
     required_arguments = 1
 
@@ -92,4 +111,5 @@ def shown(picture):
 
 def setup(app):
     app.add_directive("package-layers", PackageLayers)
+    app.add_directive("package-reading", PackageReading)
     app.add_directive("package-way", PackageWay)

@@ -36,11 +36,11 @@ from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.checking.wire import Encoder, Request
 from multigpu.devices.meters import parse_bytes
 from multigpu.ranks import process_tree
+from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.child_process import limit
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Closed, Write, receive, send
 from multigpu.ranks.proof import Watch
-from multigpu.ranks.rank import choose_backend, join_group
 from multigpu.ranks.recorder import inside
 from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import costly_imports, import_costly, warming_up

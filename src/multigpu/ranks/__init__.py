@@ -6,9 +6,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multigpu.ranks.backend import rank_device
     from multigpu.ranks.errors import RankError
     from multigpu.ranks.memory import rank_memory
-    from multigpu.ranks.rank import rank_device
     from multigpu.ranks.recorder import span
     from multigpu.ranks.run import Results, run_ranks
 
@@ -17,7 +17,7 @@ __all__ = ["RankError", "Results", "rank_device", "rank_memory", "run_ranks", "s
 HOMES = {
     "RankError": "errors",
     "Results": "run",
-    "rank_device": "rank",
+    "rank_device": "backend",
     "rank_memory": "memory",
     "run_ranks": "run",
     "span": "recorder",

@@ -26,10 +26,11 @@ import time
 import psutil
 
 from multigpu.ranks import process_tree
+from multigpu.ranks.backend import choose_backend
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.proof import Watch
-from multigpu.ranks.rank import Job, Rank, choose_backend
+from multigpu.ranks.rank import Job, Rank
 from multigpu.ranks.server import INSIDE, make_run_folder
 from multigpu.ranks.supervisor import CallerGone, supervise
 from multigpu.ranks.warming import import_costly, warming_up

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import (
 from multigpu.devices.errors import out_of_memory
 from multigpu.devices.meters import Memory, MemoryFull, MemoryMeter
 from multigpu.devices.threads import around_new_threads
-from multigpu.ranks.rank import rank_device
+from multigpu.ranks.backend import rank_device
 from multigpu.ranks.tracing import tensors_in
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -13,91 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from multigpu.ranks.errors import counted, describe_exception, traceback_text
+from multigpu.ranks.backend import join_group
+from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
 from multigpu.ranks.recorder import inside
 from multigpu.ranks.warming import costly_imports
 
 if TYPE_CHECKING:
-    import torch
-
-
-NAMES = ("gloo", "nccl")
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-
-
-@dataclass(frozen=True)
-class Backend:
-    """The backend of a run, and how many GPUs its ranks have."""
-
-    name: str
-    gpus: int
-    world_size: int
-
-    def __str__(self) -> str:
-        if not self.gpus:
-            return f"{self.name} on the CPU"
-        if self.gpus >= self.world_size:
-            return f"{self.name} on {counted(self.world_size, 'GPU')}"
-        return f"{self.name}, {self.world_size} ranks share {counted(self.gpus, 'GPU')}"
-
-
-def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
-    """NCCL where every rank has a GPU of its own, else gloo.  Raises ValueError."""
-    if asked == "nccl" and gpus < world_size:
-        raise ValueError(
-            f'backend="nccl": NCCL needs a GPU for each of the {world_size} ranks; this machine '
-            f"has {gpus}. Leave `backend` out, and gloo is used."
-        )
-    return Backend(asked or ("nccl" if gpus >= world_size else "gloo"), gpus, world_size)
-
-
-def rank_device(local_rank: int | None = None) -> "torch.device":
-    """The device of this rank: ``cuda:i`` where there are GPUs, else the CPU.
-
-    Where there are fewer GPUs than ranks on this machine, the ranks share them.  It works under
-    torchrun, too: without ``local_rank``, the variable LOCAL_RANK counts.
-    """
-    import torch
-
-    gpus = torch.cuda.device_count()
-    if not gpus:
-        return torch.device("cpu")
-    if local_rank is None:
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    return torch.device("cuda", local_rank % gpus)
-
-
-def join_group(
-    rank: int, world_size: int, *, store: str, backend: str, trace: bool, write: Write
-) -> None:
-    """Meet the other ranks in the file ``store``; torch.distributed is ready afterwards.
-
-    No address and no port has to be agreed upon: any number of runs go side by side.
-    """
-    import torch
-    from torch._C._distributed_c10d import FileStore
-    from torch.distributed import init_process_group
-
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "GLOO_SOCKET_IFNAME": LOOPBACK,
-        "NCCL_SOCKET_IFNAME": LOOPBACK,
-    }
-    device = rank_device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if trace:
-        from multigpu.ranks.tracing import start_recording
-
-        start_recording(write)
-    init_process_group(
-        backend, store=FileStore(store, world_size), rank=rank, world_size=world_size
-    )
-    write({"phase": "joined_group", "time": time.monotonic()})
+    pass
 
 
 SPARE = 2**10  # bytes that a result may have too many: cheaper than a copy

@@ -30,10 +30,11 @@ from itertools import accumulate
 from typing import Any, overload
 
 from multigpu.devices.meters import parse_bytes
+from multigpu.ranks.backend import NAMES
 from multigpu.ranks.errors import Finding, RankError, counted, stack_text
 from multigpu.ranks.frames import Closed, from_a_handler, receive, send
 from multigpu.ranks.process_tree import MARK, warn_of
-from multigpu.ranks.rank import NAMES, Job, pickled
+from multigpu.ranks.rank import Job, pickled
 from multigpu.ranks.server import ForkServer, Server
 from multigpu.ranks.trace import Trace
 from multigpu.ranks.warming import OPTIMIZING

@@ -27,7 +27,7 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from multigpu.ranks.rank import Backend, rank_device
+from multigpu.ranks.backend import Backend, rank_device
 from multigpu.training.config import NeedsTorchrun
 
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets all

@@ -9,10 +9,8 @@ MODES of config.py.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from multigpu.data.feeds import Batch
-from multigpu.training.config import MODES, TrainConfig
+from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
 
 # (outputs, targets) -> the mean over the rows, or their sum and what it is to be divided by
@@ -204,23 +202,6 @@ class Strategy:
     def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """As `optimizer_state`, but what ranks divide stays divided."""
         return self.optimizer_state(optimizer)
-
-
-def make_strategy(
-    mode: str, config: TrainConfig, launch: Launch, *, own: ModuleType | None = None
-) -> Strategy:
-    """The strategy of a mode; its module is imported now: FSDP's and the pipeline's take a second.
-
-    `own` is a module of exercises: its functions or classes take the place of PyTorch's wrapper.
-    """
-    if own is not None:
-        from multigpu.training.own import make_own
-
-        return make_own(mode, config, launch, own)
-    module, _, name = MODES[mode].partition(":")
-    made: Any = getattr(importlib.import_module(f"multigpu.training.{module}"), name)
-    strategy: Strategy = made(config, launch)
-    return strategy
 
 
 def require_number(loss: Any) -> Tensor:

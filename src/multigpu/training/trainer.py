@@ -10,6 +10,7 @@ to mode is in the strategies: single.py, dp.py, ddp.py, fsdp.py and pipeline.py.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import sys
 import time
@@ -29,7 +30,7 @@ from multigpu.data.feeds import Feed, RowFeed, feed_for
 from multigpu.devices import current_machine
 from multigpu.training import randomness
 from multigpu.training.checkpoint import CheckpointError, Checkpoints
-from multigpu.training.config import TrainConfig, check_choice, refuse_batch, resolve_mode
+from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
 from multigpu.training.distributed import Launch, all_gather_object, main_rank_does
 from multigpu.training.evaluate import Metrics, evaluate
 from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
@@ -40,6 +41,7 @@ from multigpu.training.optimizer import (
     restore_schedule,
     scaled_learning_rate,
 )
+from multigpu.training.own import make_own
 from multigpu.training.resume import (
     Position,
     notes,
@@ -49,10 +51,25 @@ from multigpu.training.resume import (
     restarted,
     shapes_of,
 )
-from multigpu.training.strategy import LossFn, make_strategy, synchronize
+from multigpu.training.strategy import LossFn, Strategy, synchronize
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
+
+
+def make_strategy(
+    mode: str, config: TrainConfig, launch: Launch, *, own: ModuleType | None = None
+) -> Strategy:
+    """The strategy of a mode; its module is imported now: FSDP's and the pipeline's take a second.
+
+    `own` is a module of exercises: its functions or classes take the place of PyTorch's wrapper.
+    """
+    if own is not None:
+        return make_own(mode, config, launch, own)
+    module, _, name = MODES[mode].partition(":")
+    made: Any = getattr(importlib.import_module(f"multigpu.training.{module}"), name)
+    strategy: Strategy = made(config, launch)
+    return strategy
 
 
 class Trainer:

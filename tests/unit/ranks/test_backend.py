@@ -7,7 +7,7 @@ from said import numbers_in
 
 from multigpu import run_ranks
 from multigpu.ranks import rank_device
-from multigpu.ranks.rank import choose_backend
+from multigpu.ranks.backend import choose_backend
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_the_trainer_looks_at_the_batch_before_it_trains() -> None:
 
 
 def test_dp_in_one_of_several_processes_is_refused() -> None:
-    from multigpu.training.strategy import make_strategy
+    from multigpu.training.trainer import make_strategy
 
     with pytest.raises(ValueError, match=r"mode='dp'.*torchrun") as found:
         make_strategy("dp", TrainConfig(mode="dp"), ONE_OF_TWO)
