@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
-from multigpu.checking.endings import HANG_MESSAGES, OF_A_FINDING
+from multigpu.checking.run_verdicts import HANG_MESSAGES, OF_A_FINDING
 
 ROOT = Path(__file__).parents[2]
 MODULES: dict[str, list[str]] = {}

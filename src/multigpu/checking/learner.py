@@ -1,7 +1,7 @@
 """What a check holds in its hands: ``learner.run`` runs the learner's code in a worker.
 
 The Submission reads the learner's files, the WarmServer takes requests, an Answer is what came
-back.  How a run that brought no answer is explained: ``endings.py``.
+back.  How a run that brought no answer is explained: ``run_verdicts.py``.
 """
 
 import ast
@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.endings import Ending, refuse_bad_ending, refuse_bad_endings, refused_name
+from multigpu.checking.run_verdicts import (
+    Ending,
+    refuse_bad_ending,
+    refuse_bad_endings,
+    refused_name,
+)
 from multigpu.checking.source import first_refused_name, return_lines
 from multigpu.checking.verdicts import Refused, by_rank
 from multigpu.checking.wire import Request, Unreadable, by_value, decode

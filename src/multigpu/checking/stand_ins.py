@@ -41,7 +41,7 @@ class StandIn(types.ModuleType):
         return importlib.import_module(self.__name__)
 
 
-class Part:
+class KnownPart:
     """Something in a module that a stand-in knows in part."""
 
     def __init__(self, module: str, part: str, **known: Any) -> None:
@@ -68,10 +68,10 @@ def spare_the_compiler() -> None:
             DYNAMO,
             graph_break=lambda msg="": None,  # outside torch.compile there is no graph to break
             disable=lambda fn, recursive=True, **_: fn,  # and nothing has to be switched off
-            trace_rules=Part(DYNAMO, "trace_rules", clear_lru_cache=lambda: None),
+            trace_rules=KnownPart(DYNAMO, "trace_rules", clear_lru_cache=lambda: None),
             # The next two answer as where nobody has changed the compiler's settings.
-            utils=Part(DYNAMO, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-            config=Part(DYNAMO, "config", error_on_nested_fx_trace=True),
+            utils=KnownPart(DYNAMO, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+            config=KnownPart(DYNAMO, "config", error_on_nested_fx_trace=True),
         )
     if SHAPES not in sys.modules:
         sys.modules[SHAPES] = StandIn(

@@ -156,7 +156,7 @@ class Progress:
         new.replace(self._path)
 
 
-class Answer(NamedTuple):
+class Chosen(NamedTuple):
     """A function of the exercises, whose it is, and why."""
 
     function: Callable[..., Any]
@@ -184,7 +184,7 @@ def starter(name: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], getattr(_load(path), function))
 
 
-def yours_or_reference(name: str, *, course: Course | None = None) -> Answer:
+def yours_or_reference(name: str, *, course: Course | None = None) -> Chosen:
     """Find the function for an exercise, by its full name `module.function`.
 
     It is yours if you have written it and it passes its check as the file stands now. The check
@@ -198,11 +198,11 @@ def yours_or_reference(name: str, *, course: Course | None = None) -> Answer:
     if not reference.is_file() or function not in definitions(reference.read_text("utf-8")):
         raise ValueError(f"there is no exercise {name!r}; `multigpu list` shows all of them")
     if os.environ.get("MULTIGPU_ANSWERS") == "reference":
-        return Answer(getattr(_load(reference), function), "the reference")
+        return Chosen(getattr(_load(reference), function), "the reference")
     reason = _why_not_yours(name, course)
     if reason:
-        return Answer(getattr(_load(reference), function), "the reference", reason)
-    return Answer(getattr(_load(course.exercises / f"{module}.py"), function), "yours")
+        return Chosen(getattr(_load(reference), function), "the reference", reason)
+    return Chosen(getattr(_load(course.exercises / f"{module}.py"), function), "yours")
 
 
 def check(name: str) -> None:

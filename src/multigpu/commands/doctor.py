@@ -31,7 +31,7 @@ COLOUR = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 @dataclass(frozen=True)
-class Finding:
+class Remark:
     """One thing looked at. A ``problem`` is in the way of the course, a ``note`` is not."""
 
     subject: str
@@ -47,26 +47,26 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """Print every finding. Returns 0 when the course can be worked through, else 1."""
+    """Print every remark. Returns 0 when the course can be worked through, else 1."""
     findings = []
     console = Console(highlight=False, soft_wrap=True, emoji=False, quiet=args.json)
-    for finding in examine(args.port):
-        findings.append(finding)
-        for line in lines(finding):
+    for remark in examine(args.port):
+        findings.append(remark)
+        for line in lines(remark):
             console.print(line)
-    problems = sum(finding.status == "problem" for finding in findings)
+    problems = sum(remark.status == "problem" for remark in findings)
     if args.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([asdict(remark) for remark in findings], indent=2))
     console.print(Text(f"\n{conclusion(problems)}"))
     return 1 if problems else 0
 
 
-def lines(finding: Finding) -> list[Text]:
-    """A finding as it is shown: the line, and below it what to do."""
-    status = Text(f"{finding.status:<8} ", COLOUR[finding.status])
-    shown = [status + Text(f"{finding.subject:<11}{finding.says}")]
-    if finding.advice:
-        shown.append(Text(f"{'':20}-> {finding.advice}"))
+def lines(remark: Remark) -> list[Text]:
+    """A remark as it is shown: the line, and below it what to do."""
+    status = Text(f"{remark.status:<8} ", COLOUR[remark.status])
+    shown = [status + Text(f"{remark.subject:<11}{remark.says}")]
+    if remark.advice:
+        shown.append(Text(f"{'':20}-> {remark.advice}"))
     return shown
 
 
@@ -77,57 +77,57 @@ def conclusion(problems: int) -> str:
     return f"{problems} problem{'s'[: problems > 1]} to solve first, see above."
 
 
-def examine(port: int) -> Iterator[Finding]:
-    """Look at everything, one finding at a time: the reader sees them as they come."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+def examine(port: int) -> Iterator[Remark]:
+    """Look at everything, one remark at a time: the reader sees them as they come."""
+    checks: tuple[Callable[[], Iterator[Remark]], ...] = (
         python, pytorch, graphics, backends, packages, lambda: free_port(port), disk, memory, folder
     )  # fmt: skip
     for check in checks:
         yield from check()
 
 
-def python() -> Iterator[Finding]:
+def python() -> Iterator[Remark]:
     """Python itself."""
     says = f"{platform.python_version()} in {sys.prefix}"
     if sys.version_info[:2] >= LEAST["Python"]:
-        yield Finding("Python", says)
+        yield Remark("Python", says)
     else:
-        yield Finding("Python", says, "problem", "Make an environment with Python 3.11 or newer.")
+        yield Remark("Python", says, "problem", "Make an environment with Python 3.11 or newer.")
 
 
-def pytorch() -> Iterator[Finding]:
+def pytorch() -> Iterator[Remark]:
     """PyTorch: its version, and whether its build fits this machine's GPUs."""
     try:
         import torch
     except (ImportError, OSError) as error:
-        yield Finding("PyTorch", f"cannot be imported: {error}", "problem", INSTALL)
+        yield Remark("PyTorch", f"cannot be imported: {error}", "problem", INSTALL)
         return
     cuda = torch.version.cuda
     says = f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'CPU'} build"
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST["PyTorch"]:
-        yield Finding("PyTorch", says, "problem", "The course needs 2.11 or newer: " + INSTALL)
+        yield Remark("PyTorch", says, "problem", "The course needs 2.11 or newer: " + INSTALL)
     elif not cuda and Path("/proc/driver/nvidia/gpus").is_dir():
         advice = "Virtual GPUs work. To use the real ones: delete .venv and run make start again."
-        yield Finding("PyTorch", f"{says}, but there is an NVIDIA GPU", "note", advice)
+        yield Remark("PyTorch", f"{says}, but there is an NVIDIA GPU", "note", advice)
     elif cuda and not torch.cuda.is_available() and shutil.which("nvidia-smi"):
         advice = "Virtual GPUs work. For the real ones the driver must be at least as new as CUDA."
-        yield Finding("PyTorch", f"{says}, which cannot use the NVIDIA driver", "note", advice)
+        yield Remark("PyTorch", f"{says}, which cannot use the NVIDIA driver", "note", advice)
     else:
-        yield Finding("PyTorch", says)
+        yield Remark("PyTorch", says)
 
 
-def graphics() -> Iterator[Finding]:
+def graphics() -> Iterator[Remark]:
     """A line for each GPU, with what it is doing."""
     from multigpu.devices.monitor import one_line, snapshot
 
     real = snapshot()
     if not real:
-        yield Finding("GPUs", "no NVIDIA GPU; the course uses virtual ones")
+        yield Remark("GPUs", "no NVIDIA GPU; the course uses virtual ones")
     for gpu in real:
-        yield Finding("GPUs", one_line(gpu))
+        yield Remark("GPUs", one_line(gpu))
 
 
-def backends() -> Iterator[Finding]:
+def backends() -> Iterator[Remark]:
     """What processes talk through: gloo everywhere, NCCL between GPUs."""
     if find_spec("torch") is None:
         return
@@ -135,77 +135,77 @@ def backends() -> Iterator[Finding]:
 
     if not (distributed.is_available() and distributed.is_gloo_available()):
         advice = "This build of PyTorch lacks it; take the one from PyPI or conda-forge."
-        yield Finding("backends", "no gloo, so processes cannot talk", "problem", advice)
+        yield Remark("backends", "no gloo, so processes cannot talk", "problem", advice)
     elif distributed.is_nccl_available():
-        yield Finding("backends", "gloo and NCCL")
+        yield Remark("backends", "gloo and NCCL")
     elif cuda.device_count() > 1:
         advice = "Processes on GPUs talk through gloo, which is slow there."
-        yield Finding("backends", "gloo; no NCCL in this build of PyTorch", "note", advice)
+        yield Remark("backends", "gloo; no NCCL in this build of PyTorch", "note", advice)
     else:
-        yield Finding("backends", "gloo (NCCL is for NVIDIA GPUs)")
+        yield Remark("backends", "gloo (NCCL is for NVIDIA GPUs)")
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[Remark]:
     """JupyterLab for the notebooks, Sphinx and pandoc for the pages."""
     for name, use in (("jupyterlab", "the notebooks"), ("sphinx", "the pages")):
         if find_spec(name):
-            yield Finding(name, importlib.metadata.version(name))
+            yield Remark(name, importlib.metadata.version(name))
         else:
-            yield Finding(name, f"not installed; {use} need it", "problem", INSTALL)
+            yield Remark(name, f"not installed; {use} need it", "problem", INSTALL)
     if pandoc := find_pandoc():
-        yield Finding("pandoc", pandoc)
+        yield Remark("pandoc", pandoc)
     else:
         advice = "pip install pypandoc_binary, apt install pandoc or brew install pandoc."
-        yield Finding("pandoc", "not found; the pages need it", "problem", advice)
+        yield Remark("pandoc", "not found; the pages need it", "problem", advice)
 
 
-def free_port(port: int) -> Iterator[Finding]:
+def free_port(port: int) -> Iterator[Remark]:
     """The port of ``multigpu start``."""
     if find_spec("jupyter_server") is None:
         return
     from multigpu.commands.lab import port_is_free
 
     if port_is_free(port):
-        yield Finding("port", f"{port} is free")
+        yield Remark("port", f"{port} is free")
     else:
         advice = f'Choose another: make start ARGS="--port {port + 1}".'
-        yield Finding("port", f"{port} is taken, perhaps by the course itself", "note", advice)
+        yield Remark("port", f"{port} is taken, perhaps by the course itself", "note", advice)
 
 
-def disk() -> Iterator[Finding]:
+def disk() -> Iterator[Remark]:
     """Room for the built pages, checkpoints and data."""
     free = shutil.disk_usage(Path.cwd()).free
     says = f"{human_bytes(free)} free"
     if free < GIB:
-        yield Finding("disk", says, "problem", "Make room: lessons write up to 1 GiB.")
+        yield Remark("disk", says, "problem", "Make room: lessons write up to 1 GiB.")
     else:
-        yield Finding("disk", says)
+        yield Remark("disk", says)
 
 
-def memory() -> Iterator[Finding]:
+def memory() -> Iterator[Remark]:
     """Main memory, and the part of it that processes share (small in many containers)."""
     here = psutil.virtual_memory()
     says = f"{human_bytes(here.available)} of {human_bytes(here.total)} available"
     if here.available < 2 * GIB:
-        yield Finding("memory", says, "note", "Close other programs; four ranks need about 2 GiB.")
+        yield Remark("memory", says, "note", "Close other programs; four ranks need about 2 GiB.")
     else:
-        yield Finding("memory", says)
+        yield Remark("memory", says)
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < GIB // 4:
         says = f"only {human_bytes(shutil.disk_usage(shared).total)} in /dev/shm"
-        yield Finding("memory", says, "note", "In a container: docker run --shm-size=1g ...")
+        yield Remark("memory", says, "note", "In a container: docker run --shm-size=1g ...")
 
 
-def folder() -> Iterator[Finding]:
+def folder() -> Iterator[Remark]:
     """The repository, where answers are written."""
     try:
         root = this_course().root
     except CourseNotFound as problem:
-        yield Finding("folder", str(problem), "problem", "cd into the folder that you cloned.")
+        yield Remark("folder", str(problem), "problem", "cd into the folder that you cloned.")
         return
     closed = [name for name in (".", "exercises", "docs") if not os.access(root / name, os.W_OK)]
     if closed:
         advice = "Clone the repository where you may write, or ask for the rights."
-        yield Finding("folder", f"you may not write in {root / closed[0]}", "problem", advice)
+        yield Remark("folder", f"you may not write in {root / closed[0]}", "problem", advice)
     else:
-        yield Finding("folder", str(root))
+        yield Remark("folder", str(root))

@@ -40,7 +40,7 @@ PATIENCE = 10.0  # seconds in which a machine's first rank has said why it ends
 WORDS = 58  # columns for what a rule does
 
 
-class Job(NamedTuple):
+class TrainingJob(NamedTuple):
     """What the command line asks for."""
 
     trainer: Trainer
@@ -89,7 +89,7 @@ def run_train(options: argparse.Namespace) -> int:
             return 130
 
 
-def trained(job: Job, options: argparse.Namespace) -> int:
+def trained(job: TrainingJob, options: argparse.Namespace) -> int:
     """Train and report.  Returns the exit code."""
     from multigpu.training.checkpoint import CheckpointError
     from multigpu.training.distributed import leave_group
@@ -111,7 +111,7 @@ def trained(job: Job, options: argparse.Namespace) -> int:
     return 0
 
 
-def prepared(options: argparse.Namespace) -> Job:
+def prepared(options: argparse.Namespace) -> TrainingJob:
     """The training that the options ask for.  Raises ValueError and OSError."""
     import torch
 
@@ -130,7 +130,7 @@ def prepared(options: argparse.Namespace) -> Job:
     trainer = Trainer(
         task.model(), config, train, test, loss_fn=task.loss_fn, metrics=task.metrics, own=own
     )
-    return Job(trainer, Report(options.data, task, trainer), own)
+    return TrainingJob(trainer, Report(options.data, task, trainer), own)
 
 
 def data_of(name: str) -> tuple[Task, Any, Any]:

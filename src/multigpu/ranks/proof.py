@@ -101,7 +101,7 @@ class Watch:
     def final(self) -> Finding | None:
         """What is wrong with a run whose ranks are all over."""
         return self._with_uncaught(
-            self._any_failure() or self._difference() or self._fewer() or self._never_received()
+            self._any_failure() or self._difference() or self._fewer() or self._unmatched()
         )
 
     def _finding(
@@ -292,7 +292,7 @@ class Watch:
             )
         return None
 
-    def _never_received(self) -> Finding | None:
+    def _unmatched(self) -> Finding | None:
         """A message of a run that is over that found no other side."""
         queues = self._matching.queues.values()
         calls = [self._calls[key] for queue in queues for key in queue.unmatched(self._calls)]
@@ -301,7 +301,7 @@ class Watch:
             return None
         call = min(alone, key=lambda each: (each.time, each.rank))
         ranks = {call.rank} if call.peer is None else {call.rank, call.peer}
-        message, usually = wording.never_received(call)
+        message, usually = wording.unmatched_message(call)
         return self._finding(
             "mismatch",
             ranks,

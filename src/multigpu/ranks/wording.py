@@ -273,7 +273,7 @@ def fewer_collectives(
     )
 
 
-def never_received(call: Call) -> tuple[str, str]:
+def unmatched_message(call: Call) -> tuple[str, str]:
     """That a message found no other side."""
     other = f"rank {call.peer}" if call.peer is not None else "any rank"
     if call.op == "send":

@@ -151,7 +151,7 @@ def compare(
         raise ValueError(f"repeats={repeats}: measure at least once; 5 give a median and a spread")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: each GPU that the CPU plays needs one at least")
-    Stopwatch(workload.train, steps=steps, warmup=warmup).refuse_batch(batch_size)
+    Stopwatch(workload.train, steps=steps, warmup=warmup).refuse_unfilled_batch(batch_size)
     tell = tell or (lambda text: None)
     machine = Machine.here()
     settings = Settings(
@@ -429,7 +429,7 @@ class Stopwatch:
         self, *, batch_size: int, rank: int, world_size: int, seed: int, shuffle: bool
     ) -> Feed:
         """One rank's batches, watched."""
-        self.refuse_batch(batch_size)
+        self.refuse_unfilled_batch(batch_size)
         inner = feed_for(
             self.data,
             batch_size=batch_size,
@@ -440,7 +440,7 @@ class Stopwatch:
         )
         return _Watched(inner, self, batch_size)
 
-    def refuse_batch(self, batch_size: int) -> None:
+    def refuse_unfilled_batch(self, batch_size: int) -> None:
         """Raise ValueError where the rows fill no batch: the next one would never come."""
         rows = feed_for(self.data, batch_size=batch_size).num_rows
         if rows < batch_size:

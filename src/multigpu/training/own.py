@@ -75,7 +75,7 @@ class OwnDataParallel(DataParallel):
         self.called = self.replicas
         if self.config.precision != "float32":  # a new thread begins without autocast
             self.called = [InEveryThread(replica, self.autocast) for replica in replicas]
-        self.model = Calls(self.plain, self._forward)
+        self.model = CallsFunction(self.plain, self._forward)
 
     def _forward(self, inputs: Any) -> Any:
         """The outputs for a whole batch, on GPU 0."""
@@ -128,7 +128,7 @@ class OwnDistributed(Distributed):
         self.plain = model.to(self.device)
         with to_be_written(self.own, "BucketedDDP"):
             self.wrapped: Any = exercise(self.own, "BucketedDDP")(self.plain)
-        self.model = Calls(self.plain, self._forward)
+        self.model = CallsFunction(self.plain, self._forward)
 
     def _forward(self, *inputs: Any, **named: Any) -> Any:
         with to_be_written(self.own, "BucketedDDP"):
@@ -152,7 +152,7 @@ class OwnDistributed(Distributed):
         return f"{super().where()}, by {name_of(self.own)}"
 
 
-class Calls(nn.Module):
+class CallsFunction(nn.Module):
     """A model whose forward is a function of a strategy."""
 
     def __init__(self, plain: nn.Module, function: Callable[..., Any]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.endings import Ending, explanation, refuse_bad_endings
+from multigpu.checking.run_verdicts import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.trace import Trace
