@@ -1,5 +1,6 @@
 """What takes a second to import is imported once, by the server, and not in each rank."""
 
+import subprocess
 import sys
 import types
 
@@ -52,5 +53,13 @@ def test_a_rank_that_trains_has_torch_s_own_compiler_from_the_start():
     assert list(run_ranks(train, 2, show=False)) == [(True, True, True)] * 2
 
 
-def test_a_rank_that_does_not_train_does_without_it():
-    assert list(run_ranks(lambda: compiler() is None, 2, show=False)) == [True, True]
+def test_a_rank_that_does_not_train_does_without_it(tmp_path):
+    """In a process of its own: once ranks have trained, those of later runs have it, too."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from multigpu import run_ranks\n"
+        "without = run_ranks(lambda: 'torch._dynamo' not in sys.modules, 2, show=False)\n"
+        "sys.exit(list(without) != [True, True])\n"
+    )
+    subprocess.run([sys.executable, program], check=True)
