@@ -11,17 +11,13 @@ import time
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multigpu.ranks.backend import join_group
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
 from multigpu.ranks.recorder import inside
 from multigpu.ranks.warming import costly_imports
-
-if TYPE_CHECKING:
-    pass
-
 
 SPARE = 2**10  # bytes that a result may have too many: cheaper than a copy
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

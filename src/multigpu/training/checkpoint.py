@@ -35,7 +35,7 @@ from multigpu.training.distributed import all_gather_object, from_main_rank, mai
 if TYPE_CHECKING:
     from multigpu.training.distributed import Launch
 
-FORMAT = "multigpu checkpoint 1"
+FORMAT = "multigpu checkpoint 2"  # 2: each rank has the weight of its losses, too
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five

@@ -16,21 +16,21 @@ import pytest
 
 from multigpu.checking import catalog
 from multigpu.commands import doctor
-from multigpu.commands.doctor import Finding
+from multigpu.commands.doctor import Remark
 from multigpu.devices import monitor
 
 GIB = 2**30
-FINE = Finding("disk", "30 GiB free")
-NOTE = Finding("port", "8888 is taken", "note", "Choose another.")
-PROBLEM = Finding("pandoc", "not found", "problem", "Install it.")
+FINE = Remark("disk", "30 GiB free")
+NOTE = Remark("port", "8888 is taken", "note", "Choose another.")
+PROBLEM = Remark("pandoc", "not found", "problem", "Install it.")
 
 
-def only(check: Callable[[], Iterator[Finding]]) -> Finding:
-    (finding,) = check()
-    return finding
+def only(check: Callable[[], Iterator[Remark]]) -> Remark:
+    (remark,) = check()
+    return remark
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, as_json: bool = False) -> int:
+def run(monkeypatch: pytest.MonkeyPatch, *findings: Remark, as_json: bool = False) -> int:
     monkeypatch.setattr(doctor, "examine", lambda port: iter(findings))
     return doctor.run_doctor(argparse.Namespace(json=as_json, port=8888))
 
@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, as_json: bool = Fal
     ("findings", "code"), [([FINE], 0), ([FINE, NOTE], 0), ([FINE, PROBLEM, NOTE], 1)]
 )
 def test_only_a_problem_is_in_the_way(
-    findings: list[Finding], code: int, monkeypatch: pytest.MonkeyPatch
+    findings: list[Remark], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(monkeypatch, *findings) == code
 
@@ -190,4 +190,4 @@ def test_a_package_without_its_repository_is_a_problem(
     for made in ("exercises", "docs", "solutions", "tests/exercises", "deep/inside"):
         (tmp_path / made).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "inside")
-    assert only(doctor.folder) == Finding("folder", str(tmp_path))
+    assert only(doctor.folder) == Remark("folder", str(tmp_path))
