@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from multigpu.training import cut_points
-from multigpu.training.partition import Costs, Seconds, Stages, weigh_time
+from multigpu.training.partition import Seconds, Stages
 
 
 @pytest.fixture(scope="module")
@@ -24,25 +24,20 @@ def with_times(measured):
 
     def of(*seconds):
         made_up = [Seconds(s / 3, s * 2 / 3) for s in seconds]
-        costs = Costs(measured.model, measured.program, measured.costs.places, made_up)
-        return dataclasses.replace(measured, costs=costs)
+        return dataclasses.replace(measured, seconds=made_up)
 
     return of
 
 
 def slowest(points, pieces):
-    return max(weigh_time(cost) for cost in Stages(points, setting_of(points), pieces).costs)
-
-
-def setting_of(points, stages=3):
-    return points.cut(stages).setting
+    return max(cost.busy for cost in Stages(points, points.cut(3).setting, pieces).costs)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_other_cut_has_a_faster_slowest_stage(with_times, seed):
     torch.manual_seed(seed)
     points = with_times(*torch.rand(8).tolist())
-    chosen = max(weigh_time(cost) for cost in points.cut(3).costs)
+    chosen = max(cost.busy for cost in points.cut(3).costs)
     others = [slowest(points, (0, *cuts, 8)) for cuts in itertools.combinations(range(1, 8), 2)]
     assert chosen <= min(others) * 1.01
 
