@@ -24,6 +24,7 @@ import functools
 import math
 import operator
 import os
+import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
@@ -189,18 +191,31 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Progr
     """The steps of `model(*inputs)` in training and in evaluation; the model is left as it was.
 
     `rows` is how many rows the inputs have. Raises ValueError where forward decides by the numbers
-    in a tensor or by the number of rows, and where it uses what cannot be seen.
+    in a tensor, by the number of rows or at random, and where it uses what cannot be seen.
     """
     traces, constants = [], {}
+    drawn = random_state()
     with modes_kept(model):
         for train in (True, False):
             model.train(train)
             prefix = f"_{'training' if train else 'evaluation'}_constant"
             tracers = [ShapeTracer(model, inputs, rows, count, prefix) for count in (MANY, FEW)]
-            traces.append(generalise(*(tracer.run() for tracer in tracers)))
+            many, few = (tracer.run() for tracer in tracers)
+            if random_state() != drawn:
+                raise Uncuttable(
+                    "forward draws random numbers of Python's or of NumPy's, and what it does with "
+                    "them (drop a layer, for example) may change from call to call. Draw them with "
+                    "torch, for arithmetic (torch.where), or write the stages by hand."
+                )
+            traces.append(generalise(many, few))
             constants.update(tracers[0].constants)
     training, evaluation = traces
     return Program(training, evaluation, common_places(training, evaluation), constants)
+
+
+def random_state() -> tuple[Any, str]:
+    """Another one after each draw from Python's or NumPy's random numbers."""
+    return random.getstate(), repr(numpy.random.get_state())
 
 
 class ShapeTracer(fx.Tracer):

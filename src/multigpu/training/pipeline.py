@@ -50,6 +50,18 @@ from multigpu.training.pipeline_schedule import (
 from multigpu.training.resume import restarted
 from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
 
+FILE = "stages.json"  # in the run's folder
+OPTIMIZER_STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers kept per parameter
+
+
+class PartitionPlan(NamedTuple):
+    """Where a model is cut, with what rank 0 measured."""
+
+    places: list[int]  # steps of the model at which a stage begins, and the number of steps
+    bubble: float  # predicted share of a step in which a rank waits
+    table: str
+    asked: dict[str, Any]  # what it depends on, besides the model and the machine
+
 
 class Pipeline(Strategy):
     """Each rank has a stage of the model, or several; activations and gradients travel."""
@@ -73,7 +85,9 @@ class Pipeline(Strategy):
         inputs = sample().inputs
         refuse_inputs(inputs)
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
-        stages = self._cut(model, self._first_micro_batch(inputs))
+        first = self._first_micro_batch(inputs)
+        self.plan = None if self.num_stages == 1 else self._plan_alike(model, first)
+        stages = [model] if self.plan is None else stages_at(model, first, self.plan.places)
         mine = range(self.launch.rank, self.num_stages, self.ranks)
         self.parts = {number: stages[number].to(self.device) for number in mine}
         self.owned = Ownership(model, stages, self.parts, ranks=self.ranks, device=self.device)
@@ -83,14 +97,41 @@ class Pipeline(Strategy):
         self.kept = False  # whether the plan is written down
         self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
-    def _cut(self, model: nn.Module, sample: tuple[Tensor, ...]) -> list[nn.Module]:
-        """All stages; the caller keeps those of this rank, and lets go of the others."""
-        self.plan: PartitionPlan | None = None
-        if self.num_stages == 1:
-            return [model]
-        asked = what_is_asked(self.config, num_stages=self.num_stages, rows=len(sample[0]))
-        self.plan = plan_alike(model, sample, self.config, asked=asked)
-        return stages_at(model, sample, self.plan.places)
+    def _plan_alike(self, model: nn.Module, sample: tuple[Tensor, ...]) -> PartitionPlan:
+        """Where to cut `model`, the same on every rank: where it was cut, or as rank 0 measures.
+
+        Whatever rank 0 runs into is raised there; the other ranks then raise ValueError.
+        """
+        config = self.config
+        setting: dict[str, Any] = {
+            "micro_batches": config.micro_batches,
+            "schedule": "gpipe" if config.pipeline_schedule == "gpipe" else "1f1b",
+            "balance": config.balance,
+            "memory": None if config.stage_memory is None else round(config.stage_memory * 1e6),
+            "optimizer_state": OPTIMIZER_STATE[config.optimizer],
+        }
+        asked = {"num_stages": self.num_stages, "rows": len(sample[0])} | setting
+        plans: list[PartitionPlan] = []
+
+        def read_or_measure() -> None:
+            plan = self._written_plan()
+            if plan is None or plan.asked != asked:
+                stages = cut(model, sample, self.num_stages, device=self.device, **setting)
+                bubble = stages.bubble(config.micro_batches, setting["schedule"])
+                plan = PartitionPlan(list(stages.places), bubble, str(stages), asked)
+            plans.append(plan)
+
+        main_rank_does(read_or_measure, error=ValueError)
+        found: PartitionPlan = from_main_rank(plans[0] if plans else None)
+        return found
+
+    def _written_plan(self) -> PartitionPlan | None:
+        """The plan in the run's folder, if the run goes on."""
+        folder = self.config.folder
+        if folder is not None and (self.config.resume or restarted()):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                return PartitionPlan(**json.loads((Path(folder) / FILE).read_text("utf-8")))
+        return None
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         """As in every mode; the losses are those of the last rank, the others have none."""
@@ -164,8 +205,10 @@ class Pipeline(Strategy):
 
     def before_evaluation(self) -> None:
         """Also called before a checkpoint is written: the places of the cuts belong to it."""
-        if self.plan is not None and not self.kept:
-            write_down(self.plan, self.config)
+        if self.plan is not None and self.config.folder is not None and not self.kept:
+            path = Path(self.config.folder) / FILE
+            content = json.dumps(self.plan._asdict(), indent=1).encode()
+            main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
             self.kept = True
 
     @property
@@ -248,88 +291,6 @@ def refuse_inputs(inputs: Any) -> None:
             f"mode='pipeline' and inputs by name ({', '.join(map(str, inputs))}): a stage is "
             "called with tensors in their order. Give rows (first, second, ..., target)."
         )
-    for each in as_arguments(inputs):
-        if not isinstance(each, Tensor):
-            raise ValueError(
-                f"mode='pipeline' and an input that is a {type(each).__name__}: give tensors, "
-                "whose first dimension counts the rows"
-            )
-
-
-# Where the model is cut, the same on every rank
-
-FILE = "stages.json"
-STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers that an optimizer keeps per parameter
-
-
-class PartitionPlan(NamedTuple):
-    """Where a model is cut, with what rank 0 measured."""
-
-    places: list[int]  # steps of the model at which a stage begins, and the number of steps
-    bubble: float  # predicted share of a step in which a rank waits
-    table: str
-    asked: dict[str, Any]  # for what it was measured
-
-
-def plan_alike(
-    model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
-) -> PartitionPlan:
-    """Where to cut `model`, the same on every rank.
-
-    Whatever rank 0 runs into is raised there; the other ranks then raise ValueError.
-    """
-    found: list[PartitionPlan] = []
-
-    def measure() -> None:
-        found.append(written(config, asked=asked) or measured(model, sample, config, asked=asked))
-
-    main_rank_does(measure, error=ValueError)
-    plan: PartitionPlan = from_main_rank(found[0] if found else None)
-    return plan
-
-
-def what_is_asked(config: TrainConfig, *, num_stages: int, rows: int) -> dict[str, Any]:
-    """What the places depend on, besides the model and the machine; `rows` of a micro-batch."""
-    return {
-        "num_stages": num_stages,
-        "rows": rows,
-        "micro_batches": config.micro_batches,
-        "schedule": "gpipe" if config.pipeline_schedule == "gpipe" else "1f1b",
-        "balance": config.balance,
-        "memory": None if config.stage_memory is None else round(config.stage_memory * 1e6),
-        "optimizer_state": STATE[config.optimizer],
-    }
-
-
-def measured(
-    model: nn.Module, sample: tuple[Tensor, ...], config: TrainConfig, *, asked: dict[str, Any]
-) -> PartitionPlan:
-    """Measure the model's pieces on this rank's device and divide them."""
-    settings = {name: value for name, value in asked.items() if name not in ("num_stages", "rows")}
-    stages = cut(model, sample, asked["num_stages"], device=sample[0].device, **settings)
-    bubble = stages.bubble(config.micro_batches, asked["schedule"])
-    return PartitionPlan(list(stages.places), bubble, str(stages), asked)
-
-
-def written(config: TrainConfig, *, asked: dict[str, Any]) -> PartitionPlan | None:
-    """The plan in the run's folder, if the run goes on and asks for the same."""
-    if config.folder is None or not (config.resume or restarted()):
-        return None
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        plan = PartitionPlan(**json.loads((Path(config.folder) / FILE).read_text(encoding="utf-8")))
-        return plan if plan.asked == asked else None
-    return None
-
-
-def write_down(plan: PartitionPlan, config: TrainConfig) -> None:
-    """Keep the plan in the run's folder, which is there and belongs to this run.
-
-    Every rank calls it.  Raises CheckpointError on every rank where rank 0 cannot write.
-    """
-    if config.folder is not None:
-        path = Path(config.folder) / FILE
-        content = json.dumps(plan._asdict(), indent=1).encode()
-        main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
 
 
 # Which rank has what of the model
@@ -369,20 +330,16 @@ class Ownership:
         # The ranks that have each parameter or buffer, by its first name; the first one owns it.
         self.holders: dict[str, list[int]] = {}
         for number, stage in enumerate(stages):
-            for name, _ in (
-                *stage.named_parameters(remove_duplicate=False),
-                *stage.named_buffers(),
-            ):
-                if name in self.names:
-                    have = self.holders.setdefault(self.names[name], [])
-                    if number % ranks not in have:
-                        have.append(number % ranks)
-        self._share_within()
+            named = (*stage.named_parameters(remove_duplicate=False), *stage.named_buffers())
+            for name in (name for name, _ in named if name in self.names):
+                have = self.holders.setdefault(self.names[name], [])
+                if number % ranks not in have:
+                    have.append(number % ranks)
         self.plain = nn.ModuleList(parts.values())
-        self.parameters = {  # this rank's, by their first names
-            self.names[name.partition(".")[2]]: parameter
-            for name, parameter in self.plain.named_parameters()
-            if name.partition(".")[2] in self.names
+        self.parameters = {  # this rank's, by their first names; its stages share what is tied
+            self.names[name]: parameter
+            for stage in parts.values()
+            for name, parameter in stage.named_parameters(remove_duplicate=False)
         }
         if not any(parameter.requires_grad for parameter in self.plain.parameters()):
             # An optimizer wants a parameter; a stage may have none. This one is never moved.
@@ -397,16 +354,6 @@ class Ownership:
             for key, value in state.items()
             if self.names.get(key) not in self.holders
         }
-
-    def _share_within(self) -> None:
-        """Let copies on this rank be one parameter again: autograd then adds up by itself."""
-        seen: dict[str, nn.Parameter] = {}
-        for stage in self.parts.values():
-            for name, parameter in list(stage.named_parameters(remove_duplicate=False)):
-                one = seen.setdefault(self.names.get(name, name), parameter)
-                if one is not parameter:
-                    owner, _, last = name.rpartition(".")
-                    setattr(stage.get_submodule(owner), last, one)
 
     def _copies(self) -> list[tuple[nn.Parameter, Any]]:
         """This rank's parameters that other ranks have, too, with the group of those ranks."""

@@ -14,11 +14,10 @@ mode, with the random numbers put back, and the stages are told.
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +52,10 @@ class Layout:
     @cached_property
     def places(self) -> Tensor:
         """The row of the batch at each place: int64 (micro-batches · size,)."""
-        rows, began = [], 0
-        last = sum(self.counts) - 1
-        for count in self.counts:
-            rows += [min(began + min(at, max(count - 1, 0)), last) for at in range(self.size)]
-            began += count
-        return torch.tensor(rows)
+        counts = torch.tensor(self.counts)[:, None]
+        within = torch.arange(self.size).minimum((counts - 1).clamp(min=0))
+        began = counts.cumsum(0) - counts
+        return (began + within).clamp(max=sum(self.counts) - 1).flatten()
 
     @property
     def is_full(self) -> bool:
@@ -78,9 +75,16 @@ class Layout:
 
     def counted(self, outputs: Any, number: int) -> Any:
         """One micro-batch's outputs without those of the rows that fill it up."""
-        if self.counts[number] == self.size:
-            return outputs
-        return tree_map(lambda rows: self._refuse_other_rows(rows)[: self.counts[number]], outputs)
+        count = self.counts[number]
+        for rows in tree_leaves(outputs) if count < self.size else ():
+            if not rows.dim() or len(rows) != self.size:
+                raise ValueError(
+                    f"the model's output has the shape {tuple(rows.shape)} for {self.size} rows: "
+                    "its first dimension must count the rows, because a micro-batch that is not "
+                    "full has rows to drop. Or choose a batch_size that micro_batches divides, and "
+                    "data that it divides."
+                )
+        return outputs if count == self.size else tree_map(lambda rows: rows[:count], outputs)
 
     def empty(self, outputs: Any) -> Any:
         """The outputs of all micro-batches together, without those of rows that do not count."""
@@ -90,36 +94,9 @@ class Layout:
         keep = (torch.arange(self.size) < counts[:, None]).flatten()  # (micro-batches · size,)
         return tree_map(lambda rows: rows[keep.to(rows.device)], outputs)
 
-    def _refuse_other_rows(self, outputs: Tensor) -> Tensor:
-        if outputs.dim() and len(outputs) == self.size:
-            return outputs
-        raise ValueError(
-            f"the model's output has the shape {tuple(outputs.shape)} for {self.size} rows: its "
-            "first dimension must count the rows, because a micro-batch that is not full has rows "
-            "to drop. Or choose a batch_size that micro_batches divides, and data that it divides."
-        )
-
-
-class Flow(NamedTuple):
-    """A tensor that one stage hands to the next, described."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Flow:
-        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
-
-    def zeros(self, device: torch.device) -> Tensor:
-        """A tensor like this one."""
-        return torch.zeros(
-            self.shape, dtype=self.dtype, device=device, requires_grad=self.requires_grad
-        )
-
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
-Flows = list[tuple[Flow, ...]]  # into each stage, and out of the last one
+Flows = list[tuple[Tensor, ...]]  # into each stage, and out of the last one; without numbers
 
 
 def flows_between(
@@ -132,38 +109,32 @@ def flows_between(
 ) -> Flows:
     """What goes into each stage, and out of the last one, for a micro-batch `inputs`.
 
-    Every rank calls it with its own `stages`, by their number; all get the same answer. In which
-    type a stage answers depends on `autocast`.
+    Every rank calls it with its own `stages`, by their number; all get the same answer: tensors on
+    the device "meta". In which type a stage answers depends on `autocast`.
     """
-    flows: Flows = [tuple(Flow.of(tensor) for tensor in inputs)]
-    with quietly(stages, device), torch.enable_grad(), autocast():
+    gpus = [device] if device.type == "cuda" else []
+    flows: Flows = [described(inputs)]
+    with torch.random.fork_rng(devices=gpus), modes_kept(*stages.values()), torch.enable_grad():
         for number in range(num_stages):
             box: list[Any] = [None]
             if number in stages:
-                given = inputs if number == 0 else [flow.zeros(device) for flow in flows[-1]]
-                box[0] = tuple(Flow.of(tensor) for tensor in as_tuple(stages[number](*given)))
+                given = inputs if number == 0 else [zeros_like(flow, device) for flow in flows[-1]]
+                with autocast():
+                    box[0] = described(as_tuple(stages[number].eval()(*given)))
             dist.broadcast_object_list(box, src=number % dist.get_world_size())
             flows.append(box[0])
-    refuse_flows(flows)
     return flows
 
 
-def refuse_flows(flows: Flows) -> None:
-    """Raise ValueError where a value without a gradient has to travel and PyTorch is too old.
+def described(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Tensors like these that have a shape and a type, but no numbers and no memory."""
+    return tuple(zeros_like(tensor, torch.device("meta")) for tensor in tensors)
 
-    Until it took `input_grads`, PipelineStage asked for a gradient of everything it received, which
-    whole numbers cannot have.
-    """
-    if "input_grads" in inspect.signature(PipelineStage).parameters:
-        return
-    for number, flow in enumerate(flows[1:-1], start=1):
-        for each in flow:
-            if not each.requires_grad:
-                raise ValueError(
-                    f"stage {number} receives a tensor {each.shape} of {each.dtype} that has no "
-                    f"gradient, and the pipelines of torch {torch.__version__} cannot pass one on: "
-                    "use torch 2.13 or later, or compute it anew in the layers that need it."
-                )
+
+def zeros_like(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same shape, type and need of a gradient, on another device, without gaps in memory."""
+    like = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+    return like.requires_grad_(tensor.requires_grad)
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
@@ -176,16 +147,6 @@ def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
                 "alone can travel, and the model's output must be a tensor, or a tuple of them"
             )
     return found
-
-
-@contextlib.contextmanager
-def quietly(stages: Mapping[int, nn.Module], device: torch.device) -> Iterator[None]:
-    """Evaluation mode inside; afterwards modes and random numbers are as they were."""
-    gpus = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus), modes_kept(*stages.values()):
-        for stage in stages.values():
-            stage.eval()
-        yield
 
 
 SCHEDULES = {
@@ -213,7 +174,7 @@ class Runner:
 
         `backward`: for training; else for an evaluation, which has no loss here.
         """
-        self.autocast, self.device, self.flows = autocast, device, flows
+        self.autocast, self.flows = autocast, flows
         self.has_last = len(flows) - 2 in stages
         self.has_first = 0 in stages
         pieces = [
@@ -222,8 +183,8 @@ class Runner:
                 number,
                 len(flows) - 1,
                 device,
-                input_args=meta(flows[number]),
-                output_args=meta(flows[number + 1]),
+                input_args=flows[number],
+                output_args=flows[number + 1],
             )
             for number, stage in stages.items()
         ]
@@ -280,14 +241,11 @@ class Runner:
         number = int(places[0]) // self._layout.size
         count = self._layout.counts[number]
         if not count:  # rows that fill it up alone
-            return sum((leaf.sum() for leaf in tree_leaves(outputs)), start=self._nothing()) * 0
+            return 0 * torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
         with self.autocast():
             answers = self._layout.counted(outputs, number)
             returned = self._loss_fn(answers, self._layout.part(self._targets, number))
         return self._step.add(returned, count, self._global_rows)
-
-    def _nothing(self) -> Tensor:
-        return torch.zeros((), device=self.device)
 
 
 class StageToSend(nn.Module):
@@ -301,11 +259,6 @@ class StageToSend(nn.Module):
         with self.autocast():
             outputs = self.stage(*inputs)
         return tree_map(lambda value: value.contiguous(), outputs)
-
-
-def meta(flow: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """Tensors without memory that say what flows."""
-    return tuple(each.zeros(torch.device("meta")) for each in flow)
 
 
 def as_arguments(inputs: Any) -> tuple[Any, ...]:

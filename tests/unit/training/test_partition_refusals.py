@@ -1,7 +1,9 @@
 """A model that cannot be cut is refused: which operation, on which line, and what to do."""
 
+import random
 import re
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -122,6 +124,20 @@ def test_a_refusal_inside_a_module_of_torch_names_its_line_too():
 
     with pytest.raises(ValueError, match=r"_detect_is_causal_mask"):
         cut(Masked(), torch.randn(5, 3, 8), 2)
+
+
+@pytest.mark.parametrize("draw", [random.random, numpy.random.rand])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_layer_that_is_dropped_at_random_is_refused_whatever_is_drawn(draw, seed):
+    class LayerDrop(Layer):
+        def forward(self, rows):
+            rows = self.layer(rows)
+            return rows if self.training and draw() < 0.5 else rows + self.layer(rows)
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    with pytest.raises(ValueError, match=r"cannot be cut.*random"):
+        cut(LayerDrop(), torch.randn(5, 4), 2, repeats=1)
 
 
 def test_more_stages_than_pieces_are_refused_with_the_number_of_pieces():

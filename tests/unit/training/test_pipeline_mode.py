@@ -281,10 +281,10 @@ def test_no_rank_waits_for_a_rank_0_that_cannot_measure():
     def on_a_rank():
         from multigpu.training import pipeline
 
-        def measured(*_, **__):
+        def cut(*_, **__):
             raise MemoryError("no room for 1 GiB")
 
-        pipeline.measured = measured
+        pipeline.cut = cut
         with pytest.raises((MemoryError, ValueError), match="no room for 1 GiB"):
             cnn("pipeline")
 
