@@ -5,7 +5,7 @@ The numbers are those of ``multigpu.scaling.formulas``.
 
 from course.choices import choice, gigabytes, grid, key
 from multigpu.pictures import palette
-from multigpu.pictures.charts import SHADES
+from multigpu.pictures.bars import SHADES
 from multigpu.scaling.formulas import STAGES, memory_per_gpu, traffic_per_step
 
 SUMMARY = "The memory of one GPU, as tables"

@@ -7,11 +7,12 @@
 One visual language in all of them: GPU or rank i always has the same colour, compute is solid,
 communication is striped, memory is a bar filled against its limit. The pictures know only plain
 records (anything with the right attributes), so they can draw your own runs too. Begin to read in
-picture.py; charts.py, arrows.py, timeline.py and holdings.py each draw one kind of them.
+picture.py; bars.py, curves.py, arrows.py, timeline.py and holdings.py each draw one kind.
 """
 
 from multigpu.pictures.arrows import Step, star, steps, traffic
-from multigpu.pictures.charts import Stack, curves, memory, stacks
+from multigpu.pictures.bars import Stack, memory, stacks
+from multigpu.pictures.curves import curves
 from multigpu.pictures.holdings import holdings, row_groups
 from multigpu.pictures.picture import Picture, Slide, Slides, Table
 from multigpu.pictures.timeline import schedule, timeline

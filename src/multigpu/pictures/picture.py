@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
@@ -71,6 +72,12 @@ def wrapped(content: str, width: float, *, size: float) -> list[str]:
         else:
             rows.append(word)
     return rows
+
+
+def round_step(least: float) -> float:
+    """The next of ..., 0.1, 0.2, 0.5, 1, 2, 5, 10, ...: from number to number on an axis."""
+    power = 10.0 ** floor(log10(least))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
 
 
 def rectangle(x: float, y: float, width: float, height: float, **attributes: object) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from multigpu.pictures import Picture, Table, human_bytes
-from multigpu.pictures.charts import BarGroup, Duration, durations
+from multigpu.pictures.bars import BarGroup, Duration, durations
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.errors import counted
 from multigpu.scaling.formulas import efficiency, speed_up
@@ -323,12 +323,11 @@ class Comparison:
             faster = "" if up is None or row is self.single else f" · {_ratio(up)} ×"
             bars.append(
                 Duration(
-                    str(row.candidate),
-                    row.step_seconds,
+                    label=str(row.candidate),
+                    seconds=row.step_seconds,
                     value=f"{human_seconds(row.step_seconds)}{faster}",
                     note=row.where,
-                    low=row.fastest,
-                    high=row.slowest,
+                    spread=(row.fastest, row.slowest),
                     communication=row.communication or 0.0,
                     devices=row.candidate.gpus,
                 )
@@ -582,8 +581,8 @@ def _published_groups() -> list[BarGroup]:
         longest = sorted(r for r in remarks if not any(r in other for other in remarks - {r}))
         bars = [
             Duration(
-                f"{times.work}: {mode}",
-                seconds / times.seconds[times.against],
+                label=f"{times.work}: {mode}",
+                seconds=seconds / times.seconds[times.against],
                 value=f"{seconds:g} s · {times.speed_up(mode):.2f} ×",
                 devices=2,
             )

@@ -174,11 +174,6 @@ def test_a_peak_is_drawn_behind_what_is_used_now():
         assert re.findall(r"\d+ B", told) == ["20 B", "100 B", "60 B"]
 
 
-def test_negative_memory_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"cuda:0\b.*\[-1, 10\]"):
-        memory([("cuda:0", -1, 10)])
-
-
 STEP = [
     ("rank 0", "forward", 10.0, 14.0, "compute"),
     ("rank 0", "all_reduce", 14.0, 18.0, "communication"),
@@ -214,16 +209,9 @@ def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():
     assert "▒" not in rank_1
 
 
-@pytest.mark.parametrize(
-    ("span", "complaint"),
-    [
-        (("rank 0", "x", 0.0, 1.0, "sleep"), "rank 0.*'sleep'"),
-        (("rank 0", "x", 1.0, 0.5, "compute"), r"rank 0.*\b0\.5\b.*\b1\.0\b"),
-    ],
-)
-def test_spans_that_make_no_sense_are_refused(span, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        timeline([span])
+def test_another_kind_is_refused_by_name():
+    with pytest.raises(ValueError, match="rank 0.*'sleep'"):
+        timeline([("rank 0", "x", 0.0, 1.0, "sleep")])
 
 
 def test_drawing_needs_no_torch():

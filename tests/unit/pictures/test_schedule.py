@@ -54,8 +54,3 @@ def test_a_second_stage_of_a_rank_is_marked_and_told():
     last = picture.description.rpartition(". ")[2]
     assert re.search(r"rank 0\D*stage 2\D*forward 0\b", last)
     assert re.findall(r"[\d.]+ s", last) == ["4.00 s", "5.00 s"]
-
-
-def test_a_step_that_ends_before_it_starts_is_refused():
-    with pytest.raises(ValueError, match=r"\b1\b.*\b2$"):
-        schedule([step(0, "forward", 0, 2, 1)])

@@ -1,0 +1,123 @@
+"""Bars of memory and of time, read back from their SVG."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from multigpu.pictures import Stack, palette, stacks
+from multigpu.pictures.bars import BARS, SHADES, WIDTH, BarGroup, Duration, durations
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def widths(picture, fill):
+    root = ElementTree.fromstring(picture.svg())
+    return [float(r.get("width")) for r in root.iter(f"{SVG}rect") if r.get("fill") == fill]
+
+
+def test_parts_are_as_long_as_their_bytes_and_have_one_shade_each():
+    bars = [Stack("a", {"weights": 300, "state": 100}), Stack("b", {"weights": 100})]
+    picture = stacks(bars)
+    assert widths(picture, palette.tint(palette.HOST, SHADES[0]))[:2] == [0.75 * WIDTH, 105]
+    assert widths(picture, palette.tint(palette.HOST, SHADES[1]))[0] == 105
+
+
+def test_the_limit_belongs_to_the_scale_and_what_is_above_it_is_told():
+    picture = stacks([Stack("a", {"x": 200}), Stack("b", {"x": 50})], limit=100)
+    assert re.search(r"a: 200 B\D*limit", picture.description)
+    assert re.search(r"b: 50 B\W*x 50 B", picture.description)
+    assert picture.description.count("limit") == 1
+    lines = picture.text().splitlines()
+    assert lines[2].split()[1] == 18 * "█" + "|" + 17 * "█"
+    assert lines[3].split()[1] == 9 * "█" + 9 * "·" + "|" + 17 * "·"
+
+
+def test_what_was_expected_is_a_dashed_line():
+    picture = stacks([Stack("a", {"x": 100}, expected=50)], expected="the formula")
+    root = ElementTree.fromstring(picture.svg())
+    (dashed,) = [e for e in root.iter(f"{SVG}line") if e.get("stroke-dasharray") == "3 2"]
+    assert float(dashed.get("x1")) == WIDTH / 2
+    assert "the formula 50 B" in picture.text()
+
+
+def test_the_memory_of_a_rank_has_its_colour_and_names_can_be_read():
+    picture = stacks([Stack("a", {"x": 1})], rank=1)
+    assert widths(picture, palette.colour(1))
+    for rank in range(7):
+        for shade in SHADES:
+            fill = palette.tint(palette.colour(rank), shade)
+            assert palette.contrast(palette.ink_on(fill), fill) > 4.5
+
+
+def test_more_parts_than_shades_are_refused():
+    with pytest.raises(ValueError, match=r"\b5 parts\b.*\b4\b"):
+        stacks([Stack("a", dict.fromkeys("abcde", 1))])
+
+
+def bar(label, seconds, **more):
+    return Duration(label=label, seconds=seconds, value=f"{seconds:g} s", **more)
+
+
+def drawn(*bars, **more):
+    picture = durations([BarGroup("group", bars, **more)], title="Times")
+    return picture, ElementTree.fromstring(picture.svg())
+
+
+def widths_of_durations(root, fill):
+    return [float(r.get("width")) for r in root.iter(f"{SVG}rect") if r.get("fill") == fill]
+
+
+def test_bars_are_as_long_as_their_times():
+    _, root = drawn(bar("a", 2.0), bar("b", 1.0))
+    long, short, *_ = widths_of_durations(root, palette.HOST)
+    assert long == pytest.approx(BARS)
+    assert short == pytest.approx(BARS / 2)
+
+
+def test_the_share_of_communication_is_striped():
+    _, root = drawn(bar("a", 1.0, communication=0.25))
+    assert widths_of_durations(root, palette.HOST)[0] == pytest.approx(0.75 * BARS)
+    stripes = next(e for e in root.iter(f"{SVG}line") if e.get("stroke-dasharray") == "5 3")
+    assert float(stripes.get("x2")) - float(stripes.get("x1")) == pytest.approx(0.25 * BARS)
+
+
+def test_a_square_for_each_device_in_its_colour():
+    _, root = drawn(bar("a", 1.0, devices=3))
+    fills = [r.get("fill") for r in root.iter(f"{SVG}rect")]
+    assert [fill for fill in fills if fill in palette.COLOURS] == list(palette.COLOURS[:3])
+
+
+def test_each_group_has_its_own_scale():
+    picture = durations(
+        [BarGroup("slow", [bar("a", 100.0)]), BarGroup("fast", [bar("b", 0.001)])],
+        title="T",
+    )
+    found = widths_of_durations(ElementTree.fromstring(picture.svg()), palette.HOST)
+    assert found[0] == found[1] == pytest.approx(BARS)
+
+
+def test_the_spread_belongs_to_the_scale_and_is_told():
+    picture, root = drawn(bar("a", 1.0, spread=(0.5, 1.25)))
+    assert widths_of_durations(root, palette.HOST)[0] == pytest.approx(BARS / 1.25)
+    assert re.search(r"\b500 ms\D*1\.25 s\b", picture.description)
+
+
+def test_one_slow_round_does_not_squeeze_the_bars():
+    picture, root = drawn(bar("a", 1.0, spread=(0.5, 100.0)))
+    assert widths_of_durations(root, palette.HOST)[0] == pytest.approx(BARS / 1.3)
+    assert max(float(e.get("x2")) for e in root.iter(f"{SVG}line")) == pytest.approx(BARS)
+    assert re.search(r"\b500 ms\D*100 s\b", picture.description)
+
+
+def test_the_text_has_every_bar_and_fits_a_terminal():
+    note = "a note that is so long that it cannot possibly stand on one line of a terminal " * 2
+    picture, _ = drawn(bar("dp on 2", 0.5, note="tin cans"), note=note, against=0.4)
+    assert "dp on 2" in picture.text()
+    assert "tin cans" in picture.text()
+    assert all(len(line) <= 80 for line in picture.text().splitlines())
+
+
+def test_no_bars_are_a_picture_too():
+    assert durations([], title="Nothing").svg()
+    assert durations([BarGroup("empty", [])], title="Nothing").text()
