@@ -261,7 +261,7 @@ if __name__ == "__main__":
     from multigpu.data import digits
     from multigpu.ranks import rank_device
     from multigpu.ranks.stage_spans import WatchedStage
-    from multigpu.scaling.pipelining import recorded_steps
+    from multigpu.scaling.pipeline_times import recorded_steps
 
     STAGES, MICROBATCHES, ROWS, STEPS = 3, 6, 60, 40  # rows of a micro-batch
     CHANNELS = (1, 16, 16, 32, 32, 64)

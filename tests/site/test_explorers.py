@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
-from multigpu.scaling.formulas import all_reduce_bytes, memory_per_gpu, server_bytes
-from multigpu.scaling.pipelining import bubble
+from multigpu.scaling.formulas import all_reduce_bytes, memory_per_gpu
+from multigpu.scaling.pipeline_times import bubble
 
 MEMORY, BUBBLE = "lessons/sharding.html", "lessons/pipeline.html"
 TRAFFIC = "lessons/server_to_all_reduce.html"
@@ -52,7 +52,7 @@ def test_traffic_is_that_of_the_formulas_and_of_the_pages_own_runs(
     for case, shown in cases.items():
         gpus, weights = map(int, case.split())
         ring = all_reduce_bytes(gpus, weights)
-        server = server_bytes(gpus, weights)
+        server = 2 * gpus * weights
         assert shown["busiest"] == {"server": server, "ring": 2 * ring}
         assert shown["total"] == {"server": server, "ring": gpus * ring}
     soup = BeautifulSoup((site / TRAFFIC).read_text(encoding="utf-8"), "html.parser")
@@ -140,7 +140,7 @@ def test_server_and_ring_move_only_for_who_likes_motion(open_page: Callable) -> 
     box.get_by_role("radio", name="8", exact=True).focus()
     page.keyboard.press("ArrowRight")
     assert box.locator("circle").count() == 16 + 1 + 16
-    busiest = server_bytes(16, 9_600), 2 * all_reduce_bytes(16, 9_600)
+    busiest = 2 * 16 * 9_600, 2 * all_reduce_bytes(16, 9_600)
     shown = rf"\b{busiest[0]:,} B\D*server\D*\b{busiest[1]:,.0f} B\D*ring"
     assert re.search(shown, box.locator(".course-result").inner_text())
     assert page.evaluate(MOVING) == 0

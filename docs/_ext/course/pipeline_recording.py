@@ -4,7 +4,7 @@
 
 prints JSON for the explorer. GPipe and 1F1B are the reference answers of the exercises, the
 interleaved order is PyTorch's; times, bubble and what is in flight come from
-``multigpu.scaling.pipelining``.
+``multigpu.scaling.pipeline_times``.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 
-from multigpu.scaling.pipelining import bubble, idle_share, most_in_flight, steps_of
+from multigpu.scaling.pipeline_times import bubble, idle_share, most_in_flight, steps_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "solutions"))
 from pipeline import gpipe, one_f_one_b

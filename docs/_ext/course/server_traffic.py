@@ -6,7 +6,7 @@ The numbers are those of ``multigpu.scaling.formulas``; the page around it count
 from course.choices import choice, grid, key
 from multigpu.pictures import palette
 from multigpu.pictures.units import human_seconds
-from multigpu.scaling.formulas import all_reduce_bytes, all_reduce_seconds, server_bytes
+from multigpu.scaling.formulas import all_reduce_bytes, all_reduce_seconds
 
 SUMMARY = "The bytes, as a table"
 GPUS = (2, 3, 4, 8, 16, 64)
@@ -30,7 +30,7 @@ def record(env):
 
 
 def case(n, size):
-    server = server_bytes(n, size)
+    server = 2 * n * size  # from each worker its gradients, to each the new weights
     ring = all_reduce_bytes(n, size)  # out of each rank, and as many in
     times = server / LINK, all_reduce_seconds(n, size, bandwidth=LINK)
     busiest, total = {"server": server, "ring": 2 * ring}, {"server": server, "ring": n * ring}

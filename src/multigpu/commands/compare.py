@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,7 @@ def run_compare(options: argparse.Namespace) -> int:
             warmup=options.warmup,
             repeats=options.repeats,
             threads=options.threads,
-            tell=teller(),
+            tell=tell,
         )
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
@@ -90,11 +89,10 @@ def run_compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def teller() -> Callable[[str], None] | None:
-    """Says on standard error what is being measured, in a terminal only."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda text: print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def tell(text: str) -> None:
+    """Say on standard error what is being measured, in a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def keep(compared: Comparison, folder: Path) -> list[Path]:
@@ -111,15 +109,14 @@ def keep(compared: Comparison, folder: Path) -> list[Path]:
 def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
     """The table, whether all trained alike, what was left out, and the picture in letters."""
     out = console()
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    tell("")
     out.print(rich_table(compared.table()))
     out.print(f"{compared.machine}; {compared.conditions}.", style="dim")
     if compared.busy:
         out.print("The machine was busy: trust the speed-ups more than the times.", style="yellow")
     out.print(compared.agreement)
-    for left in compared.left_out:
-        out.print(f"Left out: {left}.")
+    for candidate, reason in compared.left_out.items():
+        out.print(f"Left out: {candidate}: {reason}.")
     out.print(f"\n{compared.picture(published=published).text()}")
     if not published:
         out.print("--published shows times of other people's GPUs below.", style="dim")
@@ -130,7 +127,7 @@ def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
 
 
 def rich_table(table: Any) -> Any:
-    """A table of the pictures room as the terminal's."""
+    """A table of the pictures as the terminal's."""
     from rich.box import SIMPLE
     from rich.table import Table
 

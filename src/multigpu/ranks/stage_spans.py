@@ -4,7 +4,7 @@
     run(stage, schedule, microbatches, loss_fn)
 
 Whoever calls the stage, PyTorch's schedules or a learner's, need not know of it. The spans are
-what ``multigpu.scaling.pipelining.recorded_steps`` reads.
+what ``multigpu.scaling.pipeline_times.recorded_steps`` reads.
 """
 
 from __future__ import annotations

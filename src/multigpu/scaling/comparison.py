@@ -16,8 +16,8 @@ import statistics
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,16 +28,12 @@ from multigpu.pictures import Picture, Table, human_bytes
 from multigpu.pictures.bars import BarGroup, Duration, durations
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.errors import counted
-from multigpu.scaling.formulas import efficiency, speed_up
-from multigpu.scaling.pipelining import bubble
+from multigpu.scaling.pipeline_times import bubble
 
 ONE_PROCESS = ("single", "dp")  # every other mode has a rank for each GPU
 SAME = 1e-3  # relative difference of losses below which runs count as the same training
 COMPARED_WITH = "what is compared with"  # the dashed line
 WIDE = ("ran on", "rows per GPU", "efficiency")  # columns for which a terminal has no room
-NUMBERS = frozenset(
-    {"rows per GPU", "step", "spread", "rows/s", "speed-up", "efficiency", "memory", "all-reduce"}
-)
 FIGURE = "final "  # in the CSV before the name of an evaluation's figure
 
 
@@ -55,18 +51,6 @@ class Candidate:
     def ranks(self) -> int:
         """How many processes it needs."""
         return 1 if self.mode in ONE_PROCESS else self.gpus
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A combination that was asked for and is not run, and the reason."""
-
-    mode: str
-    gpus: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.mode} on {self.gpus}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -157,16 +141,6 @@ class Row:
         """The median over the rounds."""
         return statistics.median(self.rounds)
 
-    @property
-    def fastest(self) -> float:
-        """Seconds of a step in the fastest round."""
-        return min(self.rounds)
-
-    @property
-    def slowest(self) -> float:
-        """Seconds of a step in the slowest round."""
-        return max(self.rounds)
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -189,7 +163,7 @@ class Comparison:
     settings: Settings
     machine: Machine
     rows: tuple[Row, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: Mapping[Candidate, str] = field(default_factory=dict)  # and the reason
 
     def row(self, mode: str, gpus: int = 1) -> Row:
         """One of the rows.  Raises KeyError if it is not there, and names those that are."""
@@ -218,7 +192,7 @@ class Comparison:
     def efficiency(self, row: Row) -> float | None:
         """The speed-up divided by the number of GPUs; None where there is no speed-up."""
         found = self.speed_up(row)
-        return None if found is None else efficiency(found, row.candidate.gpus)
+        return None if found is None else found / row.candidate.gpus
 
     def rows_per_second(self, row: Row) -> float:
         """Rows of the data that are trained on in a second."""
@@ -285,35 +259,37 @@ class Comparison:
 
         `full`: with all columns, for which a terminal of 80 characters has no room.
         """
-        cells = [self._cells(row) for row in self.rows]
-        columns = [name for name in cells[0] if full or name not in WIDE]
-        settings = self.settings
+        settings, rows = self.settings, []
+        for row in self.rows:
+            up, part, final = self.speed_up(row), self.efficiency(row), row.figures.get(self.metric)
+            low, unit = human_seconds(min(row.rounds)).split()
+            high = human_seconds(max(row.rounds))
+            cells = {
+                "mode": str(row.candidate),
+                "ran on": row.where,
+                "rows per GPU": str(self.rows_per_gpu(row)),
+                "step": human_seconds(row.step_seconds),
+                "spread": f"{low}–{high}" if high.endswith(f" {unit}") else f"{low} {unit}–{high}",
+                "rows/s": f"{self.rows_per_second(row):,.0f}",
+                "speed-up": "–" if up is None else _ratio(up),
+                "efficiency": "–" if part is None else f"{part:.0%}",
+                self.metric: "–" if final is None else f"{final:.4f}",
+                "memory": human_bytes(max(row.peak_bytes)) if row.peak_bytes else "–",
+                "all-reduce": "–" if row.communication is None else f"{row.communication:.0%}",
+            }
+            rows.append({name: cell for name, cell in cells.items() if full or name not in WIDE})
         title = (
             f"{settings.work}: {counted(settings.batch_size, 'row')} a step in every mode; "
             f"{counted(settings.steps, 'step')} after {settings.warmup} of warm-up;\n"
             "speed-up: median of the rounds' ratios"
         )
-        rows = tuple(tuple(row[name] for name in columns) for row in cells)
-        return Table(title, tuple(columns), rows, numbers=NUMBERS | {self.metric})
-
-    def _cells(self, row: Row) -> dict[str, str]:
-        up, part = self.speed_up(row), self.efficiency(row)
-        final = row.figures.get(self.metric)
-        low, unit = human_seconds(row.fastest).split()
-        high = human_seconds(row.slowest)
-        return {
-            "mode": str(row.candidate),
-            "ran on": row.where,
-            "rows per GPU": str(self.rows_per_gpu(row)),
-            "step": human_seconds(row.step_seconds),
-            "spread": f"{low}–{high}" if high.endswith(f" {unit}") else f"{low} {unit}–{high}",
-            "rows/s": f"{self.rows_per_second(row):,.0f}",
-            "speed-up": "–" if up is None else _ratio(up),
-            "efficiency": "–" if part is None else f"{part:.0%}",
-            self.metric: "–" if final is None else f"{final:.4f}",
-            "memory": human_bytes(max(row.peak_bytes)) if row.peak_bytes else "–",
-            "all-reduce": "–" if row.communication is None else f"{row.communication:.0%}",
-        }
+        text = {"mode", "ran on"}  # all else are numbers
+        return Table(
+            title,
+            tuple(rows[0]),
+            tuple(tuple(cells.values()) for cells in rows),
+            numbers=frozenset(rows[0].keys() - text),
+        )
 
     def picture(self, *, published: bool = True) -> Picture:
         """Bars of the time of a step, each with what it ran on; what others published below."""
@@ -327,7 +303,7 @@ class Comparison:
                     seconds=row.step_seconds,
                     value=f"{human_seconds(row.step_seconds)}{faster}",
                     note=row.where,
-                    spread=(row.fastest, row.slowest),
+                    spread=(min(row.rounds), max(row.rounds)),
                     communication=row.communication or 0.0,
                     devices=row.candidate.gpus,
                 )
@@ -427,41 +403,33 @@ def read_csv(path: str | Path) -> Comparison:
     if not lines:
         raise ValueError(f"{path}: no measurements in this file")
     try:
-        return Comparison(*_head_of(lines[0]), tuple(map(_row_of, lines)))
+        settings, machine, rows = zip(*map(_read, lines), strict=True)
     except KeyError as missing:
         raise ValueError(
             f"{path}: no column {missing}. Give a file that `multigpu compare --output` wrote."
         ) from None
+    return Comparison(settings[0], machine[0], rows)
 
 
-def _head_of(line: dict[str, str]) -> tuple[Settings, Machine]:
-    """What all lines have in common, from one of them."""
+def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
+    """What one line says; settings and machine are the same on all of them."""
+
+    def whole(name: str) -> int:
+        return int(line[name])
+
+    def known(name: str) -> float | None:
+        return float(line[name]) if line[name] else None
+
     settings = Settings(
-        work=line["work"],
-        date=line["date"],
-        batch_size=int(line["batch size"]),
-        steps=int(line["steps"]),
-        warmup=int(line["warm-up steps"]),
-        seed=int(line["seed"]),
-        threads=int(line["threads"]),
-        load=float(line["load before"]) if line["load before"] else None,
-    )
-    machine = Machine(
-        processor=line["processor"],
-        cores=int(line["cores"]),
-        gpus=tuple(filter(None, line["real GPUs"].split("; "))),
-        system=line["system"],
-        python=line["Python"],
-        torch=line["torch"],
-    )
-    return settings, machine
-
-
-def _row_of(line: dict[str, str]) -> Row:
-    share, traffic = line["all-reduce share"], line["bytes between GPUs per step"]
-    first = line["ms of the first step"]
-    return Row(
-        Candidate(line["mode"], int(line["gpus"])),
+        line["work"], line["date"], whole("batch size"), whole("steps"), whole("warm-up steps"),
+        whole("seed"), whole("threads"), known("load before"),
+    )  # fmt: skip
+    gpus = tuple(filter(None, line["real GPUs"].split("; ")))
+    versions = line["system"], line["Python"], line["torch"]
+    machine = Machine(line["processor"], whole("cores"), gpus, *versions)
+    first, traffic = known("ms of the first step"), known("bytes between GPUs per step")
+    row = Row(
+        Candidate(line["mode"], whole("gpus")),
         where=line["ran on"],
         rounds=tuple(float(ms) / 1e3 for ms in line["ms of each round"].split()),
         figures={
@@ -469,11 +437,12 @@ def _row_of(line: dict[str, str]) -> Row:
             for name, value in line.items()
             if name.startswith(FIGURE) and value
         },
-        first=float(first) / 1e3 if first else None,
+        first=None if first is None else first / 1e3,
         peak_bytes=tuple(map(int, line["peak bytes"].split())),
-        communication=float(share) if share else None,
-        traffic=int(traffic) if traffic else None,
+        communication=known("all-reduce share"),
+        traffic=None if traffic is None else int(traffic),
     )
+    return settings, machine, row
 
 
 @dataclass(frozen=True)
@@ -496,7 +465,7 @@ class PublishedTimes:
 
     def speed_up(self, mode: str) -> float:
         """How many times as fast as `against`."""
-        return speed_up(one=self.seconds[self.against], many=self.seconds[mode])
+        return self.seconds[self.against] / self.seconds[mode]
 
 
 @dataclass(frozen=True)
@@ -526,15 +495,14 @@ class PublishedPipeline:
         return [each / useful[0] for each in useful]
 
 
-@cache
-def _published() -> dict[str, Any]:
-    text = (Path(__file__).parent / "published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def _published(kind: str) -> list[dict[str, Any]]:
+    text = Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
+    return list(tomllib.loads(text)[kind])
 
 
 def published_times() -> tuple[PublishedTimes, ...]:
     """Single against DP against DDP, elsewhere."""
-    return tuple(PublishedTimes(**row) for row in _published()["times"])
+    return tuple(PublishedTimes(**row) for row in _published("times"))
 
 
 def published_efficiencies() -> tuple[SimpleNamespace, ...]:
@@ -542,7 +510,7 @@ def published_efficiencies() -> tuple[SimpleNamespace, ...]:
 
     The efficiency is the share of the ideal speed-up.
     """
-    return tuple(SimpleNamespace(**row) for row in _published()["efficiencies"])
+    return tuple(SimpleNamespace(**row) for row in _published("efficiencies"))
 
 
 def published_overlaps() -> tuple[SimpleNamespace, ...]:
@@ -550,17 +518,17 @@ def published_overlaps() -> tuple[SimpleNamespace, ...]:
 
     `saved` is a share of a step's time.
     """
-    return tuple(SimpleNamespace(**row) for row in _published()["overlaps"])
+    return tuple(SimpleNamespace(**row) for row in _published("overlaps"))
 
 
 def published_pipelines() -> tuple[PublishedPipeline, ...]:
     """What pipelines gained from more GPUs, elsewhere."""
-    return tuple(PublishedPipeline(**row) for row in _published()["pipelines"])
+    return tuple(PublishedPipeline(**row) for row in _published("pipelines"))
 
 
 def links() -> tuple[SimpleNamespace, ...]:
     """Links between GPUs, the slowest first: name, bytes_per_second in one direction, source."""
-    found = (SimpleNamespace(**row) for row in _published()["links"])
+    found = (SimpleNamespace(**row) for row in _published("links"))
     return tuple(sorted(found, key=lambda link: float(link.bytes_per_second)))
 
 
@@ -572,31 +540,21 @@ def published_picture() -> Picture:
 
 def _published_groups() -> list[BarGroup]:
     """A group for each suite; a bar is a time relative to `against`, which the dashed line is."""
-    suites: dict[str, list[PublishedTimes]] = {}
-    for times in published_times():
-        suites.setdefault(times.suite, []).append(times)
     groups = []
-    for suite, rows in suites.items():
-        remarks = {times.remark for times in rows}  # of those that begin alike, the longest
-        longest = sorted(r for r in remarks if not any(r in other for other in remarks - {r}))
+    for suite, times in groupby(published_times(), key=lambda times: times.suite):
+        rows = list(times)
         bars = [
             Duration(
-                label=f"{times.work}: {mode}",
-                seconds=seconds / times.seconds[times.against],
-                value=f"{seconds:g} s · {times.speed_up(mode):.2f} ×",
+                label=f"{row.work}: {mode}",
+                seconds=seconds / row.seconds[row.against],
+                value=f"{seconds:g} s · {row.speed_up(mode):.2f} ×",
                 devices=2,
             )
-            for times in rows
-            for mode, seconds in times.seconds.items()
-            if mode != times.against
+            for row in rows
+            for mode, seconds in row.seconds.items()
+            if mode != row.against
         ]
-        groups.append(
-            BarGroup(
-                f"Published: {suite}, {rows[0].hardware}",
-                bars,
-                note=f"Time relative to {rows[0].against}. {'; '.join(longest)}.",
-                against=1.0,
-                compact=True,
-            )
-        )
+        heading = f"Published: {suite}, {rows[0].hardware}"
+        note = f"Time relative to {rows[0].against}. {rows[0].remark}."
+        groups.append(BarGroup(heading, bars, note=note, against=1.0, compact=True))
     return groups

@@ -1,19 +1,19 @@
-"""What is expected of more GPUs: speed-up, bytes on links, time of a step, memory by ZeRO stage.
+"""What is expected of more GPUs: bytes on links, time of a step, memory by ZeRO stage.
 
-    speed_up(one=120.0, many=70.0)              # 1.71: strong scaling, the same work on more GPUs
+    amdahl(0.05, 8)                             # 5.9 times as fast at most
     all_reduce_bytes(4, 100e6) / 1e6            # 150 MB from each rank
     memory_per_gpu(7_500_000_000, stage=2, gpus=64).total / 1e9    # 16.6 GB
 
 Times are lower bounds: a real link has an overhead for each message, and is rarely as fast as its
 data sheet. Compare them with what was measured: `held_by` counts the bytes of a model in training,
-`sent_by_kind` those of a run's trace. The bubble of a pipeline is in pipelining.py.
+`sent_by_kind` those of a run's trace. The bubble of a pipeline is in pipeline_times.py.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,42 +21,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from multigpu.ranks.calls import Call
-from multigpu.ranks.trace import Trace
-
-
-def positive(name: str, value: float) -> None:
-    """Raise ValueError unless `value` is a number above 0."""
-    if not value > 0:
-        raise ValueError(f"{name} is {value!r}: it must be above 0")
-
-
-def share(name: str, value: float) -> None:
-    """Raise ValueError unless `value` is a share."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name}={value!r}: a share is between 0 and 1")
-
-
-def at_least_one(**counts: int) -> None:
-    """Raise ValueError unless there is one of each."""
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name}={count}: there is at least one")
-
-
-def speed_up(*, one: float, many: float) -> float:
-    """How many times as fast as one GPU: the seconds of one divided by the seconds of many.
-
-    Says something about GPUs only if both did the same work: the same global batch, the same steps.
-    """
-    positive("the time of one GPU", one)
-    positive("the time of many GPUs", many)
-    return one / many
-
-
-def efficiency(speed_up: float, gpus: int) -> float:
-    """The part of the ideal speed-up that came out: 1.0 when `gpus` GPUs are `gpus` × as fast."""
-    at_least_one(gpus=gpus)
-    return speed_up / gpus
+    from multigpu.ranks.trace import Trace
 
 
 def amdahl(serial_share: float, gpus: int) -> float:
@@ -64,20 +29,9 @@ def amdahl(serial_share: float, gpus: int) -> float:
 
     Strong scaling. Source: Amdahl 1967, AFIPS, volume 30.
     """
-    share("serial_share", serial_share)
-    at_least_one(gpus=gpus)
+    if not 0 <= serial_share <= 1:
+        raise ValueError(f"serial_share={serial_share!r}: a share is between 0 and 1")
     return 1 / (serial_share + (1 - serial_share) / gpus)
-
-
-def gustafson(serial_share: float, gpus: int) -> float:
-    """The work done in the same time, relative to one GPU, when work grows with the GPUs.
-
-    Weak scaling: `serial_share` is the share of the time *on many GPUs* that is not divided.
-    Source: Gustafson 1988, Communications of the ACM 31(5).
-    """
-    share("serial_share", serial_share)
-    at_least_one(gpus=gpus)
-    return gpus - serial_share * (gpus - 1)
 
 
 def all_reduce_bytes(world_size: int, size: float) -> float:
@@ -86,18 +40,7 @@ def all_reduce_bytes(world_size: int, size: float) -> float:
     2 (n - 1) / n · size: 1 × with 2 ranks, 1.5 × with 4, never 2 ×.
     Source: Patarasuk and Yuan 2009, Journal of Parallel and Distributed Computing 69.
     """
-    at_least_one(world_size=world_size)
     return 2 * (world_size - 1) / world_size * size
-
-
-def server_bytes(workers: int, size: float) -> float:
-    """Bytes through a model server's link in a step: 2 n · size.
-
-    Each of n workers sends it gradients of `size` bytes and gets new weights of as many.
-    Source: Li et al. 2014, OSDI.
-    """
-    at_least_one(workers=workers)
-    return 2 * workers * size
 
 
 def all_reduce_seconds(
@@ -109,7 +52,6 @@ def all_reduce_seconds(
     2 (n - 1) messages of a rank costs `latency` seconds on top (the alpha-beta model: Thakur et al.
     2005, International Journal of High Performance Computing Applications 19).
     """
-    positive("bandwidth", bandwidth)
     messages = 2 * (world_size - 1)
     return all_reduce_bytes(world_size, size) / bandwidth + messages * latency
 
@@ -129,8 +71,6 @@ def step_seconds(
     the share of the computing during which gradients can travel: 0 is a DDP that waits until
     backward has ended; with DDP's buckets it is most of backward. What travels meanwhile is free.
     """
-    positive("compute", compute)
-    share("overlap", overlap)
     working = compute / gpus
     talking = all_reduce_seconds(gpus, gradients, bandwidth=bandwidth, latency=latency)
     return working + max(0.0, talking - overlap * working)
@@ -196,8 +136,7 @@ class MemoryByUse:
     @property
     def parts(self) -> dict[str, int]:
         """The bytes by name, without what is nothing; for a picture."""
-        sizes = {field.name: int(getattr(self, field.name)) for field in fields(self)}
-        return {name: size for name, size in sizes.items() if size}
+        return {name: size for name, size in asdict(self).items() if size}
 
 
 def memory_per_gpu(
@@ -223,8 +162,11 @@ def memory_per_gpu(
     Raises ValueError for a stage, optimizer or precision that is none of these.
     Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (figure 1, sections 5 and 7).
     """
-    _require_stage(stage)
-    at_least_one(gpus=gpus)
+    if stage not in STAGES:
+        raise ValueError(
+            f"stage={stage!r}: 0 divides nothing (DDP), 1 the optimizer's state, 2 also the "
+            "gradients, 3 also the parameters"
+        )
     if optimizer not in STATE:
         raise ValueError(f"optimizer={optimizer!r}: choose one of {', '.join(STATE)}")
     if precision not in PRECISIONS:
@@ -250,21 +192,11 @@ def traffic_per_step(
     forward and for backward, and reduce-scatters the gradients. With `gpus` it is what a ring sends
     for that, (n - 1)/n as much. `bytes_per_element=4` gives the bytes of float32.
     """
-    _require_stage(stage)
     passes = 3 if stage == 3 else 2
     ring = 1.0
     if gpus is not None:
-        at_least_one(gpus=gpus)
         ring = (gpus - 1) / gpus
     return passes * ring * parameters * bytes_per_element
-
-
-def _require_stage(stage: int) -> None:
-    if stage not in STAGES:
-        raise ValueError(
-            f"stage={stage!r}: 0 divides nothing (DDP), 1 the optimizer's state, 2 also the "
-            "gradients, 3 also the parameters"
-        )
 
 
 def held_by(model: nn.Module, optimizer: Optimizer) -> MemoryByUse:

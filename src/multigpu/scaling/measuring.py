@@ -1,8 +1,8 @@
 """``compare``: the same training in several modes, measured in one run, like for like.
 
-Same global batch, same first weights, same order of rows, same steps; warm-up left out; each
-measurement in fresh processes; the modes take turns, round after round. What is counted (memory,
-bytes, communication) comes from further runs that are not timed, because counting takes time.
+Same global batch, same first weights, same order of rows, same steps; warm-up left out; the modes
+take turns, round after round. What is counted (memory, bytes, communication) comes from further
+runs that are not timed, because counting takes time.
 
 Each measurement runs in processes of its own, forked from a server that has imported torch and
 nothing else, so all candidates begin alike: no warm caches, no memory that another run has left.
@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
-import difflib
 import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -40,7 +40,6 @@ from multigpu.scaling.comparison import (
     ONE_PROCESS,
     Candidate,
     Comparison,
-    LeftOut,
     Machine,
     Row,
     Settings,
@@ -51,16 +50,14 @@ from multigpu.training.config import MODES, OF_PIPELINE, TrainConfig
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
-USUAL = ("single", "dp", "ddp")  # the default
 MOST = 64  # GPUs; more is a mistyped number, and each ddp rank is a process
-EVALUATED = 4096  # rows of the test set: every mode is evaluated in every round
+EVALUATED = 4096  # rows of the test set: every mode is evaluated
 METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
 TRACED = 10  # steps with the trace on
 NO_LIMIT = 2**50  # bytes: the meter counts and never refuses
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 SHARING = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
 
-Tell = Callable[[str], None]
 Window = tuple[float, float]  # begin and end, time.monotonic
 
 
@@ -82,12 +79,6 @@ class Workload:
     loss_fn: Callable[[Any, Any], torch.Tensor] = F.cross_entropy
     metrics: Sequence[str] = ("accuracy",)
 
-    def ready(self) -> Workload:
-        """The same with its model made and its test set cut to the first `EVALUATED` rows."""
-        torch.manual_seed(self.config.seed)
-        model = self.model if isinstance(self.model, nn.Module) else self.model()
-        return replace(self, model=model, test=first_rows(self.test, EVALUATED))
-
 
 def workload_of(name: str, *, batch_size: int | None = None) -> Workload:
     """One of the course's tasks (training/tasks.py), with its own batch size unless one is given.
@@ -95,9 +86,7 @@ def workload_of(name: str, *, batch_size: int | None = None) -> Workload:
     Raises ValueError for an unknown name.
     """
     if name not in TASKS:
-        raise ValueError(
-            f"{name!r} is not a task: choose one of {', '.join(TASKS)}.{_near(name, TASKS)}"
-        )
+        raise ValueError(f"{name!r} is not a task: choose one of {', '.join(TASKS)}")
     task = TASKS[name]
     train, test = task.load()
     return Workload(
@@ -109,11 +98,6 @@ def workload_of(name: str, *, batch_size: int | None = None) -> Workload:
         loss_fn=task.loss_fn,
         metrics=task.metrics,
     )
-
-
-def _near(word: str, words: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, words, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def first_rows(data: Any, most: int) -> Dataset[Any] | None:
@@ -128,54 +112,66 @@ def first_rows(data: Any, most: int) -> Dataset[Any] | None:
 def compare(
     workload: Workload,
     *,
-    modes: Sequence[str] = USUAL,
+    modes: Sequence[str] = ("single", "dp", "ddp"),
     gpus: Sequence[int] = (1, 2),
     steps: int = 20,
     warmup: int = 5,
     repeats: int = 5,
     threads: int | None = None,
-    count: bool = True,
-    tell: Tell | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Measure every mode on every number of GPUs, `repeats` times in turn.
 
     Where there are too few real GPUs, dp gets virtual ones and the ranks of ddp compute on the CPU;
     the result says so. Each GPU that the CPU plays has `threads` threads; by default the cores are
-    divided by the largest number of GPUs, so that every row has the same GPU. Without `count`
-    memory, bytes and communication are not looked at, which saves a few runs. `tell` hears what is
+    divided by the largest number of GPUs, so that every row has the same GPU. `tell` hears what is
     being done. Raises ValueError for what cannot be compared, RankError where training fails.
     """
-    batch_size = workload.config.batch_size
-    candidates, left_out = plan_of(modes, gpus, batch_size=batch_size)
+    config = workload.config
+    candidates, left_out = plan_of(modes, gpus, batch_size=config.batch_size)
     if repeats < 1:
         raise ValueError(f"repeats={repeats}: measure at least once; 5 give a median and a spread")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: each GPU that the CPU plays needs one at least")
-    Stopwatch(workload.train, steps=steps, warmup=warmup).refuse_unfilled_batch(batch_size)
-    tell = tell or (lambda text: None)
+    # Refuses, before anything runs, what each run would refuse.
+    Stopwatch(workload.train, steps=steps, warmup=warmup).feed(
+        batch_size=config.batch_size, rank=0, world_size=1, seed=0, shuffle=True
+    )
     machine = Machine.here()
     settings = Settings(
         work=workload.name,
         date=datetime.date.today().isoformat(),
-        batch_size=batch_size,
+        batch_size=config.batch_size,
         steps=steps,
         warmup=warmup,
-        seed=workload.config.seed,
+        seed=config.seed,
         threads=threads or max(1, machine.cores // max(each.gpus for each in candidates)),
         load=load_here(),
     )
-    runs = ComparedRuns(workload.ready(), steps, warmup, settings.threads)
+    torch.manual_seed(config.seed)
+    model = workload.model if isinstance(workload.model, nn.Module) else workload.model()
+    train_only = replace(workload, model=model, test=None)
+    whole = replace(train_only, test=first_rows(workload.test, EVALUATED))
+    run = partial(_run, threads=settings.threads)
     samples: dict[Candidate, list[list[Sample]]] = {each: [] for each in candidates}
     for number, candidate in in_turn(candidates, repeats):
         tell(f"round {number + 1} of {repeats}: {candidate}")
-        last = number == repeats - 1  # every round trains the same: one evaluation is enough
-        samples[candidate].append(runs.timed(candidate, evaluate=last))
+        # Every round trains the same: one evaluation is enough.
+        work = whole if number == repeats - 1 else train_only
+        samples[candidate].append(list(run(candidate, work, steps, warmup)))
     rows = []
     for candidate, rounds in samples.items():
-        counts: dict[str, Any] = {}
-        if count:
-            tell(f"counting: {candidate}")
-            counts = runs.counts(candidate)
+        tell(f"counting: {candidate}")
+        metered = run(candidate, train_only, METERED, 0, meters=True)
+        communication, traffic = None, None
+        if candidate.mode == "dp" and metered[0].copied_bytes is not None:
+            traffic = metered[0].copied_bytes // METERED
+        if candidate.ranks > 1:
+            traced = run(candidate, train_only, TRACED, warmup, trace=True)
+            windows = [sample.window for sample in traced]
+            traffic = bytes_between_ranks(traced.trace, windows[0], steps=TRACED)
+            if candidate.mode != "pipeline":  # whose ranks wait for messages
+                communication = all_reduce_share(traced.trace, windows)
         rows.append(
             Row(
                 candidate,
@@ -184,7 +180,9 @@ def compare(
                 rounds=tuple(max(sample.step_seconds for sample in ranks) for ranks in rounds),
                 figures=rounds[-1][0].figures,
                 first=median(max(sample.first_seconds for sample in ranks) for ranks in rounds),
-                **counts,
+                peak_bytes=tuple(peak for sample in metered for peak in sample.peak_bytes),
+                communication=communication,
+                traffic=traffic,
             )
         )
     return Comparison(settings, machine, tuple(rows), left_out)
@@ -192,7 +190,7 @@ def compare(
 
 def plan_of(
     modes: Sequence[str], gpus: Sequence[int], *, batch_size: int
-) -> tuple[tuple[Candidate, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[Candidate, ...], dict[Candidate, str]]:
     """What is run, `single` first, since it is compared with; and what is left out, and why.
 
     Raises ValueError for an unknown mode, a number of GPUs that cannot be, and a batch that
@@ -200,10 +198,7 @@ def plan_of(
     """
     for mode in modes:
         if mode not in MODES:
-            raise ValueError(
-                f"mode {mode!r} cannot be compared: choose from {', '.join(MODES)}."
-                f"{_near(mode, MODES)}"
-            )
+            raise ValueError(f"mode {mode!r} cannot be compared: choose from {', '.join(MODES)}")
     for count in gpus:
         if not 1 <= count <= MOST:
             raise ValueError(f"{count} GPUs: give numbers from 1 to {MOST}, for example 1,2,4")
@@ -214,25 +209,27 @@ def plan_of(
         "pipeline": "a pipeline of one stage is single, its batch in parts",
     }
     candidates = [Candidate("single", 1)] if "single" in modes else []
-    left_out: list[LeftOut] = []
+    left_out: dict[Candidate, str] = {}
     for mode, count in itertools.product(MODES, sorted(set(gpus))):
         if mode not in modes or mode == "single":
             continue
         if count == 1 and mode in pointless:
-            left_out.append(LeftOut(mode, count, pointless[mode]))
+            left_out[Candidate(mode, count)] = pointless[mode]
             continue
         # In a pipeline every GPU works on the whole batch.
-        if mode != "pipeline" and (batch_size < 1 or batch_size % count):
-            below, above = batch_size // count * count, (batch_size // count + 1) * count
-            near = f"{below} or {above}" if below > 0 else f"{above}"
+        if mode != "pipeline" and batch_size % count:
+            below = batch_size // count * count
+            near = f"{below} or {below + count}" if below else f"{count}"
             raise ValueError(
                 f"a batch of {batch_size} rows cannot be divided equally by {count} GPUs. The "
                 f"batch is the global one, the same in every row. The nearest that can: {near}."
             )
         candidates.append(Candidate(mode, count))
     if not candidates:
-        raise ValueError(f"nothing is left to compare. {left_out[0]}.")
-    return tuple(candidates), tuple(left_out)
+        raise ValueError("nothing is left to compare. " + "; ".join(
+            f"{each}: {reason}" for each, reason in left_out.items()
+        ))  # fmt: skip
+    return tuple(candidates), left_out
 
 
 def in_turn(candidates: Sequence[Candidate], rounds: int) -> Iterator[tuple[int, Candidate]]:
@@ -247,63 +244,6 @@ def in_turn(candidates: Sequence[Candidate], rounds: int) -> Iterator[tuple[int,
 
 
 @dataclass(frozen=True)
-class ComparedRuns:
-    """Makes runs that differ in nothing but their candidate, each in processes of its own."""
-
-    workload: Workload  # ready
-    steps: int
-    warmup: int
-    threads: int  # of each process; ranks have one each, so it is also that of each GPU
-
-    def timed(self, candidate: Candidate, *, evaluate: bool) -> list[Sample]:
-        """One measurement: what each rank saw. `evaluate`: also on the test rows, afterwards."""
-        return list(self._run(candidate, self.steps, self.warmup, evaluate=evaluate))
-
-    def counts(self, candidate: Candidate) -> dict[str, Any]:
-        """What a candidate holds and sends: fields of a Row."""
-        metered = self._run(candidate, METERED, 0, meters=True)
-        counted: dict[str, Any] = {
-            "peak_bytes": tuple(peak for sample in metered for peak in sample.peak_bytes)
-        }
-        copied = metered[0].copied_bytes
-        if candidate.mode == "dp" and copied is not None:
-            counted["traffic"] = copied // METERED
-        if candidate.ranks > 1:
-            traced = self._run(candidate, TRACED, self.warmup, trace=True)
-            windows = [sample.window for sample in traced]
-            if candidate.mode != "pipeline":  # whose ranks wait for messages
-                counted["communication"] = all_reduce_share(traced.trace, windows)
-            counted["traffic"] = bytes_between_ranks(traced.trace, windows[0], steps=TRACED)
-        return counted
-
-    def _run(
-        self,
-        candidate: Candidate,
-        steps: int,
-        warmup: int,
-        *,
-        evaluate: bool = False,
-        meters: bool = False,
-        trace: bool = False,
-    ) -> Results:
-        """A Sample from each rank."""
-        workload = self.workload if evaluate else replace(self.workload, test=None)
-
-        def work() -> Sample:
-            return measure(candidate, workload, steps, warmup, meters=meters)
-
-        return run_ranks(
-            work,
-            candidate.ranks,
-            timeout=None,  # a long measurement is not a hang
-            backend="gloo" if candidate.mode in ONE_PROCESS else None,
-            threads=self.threads,
-            trace=trace,
-            show=False,
-        )
-
-
-@dataclass(frozen=True)
 class Sample:
     """What one process saw."""
 
@@ -315,6 +255,28 @@ class Sample:
     copied_bytes: int | None = None  # between devices, all steps together
 
 
+def _run(
+    candidate: Candidate,
+    workload: Workload,
+    steps: int,
+    warmup: int,
+    *,
+    threads: int,  # of each process; ranks have one each, so it is also that of each GPU
+    meters: bool = False,
+    trace: bool = False,
+) -> Results:
+    """One run in processes of its own: a Sample from each rank."""
+    return run_ranks(
+        partial(measure, candidate, workload, steps, warmup, meters=meters),
+        candidate.ranks,
+        timeout=None,  # a long measurement is not a hang
+        backend="gloo" if candidate.mode in ONE_PROCESS else None,
+        threads=threads,
+        trace=trace,
+        show=False,
+    )
+
+
 def measure(
     candidate: Candidate, workload: Workload, steps: int, warmup: int, *, meters: bool = False
 ) -> Sample:
@@ -323,14 +285,22 @@ def measure(
     `meters` counts memory and, under dp, the bytes between devices; counting takes time, so it is
     done in a run that is not timed.
     """
-    with _prepared(candidate), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        if candidate.mode in ONE_PROCESS:
+            dist.destroy_process_group()
+            for name in TORCHRUN:
+                os.environ.pop(name, None)
+            real = torch.cuda.device_count()
+            if candidate.mode == "dp" and real < candidate.gpus:
+                backing = "cuda:0" if real else "cpu"
+                stack.enter_context(virtual_gpus(candidate.gpus, backing=backing))
         peak = None
         if meters and candidate.mode != "dp":
             rank = dist.get_rank() if dist.is_initialized() else 0
             peak = stack.enter_context(limited_memory(NO_LIMIT, rank=rank))
         watch = Stopwatch(workload.train, steps=steps, warmup=warmup)
         trainer = Trainer(
-            copy.deepcopy(workload.model),  # type: ignore[arg-type]  # made by Workload.ready
+            copy.deepcopy(workload.model),  # type: ignore[arg-type]  # made by compare
             _config_of(candidate, workload.config),
             watch,
             workload.test,
@@ -377,38 +347,20 @@ def short_run(config: TrainConfig, **changes: Any) -> TrainConfig:
 
 def _config_of(candidate: Candidate, config: TrainConfig) -> TrainConfig:
     """A pipeline gets at least a micro-batch for each stage; other modes refuse its settings."""
-    settings: dict[str, Any] = {
-        name: TrainConfig.__dataclass_fields__[name].default for name in OF_PIPELINE
-    }
+    settings = {name: getattr(TrainConfig, name) for name in OF_PIPELINE}  # their defaults
     if candidate.mode == "pipeline":
         rounds = -(-config.micro_batches // candidate.gpus)
-        settings = {"micro_batches": max(1, rounds) * candidate.gpus}
+        settings = {"micro_batches": rounds * candidate.gpus}
     gpus = candidate.gpus if candidate.mode == "dp" else None
     return short_run(config, mode=candidate.mode, gpus=gpus, **settings)
 
 
-@contextlib.contextmanager
-def _prepared(candidate: Candidate) -> Iterator[None]:
-    """This process as the candidate needs it: alone for single and dp; for dp, with its GPUs."""
-    if candidate.mode not in ONE_PROCESS:
-        yield
-        return
-    dist.destroy_process_group()
-    for name in TORCHRUN:
-        os.environ.pop(name, None)
-    real = torch.cuda.device_count()
-    if candidate.mode == "single" or real >= candidate.gpus:
-        yield
-        return
-    with virtual_gpus(candidate.gpus, backing="cuda:0" if real else "cpu"):
-        yield
-
-
 class Stopwatch:
-    """Training data that notes when it is asked: a step ends when the next begins. A FeedSource.
+    """Training data that notes when it is asked: a step ends when the next begins.
 
-    The Trainer asks for a batch, computes, and asks for the next one. So the time between two
-    askings is a whole step, loading included, and the Trainer need not know that it is measured.
+    It is a FeedSource, and the Feed of the one rank that it is asked for. The Trainer asks for a
+    batch, computes, and asks for the next one. So the time between two askings is a whole step,
+    loading included, and the Trainer need not know that it is measured.
 
     One epoch has exactly `warmup + steps` batches. Where the data has fewer, it goes on with its
     next epoch; so no evaluation comes in between. A smaller batch at the end of an epoch is left
@@ -423,14 +375,14 @@ class Stopwatch:
                 "0 or more"
             )
         self.data, self.steps, self.warmup = data, steps, warmup
+        self.steps_per_epoch = warmup + steps
         self.moments: list[float] = []
 
     def feed(
         self, *, batch_size: int, rank: int, world_size: int, seed: int, shuffle: bool
     ) -> Feed:
-        """One rank's batches, watched."""
-        self.refuse_unfilled_batch(batch_size)
-        inner = feed_for(
+        """One rank's batches, watched. Raises ValueError where the rows fill no batch."""
+        self.inner = feed_for(
             self.data,
             batch_size=batch_size,
             rank=rank,
@@ -438,16 +390,32 @@ class Stopwatch:
             seed=seed,
             shuffle=shuffle,
         )
-        return _Watched(inner, self, batch_size)
-
-    def refuse_unfilled_batch(self, batch_size: int) -> None:
-        """Raise ValueError where the rows fill no batch: the next one would never come."""
-        rows = feed_for(self.data, batch_size=batch_size).num_rows
-        if rows < batch_size:
+        self.batch_size, self.num_rows = batch_size, self.inner.num_rows
+        if self.num_rows < batch_size:  # the next full batch would never come
             raise ValueError(
-                f"{rows} rows do not fill a batch of {batch_size}: "
-                f"use a batch size of at most {rows}"
+                f"{self.num_rows} rows do not fill a batch of {batch_size}: use a batch size of at "
+                f"most {self.num_rows}"
             )
+        return self
+
+    def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """All batches of the stretch. Its end is noted, too, when no more are asked for."""
+        every = itertools.chain.from_iterable(map(self.inner.batches, itertools.count(epoch)))
+        whole = (batch for batch in every if batch.global_rows == self.batch_size)
+        full = itertools.islice(whole, start, None)
+        self.moments = []  # a pipeline takes a batch as a sample before it trains
+        try:
+            for number in range(start, self.steps_per_epoch):
+                self.note(settled=number in (0, self.warmup))
+                yield next(full)
+        finally:
+            self.note(settled=True)
+
+    def note(self, *, settled: bool) -> None:
+        """Note the time. `settled`: not before the GPU has done all that it was given."""
+        if settled and torch.cuda.is_available():
+            torch.cuda.synchronize()  # of this process; under dp GPU 0 waits for the others itself
+        self.moments.append(time.monotonic())
 
     @property
     def window(self) -> Window:
@@ -459,41 +427,6 @@ class Stopwatch:
         """Seconds of a step: the mean of those after the warm-up."""
         begin, end = self.window
         return (end - begin) / self.steps
-
-    def note(self, *, settled: bool) -> None:
-        """Note the time. `settled`: not before the GPU has done all that it was given."""
-        if settled and torch.cuda.is_available():
-            torch.cuda.synchronize()  # of this process; under dp GPU 0 waits for the others itself
-        self.moments.append(time.monotonic())
-
-
-@dataclass(frozen=True)
-class _Watched:
-    """A Feed that tells a stopwatch when it is asked."""
-
-    feed: Feed
-    watch: Stopwatch
-    batch_size: int
-
-    @property
-    def num_rows(self) -> int:
-        return self.feed.num_rows
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.watch.warmup + self.watch.steps
-
-    def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """All batches of the stretch. Its end is noted, too, when no more are asked for."""
-        every = itertools.chain.from_iterable(map(self.feed.batches, itertools.count(epoch)))
-        whole = (batch for batch in every if batch.global_rows == self.batch_size)
-        full = itertools.islice(whole, start, None)
-        try:
-            for number in range(start, self.steps_per_epoch):
-                self.watch.note(settled=number in (0, self.watch.warmup))
-                yield next(full)
-        finally:
-            self.watch.note(settled=True)
 
 
 def all_reduce_share(trace: Trace, windows: Sequence[Window]) -> float:
@@ -519,10 +452,8 @@ def length_of_union(spans: Iterable[Window]) -> float:
     """How long at least one of the spans lasts; those that end before they begin do not count."""
     total, covered = 0.0, float("-inf")
     for begin, end in sorted(spans):
-        begin = max(begin, covered)
-        if end > begin:
-            total += end - begin
-            covered = end
+        total += max(0.0, end - max(begin, covered))
+        covered = max(covered, end)
     return total
 
 

@@ -3,7 +3,7 @@
 from itertools import product
 
 from multigpu.checking import Wrong
-from multigpu.scaling.pipelining import steps_of
+from multigpu.scaling.pipeline_times import steps_of
 
 from .tables import examine_table, shown
 

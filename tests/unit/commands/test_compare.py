@@ -11,7 +11,7 @@ from multigpu import scaling
 from multigpu.cli import main
 from multigpu.ranks import RankError
 from multigpu.scaling import Comparison, published_times
-from multigpu.scaling.comparison import Candidate, LeftOut, Machine, Row, Settings
+from multigpu.scaling.comparison import Candidate, Machine, Row, Settings
 
 MACHINE = Machine("AMD", 2, (), "Linux", "3.11", "2.13.0")
 ROWS = tuple(
@@ -19,7 +19,7 @@ ROWS = tuple(
         peak_bytes=(2**20,) * each.gpus, communication=share)
     for each, ms, share in [(Candidate("single", 1), 10, None), (Candidate("ddp", 2), 40, 0.6)]
 )  # fmt: skip
-LEFT = (LeftOut("dp", 1, "no reason"),)
+LEFT = {Candidate("dp", 1): "no reason"}
 MADE_UP = Comparison(
     Settings("tiny", "2026-11-21", 64, steps=20, warmup=5, seed=0, threads=1), MACHINE, ROWS, LEFT
 )
@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_a_number_is_null_in_json(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--data fligths", "'flights'"),
+        ("--data fligths", "flights"),
         ("--data tiny --modes dpp", "'dpp'"),
         ("--data tiny --gpus 0", "0 GPUs"),
         ("--data tiny --batch-size 65 --gpus 2", "64 or 66"),

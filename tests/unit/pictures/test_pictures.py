@@ -210,7 +210,7 @@ def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():
 
 
 def test_another_kind_is_refused_by_name():
-    with pytest.raises(ValueError, match="rank 0.*'sleep'"):
+    with pytest.raises(ValueError, match=r"rank 0.*'sleep'"):
         timeline([("rank 0", "x", 0.0, 1.0, "sleep")])
 
 

@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from multigpu import run_ranks
 from multigpu.ranks.stage_spans import WatchedStage
 from multigpu.ranks.trace import Trace
-from multigpu.scaling.pipelining import (
+from multigpu.scaling.pipeline_times import (
     bubble,
     fastest_step,
     idle_share,

@@ -1,6 +1,6 @@
 """What a pipeline's schedule costs: the bubble, and when each action starts and ends.
 
-    from multigpu.scaling.pipelining import bubble, steps_of
+    from multigpu.scaling.pipeline_times import bubble, steps_of
     bubble(4, micro_batches=8)                 # 0.27 of the time
     table = [[("forward", 0), ("backward", 0)], [("forward", 0), ("backward", 0)]]
     steps_of(table, forward=1.0, backward=2.0)
@@ -16,13 +16,11 @@ stages are multigpu.ranks.stage_spans.WatchedStage::
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
-
-from multigpu.scaling.formulas import at_least_one
 
 if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace
@@ -43,10 +41,6 @@ class PipelineStep:
     end: float
     stage: int
 
-    def __str__(self) -> str:
-        stage = "" if self.stage == self.rank else f" of stage {self.stage}"
-        return f"rank {self.rank}: {self.kind} {self.micro_batch}{stage}"
-
 
 def bubble(stages: int, micro_batches: int, *, stages_per_rank: int = 1) -> float:
     """The share of the time in which a rank idles: (p - 1) / (v · m + p - 1).
@@ -56,7 +50,6 @@ def bubble(stages: int, micro_batches: int, *, stages_per_rank: int = 1) -> floa
     2019, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473 (which gives it relative to the
     ideal time: (p - 1) / (v · m)).
     """
-    at_least_one(stages=stages, micro_batches=micro_batches, stages_per_rank=stages_per_rank)
     return (stages - 1) / (stages_per_rank * micro_batches + stages - 1)
 
 
@@ -77,39 +70,27 @@ def steps_of(
     Raises ValueError for an unknown action or one that is there twice, and for a schedule in which
     every rank waits, with what each waits for.
     """
-    rows = [[_whole(action, rank) for action in row] for rank, row in enumerate(schedule)]
-    homes: dict[Action, int] = {}
-    for rank, row in enumerate(rows):
-        for action in row:
-            if action in homes:
-                raise ValueError(f"rank {rank}: {action[:2]} is there twice (rank {homes[action]})")
-            homes[action] = rank
-    last_stage = max((stage for *_, stage in homes), default=0)
+    left = [deque(_whole(action, rank) for action in row) for rank, row in enumerate(schedule)]
+    every = Counter(action for row in left for action in row)
+    for action, count in every.items():
+        if count > 1:
+            raise ValueError(f"{action[:2]} of stage {action[2]} is there twice")
+    last_stage = max((stage for *_, stage in every), default=0)
     costs = {"forward": forward, "backward": backward}
     done: dict[Action, PipelineStep] = {}
-    free = [0.0] * len(rows)  # when each rank has ended what it does
-    left = [deque(row) for row in rows]
-
-    def advance(rank: int) -> bool:
-        """Let a rank do all that it has what it needs for; whether that was anything."""
-        before = len(left[rank])
-        while left[rank]:
-            kind, micro_batch, stage = action = left[rank][0]
-            needs = list(_needs_of(action, last_stage))
-            if not all(need in done for need in needs):
-                break
-            found = [done[need] for need in needs]
-            arrivals = (step.end + (step.rank != rank) * sending for step in found)
-            start = max([free[rank], *arrivals])
-            cost = costs[kind]
-            took = float(cost if isinstance(cost, int | float) else cost[stage])
-            free[rank] = start + took
-            done[action] = PipelineStep(rank, kind, micro_batch, start, free[rank], stage)
-            left[rank].popleft()
-        return len(left[rank]) < before
-
-    while any(advance(rank) for rank in range(len(rows))):
-        pass
+    free = [0.0] * len(left)  # when each rank has ended what it does
+    before = -1
+    while before < len(done):  # until nobody can go on
+        before = len(done)
+        for rank, row in enumerate(left):
+            while row and all(need in done for need in _needs_of(row[0], last_stage)):
+                kind, micro_batch, stage = action = row.popleft()
+                found = [done[need] for need in _needs_of(action, last_stage)]
+                arrivals = (step.end + (step.rank != rank) * sending for step in found)
+                start = max([free[rank], *arrivals])
+                cost = costs[kind]
+                free[rank] = start + (cost if isinstance(cost, int | float) else cost[stage])
+                done[action] = PipelineStep(rank, kind, micro_batch, start, free[rank], stage)
     waits = [
         f"rank {rank} waits before {row[0][:2]} for {need[:2]} of stage {need[2]}"
         for rank, row in enumerate(left)
@@ -126,15 +107,14 @@ def steps_of(
 
 def _whole(action: Any, rank: int) -> Action:
     """(kind, micro-batch, stage) of an action as it was written."""
-    parts = tuple(action)
-    if len(parts) == 2:
-        parts = (*parts, rank)
-    kind, *numbers = parts
-    if len(parts) != 3 or kind not in KINDS or not all(isinstance(n, int) for n in numbers):
+    kind, *numbers = action
+    if len(numbers) == 1:
+        numbers.append(rank)
+    if len(numbers) != 2 or kind not in KINDS or not all(isinstance(n, int) for n in numbers):
         raise ValueError(
             f"rank {rank}: {action!r} is not an action: write ('forward', m) or ('backward', m)"
         )
-    return parts
+    return (kind, *numbers)
 
 
 def _needs_of(action: Action, last_stage: int) -> Iterator[Action]:
@@ -153,12 +133,12 @@ def idle_share(steps: Iterable[PipelineStep]) -> float:
 
     For equally long stages it is the bubble. It takes recorded steps as well as predicted ones.
     """
-    spans = [(step.rank, step.start, step.end) for step in steps]
-    if not spans:
+    steps = list(steps)
+    if not steps:
         return 0.0
-    total = max(end for *_, end in spans) - min(start for _, start, _ in spans)
-    ranks = len({rank for rank, *_ in spans})
-    return 1 - sum(end - start for _, start, end in spans) / (ranks * total)
+    total = max(step.end for step in steps) - min(step.start for step in steps)
+    ranks = len({step.rank for step in steps})
+    return 1 - sum(step.end - step.start for step in steps) / (ranks * total)
 
 
 def most_in_flight(steps: Iterable[PipelineStep]) -> list[int]:
@@ -167,18 +147,14 @@ def most_in_flight(steps: Iterable[PipelineStep]) -> list[int]:
     That is, forward has begun and backward has not ended. An interleaved rank counts each of its
     stages by itself.
     """
-    changes: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    changes: dict[int, list[tuple[float, int]]] = {}
     for step in steps:
         change = (step.start, 1) if step.kind == "forward" else (step.end, -1)
-        changes[step.rank].append(change)
-    most = []
-    for rank in sorted(changes):
-        held = peak = 0
-        for _, more in sorted(changes[rank]):  # at the same moment: first what ends
-            held += more
-            peak = max(peak, held)
-        most.append(peak)
-    return most
+        changes.setdefault(step.rank, []).append(change)
+    # Sorted: of the same moment, what ends comes first.
+    return [
+        max(accumulate(more for _, more in sorted(found))) for _, found in sorted(changes.items())
+    ]
 
 
 def recorded_steps(spans: Iterable[Any]) -> tuple[PipelineStep, ...]:
@@ -193,10 +169,7 @@ def recorded_steps(spans: Iterable[Any]) -> tuple[PipelineStep, ...]:
             micro_batch, stage, *_ = (*map(int, numbers), span.rank)
             found.append(PipelineStep(span.rank, kind, micro_batch, span.start, span.end, stage))
     first = min((step.start for step in found), default=0.0)
-    moved = (
-        PipelineStep(s.rank, s.kind, s.micro_batch, s.start - first, s.end - first, s.stage)
-        for s in found
-    )
+    moved = [replace(step, start=step.start - first, end=step.end - first) for step in found]
     return tuple(sorted(moved, key=lambda step: (step.start, step.rank)))
 
 
