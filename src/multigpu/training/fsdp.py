@@ -179,18 +179,19 @@ class CallOrder:
 
     FSDP's messages have no names: what one rank sends for its n-th block is taken for the n-th of
     the other ranks. Where these are different ones, weights or gradients are mixed up without an
-    error, or ranks wait forever. So in the first step each rank says before each block which one it
-    uses, and later each verifies that its own order has not changed, which needs no message.
+    error, or ranks wait forever. So before FSDP sends anything for a block, all ranks compare which
+    one it is, in every step: blocks that all ranks skip alike, as in stochastic depth, are fine.
+    The comparison is between processes, by gloo, and a GPU does not wait for it.
     """
 
     def __init__(self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str) -> None:
-        self.root, self.mode = root, mode
-        self.agreed: dict[tuple[bool, bool], list[str]] = {}  # in training, and in an evaluation
-        self.uses: list[str] = []
-        self.in_forward, self.kind = False, (True, True)
+        self.mode, self.in_forward = mode, False
+        self.group = dist.new_group(backend="gloo")
         names = {module: name for name, module in root.named_modules()}
+        self.uses = [END_OF_FORWARD, END_OF_BACKWARD]  # all that a rank can come to, on every rank
         root.register_forward_pre_hook(self._begin, prepend=True)
         for block in blocks:
+            self.uses += [names[block], f"{names[block]}'s backward"]
             before, after = self._hooks_of(names[block])
             block.register_forward_pre_hook(before, prepend=True)  # before FSDP gathers it
             block.register_forward_hook(after, prepend=True)  # before FSDP's own hook for backward
@@ -199,17 +200,13 @@ class CallOrder:
     def end_of_backward(self) -> None:
         """Called after backward."""
         self._use(END_OF_BACKWARD)
-        self.agreed.setdefault(self.kind, self.uses)
 
     def _begin(self, *_: Any) -> None:
-        self.uses, self.in_forward = [], True
-        self.kind = (self.root.training, torch.is_grad_enabled())
+        self.in_forward = True
 
     def _end_of_forward(self, *_: Any) -> None:
         self._use(END_OF_FORWARD)
         self.in_forward = False
-        if not torch.is_grad_enabled():  # no backward will follow
-            self.agreed.setdefault(self.kind, self.uses)
 
     def _hooks_of(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
         def before(*_: Any) -> None:
@@ -233,26 +230,19 @@ class CallOrder:
         return before, after
 
     def _use(self, what: str) -> None:
-        """The next block that this rank uses.  Raises ValueError where it is another's turn."""
-        number, agreed = len(self.uses), self.agreed.get(self.kind)
-        self.uses.append(what)
-        if agreed is None:
-            of_ranks = all_gather_object(what)
-            for rank, other in enumerate(of_ranks):
-                if other != of_ranks[0]:
-                    raise self._refusal(f"rank {rank} comes to {other}", f"rank 0 to {of_ranks[0]}")
-        elif number >= len(agreed) or agreed[number] != what:
-            expected = agreed[number] if number < len(agreed) else "nothing more"
-            raise self._refusal(
-                f"rank {dist.get_rank()} comes to {what}", f"all ranks came to {expected} before"
-            )
-
-    def _refusal(self, found: str, expected: str) -> ValueError:
-        return ValueError(
-            f"{found}, where {expected}: with mode={self.mode!r} all ranks use the same blocks in "
-            "the same order, in every step, or their weights would be mixed up. Let each rank use "
-            "every block, if need be with the weight 0 in the sum, or use mode='ddp' with "
-            "find_unused_parameters=True."
+        """This rank comes to `what`.  Raises ValueError on every rank where another does not."""
+        number = self.uses.index(what)
+        extremes = torch.tensor([number, -number])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
+        if extremes[0] == -extremes[1]:
+            return
+        of_ranks = all_gather_object(what)
+        rank = next(rank for rank, other in enumerate(of_ranks) if other != of_ranks[0])
+        raise ValueError(
+            f"rank {rank} comes to {of_ranks[rank]}, where rank 0 to {of_ranks[0]}: with "
+            f"mode={self.mode!r} all ranks use the same blocks in the same order, in every step, "
+            "or their weights would be mixed up. Let each rank use every block, if need be with "
+            "the weight 0 in the sum, or use mode='ddp' with find_unused_parameters=True."
         )
 
 
