@@ -17,13 +17,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import socket
+import sys
 import uuid
 import warnings
-import zipfile
 from collections import OrderedDict
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +35,13 @@ from multigpu.training.distributed import all_gather_object, from_main_rank, mai
 if TYPE_CHECKING:
     from multigpu.training.distributed import Launch
 
-FORMAT = "multigpu checkpoint 2"  # 2: each rank has the weight of its losses, too
+FORMAT = "multigpu checkpoint 3"  # 3: it ends with a digest
+DIGEST = 32  # bytes of a SHA-256
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
+SILENT = 0.5  # seconds of waiting before it is said
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
 PLAIN = (type(None), bool, int, float, str, bytes)
-UNREADABLE = (RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, EOFError, ValueError)
 
 
 class CheckpointError(RuntimeError):
@@ -133,7 +134,12 @@ class Checkpoints:
         except OSError as problem:
             raise self._cannot_write(problem) from problem
         try:
-            self._lock.acquire(timeout=WAIT)
+            try:
+                self._lock.acquire(timeout=SILENT)
+            except Timeout:
+                said = f"{self.folder} belongs to {self._owner()}; waiting {WAIT:g} s for its end"
+                print(said, file=sys.stderr)
+                self._lock.acquire(timeout=WAIT)
         except Timeout:
             raise CheckpointError(
                 f"{self.folder} belongs to another run that is still going on ({self._owner()}). "
@@ -161,12 +167,10 @@ class Checkpoints:
     def _write(self, state: dict[str, Any], *, name: str, best: bool) -> None:
         """`best.pt` comes first: a run killed in between goes on from the older `latest.pt`, and
         comes by the same best once more."""
-        kept = plain({**state, "format": FORMAT, "saved": uuid.uuid4().hex})
-        memory = io.BytesIO()  # torch.save into a file hides a full disk behind an error of its own
-        torch.save(kept, memory)
+        content = packed({**state, "saved": uuid.uuid4().hex})
         try:
             for target in ("best", name) if best else (name,):
-                replace_file(self.path(target), memory.getbuffer())
+                replace_file(self.path(target), content)
                 if (link := self.folder / target).is_symlink():  # a sharded one of the time before
                     link.unlink()
         except OSError as problem:
@@ -197,16 +201,31 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
     way_out = "Remove it, or move it away, to begin anew."
     if path != best and best.exists():
         way_out = f"To go on from the best model, copy {best} over it; to begin anew, remove it."
+    broken = CheckpointError(
+        f"{path} ({len(content):,} bytes) is broken or no checkpoint. {way_out}"
+    )
     try:
-        if damaged := zipfile.ZipFile(io.BytesIO(content)).testzip():  # torch.load verifies nothing
-            raise zipfile.BadZipFile(f"{damaged} does not have its checksum")
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except UNREADABLE as problem:
-        what = f"{path} ({len(content):,} bytes) is broken or no checkpoint"
-        raise CheckpointError(f"{what}. {way_out}") from problem
+    except Exception as problem:  # whatever the bytes lead it to
+        raise broken from problem
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} was not written by this Trainer. {way_out}")
+    if sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:  # torch.load verifies nothing
+        raise broken
     return state
+
+
+def packed(state: dict[str, Any]) -> memoryview:
+    """The bytes of a file that `parsed` reads, and torch.load.  Raises TypeError, as `plain`.
+
+    A file of torch is a zip archive; its comment, which comes last, is the digest of all else.
+    """
+    memory = io.BytesIO()  # torch.save into a file hides a full disk behind an error of its own
+    torch.save(plain({**state, "format": FORMAT}), memory)
+    memory.seek(-2, io.SEEK_END)
+    memory.write(DIGEST.to_bytes(2, "little"))  # the length of the comment: it was 0
+    memory.write(sha256(memory.getbuffer()).digest())
+    return memory.getbuffer()
 
 
 def plain(value: Any, place: str = "state") -> Any:

@@ -12,6 +12,7 @@ twice, as it would be with a DistributedSampler, which repeats rows until every 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +24,15 @@ from torch import distributed as dist
 from multigpu.data.feeds import Feed
 from multigpu.training.distributed import in_a_group
 from multigpu.training.randomness import random_numbers_kept
-from multigpu.training.strategy import LossFn, StepLoss, call, modes_kept, to_device
+from multigpu.training.strategy import (
+    IGNORED,
+    ClassLoss,
+    LossFn,
+    StepLoss,
+    call,
+    modes_kept,
+    to_device,
+)
 
 KNOWN = "accuracy, recall@k and ndcg@k (for example recall@10)"
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -38,12 +47,13 @@ def evaluate(
     device: torch.device,
     inputs_device: torch.device | None = None,
     autocast: Autocast | None = None,
+    batches: int | None = None,
 ) -> dict[str, float]:
     """The mean of `loss_fn` over all rows of all ranks, as "loss", and each of `metrics`.
 
     `loss_fn(model(inputs), targets)` is a mean over the rows that it is given, or a pair: a sum,
     and the weight to divide it by. `device` is where the model's answers come out, `inputs_device`
-    where it takes its inputs (default: the same).
+    where it takes its inputs (default: the same). `batches`: of so many batches alone, to try out.
 
     Every rank calls this, with its own feed; all get the very same numbers. A rank may have no row
     in a batch: it then runs the filler row without counting it, because a model whose weights are
@@ -53,11 +63,14 @@ def evaluate(
     """
     if not feed.num_rows:
         raise ValueError("there is no row to evaluate: the data set is empty")
-    loss, places = StepLoss(), Metrics(metrics)
+    of_classes = ClassLoss.of(loss_fn)
+    loss_fn = of_classes or loss_fn
+    ignored = of_classes.ignored if of_classes else IGNORED
+    loss, places = StepLoss(), Metrics(metrics, ignored=ignored)
     autocast = autocast or contextlib.nullcontext
     with modes_kept(model), random_numbers_kept(device), torch.no_grad():
         model.eval()
-        for batch in feed.batches(0):
+        for batch in itertools.islice(feed.batches(0), batches):
             with autocast():
                 answers = call(model, to_device(batch.inputs, inputs_device or device))
                 if answers is None or not batch.rows:
@@ -95,11 +108,12 @@ class Metrics:
                doi.org/10.1145/582415.582418)
 
     Equal scores are put in the order in which `torch.topk` puts them. A target whose own score is
-    NaN is at no place.
+    NaN is at no place. A row whose target is `ignored` does not count.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], *, ignored: int = IGNORED) -> None:
         """Raises ValueError for a name that is not known."""
+        self.ignored = ignored
         self.kinds: dict[str, tuple[str, int]] = {}
         for name in names:
             match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", name)
@@ -113,10 +127,17 @@ class Metrics:
         """Count `scores` (rows, classes) against `targets` (rows,), the right class of each row.
 
         In a sequence each token counts as a row: (rows, block, classes) and (rows, block).
-        Raises ValueError when the shapes do not fit, or when there are fewer than k classes.
+        Raises ValueError when the shapes do not fit, when there are fewer than k classes, or when
+        the targets are no classes.
         """
         if not self.kinds:
             return
+        if targets.is_floating_point():
+            raise ValueError(
+                f"metrics={tuple(self.kinds)} compare scores with the right class of each row, and "
+                f"the targets are {targets.dtype} numbers. For a regression give metrics=(): its "
+                "loss is evaluated all the same. Classes are whole numbers: targets.long()."
+            )
         if scores.shape[:-1] != targets.shape:
             raise ValueError(
                 f"scores of shape {tuple(scores.shape)} need targets of shape "
@@ -129,9 +150,10 @@ class Metrics:
             )
         best = scores.topk(self.k, dim=-1)  # (..., k)
         found = (best.indices == targets.unsqueeze(-1)) & ~best.values.isnan()
+        counted = targets != self.ignored  # an ignored target is no place of the scores
         self.counts = self.counts.to(scores.device)
-        self.counts[:-1] += found.reshape(-1, self.k).sum(dim=0)
-        self.counts[-1] += targets.numel()
+        self.counts[:-1] += (found & counted.unsqueeze(-1)).reshape(-1, self.k).sum(dim=0)
+        self.counts[-1] += counted.sum()
 
     def figures(self, counts: Sequence[float] | None = None) -> dict[str, float]:
         """Each metric by its name, from the `counts` of all ranks; default: of this one alone."""
@@ -142,6 +164,6 @@ class Metrics:
         }
         at = torch.tensor(places, dtype=torch.float64)
         return {
-            name: float((at * worth[kind])[:k].sum() / rows)
+            name: float((at * worth[kind])[:k].sum() / rows)  # NaN where no row counts
             for name, (kind, k) in self.kinds.items()
         }

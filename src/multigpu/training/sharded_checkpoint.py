@@ -14,7 +14,6 @@ folder. To make one file of it without this package:
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import shutil
@@ -34,10 +33,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from multigpu.training.checkpoint import (
-    FORMAT,
     CheckpointError,
     Checkpoints,
-    plain,
+    packed,
     read,
     replace_file,
 )
@@ -157,10 +155,9 @@ class ShardedCheckpoints(Checkpoints):
 
     def _finish(self, rest: dict[str, Any], shares: Path, names: tuple[str, ...]) -> None:
         """Rank 0: what is not divided, and then the links. `best` comes first, as in one file."""
-        memory = io.BytesIO()
-        torch.save(plain({**rest, "format": FORMAT, "saved": shares.name}), memory)
+        content = packed({**rest, "saved": shares.name})
         try:
-            replace_file(shares / RUN, memory.getbuffer())
+            replace_file(shares / RUN, content)
             for name in names:
                 link = self.folder / f".{name}.{os.getpid()}.partial"
                 link.unlink(missing_ok=True)

@@ -9,12 +9,14 @@ MODES of config.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from multigpu.data.feeds import Batch
@@ -24,6 +26,46 @@ from multigpu.training.distributed import Launch
 # (outputs, targets) -> the mean over the rows, or their sum and what it is to be divided by
 LossFn = Callable[[Any, Any], Any]
 Sample = Callable[[], Batch]  # reads a batch of the training data, for a mode that has to see one
+
+
+CLASS_LOSSES = {nn.CrossEntropyLoss: F.cross_entropy, nn.NLLLoss: F.nll_loss}
+IGNORED = -100  # PyTorch's default for the targets that count nothing
+
+
+class ClassLoss:
+    """One of PyTorch's losses of classes as a `loss_fn` that returns its sum and its weight.
+
+    Their mean divides by the targets that are not ignored, or by the weights of their classes.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], given: dict[str, Any]) -> None:
+        self.function, self.given = function, given
+        self.weights: Tensor | None = given.get("weight")  # one per class
+        self.ignored: int = given.get("ignore_index", IGNORED)
+
+    @classmethod
+    def of(cls, loss_fn: LossFn) -> ClassLoss | None:
+        """`loss_fn`, if it is such a loss; a subclass may compute something else, and is none."""
+        if isinstance(loss_fn, ClassLoss):
+            return loss_fn
+        function, given = loss_fn, dict[str, Any]()
+        if type(loss_fn) in CLASS_LOSSES:
+            function = CLASS_LOSSES[type(loss_fn)]
+            names = ("weight", "ignore_index", "label_smoothing", "reduction")
+            given = {name: getattr(loss_fn, name) for name in names if hasattr(loss_fn, name)}
+        elif isinstance(loss_fn, functools.partial) and not loss_fn.args:
+            function, given = loss_fn.func, dict(loss_fn.keywords)
+        known = function in CLASS_LOSSES.values() and given.pop("reduction", "mean") == "mean"
+        return cls(function, given) if known else None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Any:
+        if targets.is_floating_point():  # a share of each class: their mean is over the rows
+            return self.function(outputs, targets, **self.given)
+        total = self.function(outputs, targets, **self.given, reduction="sum")
+        counts = targets != self.ignored
+        if self.weights is None:
+            return total, counts.sum()
+        return total, (self.weights[targets.where(counts, 0)] * counts).sum()
 
 
 class StepLoss:

@@ -21,10 +21,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_leaves
+from torch.utils.data import TensorDataset
 
 from multigpu.data.feeds import Feed, RowFeed, feed_for
 from multigpu.devices import current_machine
@@ -51,7 +51,7 @@ from multigpu.training.resume import (
     restarted,
     shapes_of,
 )
-from multigpu.training.strategy import LossFn, Strategy, synchronize
+from multigpu.training.strategy import ClassLoss, LossFn, Strategy, synchronize
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
@@ -90,9 +90,10 @@ class Trainer:
 
         `train_data` and `eval_data` are data sets of `(inputs, target)` pairs, or PartitionedFiles.
         `loss_fn(outputs, targets)` is a mean over the rows, or a pair: a sum, and the weight to
-        divide it by. `metrics` are figured on `eval_data` (evaluate.py has their names). `own` is a
-        module of exercises whose wrapper is used instead of PyTorch's. Raises ValueError for what
-        cannot work, before anything is computed.
+        divide it by; PyTorch's own losses of classes may ignore rows or have weights. `metrics` are
+        figured on `eval_data` (evaluate.py has their names). `own` is a module of exercises whose
+        wrapper is used instead of PyTorch's. Raises ValueError for what cannot work, before
+        anything is computed.
         """
         if not isinstance(model, nn.Module):
             built = ", not the class: build it with ()" if isinstance(model, type) else ""
@@ -103,13 +104,12 @@ class Trainer:
             )
         refuse_wrapped(model)
         self.config, self.launch = config, Launch.here()
-        self.loss_fn = loss_fn
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         mode = resolve_mode(config, self.launch)
         self.strategy = make_strategy(mode, config, self.launch, own=own)
         refuse_precision(config, self.strategy.device)
         parts = self.strategy.world_size * self.strategy.micro_batches * config.accumulation_steps
-        refuse_loss(loss_fn, divided=parts > 1)
+        self.loss_fn = exact_over_parts(loss_fn, train_data, divided=parts > 1)
         self.train_feed = self._feed(train_data, shuffle=True)
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         self.shapes = shapes_of(model.state_dict())
@@ -141,6 +141,10 @@ class Trainer:
         deterministic = randomness.deterministic_algorithms(self.config.deterministic)
         with deterministic, self.checkpoints or contextlib.nullcontext():
             self._resume()
+            if self.position.step == 0 and self.eval_feed is not None and self.metrics:
+                self.evaluate(
+                    batches=1
+                )  # what cannot be evaluated is said before an epoch is spent
             bar = ProgressBar(
                 self.total_steps,
                 initial=self.position.step,
@@ -153,8 +157,11 @@ class Trainer:
                     self._end_epoch(bar)
         return self.history
 
-    def evaluate(self) -> dict[str, float]:
-        """Loss and metrics on `eval_data`, exact over all ranks. Every rank calls it."""
+    def evaluate(self, *, batches: int | None = None) -> dict[str, float]:
+        """Loss and metrics on `eval_data`, or on so many batches of it, exact over all ranks.
+
+        Every rank calls it.
+        """
         if self.eval_feed is None:
             raise ValueError("there is nothing to evaluate on: give the Trainer eval_data")
         return evaluate(
@@ -165,6 +172,7 @@ class Trainer:
             device=self.strategy.device,
             inputs_device=self.strategy.inputs_device,
             autocast=self.strategy.autocast,
+            batches=batches,
         )
 
     def describe(self) -> str:
@@ -209,8 +217,6 @@ class Trainer:
         strategy.plain.train()
         began = time.perf_counter() - position.seconds
         for batch in self.train_feed.batches(position.epoch, start=position.step_in_epoch):
-            if position.step == 0 and self.eval_feed is not None:  # before an epoch is spent
-                refuse_targets(self.metrics, batch.targets)
             self.optimizer.zero_grad()
             parts = batch.parts(config.accumulation_steps)
             loss = strategy.forward_backward(parts, self.loss_fn)
@@ -234,16 +240,9 @@ class Trainer:
         position = self.position
         self.strategy.before_evaluation()  # also where there is none: ranks end with one model
         row = self._row()
-        said = not math.isfinite(self.history.last.get("loss", 0.0))
-        if self.launch.is_main and not said and not math.isfinite(row["loss"]):
-            warnings.warn(
-                f"The loss of epoch {row['epoch']} is {row['loss']}. Look for inf and nan in the "
-                "data, then begin anew with a lower learning rate or with clip_norm.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
         figures = {} if self.eval_feed is None else self.evaluate()
         row |= {f"eval_{name}": value for name, value in figures.items()}
+        self._warn_of_nan(row)
         self.history.add(row | gpu_figures())
         shown = ("loss", f"eval_{self.config.monitor}")
         bar.figures(**{name: row[name] for name in shown if name in row})
@@ -254,6 +253,20 @@ class Trainer:
             position.next_epoch()
         self._save(best=best)
         self._write_history()
+
+    def _warn_of_nan(self, row: dict[str, float | int]) -> None:
+        """Say once which figure is no number: as long as it is none, no epoch is the best one."""
+        for name in ("loss", "eval_loss", f"eval_{self.config.monitor}"):
+            before, now = self.history.last.get(name, 0.0), row.get(name, 0.0)
+            if self.launch.is_main and math.isfinite(before) and not math.isfinite(now):
+                warnings.warn(
+                    f"The {name} of epoch {row['epoch']} is {now}. Look for inf and nan in the "
+                    "data and in the outputs, then begin anew with a lower learning rate or with "
+                    "clip_norm.",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+                return
 
     def _row(self) -> dict[str, float | int]:
         """The history's row about training."""
@@ -282,6 +295,7 @@ class Trainer:
             "rows of train_data": self.train_feed.num_rows,
             "rows of eval_data": None if self.eval_feed is None else self.eval_feed.num_rows,
             "metrics": self.metrics,
+            "a loss that returns sums": isinstance(self.loss_fn, ClassLoss),
             **{f"the model's {name}": shape for name, shape in self.shapes.items()},
         }
         first, *others = all_gather_object(mine)
@@ -461,30 +475,21 @@ def refuse_precision(config: TrainConfig, device: torch.device) -> None:
         )
 
 
-def refuse_loss(loss_fn: LossFn, *, divided: bool) -> None:
-    """Raise ValueError for PyTorch's losses that are not a mean over rows where a batch is divided.
+def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
+    """What trains as `loss_fn` does on the whole batch, however the batch is divided.
 
-    Each part would divide by a weight of its own, so that the run trains with another loss.
+    PyTorch's losses of classes return their sum and weight, unless every row has the weight 1. To
+    know that costs no message here; while training, ranks would have to tell each other in each
+    step. Raises ValueError for its losses that are sums where a batch is divided.
     """
-    of_classes = (
-        isinstance(loss_fn, nn.CrossEntropyLoss | nn.NLLLoss) and loss_fn.weight is not None
-    )
-    sums = isinstance(loss_fn, nn.Module) and getattr(loss_fn, "reduction", "") == "sum"
-    if divided and (of_classes or sums):
+    if divided and isinstance(loss_fn, nn.Module) and getattr(loss_fn, "reduction", "") == "sum":
         raise ValueError(
             f"loss_fn={loss_fn} is not a mean over rows, and each batch is divided among ranks or "
             "parts. Give a function that returns two numbers, the sum of the losses "
-            "(reduction='sum') and what to divide it by: the targets' weights, or the rows."
+            "(reduction='sum') and what to divide it by, the rows for example."
         )
-
-
-def refuse_targets(metrics: Sequence[str], targets: Any) -> None:
-    """Raise ValueError where metrics look for the right class, but the targets are no classes."""
-    for target in tree_leaves(targets):
-        numbers = isinstance(target, Tensor) and target.is_floating_point()
-        if metrics and numbers and not torch.equal(target, target.round()):
-            raise ValueError(
-                f"metrics={metrics!r} compare scores with the right class of each row, but the "
-                f"targets are {target.dtype} numbers with fractions. For a regression give "
-                "metrics=(): its loss is evaluated all the same."
-            )
+    exact = ClassLoss.of(loss_fn)
+    if exact is None:
+        return loss_fn
+    none_ignored = isinstance(data, TensorDataset) and not (data.tensors[-1] == exact.ignored).any()
+    return loss_fn if none_ignored and exact.weights is None else exact

@@ -18,7 +18,7 @@ from torch import nn
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import checkpoint
-from multigpu.training.checkpoint import FORMAT, CheckpointError, Checkpoints
+from multigpu.training.checkpoint import CheckpointError, Checkpoints
 from multigpu.training.distributed import Launch
 from multigpu.training.resume import notes, refuse_other_model, refuse_other_run
 
@@ -136,13 +136,15 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, mom
         assert files(checkpoints) == {"latest.pt", "best.pt"}
 
 
-def test_a_folder_belongs_to_one_run_at_a_time(checkpoints):
+def test_a_folder_belongs_to_one_run_at_a_time(checkpoints, capsys):
     checkpoints.save(state(1))
     with other_process_in(checkpoints.folder) as other:
         leftover = checkpoints.folder / ".latest.pt.1.partial"
         leftover.touch()
         with pytest.raises(CheckpointError, match=rf"{other.pid}\b.*other-host.*09:30"):
             checkpoints.save(state(2))
+        waits = capsys.readouterr().err
+        assert re.search(rf"{checkpoints.folder} .*{other.pid}\b.*waiting \d+ s", waits)
         assert leftover.exists(), "it may be what the other run is writing"
         assert checkpoints.load()["step"] == 1, "reading needs no lock"
         other.kill()
@@ -188,6 +190,18 @@ def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
     checkpoints.path("best").write_bytes(checkpoints.path("best").read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"best\.pt .*[Rr]emove"):
         checkpoints.load("best")
+
+
+@pytest.mark.parametrize("change", [0xFF, 0x08])  # 8: what was stored counts as compressed
+def test_a_changed_byte_of_the_zip_directory_is_refused(checkpoints, change):
+    checkpoints.save(state(1))
+    whole = checkpoints.path().read_bytes()
+    for place in range(whole.index(b"PK\x01\x02"), len(whole)):
+        content = bytearray(whole)
+        content[place] ^= change
+        checkpoints.path().write_bytes(content)
+        with pytest.raises(CheckpointError):
+            checkpoints.load()
 
 
 def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
@@ -250,8 +264,8 @@ def test_machines_without_a_shared_folder(tmp_path):
         folder = tmp_path / f"{steps}" / str(rank)
         folder.mkdir(parents=True)
         if steps[rank]:
-            content = {"format": FORMAT, "saved": f"{rank}", "step": steps[rank]}
-            torch.save(content, folder / "latest.pt")
+            content = {"saved": f"{rank}", "step": steps[rank]}
+            (folder / "latest.pt").write_bytes(checkpoint.packed(content))
         try:
             found = Checkpoints(folder, launch=Launch.here()).load()
         except CheckpointError as error:

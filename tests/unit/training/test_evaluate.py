@@ -324,3 +324,17 @@ def test_more_places_than_classes_are_refused():
 def test_targets_that_do_not_fit_the_scores_are_refused():
     with pytest.raises(ValueError, match=r"\(3, 4\).*\(3,\).*\(3, 1\)"):
         figures(["accuracy"], (torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("ignored", [-100, 5])
+def test_rows_that_are_ignored_do_not_count(ignored):
+    scores, targets = rows(20)
+    names = ["accuracy", "recall@3", "ndcg@3"]
+    kept = torch.arange(20) % 4 > 0
+    kept &= targets != ignored
+    metrics = Metrics(names, ignored=ignored)
+    metrics.update(scores, targets.where(kept, ignored))
+    assert metrics.figures() == figures(names, (scores[kept], targets[kept]))
+    metrics = Metrics(names)
+    metrics.update(scores, torch.full((20,), -100))
+    assert all(math.isnan(figure) for figure in metrics.figures().values())

@@ -17,15 +17,17 @@ pytestmark = pytest.mark.slow
 
 # Pairs of ranks that end as a script ends. The last message of each is done while the main thread
 # has Python's lock, so gloo's thread still asks for it when the main thread comes to its end. Where
-# nobody waits for that thread, half of these ranks abort.
+# nobody waits for that thread, half of these ranks abort. A rank waits without giving up the lock
+# (so it reads memory that they share) until the other has sent: a message that is on its way still
+# is no concern of a rank's end, since what backward sends is waited for by DDP and FSDP.
 ENDING = """
-import os, signal, sys, time
+import mmap, os, signal, sys, time
 import torch
 from torch import distributed as dist
 from multigpu.training.distributed import join_group
 from multigpu.training.distributed import Launch
 
-def live(rank, store):
+def live(rank, store, sent):
     signal.alarm(100)  # nobody is left behind, whatever happens
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     join_group(Launch.here(), None)
@@ -33,7 +35,10 @@ def live(rank, store):
     weight.register_post_accumulate_grad_hook(send)
     sys.setswitchinterval(100)  # no other thread gets the lock unless this one sleeps
     weight.sum().backward()
-    done = time.monotonic() + 0.2
+    sent[rank] = 1
+    while not sent[1 - rank]:
+        pass
+    done = time.monotonic() + 0.5
     while time.monotonic() < done:
         pass
 
@@ -42,10 +47,11 @@ def send(weight):
 
 pids = []
 for pair in range(5):
+    sent = mmap.mmap(-1, 2)
     for rank in (0, 1):
         pids.append(os.fork())
         if not pids[-1]:
-            live(rank, f"{sys.argv[1]}/{pair}")
+            live(rank, f"{sys.argv[1]}/{pair}", sent)
             sys.exit()
 print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
 """

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
+from multigpu.training.strategy import ClassLoss
 
 ROWS, BATCH, EPOCHS = 37, 12, 2  # in each epoch 12, 12, 12 rows and one row: ranks without a row
 OF_CLASSES = torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
@@ -127,13 +128,84 @@ def test_a_pipeline_trains_by_sum_and_weight_as_one_process_does(loss_fn):
     assert found[1][1] == found[0][1]
 
 
-@pytest.mark.parametrize(
-    "loss_fn", [nn.CrossEntropyLoss(weight=OF_CLASSES), nn.CrossEntropyLoss(reduction="sum")]
-)
-def test_pytorchs_losses_that_are_no_mean_are_refused_where_a_batch_is_divided(loss_fn):
+def test_pytorchs_losses_that_are_sums_are_refused_where_a_batch_is_divided():
+    loss_fn = nn.CrossEntropyLoss(reduction="sum")
     trained(loss_fn, "single")
     with pytest.raises(ValueError, match=r"CrossEntropyLoss.*reduction='sum'"):
         trained(loss_fn, "single", accumulation_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "same_as"),
+    [
+        (functools.partial(F.cross_entropy, ignore_index=0), ignoring),
+        (nn.CrossEntropyLoss(ignore_index=0), ignoring),
+        (nn.CrossEntropyLoss(weight=OF_CLASSES), weighted),
+    ],
+)
+def test_pytorchs_losses_of_classes_need_not_be_rewritten(loss_fn, same_as):
+    """Not a mean over rows, and yet the same in parts, on ranks and in an evaluation."""
+    assert_same(trained(loss_fn, "single"), same_as)
+    assert_same(trained(loss_fn, "single", accumulation_steps=3), same_as)
+
+    def on_a_rank():
+        return trained(loss_fn, "ddp")
+
+    for found in run_ranks(on_a_rank, 3, show=False):
+        assert_same(found, same_as)
+
+
+class Listed(torch.utils.data.Dataset):
+    """Rows of which nobody knows beforehand whether some are ignored."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.data[index]
+
+
+@pytest.mark.parametrize("kind", [lambda data: data, Listed])
+def test_the_default_loss_ignores_rows_alike_in_every_mode(kind):
+    """The default: cross_entropy ignores the target -100, and so do the metrics."""
+    inputs, targets = data().tensors
+    rows = kind(TensorDataset(inputs, targets.where(torch.arange(ROWS) % 3 > 0, -100)))
+
+    def figures(mode, **settings):
+        config = TrainConfig(mode=mode, batch_size=BATCH, epochs=2, optimizer="sgd", **settings)
+        last = Trainer(model(), config, rows, rows, metrics=("accuracy", "recall@2")).fit().last
+        return {name: last[name] for name in last if name.endswith(("loss", "accuracy", "@2"))}
+
+    alone = figures("single")
+    assert figures("single", accumulation_steps=4) == pytest.approx(alone, rel=1e-9)
+    for found in run_ranks(lambda: [figures("ddp"), figures("zero3")], 2, show=False):
+        assert found[0] == pytest.approx(alone, rel=1e-9)
+        assert found[1] == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"ignore_index": 2},
+        {"weight": OF_CLASSES, "ignore_index": 1},
+        {"weight": OF_CLASSES, "label_smoothing": 0.3, "ignore_index": 0},
+        {"label_smoothing": 0.3},
+    ],
+)
+def test_sum_and_weight_are_what_pytorchs_mean_divides(given):
+    torch.manual_seed(0)
+    outputs, targets = torch.randn(9, 3, dtype=torch.float64), torch.arange(9) % 3
+    for loss_fn in (nn.CrossEntropyLoss(**given), functools.partial(F.cross_entropy, **given)):
+        total, weight = ClassLoss.of(loss_fn)(outputs, targets)
+        torch.testing.assert_close(total / weight, loss_fn(outputs, targets))
+    shares = targets.eq(torch.arange(3)[:, None]).T.double()  # targets may be a share per class
+    assert torch.equal(
+        ClassLoss.of(F.cross_entropy)(outputs, shares), F.cross_entropy(outputs, shares)
+    )
 
 
 def test_a_batch_of_which_nothing_counts_changes_nothing():

@@ -70,11 +70,37 @@ def test_a_regression_is_told_of_its_metrics_before_a_step_is_computed():
     assert history.last["eval_loss"] > 0
 
 
-def test_classes_may_be_whole_numbers_of_any_type():
-    inputs, classes = rows().tensors
-    data = TensorDataset(inputs, classes.float())
-    run = trainer(data, data, loss_fn=lambda scores, c: F.cross_entropy(scores, c.long()))
-    assert 0 <= run.fit().last["eval_accuracy"] <= 1
+@pytest.mark.parametrize(
+    ("targets", "metrics", "words"),
+    [
+        (torch.arange(12.0)[:, None], "accuracy", r"torch\.float32.*metrics=\(\)"),
+        (torch.arange(12.0), "accuracy", r"torch\.float32.*metrics=\(\).*\.long\(\)"),
+        (torch.arange(12) % 2, "recall@10", r"best 10 of 2 classes"),
+        (torch.arange(12)[:, None] % 2, "accuracy", r"\(4, 2\).*\(4, 1\)"),
+    ],
+)
+def test_metrics_that_cannot_work_are_said_before_a_step_is_computed(targets, metrics, words):
+    data = TensorDataset(torch.randn(12, 3), targets)
+    run = trainer(data, data, loss_fn=lambda outputs, _: outputs.sum(), metrics=metrics)
+    before = [each.detach().clone() for each in run.strategy.plain.parameters()]
+    with pytest.raises(ValueError, match=words):
+        run.fit()
+    assert all(map(torch.equal, run.strategy.plain.parameters(), before))
+
+
+def test_a_trial_of_the_metrics_changes_nothing():
+    plain, tried = trainer(loss_fn=F.cross_entropy), trainer(eval_data=rows())
+    assert plain.fit().last["loss"] == tried.fit().last["loss"]
+
+
+def test_an_evaluation_whose_loss_is_no_number_is_said_once():
+    inputs, targets = rows().tensors
+    broken = TensorDataset(inputs.where(torch.arange(12)[:, None] != 7, math.nan), targets)
+    run = trainer(eval_data=broken)
+    with pytest.warns(RuntimeWarning, match="eval_loss of epoch 1 is nan") as said:
+        history = run.fit()
+    assert len(said) == 1
+    assert len(history) == 2
 
 
 def test_a_loss_that_is_no_number_is_said_once_and_seen_in_the_table():
