@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
-from multigpu.checking.run_verdicts import HANG_MESSAGES, OF_A_FINDING
+from multigpu.checking.run_status import HANGS, OF_A_FINDING
 
 ROOT = Path(__file__).parents[2]
 MODULES: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ def given_by_the_checker() -> set[str]:
         for name in constants(call.args[1:2])
     }
     signals = set(re.findall(r'message_id = "(\w+)" if .* else "(\w+)"', everything(CHECKER))[0])
-    hangs = {f"hang_{kind}" for kind in HANG_MESSAGES} | set(OF_A_FINDING)
+    hangs = {f"hang_{kind}" for kind in HANGS} | set(OF_A_FINDING)
     return hangs | signals | {name for name in first | second if MISTAKE.fullmatch(name)}
 
 

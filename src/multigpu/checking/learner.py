@@ -1,26 +1,21 @@
 """What a check holds in its hands: ``learner.run`` runs the learner's code in a worker.
 
 The Submission reads the learner's files, the WarmServer takes requests, an Answer is what came
-back.  How a run that brought no answer is explained: ``run_verdicts.py``.
+back.  How a run that brought no answer is explained: ``run_status.py``.
 """
 
 import ast
 import io
 import pickle
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.run_verdicts import (
-    Ending,
-    refuse_bad_ending,
-    refuse_bad_endings,
-    refused_name,
-)
-from multigpu.checking.source import first_refused_name, return_lines
+from multigpu.checking.run_status import Ending, refuse_bad_endings
+from multigpu.checking.source import return_lines
 from multigpu.checking.verdicts import Refused, by_rank
 from multigpu.checking.wire import Request, Unreadable, by_value, decode
 from multigpu.ranks.errors import Finding
@@ -88,32 +83,25 @@ class Submission:
     def source(self, exercise: Exercise) -> str:
         """The text of that file.
 
-        Raises Refused if it is not there, is no Python, or uses what the chapter refuses.
+        Raises Refused if it is not there, or is no Python.
         """
         path = self.path(exercise)
         if path not in self._sources:
             self._sources[path] = read_source(path, exercise)
-        source = self._sources[path]
-        try:
-            found = first_refused_name(source, exercise.function, exercise.chapter.refused)
-        except RecursionError as error:
-            raise not_python(path, error) from None
-        if found is not None:
-            name, line = found
-            raise refused_name(name, f"{path.name}:{line}", exercise)
-        return source
+        return self._sources[path]
 
 
 def read_source(path: Path, exercise: Exercise) -> str:
     """The text of a learner's file.  Raises Refused when there is none, or when it is no Python."""
-    if path.parent.is_file():
-        message = f"{path.parent} is a file. Name the folder that it is in: {path.parent.parent}"
+    folder = path.parent
+    if not folder.is_dir():
+        message = f"There is no folder {folder}."
+        if folder.is_file():
+            message = f"{folder} is a file. Name the folder that it is in: {folder.parent}"
         raise Refused("missing_file", "missing_folder", message)
-    if not path.parent.is_dir():
-        raise Refused("missing_file", "missing_folder", f"There is no folder {path.parent}.")
     if not path.is_file():
         message = (
-            f"There is no file {path.name} in {path.parent}.\n"
+            f"There is no file {path.name} in {folder}.\n"
             f"usually: it was renamed or moved. `multigpu reset {exercise.chapter.module}` "
             "makes it anew."
         )
@@ -126,28 +114,24 @@ def read_source(path: Path, exercise: Exercise) -> str:
         raise Refused("missing_file", "unreadable_file", came + usually) from None
     try:
         source = decode_source(text)  # as Python itself: a mark or a comment may name the encoding
-    except (SyntaxError, UnicodeDecodeError) as error:
-        message = f"{path.name} is no UTF-8 text: {error}"
-        raise Refused("crash", "syntax_error", message) from None
-    try:
         ast.parse(source)
+    except UnicodeDecodeError as error:
+        message = f"{path.name} is no UTF-8 text: {error}"
     except SyntaxError as error:
-        raise Refused("crash", "syntax_error", syntax_message(error, path)) from None
+        message = syntax_message(error, path)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
-        raise not_python(path, error) from None
-    return source
-
-
-def not_python(path: Path, error: Exception) -> Refused:
-    """The answer to a text that Python cannot take in."""
-    return Refused("crash", "syntax_error", f"{path.name} is no Python: {error}")
+        message = f"{path.name} is no Python: {error}"
+    else:
+        return source
+    raise Refused("crash", "syntax_error", message)
 
 
 def syntax_message(error: SyntaxError, path: Path) -> str:
     """The line with a mark under the place, as Python shows it."""
-    text = (error.text or "").rstrip("\n")
-    stripped = text.lstrip()
-    column = max(0, (error.offset or 1) - 1 - (len(text) - len(stripped)))
+    if error.text is None:  # a comment names an encoding that there is not
+        return f"{path.name} is no UTF-8 text: {error}"
+    stripped = error.text.strip()
+    column = max(0, (error.offset or 1) - 1 - error.text.index(stripped))
     return (
         f"came: SyntaxError: {error.msg}\n"
         f"  {stripped}\n"
@@ -229,8 +213,9 @@ class Learner:
 
         Raises Refused with the right status when no answer came: the check goes no further then.
         """
-        report, blob, (ending,) = self._ask(drive, arguments, limits, gpus=gpus, memory=memory)
-        refuse_bad_ending(ending)
+        report, blob, endings = self._ask(drive, arguments, limits, gpus=gpus, memory=memory)
+        refuse_bad_endings(endings)
+        (ending,) = endings
         answer = Answer(read(blob, ending), ending.where, ending.output, report["seconds"])
         self.answers.append(answer)
         return answer
@@ -305,7 +290,7 @@ class Learner:
                 member | common,
                 self.exercise,
                 self.submission.path(self.exercise),
-                asdict(request.limits),
+                request.limits,
                 who=f"rank {rank}" if request.ranks else None,
             )
             for rank, member in enumerate(report["members"])

@@ -1,7 +1,7 @@
 """What is in the text of an exercise module, found without running it.
 
-What a learner has written, what of the module an exercise uses, which forbidden names are in that,
-and the starter: a solution's text without its answers.
+What a learner has written, what of the module an exercise uses, and the starter: a solution's text
+without its answers.
 """
 
 import ast
@@ -195,89 +195,3 @@ def _defined(node: ast.stmt) -> Iterator[str]:
 def _stored(node: ast.AST) -> set[str]:
     names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, ast.Store)}
-
-
-@lru_cache
-def first_refused_name(
-    source: str, function: str, refused: tuple[str, ...]
-) -> tuple[str, int] | None:
-    """The first forbidden name that the exercise uses and its line, or None.
-
-    Looks into ``function`` and every function and class of the module that it reaches.  Words in
-    comments and docstrings, unused imports, the ``__main__`` part and the types that isinstance
-    asks for count for nothing.  A name that a function sets itself is its own, whatever was
-    imported under it.
-    """
-    tree = ast.parse(source)
-    imported = dict(_aliases(tree))
-    found = []
-    for statement in reached(tree, function):
-        parts: list[ast.AST] = [statement]
-        if isinstance(statement, ast.ClassDef):  # each method has local names of its own
-            parts = [*statement.decorator_list, *statement.bases, *statement.keywords]
-            parts += statement.body
-        for part in parts:
-            local = set()
-            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                local = _stored(part) | {n.arg for n in ast.walk(part) if isinstance(n, ast.arg)}
-            aliases = {name: full for name, full in imported.items() if name not in local}
-            for node in _without_isinstance(part):
-                for full in _full_names(node, aliases):
-                    line = int(getattr(node, "lineno", 0))
-                    found += [(n, line) for n in refused if full == n or full.startswith(f"{n}.")]
-    return min(found, key=lambda pair: pair[1], default=None)
-
-
-def _without_isinstance(part: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a part but the types in ``isinstance(value, types)``."""
-    waiting = [part]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(called, ast.Name) and called.id in ("isinstance", "issubclass"):
-            assert isinstance(node, ast.Call)
-            waiting += node.args[:1]
-        else:
-            waiting += ast.iter_child_nodes(node)
-
-
-def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What imported names mean: ``n`` -> ``torch.nn`` after ``from torch import nn as n``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for item in node.names:
-                head = item.name.partition(".")[0]
-                yield (item.asname, item.name) if item.asname else (head, head)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for item in node.names:
-                yield item.asname or item.name, f"{node.module}.{item.name}"
-
-
-def _full_names(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
-    """The dotted names that one node stands for."""
-    if isinstance(node, ast.Import):
-        yield from (item.name for item in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield from (f"{node.module}.{item.name}" for item in node.names)
-    elif full := _resolve(node, aliases):
-        yield full
-
-
-def _resolve(node: ast.AST, aliases: dict[str, str]) -> str | None:
-    """``nn.parallel`` as ``torch.nn.parallel``; also through getattr and import_module."""
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = _resolve(node.value, aliases)
-        return f"{owner}.{node.attr}" if owner else None
-    if not isinstance(node, ast.Call):
-        return None
-    texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    called = ast.unparse(node.func).rpartition(".")[2]
-    if called in ("import_module", "__import__") and texts:
-        return texts[0]
-    if called == "getattr" and len(node.args) > 1 and texts:
-        owner = _resolve(node.args[0], aliases)
-        return f"{owner}.{texts[0]}" if owner else None
-    return None

@@ -158,7 +158,8 @@ def run(request: Request, place: Place, say: Write) -> None:
     import cloudpickle
 
     drive, arguments = cloudpickle.loads(request.drive)
-    tracer = Tracer(request.path, request.return_lines, forbidden_code(request.refused))
+    forbidden = forbidden_code(request.refused)
+    tracer = Tracer(request.path, request.return_lines, forbidden, say)
     encoder = Encoder(place.tensor_types)
     say({"phase": "importing"})
     try:
@@ -320,16 +321,16 @@ class Tracer:
     """Notes of one run of an exercise.
 
     ``path`` is the learner's file; those beside it are the learner's too.  ``return_lines`` comes
-    from the function of this name.  ``refused`` maps a file or a folder of forbidden code to the
-    name that people know it by.
+    from the function of this name.  ``forbidden`` maps a file or a folder of code that the chapter
+    refuses to its name; the first call of it by the learner's code is reported at once.
     """
 
     path: str
     return_lines: dict[int, int]
-    refused: dict[str, str]
+    forbidden: dict[str, str]
+    say: Write
     calls: int = 0
     returned: tuple[str, int] | None = None  # file and line of the last return
-    used: tuple[str, str, int] | None = None  # forbidden name, file and line of the first use
     # What is known of a code by its id, which is quicker than its hash, and the codes themselves,
     # so that no other one gets the same id.
     _known: dict[int, str | None] = field(default_factory=dict)
@@ -357,7 +358,7 @@ class Tracer:
 
     def notes(self) -> dict[str, Any]:
         """What was seen, as plain data."""
-        return {"calls": self.calls, "returned": self.returned, "used": self.used}
+        return {"calls": self.calls, "returned": self.returned}
 
     def _call(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
@@ -365,7 +366,9 @@ class Tracer:
             name = self._known[id(code)]
         except KeyError:
             file = code.co_filename
-            name = next((n for path, n in self.refused.items() if file.startswith(path)), None)
+            name = next((n for path, n in self.forbidden.items() if file.startswith(path)), None)
+            if code.co_name == "<module>":  # to import is not to use
+                name = None
             self._kept.append(code)
             self._known[id(code)] = name
         if name is None:
@@ -373,10 +376,11 @@ class Tracer:
         if name == WATCHED:
             self.calls += 1
             return self._inside
-        if self.used is None:
-            caller = self._caller(frame.f_back)
-            if caller is not None:
-                self.used = (name, *caller)
+        if self.forbidden and (caller := self._caller(frame.f_back)) is not None:
+            self.forbidden = {}  # once is enough
+            if "<locals>" not in code.co_qualname:
+                name = f"{name}.{code.co_qualname.partition('.')[0]}"  # "….DataParallel"
+            self.say({"phase": "forbidden", "name": name, "where": caller})
         return None
 
     def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
@@ -416,11 +420,8 @@ def codes_of(exercise: Any) -> list[types.CodeType]:
 
 
 def forbidden_code(names: Iterable[str]) -> dict[str, str]:
-    """Where the code of forbidden names lies: a package's folder, or a module's file.
-
-    A forbidden function has no file of its own: it is found by its name alone, or by the trace.
-    """
-    return {path: name for name in names if (path := _place(name))}
+    """Where the code of forbidden modules is: a package's folder, or a module's file."""
+    return {_place(name): name for name in names}
 
 
 @cache

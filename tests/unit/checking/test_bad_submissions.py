@@ -23,8 +23,8 @@ BAD = {
     "null byte": ("x = '\0'\n", ("crash", "syntax_error"), ["null byte"]),
     "nested too deep": (
         f"import torch\ndef split(batch, devices):\n    return torch{'.a' * 1500}\n",
-        ("crash", "syntax_error"),
-        ["data_parallel.py", "maximum recursion depth exceeded"],
+        ("crash", "exception"),
+        ["AttributeError: module 'torch' has no attribute 'a'"],
     ),
     "import error": (
         "import nothing_of_this_name\n",
@@ -262,7 +262,7 @@ BAD = {
     "DataParallel": (
         "from torch import nn\ndef split(batch, devices):\n    return nn.DataParallel(batch)\n",
         ("wrong", "refused_name"),
-        ["came: torch.nn.DataParallel", "data_parallel.py:3"],
+        ["came: torch.nn.parallel.DataParallel", "data_parallel.py:3"],
     ),
 }
 

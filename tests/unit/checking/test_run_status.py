@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.run_verdicts import Ending, explanation, refuse_bad_endings
+from multigpu.checking.run_status import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
+from multigpu.ranks.limits import Limits
 from multigpu.ranks.trace import Trace
 
 EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")
@@ -19,7 +20,7 @@ NOT_JOINED = "RuntimeError: Gloo connectFullMesh failed: Connection closed by pe
 def ending(rank, *said, status):
     phases = [{"phase": "started"}, *said]
     report = {"said": phases, "status": status, "output": "", "stack": "", "excess": None}
-    return Ending(report, EXERCISE, Path("average.py"), {}, who=f"rank {rank}")
+    return Ending(report, EXERCISE, Path("average.py"), Limits(), who=f"rank {rank}")
 
 
 def fault(text):

@@ -1,0 +1,508 @@
+"""Which status a run of a learner's code gets, from how its workers ended.
+
+An Ending is what the server reported about one worker.  ``refuse_bad_endings`` returns only if
+every worker gave an answer and ended cleanly; else it raises the verdict: not_started, crash, hang,
+or wrong where ranks disagree or the chapter refuses what was used.  Whether an answer is right is
+for the checks to say.
+"""
+
+import ast
+import linecache
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from multigpu.checking.catalog import Exercise
+from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong, by_rank, printable
+from multigpu.ranks.child_process import BROKEN
+from multigpu.ranks.errors import Finding, ranks_in_words
+from multigpu.ranks.limits import Limits
+from multigpu.ranks.trace import Trace
+
+OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "mismatch": "wrong"}
+HANGS = {  # what came, and what it usually means, by the limit that was passed
+    "busy": (
+        "your code used {0.cpu:g} s of processor time and was not done; "
+        "a right answer needs a fraction of a second.",
+        "a loop whose condition never becomes false, or far too much work.",
+    ),
+    "blocked": (
+        "your code waited for {0.idle:g} s for something that never came.",
+        "a lock, queue, barrier or join that nobody answers, or a long sleep().",
+    ),
+    "slow": (
+        "your code was not done after {0.wall:g} s.",
+        "far too much work, or waiting in small steps for something that never comes.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one worker of a run ended.  ``report`` is what the server said about it."""
+
+    report: dict[str, Any]
+    exercise: Exercise
+    path: Path
+    limits: Limits
+    who: str | None = None  # "rank 2", where several workers ran
+
+    @cached_property
+    def phases(self) -> dict[str, dict[str, Any]]:
+        """What the worker said, by phase."""
+        return {header["phase"]: header for header in self.report["said"]}
+
+    @property
+    def output(self) -> str:
+        """What the learner's code printed."""
+        return printable(self.report["output"])
+
+    @property
+    def where(self) -> str:
+        """The line of the last return of the exercise, or of its definition."""
+        notes = self.phases["returning"]
+        found = notes["returned"] or notes["line"]
+        return self.place(*found) if found else self.path.name
+
+    def place(self, file: str, line: int) -> str:
+        """``data_parallel.py:41``, seen from the folder of the submission."""
+        return f"{Path(file).name}:{line}"
+
+    def is_learners(self, file: str) -> bool:
+        """Whether a file is the learner's module, or beside it."""
+        return Path(file).parent == self.path.parent
+
+    def line(self, file: str, line: int, function: str) -> str:
+        """``data_parallel.py:41 in split: return chunks``."""
+        linecache.checkcache(file)
+        code = linecache.getline(file, line).strip()[:200]
+        return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
+
+    def code(self, file: str, line: int) -> str:
+        """The source of the function that holds a line."""
+        lines = linecache.getlines(file)
+        try:
+            functions = [
+                n for n in ast.walk(ast.parse("".join(lines))) if isinstance(n, ast.FunctionDef)
+            ]
+        except (SyntaxError, ValueError):
+            return ""
+        around = [n for n in functions if n.lineno <= line <= (n.end_lineno or n.lineno)]
+        inner = max(around, key=lambda n: n.lineno, default=None)
+        return "".join(lines[inner.lineno - 1 : inner.end_lineno]) if inner else ""
+
+    @property
+    def stack_line(self) -> str:
+        """The learner's line in the stack that faulthandler wrote: the main thread's first."""
+        threads = self.report["stack"].split("\n\n")
+        threads.sort(key=lambda thread: "Current thread" not in thread)
+        for thread in threads:
+            for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (.+)', thread):
+                if self.is_learners(file):
+                    return self.line(file, int(line), function)
+        return ""
+
+    def refused(
+        self, status: Status, message_id: str, message: str, *, where: str = "", **more: Any
+    ) -> Refused:
+        """The exception that ends the check."""
+        if self.who is not None:
+            message = message.replace("came: ", f"came: {self.who}: ", 1)
+        if where:
+            message += f"\nwhere: {where}"
+        return Refused(status, message_id, message, output=self.output, where=where, **more)
+
+
+def refuse_bad_endings(
+    endings: Sequence[Ending], finding: Finding | None = None, trace: Trace | None = None
+) -> None:
+    """Return only if every worker gave an answer and ended cleanly, else raise Refused.
+
+    Of several things that are wrong the cause is told: what is looked for first.
+    """
+    refused = (
+        first_of(endings, forbidden)
+        or (forbidden_call(endings[0], trace) if trace else None)
+        or (of_finding(endings, finding) if finding else None)
+        or first_of(endings, fault)
+        or first_of(sorted(endings, key=waits_for_others), excess)
+        or first_of(sorted(endings, key=time_of_exception), raised)
+        or first_of(endings, died)
+        or first_of(endings, unclean)
+    )
+    if refused is not None:
+        if endings[0].who:
+            refused.output = by_rank([ending.output for ending in endings])
+        refused.finding = finding
+        raise refused
+
+
+def first_of(
+    endings: Iterable[Ending], judge: Callable[[Ending], Refused | None]
+) -> Refused | None:
+    """The first refusal of a worker, with the rank in it."""
+    return next((refused for ending in endings if (refused := judge(ending))), None)
+
+
+def time_of_exception(ending: Ending) -> float:
+    """Sorts ranks: what others raise after the first exception is often a consequence."""
+    return float(ending.phases.get("raised", {}).get("time", "inf"))
+
+
+def waits_for_others(ending: Ending) -> tuple[bool, bool]:
+    """Sorts ranks: first those that others wait for, not over and in no call themselves."""
+    waiting = set()
+    for header in ending.report["said"]:
+        if header["phase"] == "wait":
+            waiting.add(header["id"])
+        elif header["phase"] in ("done", "failed"):
+            waiting.discard(header["id"])
+    return ending.report["status"] is not None, bool(waiting)
+
+
+# --- what can be wrong ---------------------------------------------------------------------------
+
+
+def forbidden(ending: Ending) -> Refused | None:
+    """The run went through code that the chapter refuses."""
+    used = ending.phases.get("forbidden")
+    if used is None:
+        return None
+    return refused_name(used["name"], ending.place(*used["where"]), ending.exercise)
+
+
+def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
+    """Where only messages are allowed: the first other call that the learner's code made."""
+    if ending.exercise.chapter.messages_only:
+        for call in trace.collectives():
+            if ending.is_learners(call.file):
+                return refused_name(call.via, call.place, ending.exercise)
+    return None
+
+
+def refused_name(name: str, where: str, exercise: Exercise) -> Refused:
+    """The answer to code that uses what the chapter builds by hand."""
+    allowed = "Everything else of torch is allowed."
+    if exercise.chapter.messages_only:
+        allowed = "Use send, recv, isend, irecv or batch_isend_irecv."
+    return Wrong(
+        "refused_name",
+        expected=f"{exercise.function} written by hand",
+        came=f"{name} is used",
+        usually=f"{name} does the very work that this chapter is about. {allowed}",
+        where=where,
+    )
+
+
+def of_finding(endings: Sequence[Ending], finding: Finding) -> Refused | None:
+    """The verdict on ranks that got stuck, that do not agree, or of which one ended."""
+    if finding.kind not in ("exception", "exit"):
+        lines = [f"came: {finding.message}"]
+        lines += [f"usually: {finding.usually}"] if finding.usually else []
+        return Refused(OF_A_FINDING[finding.kind], finding.kind, "\n".join(lines))
+    all_of_them = len(finding.ranks) == len(endings) > 1
+    who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
+    blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
+    begun = [ending for ending in endings if "importing" in ending.phases]
+    not_joined = [ending for ending in blamed if "importing" not in ending.phases]
+    texts = [ending.phases.get("fault", {}).get("traceback", "") for ending in not_joined]
+    if begun and any("closed by peer" in text or "reset by peer" in text for text in texts):
+        # It could not join, because on another rank the learner's code had cut the connection.
+        by_us = (None, -signal.SIGKILL)  # still there, or ended by the supervisor
+        return (
+            first_of(begun, raised)
+            or first_of((e for e in begun if e.report["status"] not in by_us), died)
+            or replace(begun[0], who=None).refused(
+                "crash",
+                "broke_checker",
+                "came: your code ran on one rank while another was still joining the group, and "
+                "cut the connection.\nusually: the code closed file descriptors that belong to "
+                "torch, or ended the process.",
+            )
+        )
+    # Not of the others: a rank cannot join a group that another one has left already.
+    return first_of(blamed, raised) or first_of(blamed, fault) or first_of(blamed, died)
+
+
+def fault(ending: Ending) -> Refused | None:
+    """The worker's own code failed: that is the learner's doing once the learner's code ran."""
+    text = ending.phases.get("fault", {}).get("traceback", "").strip()
+    if not text and (ending.report["status"] != BROKEN or "left" in ending.phases):
+        return None
+    if "importing" not in ending.phases:
+        raise CheckerFault(f"the worker could not start:\n{text}")
+    return ending.refused(
+        "crash",
+        "broke_checker",
+        "came: after your code had run, its result could not be handed over. "
+        f"{text.rpartition(chr(10))[2]}\n"
+        "usually: the code changed or closed something that belongs to Python or torch itself.",
+    )
+
+
+def excess(ending: Ending) -> Refused | None:
+    """The run passed a limit of time, memory or processes."""
+    passed, limits = ending.report["excess"], ending.limits
+    if passed is None:
+        return None
+    if passed == "memory":
+        return ending.refused(
+            "crash",
+            "memory",
+            f"came: your code asked for more than {limits.host_memory / 2**30:g} GiB of memory.\n"
+            "usually: a list that grows in an endless loop, or a tensor with a wrong shape.",
+        )
+    if passed == "processes":
+        message = f"came: your code started more than {limits.processes} processes."
+        return ending.refused("crash", "processes", message)
+    came, cause = HANGS[passed]
+    if "ending" in ending.phases:
+        came = f"{ending.exercise.function} returned, but the program does not end: {came}"
+        cause = "a thread was started and never joined, or never told to stop."
+    message = f"came: {came.format(limits)}\nusually: {cause}"
+    return ending.refused("hang", f"hang_{passed}", message, where=ending.stack_line)
+
+
+def raised(ending: Ending) -> Refused | None:
+    """The learner's code raised an exception, which the worker described as plain data."""
+    error = ending.phases.get("raised")
+    if error is None:
+        return None
+    exercise = ending.exercise
+    if error["refused_by_us"] and error["type"] == "MissingFunction":
+        others = error["text"]
+        return Wrong(
+            "missing_function",
+            expected=f"a function {exercise.signature.text} in {ending.path.name}",
+            came=f"only these: {others}" if others else "no function at all",
+            usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` brings the "
+            "task back.",
+        )
+    if error["refused_by_us"]:
+        return Wrong(
+            "signature",
+            expected=exercise.signature.text,
+            came=error["text"],
+            usually="a parameter was left out or added; the checks call it as in the task.",
+        )
+    frames = [frame for frame in error["frames"] if ending.is_learners(frame[0])]
+    if error["type"] == "NotImplementedError" and frames and frames[-1] == error["frames"][-1]:
+        return _not_started(ending, frames[-1])
+    text = f"{error['type']}: {error['text']}" if error["text"] else str(error["type"])
+    if "running" not in ending.phases:
+        what = f"{ending.path.name} cannot be imported: {text}"
+        return _crash(ending, "import_error", what, error, frames)
+    if not frames:
+        if not error["calls"]:
+            raise CheckerFault(f"the check failed before it called the exercise: {text}")
+        return Wrong(
+            "unusable_result",
+            expected=f"a result of {exercise.function} that the next step can work with",
+            came=text,
+            usually=explanation(error["text"])
+            or "the type or the device of the result is another than the task says.",
+            where=ending.place(*error["returned"]) if error["returned"] else None,
+        )
+    if "SystemExit" in error["types"]:
+        what = f"your code ended the program with sys.exit({error['status']})"
+        return _crash(ending, "exit", what, error, frames)
+    if "MemoryError" in error["types"] or "allocate memory" in error["text"]:
+        return _crash(ending, "memory", text, error, frames)
+    return _crash(ending, "exception", text, error, frames)
+
+
+def _not_started(ending: Ending, frame: list[Any]) -> Refused:
+    file, line, function = frame
+    exercise = ending.exercise
+    if function == exercise.function:
+        message = f"{exercise.name} is not written yet: {exercise.summary}"
+    elif function.startswith(f"{exercise.function}."):
+        message = f"{exercise.name}: the method {function} is not written yet."
+    else:
+        message = f"{exercise.function} needs {function}, which is not written yet."
+    return ending.refused(
+        "not_started",
+        "not_started",
+        message,
+        where=ending.place(file, line),
+        unwritten=function.partition(".")[0],
+    )
+
+
+def _crash(
+    ending: Ending, message_id: str, what: str, error: dict[str, Any], frames: list[list[Any]]
+) -> Refused:
+    lines = [f"came: {what}", *(f"  {note}" for note in error["notes"])]
+    code = "\n".join(ending.code(file, line) for file, line, _ in frames)
+    if found := explanation(error["text"], code):
+        lines.append(f"usually: {found}")
+    # The learner's lines, innermost first; of a deep recursion only three.
+    places = [ending.line(*frame) for frame in frames[::-1][:3]]
+    where = "\n       ".join(places)
+    return ending.refused("crash", message_id, "\n".join(lines), where=where)
+
+
+def died(ending: Ending) -> Refused | None:
+    """The process was gone before it had handed over an answer."""
+    status = ending.report["status"]
+    if status == 0 and "ended" in ending.phases:
+        return None
+    left = ending.phases.get("left")
+    if left is not None:  # the run may have been ended before the process was gone: no status then
+        what = f"came: your code ended the process with os._exit({left['status']})."
+        return ending.refused("crash", "exit", what, where=ending.place(*left["where"]))
+    assert status is not None, "a worker that neither ended nor passed a limit"
+    message_id, what = "exit", f"came: the process ended early, with exit code {status}."
+    if status < 0:
+        name = signal.Signals(-status).name
+        message_id = "segfault" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else "killed"
+        what = f"came: the process died of {name}."
+    return ending.refused("crash", message_id, what, where=ending.stack_line)
+
+
+def unclean(ending: Ending) -> Refused | None:
+    """An answer came, but something was left behind."""
+    if ending.report["foreign"]:
+        return ending.refused(
+            "crash",
+            "foreign_bytes",
+            f"came: {ending.report['foreign']} bytes were written into a pipe of the checker.\n"
+            "usually: os.write to a file descriptor that your code did not open.",
+        )
+    if ending.report["left"]:
+        names = ", ".join(ending.report["left"])
+        return replace(ending, who=None).refused(  # nobody knows which rank started it
+            "wrong",
+            "processes_left",
+            f"expected: {ending.exercise.function} leaves no process behind\n"
+            f"came: still running after it had returned: {names}\n"
+            "usually: a process was started and never joined.",
+        )
+    return None
+
+
+# --- what an error usually means ------------------------------------------------------------------
+
+# What torch's error messages usually mean.
+EXPLANATIONS = (
+    (
+        r"Expected all tensors to be on the same device",
+        "two tensors of one operation lie on different devices. Bring one to the other: "
+        "x.to(y.device).",
+    ),
+    (
+        r"can't convert cuda:\d+ device type tensor to numpy",
+        "numpy reads only the CPU's memory. Use x.cpu() first.",
+    ),
+    (r"invalid device ordinal", "there are fewer GPUs than this number; GPUs count from 0."),
+    (r"CUDA out of memory", "more was put on this GPU than its memory holds."),
+    (
+        r"does not require grad and does not have a grad_fn",
+        "the way back for gradients is cut: by detach(), .data, .item(), no_grad or a new tensor.",
+    ),
+    (
+        r"'NoneType' object has no attribute",
+        "something is None there. A gradient is None where a layer was not used, in a replica "
+        "without rows, and of a tensor without requires_grad.",
+    ),
+    (
+        r"unsupported operand type\(s\) for \S+: ('NoneType' and|.* and 'NoneType')",
+        "something is None there. A gradient is None where a layer was not used, and in a hook of "
+        "register_hook, which is called before .grad is set: register_post_accumulate_grad_hook is "
+        "called after that.",
+    ),
+    (
+        r"forward\(\) got an unexpected keyword argument|forward\(\) takes \d+ positional",
+        "a model can have several inputs, and inputs with names: forward(self, *inputs, **named) "
+        "passes all of them on.",
+    ),
+    (
+        r"leaf Variable that requires grad",
+        "a parameter was changed in place while autograd records. Do it inside torch.no_grad().",
+    ),
+    (
+        r"modified by an inplace operation",
+        "a tensor that backward still needs was changed in place.",
+    ),
+    (
+        r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class 'NoneType'>",
+        "None was given to torch.distributed. A gradient (.grad) is None where the loss does not "
+        "use a parameter, and where it is frozen: send zeros for it, or leave it out on all ranks.",
+    ),
+    (
+        r"Boolean value of Tensor with more than one value",
+        "`in`, index, sorted and == on a list of tensors compare their numbers. Compare the "
+        "objects: with `is`, by name, or with tensors as keys of a dict.",
+    ),
+    (
+        r"assigned grad expected to be a Tensor",
+        "what was put into .grad is no tensor. sum([]) is the number 0: where no gradient is "
+        "there, leave .grad as it is.",
+    ),
+    (
+        r"assign(ed)? (a )?grad(ient)? (with dtype|of size|has data of a different)",
+        "a gradient has the shape and the dtype of its parameter. torch.zeros(shape) is float32; "
+        "torch.zeros_like(parameter) is as the parameter is.",
+    ),
+    (
+        r"cannot register a hook on a tensor that doesn't require gradient",
+        "it is a frozen parameter (requires_grad is False). It never gets a gradient: leave it "
+        "out.",
+    ),
+    (
+        r"closed by peer|Connection reset",
+        "another rank has ended, or has destroyed its process group, while this one still needed "
+        "it.",
+    ),
+    (
+        r"process group has not been (initialized|initialised)",
+        "the process group was destroyed before. Leave it alone: the checker takes it down.",
+    ),
+    (
+        r"there is no rank -?\d+ in a group",
+        "rank numbers end at world_size - 1. In a ring the next rank is (rank + 1) % world_size.",
+    ),
+    (
+        r"Invalid (destination|source) rank|Pair is not connected",
+        "a rank cannot send a message to itself, or receive one from itself.",
+    ),
+    (
+        r"optimizer got an empty parameter list",
+        "this rank owns no parameter, and torch's optimizers refuse an empty list. Make none there "
+        "and let the rank take part in every message all the same.",
+    ),
+    (
+        r"offset < this->size",
+        "gloo cannot receive a message without any element from a rank that is not named. Give "
+        "recv its src.",
+    ),
+    (
+        r"second time",
+        "backward ran twice through one graph. Compute the outputs again, or add up the losses.",
+    ),
+    (
+        r"maximum recursion depth exceeded",
+        "a function calls itself without end.",
+    ),
+    (r"EOF when reading a line", "there is nobody at the keyboard in a check: leave out input()."),
+    (r"partially initialized module", "a file beside yours has the name of a library."),
+)
+
+FEWER_CHUNKS = (
+    "chunk(n) makes fewer than n chunks when there are not enough elements. tensor_split(n) always "
+    "makes n."
+)
+
+
+def explanation(text: str, code: str = "") -> str | None:
+    """The explanation of the first message that ``text`` contains.
+
+    ``code`` is the source of the functions in which the error was raised.
+    """
+    if re.search(r"(list|tuple) index out of range", text) and re.search(r"\bchunk\(", code):
+        return FEWER_CHUNKS
+    return next((why for pattern, why in EXPLANATIONS if re.search(pattern, text)), None)
