@@ -9,8 +9,8 @@ Nothing here imports torch or pytest before it is needed: the command must start
 
 from typing import TYPE_CHECKING
 
+from multigpu.checking.encoding import Foreign, Returned, describe
 from multigpu.checking.verdicts import Verdict, Wrong
-from multigpu.checking.wire import Foreign, Returned, describe
 
 if TYPE_CHECKING:
     import pytest

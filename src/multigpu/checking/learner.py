@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from multigpu.checking.catalog import Exercise
+from multigpu.checking.encoding import Request, Unreadable, by_value, decode
 from multigpu.checking.run_status import Ending, refuse_bad_endings
 from multigpu.checking.source import return_lines
 from multigpu.checking.verdicts import Refused, by_rank
-from multigpu.checking.wire import Request, Unreadable, by_value, decode
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.limits import Limits

@@ -12,7 +12,6 @@ import gc
 import io
 import os
 import sys
-import types
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +38,6 @@ class Tally:
     """The checks of one exercise so far."""
 
     exercise: str
-    first_only: bool = False  # stop at the first failing check, whatever it says
     total: int = 0
     passed: int = 0
     seconds: float = 0.0
@@ -49,7 +47,7 @@ class Tally:
     @property
     def stopped(self) -> bool:
         """Whether the remaining checks need not run."""
-        return self.first is not None and (self.first_only or self.first.status not in GO_ON)
+        return self.first is not None and self.first.status not in GO_ON
 
     def fail(self, refused: Refused) -> None:
         """Note a failing check; the first one is the one that is shown."""
@@ -121,8 +119,6 @@ class Checks:
         wanted: Iterable[Exercise] | None = None,
         server: WarmServer | None = None,
         backing: str | None = None,
-        first_only: bool = False,
-        one_world: bool = False,
     ) -> None:
         self._course, self._backing = course, backing
         self._submission = Submission(submission) if submission else None
@@ -130,11 +126,9 @@ class Checks:
         self._server, self._brought = server, server is not None
         self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
         self._exercises: dict[str, Exercise] = {}
-        self._first_only, self._one_world = first_only, one_world
-        self._tallies = {name: Tally(name, first_only) for name in self._wanted or ()}
+        self._tallies = {name: Tally(name) for name in self._wanted or ()}
         self._learners: dict[str, Learner] = {}  # by test
         self.fault: str | None = None  # what stopped pytest itself
-        self._collects_garbage = False  # and has to again
 
     def verdicts(self) -> list[Verdict]:
         """One verdict per exercise, in the order of the course."""
@@ -155,33 +149,21 @@ class Checks:
         if self._course is not None:
             self._exercises = {e.name: e for e in Catalog(self._course).exercises}
         dropped = []
-        others = other_worlds(items) if self._one_world else []
         for item, name in marked:
             if name not in self._exercises:
                 self.fault = f"{item.nodeid}: there is no exercise {name}"
                 raise pytest.UsageError(self.fault)
-            if (self._wanted is None or name in self._wanted) and item not in others:
-                self._tallies.setdefault(name, Tally(name, self._first_only)).total += 1
+            if self._wanted is None or name in self._wanted:
+                self._tallies.setdefault(name, Tally(name)).total += 1
             else:
                 dropped.append(item)
         if dropped:
             items[:] = [item for item in items if item not in dropped]
             config.hook.pytest_deselected(items=dropped)
 
-    @contextlib.contextmanager
-    def quick_imports(self) -> Iterator[None]:
-        """Look for no garbage until all checks, and torch, are imported: there is none then."""
-        self._collects_garbage = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            self.pytest_collection_finish()
-
     def pytest_collection_finish(self) -> None:
-        """All is imported."""
-        if self._collects_garbage:
-            gc.enable()
+        """All checks, and torch, are imported: from now on there is garbage to look for."""
+        gc.enable()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run every check on virtual GPUs, and on real ones where there are enough."""
@@ -271,25 +253,6 @@ def exercise_name(item: pytest.Item) -> str | None:
     return str(mark.args[0]) if mark else None
 
 
-def other_worlds(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Of each check that runs on several numbers of ranks or GPUs, all but the one on three.
-
-    Where there is none on three, all but the one on most.
-    """
-    by_check: dict[str, dict[int, list[pytest.Item]]] = {}
-    for item in items:
-        params = getattr(item, "callspec").params if hasattr(item, "callspec") else {}  # noqa: B009
-        world = params.get("world", params.get("n"))
-        if isinstance(world, int):
-            check = item.nodeid.partition("[")[0]
-            by_check.setdefault(check, {}).setdefault(world, []).append(item)
-    others = []
-    for worlds in by_check.values():
-        kept = 3 if 3 in worlds else max(worlds)
-        others += [item for world, own in worlds.items() if world != kept for item in own]
-    return others
-
-
 def check_with(
     server: WarmServer,
     exercises: Sequence[Exercise],
@@ -297,32 +260,22 @@ def check_with(
     *,
     submission: Path,
     backing: str | None = None,
-    first_only: bool = False,
-    one_world: bool = False,
+    options: Sequence[str] = (),
+    plugins: Sequence[object] = (),
 ) -> list[Verdict]:
-    """The verdicts on ``exercises``, in their order.
-
-    With ``first_only`` an exercise's first failing check ends it, which is quicker.  With
-    ``one_world`` a check that runs on several numbers of ranks or GPUs runs on one of them.
-    """
+    """The verdicts on ``exercises``, in their order.  ``options`` and ``plugins`` are pytest's."""
     checks = Checks(
-        course,
-        submission=submission.resolve(),
-        wanted=exercises,
-        server=server,
-        backing=backing,
-        first_only=first_only,
-        one_world=one_world,
+        course, submission=submission.resolve(), wanted=exercises, server=server, backing=backing
     )
-    paths = [
-        course.check_file(exercise.chapter.module, exercise.function) for exercise in exercises
-    ]
+    paths = [course.check_file(each.chapter.module, each.function) for each in exercises]
     files = [str(path) for path in paths if path.is_file()]
     if files:
+        # Without --confcutdir pytest reads every folder from the disk's root down, /tmp too.
+        places = (f"--rootdir={course.root}", f"--confcutdir={course.checks}")
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with own_settings(), quiet, own_modules(course), checks.quick_imports():
+        with nothing_of_others(course), quiet:
             code = pytest.main(
-                [*OPTIONS, *places_for(course), *files], [sys.modules[__name__], checks]
+                [*OPTIONS, *places, *options, *files], [sys.modules[__name__], checks, *plugins]
             )
         if code == pytest.ExitCode.INTERRUPTED and not checks.fault:
             raise KeyboardInterrupt
@@ -331,44 +284,31 @@ def check_with(
     return checks.verdicts()
 
 
-def places_for(course: Course) -> tuple[str, str]:
-    """Where pytest finds itself, and the folder above which it need not look for anything.
-
-    Without the latter it reads every folder from the disk's root down to the checks, /tmp too.
-    """
-    return f"--rootdir={course.root}", f"--confcutdir={course.checks}"
-
-
 @contextlib.contextmanager
-def own_settings() -> Iterator[None]:
-    """Keep out of pytest what the environment says: it is meant for other people's tests."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_")}
-    for name in before:
-        del os.environ[name]
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"]
-        os.environ.update(before)
+def nothing_of_others(course: Course) -> Iterator[None]:
+    """Keep out of pytest what is meant for other tests, and put it back afterwards.
 
-
-@contextlib.contextmanager
-def own_modules(course: Course) -> Iterator[None]:
-    """Import this course's checks anew.  What has their names comes back afterwards.
-
-    It may be another course's, or an older text of this one's.
+    That is what the environment says, and modules with the names of the checks: they may be another
+    course's, or an older text of this one's.  Garbage is not looked for until all is imported.
     """
     package = ".".join(course.checks.relative_to(course.root).parts)
-    before = _take(package)
+
+    def checks_in_use() -> list[str]:
+        return [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]
+
+    environment = dict(os.environ)
+    modules = {name: sys.modules.pop(name) for name in checks_in_use()}
+    for name in environment:
+        if name.startswith("PYTEST_"):
+            del os.environ[name]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    gc.disable()
     try:
         yield
     finally:
-        _take(package)
-        sys.modules.update(before)
-
-
-def _take(package: str) -> dict[str, types.ModuleType]:
-    """Remove a package and all that is in it from Python's table, and hand it over."""
-    inside = [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
-    return {name: sys.modules.pop(name) for name in inside}
+        gc.enable()
+        os.environ.clear()
+        os.environ.update(environment)
+        for name in checks_in_use():
+            del sys.modules[name]
+        sys.modules.update(modules)

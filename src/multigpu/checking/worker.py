@@ -32,8 +32,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from multigpu.checking.encoding import Encoder, Request
 from multigpu.checking.stand_ins import spare_the_compiler
-from multigpu.checking.wire import Encoder, Request
 from multigpu.devices.meters import parse_bytes
 from multigpu.ranks import process_tree
 from multigpu.ranks.backend import choose_backend, join_group

@@ -6,8 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from multigpu.checking.encoding import Foreign, describe
 from multigpu.checking.verdicts import Refused
-from multigpu.checking.wire import Foreign, describe
 from multigpu.ranks.process_tree import marked
 
 from .conftest import BATCH
@@ -247,7 +247,7 @@ BAD = {
     ),
     "a forged answer": (
         "def split(batch, devices):\n"
-        "    from multigpu.checking.wire import Encoder\n"
+        "    from multigpu.checking.encoding import Encoder\n"
         f"    Encoder.encode = lambda self, value: b'pass'\n{BODY}",
         ("crash", "broke_checker"),
         ["JSONDecodeError"],

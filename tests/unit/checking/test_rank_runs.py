@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from multigpu.checking.encoding import Foreign
 from multigpu.checking.verdicts import CheckerFault, Refused, by_rank
-from multigpu.checking.wire import Foreign
 from multigpu.checking.worker import BEHIND
 
 RIGHT = """

@@ -10,7 +10,7 @@ import pytest
 
 from multigpu.checking.catalog import Catalog
 from multigpu.checking.learner import Learner
-from multigpu.checking.session import check_with, own_modules, own_settings
+from multigpu.checking.session import check_with, nothing_of_others
 
 from .conftest import COURSE
 
@@ -37,7 +37,7 @@ def test_what_the_environment_tells_pytest_is_meant_for_other_tests(verdict, mon
 
 def test_the_environment_comes_back_after_an_error(monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
-    with contextlib.suppress(ZeroDivisionError), own_settings():
+    with contextlib.suppress(ZeroDivisionError), nothing_of_others(COURSE):
         assert "PYTEST_ADDOPTS" not in os.environ
         _ = 1 / 0
     assert os.environ["PYTEST_ADDOPTS"] == "-x"
@@ -57,7 +57,7 @@ def test_modules_of_another_course_are_set_aside_and_come_back(verdict, monkeypa
 
 def test_modules_with_other_names_stay(monkeypatch):
     monkeypatch.setitem(sys.modules, "tests.exercises_of_mine", types.ModuleType("mine"))
-    with own_modules(COURSE):
+    with nothing_of_others(COURSE):
         assert "tests.exercises_of_mine" in sys.modules
 
 

@@ -94,11 +94,6 @@ def test_after_a_wrong_answer_the_other_checks_still_count(check):
     assert verdict.message.splitlines() == parts
 
 
-def test_with_first_only_they_do_not(check):
-    verdict = check("def double(x):\n    return x * x\n", first_only=True)
-    assert (verdict.status, verdict.passed, verdict.total) == ("wrong", 0, 3)
-
-
 @pytest.mark.parametrize(
     ("source", "status"),
     [

@@ -1,20 +1,18 @@
-"""What goes over the wire between the judge and a worker.
+"""How requests and answers are encoded on their way between the judge and a worker.
 
 There: a Request, and the check's drive with its arguments, pickled by the judge, whom the workers
-trust.  Back: JSON for the structure, safetensors for tensors.  Nothing of that is unpickled: what
-is not plain data arrives as Foreign, with only its type's name, so an object of the learner's class
-never comes to life in the judge.
+trust.  Back: JSON for the structure, safetensors for tensors (``torch.load(weights_only=True)``
+would import half a second's worth of torch first).  Nothing of that is unpickled: what is not plain
+data arrives as Foreign, with only its type's name, so an object of the learner's class never comes
+to life in the judge.
 """
 
 import io
 import json
-import os
 import struct
 import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from multigpu.checking.catalog import Signature
@@ -23,6 +21,7 @@ from multigpu.ranks.errors import type_name
 from multigpu.ranks.limits import Limits
 
 if TYPE_CHECKING:
+    import numpy
     import torch
 
 ATTRIBUTES = ("device", "requires_grad", "is_leaf", "layout")  # of a tensor, told to the judge
@@ -57,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """A tensor that the learner's code handed back, and how it lay in the worker.
+    """A tensor that the learner's code handed back, and how it was in the worker.
 
     ``value`` is a plain CPU copy; ``device`` says where the original was ("cuda:1").
     """
@@ -92,7 +91,7 @@ class Unreadable(Exception):
 
 
 class TooMuch(Exception):
-    """A value has more than MAX_ITEMS values in it."""
+    """A value has more in it than MAX_ITEMS and MAX_DEPTH allow."""
 
 
 class Encoder:
@@ -107,21 +106,17 @@ class Encoder:
         import torch
         from safetensors.torch import save
 
-        self._tensor_types = tensor_types
-        self._parameter = torch.nn.Parameter
-        self._named = (torch.device, torch.dtype)
-        self._size = torch.Size
-        self._save: Callable[[dict[str, torch.Tensor]], bytes] = save
-        self._detach, self._cpu = torch.Tensor.detach, torch.Tensor.cpu
-        self._to_dense, self._clone = torch.Tensor.to_dense, torch.Tensor.clone
-        self._is_complex, self._resolve = torch.Tensor.is_complex, torch.Tensor.resolve_conj
         self._attributes = {
             kind: {name: getattr(kind, name).__get__ for name in ATTRIBUTES}
             for kind in tensor_types
         }
-        self._alone = torch._C.DisableTorchFunction
-        self._as_real = torch.view_as_real
+        self._parameter, self._size = torch.nn.Parameter, torch.Size
+        self._named = (torch.device, torch.dtype)
+        self._detach, self._cpu = torch.Tensor.detach, torch.Tensor.cpu
+        self._to_dense, self._clone = torch.Tensor.to_dense, torch.Tensor.clone
         self._contiguous = torch.contiguous_format
+        self._alone = torch._C.DisableTorchFunction
+        self._save: Callable[[dict[str, torch.Tensor]], bytes] = save
         self._dumps, self._type, self._str = json.dumps, type, str
         self._type_name = type_name
         self._tensors: dict[str, torch.Tensor] = {}
@@ -141,10 +136,8 @@ class Encoder:
     def _tree(self, value: Any, depth: int) -> Any:
         kind = self._type(value)
         self._items += 1
-        if self._items > MAX_ITEMS:
+        if self._items > MAX_ITEMS or depth > MAX_DEPTH:
             raise TooMuch
-        if depth > MAX_DEPTH:
-            return {"foreign": f"{self._type_name(kind)} with too much in it"}
         if kind is int and value.bit_length() > MAX_BITS:
             return {"foreign": f"int of {value.bit_length()} bits"}
         if value is None or kind in (bool, int, float):
@@ -155,38 +148,26 @@ class Encoder:
             name = "list" if kind is list else "tuple"
             return {name: [self._tree(item, depth + 1) for item in value]}
         if kind is dict:
-            pairs = [
-                [self._tree(key, depth + 1), self._tree(item, depth + 1)]
-                for key, item in value.items()
-            ]
+            pairs = [[self._tree(part, depth + 1) for part in pair] for pair in value.items()]
             return {"dict": pairs}
         if kind in self._named:
             return self._str(value)
-        if kind in self._tensor_types:
+        if kind in self._attributes:
             return self._tensor(value)
         return {"foreign": self._type_name(kind)}
 
     def _tensor(self, tensor: "torch.Tensor") -> dict[str, Any]:
-        name = self._str(len(self._tensors))
+        name, read = self._str(len(self._tensors)), self._attributes[self._type(tensor)]
+        with self._alone():  # virtual GPUs would look each attribute up anew
+            seen = {attribute: read[attribute](tensor) for attribute in ATTRIBUTES}
+        layout = self._str(seen["layout"]).removeprefix("torch.")
         copy = self._cpu(self._detach(tensor))
-        if self._str(self._attribute(copy, "layout")) != "torch.strided":
+        if layout != "strided":
             copy = self._to_dense(copy)
-        if self._is_complex(copy):
-            copy = self._as_real(self._resolve(copy))
         self._tensors[name] = self._clone(copy, memory_format=self._contiguous)
-        return {
-            "tensor": name,
-            "complex": self._is_complex(tensor),
-            "device": self._str(self._attribute(tensor, "device")),
-            "requires_grad": self._attribute(tensor, "requires_grad"),
-            "is_leaf": self._attribute(tensor, "is_leaf"),
-            "is_parameter": isinstance(tensor, self._parameter),
-            "layout": self._str(self._attribute(tensor, "layout")).removeprefix("torch."),
-        }
-
-    def _attribute(self, tensor: "torch.Tensor", name: str) -> Any:
-        with self._alone():  # virtual GPUs would look the attribute up anew
-            return self._attributes[self._type(tensor)][name](tensor)
+        is_parameter = isinstance(tensor, self._parameter)
+        told = {"device": self._str(seen["device"]), "layout": layout, "is_parameter": is_parameter}
+        return {"tensor": name} | seen | told
 
 
 def decode(message: bytes) -> Any:
@@ -215,11 +196,8 @@ def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
         return {_value(key, tensors): _value(item, tensors) for key, item in tree["dict"]}
     if "foreign" in tree:
         return Foreign(str(tree["foreign"]))
-    import torch
-
     fields = dict(tree)
-    value = tensors[fields.pop("tensor")]
-    return Returned(torch.view_as_complex(value) if fields.pop("complex") else value, **fields)
+    return Returned(tensors[fields.pop("tensor")], **fields)
 
 
 def describe(value: object) -> str:
@@ -251,74 +229,34 @@ def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     import cloudpickle  # type: ignore[import-untyped]
     import torch  # the command reads this module before torch is loaded
 
-    as_arrays = {
-        torch.float64, torch.float32, torch.int64, torch.int32, torch.uint8, torch.bool
-    }  # fmt: skip
-
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Sends a plain tensor as its bytes: a leaf on the CPU that is no view and has no hooks.
-
-        Torch's own way writes a file for each, which takes every worker a tenth of a millisecond to
-        read; a check sends a hundred.
-        """
+        """Sends a plain tensor as an array: torch's own way makes a file of each."""
 
         def reducer_override(self, obj: Any) -> Any:
             """How to make ``obj`` again; what is no plain tensor is left to others."""
             if (
                 type(obj) in (torch.Tensor, torch.nn.Parameter)
-                and obj.dtype in as_arrays
-                and obj.layout == torch.strided
-                and obj.is_cpu
-                and obj.is_leaf
+                and obj.dtype != torch.bfloat16  # numpy has no such type
                 and obj.is_contiguous()
-                and obj.untyped_storage().nbytes() == obj.nbytes
-                and not vars(obj)
-                and not obj._backward_hooks
+                and obj.untyped_storage().nbytes() == obj.nbytes  # not a view of something larger
             ):
                 is_parameter = type(obj) is torch.nn.Parameter
-                known = (tuple(obj.shape), obj.dtype, obj.requires_grad, is_parameter)
-                return rebuilt, (obj.detach().numpy().tobytes(), *known)
+                return rebuilt, (obj.detach().numpy(), obj.requires_grad, is_parameter)
             return super().reducer_override(obj)
 
-    _copy_definitions(drive.__module__)
+    # The workers cannot import the check's file, nor those beside it.
+    package = drive.__module__.rpartition(".")[0]
+    cloudpickle.register_pickle_by_value(sys.modules[package or drive.__module__])
     file = io.BytesIO()
     Pickler(file).dump((drive, arguments))
     return file.getvalue()
 
 
-def rebuilt(
-    values: bytes,
-    shape: tuple[int, ...],
-    dtype: "torch.dtype",
-    requires_grad: bool,
-    is_parameter: bool,
-) -> "torch.Tensor":
-    """The tensor that these bytes came from, in a storage of its own."""
-    import numpy
+def rebuilt(array: "numpy.ndarray", requires_grad: bool, is_parameter: bool) -> "torch.Tensor":
+    """The tensor that this array came from, in a storage of its own."""
     import torch
 
-    tensor = torch.empty(shape, dtype=dtype, device="cpu")
-    array = tensor.numpy()
-    array[...] = numpy.frombuffer(values, array.dtype).reshape(shape)
+    tensor = torch.tensor(array, device="cpu")
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
-
-
-@cache  # cloudpickle keeps names: a later import under the same one is copied, too
-def _copy_definitions(name: str) -> None:
-    """Have cloudpickle copy what the check's file, and those beside it, define.
-
-    Of a notebook or a command line there is no folder, and cloudpickle copies it anyway.
-    """
-    import cloudpickle
-
-    def folder(module: types.ModuleType) -> str:
-        # The module itself is not asked: it may be a lazy one, or no module at all.
-        return os.path.dirname(getattr(module, "__dict__", {}).get("__file__") or "")
-
-    own = folder(sys.modules[name])
-    known = [m for m in list(sys.modules.values()) if m is not None]  # None: kept out
-    beside = {m.__name__: m for m in known if folder(m) == own} if own else {}
-    for module in beside.values():
-        cloudpickle.register_pickle_by_value(module)
