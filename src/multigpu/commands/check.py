@@ -14,8 +14,8 @@ from pathlib import Path
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.learner import WarmServer
+from multigpu.checking.progress import Progress
 from multigpu.checking.verdicts import Verdict, exit_code
-from multigpu.checking.yours import Progress
 
 ALL_DONE = "All exercises are done. Run the notebooks again: now every part of them says yours."
 PAUSE = 0.25  # seconds between two looks at the files

@@ -14,8 +14,8 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from multigpu.checking.catalog import Course, Exercise, Lesson, as_lessons, lessons_with
+from multigpu.checking.progress import Progress
 from multigpu.checking.source import first_line, last_line, put_back, reached, starter_for
-from multigpu.checking.yours import Progress
 from multigpu.commands.showing import console, heading, indented, mark, show_beside
 
 MARKS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from multigpu.checking import session
 from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.progress import Progress
 from multigpu.checking.source import definitions, is_written, starter_of
 from multigpu.checking.verdicts import Verdict
-from multigpu.checking.yours import Progress
 from multigpu.cli import main
 from multigpu.commands import check, exercises
 from multigpu.commands.exercises import code_of

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking import yours
+from multigpu.checking import answers
+from multigpu.checking.answers import yours_or_reference
 from multigpu.checking.catalog import Course
+from multigpu.checking.progress import Progress
 from multigpu.checking.source import starter_for
-from multigpu.checking.yours import yours_or_reference
+from multigpu.checking.verdicts import Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +49,7 @@ def no_check(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("a check was started")
 
-    monkeypatch.setattr(yours.subprocess, "run", refuse)
+    monkeypatch.setattr(answers.subprocess, "run", refuse)
 
 
 @pytest.mark.usefixtures("no_check")
@@ -98,17 +100,32 @@ def test_verdicts_come_from_one_run_until_the_file_changes(course, monkeypatch):
 
     def judged(command, **options):
         runs.append([word for word in command if word.startswith("data_parallel.")])
-        verdicts = [f'{{"exercise": "{name}", "status": "pass"}}' for name in runs[-1]]
-        return yours.subprocess.CompletedProcess(command, 0, f"[{', '.join(verdicts)}]", "")
+        progress = Progress(course)
+        progress.note(
+            [Verdict(name, "pass", None, "", 1, 1, 0.1) for name in runs[-1]], progress.sources()
+        )
+        return answers.subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(yours.subprocess, "run", judged)
+    monkeypatch.setattr(answers.subprocess, "run", judged)
     write(course, RIGHT_SPLIT + WRONG_GATHER)
     for name in ("split", "gather", "split"):
         assert yours_or_reference(f"data_parallel.{name}", course=course).whose == "yours"
     assert runs == [["data_parallel.split", "data_parallel.gather"]]
-    write(course, RIGHT_SPLIT)
+    write(course, RIGHT_SPLIT + "# the same code\n")
+    yours_or_reference("data_parallel.split", course=course)
+    assert len(runs) == 1
+    write(course, RIGHT_SPLIT.replace("chunk.to(device)", "chunk.to(device, copy=True)"))
     yours_or_reference("data_parallel.split", course=course)
     assert runs[1:] == [["data_parallel.split"]]
+
+
+@pytest.mark.usefixtures("no_check")
+def test_a_pass_of_the_command_is_one_for_the_notebook(course):
+    write(course, RIGHT_SPLIT)
+    progress = Progress(course)
+    passed = Verdict("data_parallel.split", "pass", None, "", 1, 1, 0.1)
+    progress.note([passed], progress.sources())
+    assert yours_or_reference("data_parallel.split", course=course).whose == "yours"
 
 
 @pytest.mark.usefixtures("no_check")
@@ -127,14 +144,14 @@ def test_a_name_that_does_not_exist_is_refused(course, name):
 
 def test_the_course_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT / "notebooks")
-    assert yours.this_course().root == ROOT
+    assert answers.this_course().root == ROOT
     monkeypatch.chdir(tmp_path)
-    assert yours.this_course().root == ROOT
+    assert answers.this_course().root == ROOT
 
 
 def test_use_says_whose_function_it_returns(course, monkeypatch, capsys):
     monkeypatch.chdir(course.root)
-    function = yours.use("data_parallel.split")
+    function = answers.use("data_parallel.split")
     said = capsys.readouterr().out
     assert said.startswith("split: the reference")
     assert "data_parallel.py" in said
@@ -145,21 +162,21 @@ def test_use_says_whose_function_it_returns(course, monkeypatch, capsys):
 def test_a_check_that_does_not_pass_says_so_in_the_last_line(course, monkeypatch, capsys):
     monkeypatch.chdir(course.root)
     write(course, WRONG_GATHER)
-    yours.check("data_parallel.gather")
+    answers.check("data_parallel.gather")
     assert capsys.readouterr().out.splitlines()[-1].startswith("data_parallel.gather: not passed")
 
 
 def test_a_check_that_passes_says_so_in_the_last_line(course, monkeypatch, capsys):
     monkeypatch.chdir(course.root)
     write(course, RIGHT_SPLIT)
-    yours.check("data_parallel.split")
+    answers.check("data_parallel.split")
     assert capsys.readouterr().out.splitlines()[-1] == "data_parallel.split: passed"
 
 
 def test_a_check_that_cannot_run_is_an_error(course, monkeypatch):
     monkeypatch.chdir(course.root)
     with pytest.raises(RuntimeError, match="exit code 2"):
-        yours.check("data_parallel.splitt")
+        answers.check("data_parallel.splitt")
 
 
 @pytest.mark.usefixtures("no_check")
