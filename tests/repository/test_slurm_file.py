@@ -73,7 +73,7 @@ def test_the_command_is_one_that_torchrun_and_multigpu_understand(started: list[
     assert told.max_restarts == 3
     assert (told.module, told.training_script) == (True, "multigpu")
     options = parser_for(told.training_script_args).parse_args(told.training_script_args)
-    config = TrainConfig(**given_fields(options, TrainConfig))
+    config = TrainConfig(**given_fields(options))
     refuse_batch(config, ranks=int(told.nnodes) * int(told.nproc_per_node), rows=274_376)
     assert config.mode == "ddp"
     assert config.folder == "runs/flights-8123456", "the same after a requeue"

@@ -40,10 +40,6 @@ class NotWritten(ValueError):
     """Training came to an exercise that is still to be written."""
 
 
-class CannotImport(ValueError):
-    """The file of the exercises does not even import; the text says where."""
-
-
 def make_own(
     mode: str, config: TrainConfig, launch: Launch, own: ModuleType
 ) -> OwnDataParallel | OwnDistributed:
@@ -166,8 +162,8 @@ class CallsFunction(nn.Module):
 def load_own(folder: Path, mode: str) -> ModuleType:
     """The module of `folder` that has what `mode` needs, imported from its file.
 
-    Raises ValueError where the mode has no exercise, or the folder no such file, and CannotImport
-    with the line where importing the file fails.
+    Raises ValueError where the mode has no exercise, or the folder no such file, and where
+    importing the file fails, with the line.
     """
     refuse_other_modes(mode, str(folder))
     path = (folder / f"{FILES[mode]}.py").resolve()
@@ -183,7 +179,7 @@ def load_own(folder: Path, mode: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CannotImport(blame(error, path) or f"{path}: {error}") from error
+        raise ValueError(blame(error, path) or f"{path}: {error}") from error
     return module
 
 
