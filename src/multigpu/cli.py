@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
 
 from multigpu.checking.catalog import CourseNotFound, UnknownExercise
 
@@ -32,37 +31,42 @@ COMMANDS = {
 }
 
 
+class NotInstalled(Exception):
+    """A command needs a package that is not there; the message says how to get it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code (2: wrong usage)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:  # the list of commands is what somebody wants who types the bare name
         parser_for(given).print_help()
         return 2
-    options = parser_for(given).parse_args(given)
     try:
+        options = parser_for(given).parse_args(given)
         code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
-    except (CourseNotFound, UnknownExercise) as error:
+    except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
     if arguments is None and "torch" in sys.modules:
-        leave(code)
+        # End this program at once: taking torch down in good order costs a tenth of a second.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
     return code
 
 
 def module_of(command: str) -> ModuleType:
     """The module with ``run_COMMAND(options) -> int`` and, if it has any, ``COMMAND_options``."""
-    return importlib.import_module(f"multigpu.commands.{HOMES.get(command, command)}")
-
-
-def leave(code: int) -> NoReturn:
-    """End this program at once: taking torch down in good order costs a tenth of a second."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+    try:
+        return importlib.import_module(f"multigpu.commands.{HOMES.get(command, command)}")
+    except ModuleNotFoundError as missing:
+        raise NotInstalled(
+            f"{missing}: pip install -e '.[course]' -c constraints.txt in the repository"
+        ) from missing
 
 
 def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:

@@ -163,7 +163,7 @@ def free_port(port: int) -> Iterator[Remark]:
     """The port of ``multigpu start``."""
     if find_spec("jupyter_server") is None:
         return
-    from multigpu.commands.lab import port_is_free
+    from multigpu.commands.start import port_is_free
 
     if port_is_free(port):
         yield Remark("port", f"{port} is free")

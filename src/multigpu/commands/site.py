@@ -6,7 +6,6 @@ nothing. The learner's ``exercises/`` are no source: the tasks are shown from ``
 carry the same docstrings, and an answer in the making must not cost a build at every start.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,22 +13,25 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import psutil
+from filelock import FileLock
 from rich.console import Console
 from rich.text import Text
 
 from multigpu.checking.catalog import LESSONS, Course, CourseNotFound, this_course
+from multigpu.ranks.process_tree import adopt_orphans, descendants
 
 SOURCES = (
     *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
     "tests/mutants/first_runs/verdicts.csv",  # a page shows it
 )
+INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAILED = "failed: "  # before the digest in the stamp
@@ -48,23 +50,40 @@ def pages(root: Path) -> Path:
 
 def is_stale(root: Path) -> bool:
     """Whether the built pages are missing, or were built from other sources than today's."""
-    built_from, notebooks = _stamp(root), root.joinpath(*LESSONS_AS_NOTEBOOKS)
-    made = (pages(root) / "index.html", built_from)
-    if not all(file.is_file() for file in made):
+    notebooks = root.joinpath(*LESSONS_AS_NOTEBOOKS)
+    made = [pages(root) / "index.html", *(notebooks / f"{each.page}.ipynb" for each in LESSONS)]
+    if not all(file.is_file() for file in (*made, _stamp(root))):
         return True
-    if not all((notebooks / f"{lesson.page}.ipynb").is_file() for lesson in LESSONS):
-        return True
-    return built_from.read_text() != sources_digest(root)
+    return _stamp(root).read_text() != sources_digest(root)
 
 
 def sources_digest(root: Path) -> str:
     """A hash over name and content of everything the pages are made from."""
     digest = hashlib.sha256()
-    for file in _source_files(root):
-        content = _content(file)
-        digest.update(f"{file.relative_to(root)}\0{len(content)}\0".encode())
-        digest.update(content)
+    for name in SOURCES:
+        for file in [root / name, *sorted((root / name).rglob("*"))]:
+            parts = file.relative_to(root).parts
+            made = MADE.intersection(parts) or parts[:2] == LESSONS_AS_NOTEBOOKS
+            if file.is_file() and not made and ".egg-info" not in str(file):
+                content = _content(file)
+                digest.update(f"{file.relative_to(root)}\0{len(content)}\0".encode())
+                digest.update(content)
     return digest.hexdigest()
+
+
+def _content(file: Path) -> bytes:
+    """What counts of a file: of a notebook its cells and their tags, as to run it adds outputs."""
+    content = file.read_bytes()
+    if file.suffix == ".ipynb":
+        with suppress(ValueError, KeyError, TypeError):  # no notebook; the build will say so
+            cells = json.loads(content)["cells"]
+            kept = [(c["cell_type"], c["source"], c.get("metadata", {}).get("tags")) for c in cells]
+            return json.dumps(kept).encode()
+    return content
+
+
+def _stamp(root: Path) -> Path:
+    return root / "docs" / "_build" / "built_from.sha256"
 
 
 def failed_before(root: Path) -> bool:
@@ -78,8 +97,12 @@ def build(root: Path) -> bool:
     Two builds at once would spoil each other's files: the second waits, and then finds nothing to
     do. Raises :class:`CannotBuild` when Sphinx or pandoc is missing.
     """
-    require_tools()
-    with _alone(root):
+    missing = [name for name in BUILT_WITH if find_spec(name) is None]
+    missing += ["pandoc"] if find_pandoc() is None else []
+    if missing:
+        raise CannotBuild(f"The site needs {', '.join(missing)}: {INSTALL}")
+    _stamp(root).parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(_stamp(root).with_name(".lock")):
         if not is_stale(root):
             return True
         _stamp(root).unlink(missing_ok=True)
@@ -87,21 +110,6 @@ def build(root: Path) -> bool:
         succeeded = _run_sphinx(root)
         _stamp(root).write_text(digest if succeeded else FAILED + digest)
     return succeeded
-
-
-def require_tools() -> None:
-    """Raise :class:`CannotBuild` when a tool that the build needs is missing."""
-    missing = [name for name in BUILT_WITH if find_spec(name) is None]
-    if missing:
-        raise CannotBuild(
-            f"The site needs {', '.join(missing)}: install the course's packages with "
-            "pip install -e '.[course]' -c constraints.txt"
-        )
-    if find_pandoc() is None:
-        raise CannotBuild(
-            "The site needs pandoc: pip install pypandoc_binary, or get it from your system "
-            "(apt install pandoc, brew install pandoc)."
-        )
 
 
 def find_pandoc() -> str | None:
@@ -114,35 +122,6 @@ def find_pandoc() -> str | None:
         return str(pypandoc.get_pandoc_path())
     except (ImportError, OSError):  # OSError is how pypandoc says that it has no pandoc
         return None
-
-
-def _content(file: Path) -> bytes:
-    """What counts of a file: of a notebook its cells and their tags, as to run it adds outputs."""
-    content = file.read_bytes()
-    if file.suffix == ".ipynb":
-        try:
-            cells = json.loads(content)["cells"]
-            kept = [(c["cell_type"], c["source"], c.get("metadata", {}).get("tags")) for c in cells]
-            return json.dumps(kept).encode()
-        except (ValueError, KeyError, TypeError):  # no notebook after all; the build will say so
-            pass
-    return content
-
-
-def _source_files(root: Path) -> Iterator[Path]:
-    for name in SOURCES:
-        source = root / name
-        if source.is_file():
-            yield source
-        for file in sorted(source.rglob("*")):
-            parts = file.relative_to(root).parts
-            made = MADE.intersection(parts) or parts[:2] == LESSONS_AS_NOTEBOOKS
-            if file.is_file() and not made and ".egg-info" not in str(file):
-                yield file
-
-
-def _stamp(root: Path) -> Path:
-    return root / "docs" / "_build" / "built_from.sha256"
 
 
 def _run_sphinx(root: Path) -> bool:
@@ -169,53 +148,29 @@ def _run_sphinx(root: Path) -> bool:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Hold the build's lock; the system gives it back however the process ends."""
-    folder = root / "docs" / "_build"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
 def leaving_no_process() -> Iterator[None]:
     """End what was started inside and still runs: kernels, terminals, a stopped build.
 
     A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
+    They are killed: a build that executes notebooks takes the gentle signals for the cell's.
     """
-    before = psutil.Process().children(recursive=True)
+    adopt_orphans()
+    before = descendants()
     usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in ENDINGS}
     try:
         yield
     finally:
         for ending in ENDINGS:
             signal.signal(ending, signal.SIG_IGN)  # an impatient second Ctrl-C
-        end_all_but(before)
+        for _ in range(10):  # one may answer the loss of a child with a new one
+            if not (started := [each for each in descendants() if each not in before]):
+                break
+            for process in started:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(started, timeout=5)
         for ending, handler in usual.items():
             signal.signal(ending, handler)
-
-
-def end_all_but(spared: Collection[psutil.Process]) -> None:
-    """Kill every process under this one that is not ``spared``.
-
-    They are stopped before any is killed: a parent would answer the loss of a child with a new one
-    (and a build that executes notebooks survives the gentle signals, it takes them for the cell).
-    """
-    stopped: list[psutil.Process] = []
-    while found := [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process not in stopped and process not in spared
-    ]:
-        for process in found:
-            with suppress(psutil.NoSuchProcess):
-                process.suspend()
-        stopped += found
-    for process in stopped:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(stopped, timeout=5)
 
 
 def main() -> int:

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 SERVE = """
 import sys
 from pathlib import Path
-from multigpu.commands import lab
-lab.serve(Path(sys.argv[1]), port=int(sys.argv[2]), open_browser=False)
+from multigpu.commands import start
+start.serve(Path(sys.argv[1]), port=int(sys.argv[2]), open_browser=False)
 """
 
 

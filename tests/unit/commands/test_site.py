@@ -158,17 +158,17 @@ def test_two_builds_at_once_are_one(root: Path, sphinx: Sphinx) -> None:
     assert sphinx.runs == 1
 
 
-def test_a_missing_sphinx_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sphinx_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "find_spec", lambda name: None if name == "nbsphinx" else object())
     with pytest.raises(site.CannotBuild, match=r"nbsphinx.*pip install"):
-        site.require_tools()
+        site.build(root)
 
 
-def test_a_missing_pandoc_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pandoc_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "pypandoc", None)
-    with pytest.raises(site.CannotBuild, match="pypandoc_binary"):
-        site.require_tools()
+    with pytest.raises(site.CannotBuild, match=r"pandoc.*pip install"):
+        site.build(root)
 
 
 def test_pandoc_is_found_though_it_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from multigpu.cli import main
 from multigpu.commands import site, start
 
 Options = Callable[..., argparse.Namespace]
@@ -30,7 +30,7 @@ def nothing_is_built_or_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "is_stale", lambda root: True)
     monkeypatch.setattr(site, "failed_before", lambda root: False)
     monkeypatch.setattr(site, "_run_sphinx", lambda root: pytest.fail("built"))
-    monkeypatch.setattr("multigpu.commands.lab.serve", lambda *_, **__: pytest.fail("opened"))
+    monkeypatch.setattr("multigpu.commands.start.serve", lambda *_, **__: pytest.fail("opened"))
 
 
 def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
@@ -45,14 +45,6 @@ def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("port", [0, -1, 70000])
-def test_a_port_that_is_none_is_refused(
-    options: Options, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start.run_start(options(port=port)) == 2
-    assert re.search(rf"(?<!\w){port}\b", capsys.readouterr().err)
-
-
 def test_a_missing_pandoc_is_said_in_one_line(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,11 +56,14 @@ def test_a_missing_pandoc_is_said_in_one_line(
 
 
 def test_a_missing_jupyterlab_says_what_to_install(
-    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "find_spec", lambda name: None)
-    assert start.run_start(options()) == 2
-    assert "pip install" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "multigpu.commands.start")
+    monkeypatch.setitem(sys.modules, "jupyter_server.serverapp", None)
+    assert main(["start", "--no-browser"]) == 2
+    said = capsys.readouterr().err
+    assert "jupyter_server" in said
+    assert "pip install" in said
 
 
 def test_pages_that_fail_to_build_do_not_close_the_lab(
@@ -77,7 +72,7 @@ def test_pages_that_fail_to_build_do_not_close_the_lab(
     opened = []
     monkeypatch.setattr(site, "build", lambda root: False)
     monkeypatch.setattr(
-        "multigpu.commands.lab.serve", lambda root, **options: opened.append(options)
+        "multigpu.commands.start.serve", lambda root, **options: opened.append(options)
     )
     assert start.run_start(options()) == 0
     assert "did not build" in capsys.readouterr().out
@@ -88,20 +83,19 @@ def test_pages_that_failed_before_are_not_tried_at_every_start(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "failed_before", lambda root: True)
-    monkeypatch.setattr("multigpu.commands.lab.serve", lambda root, **options: None)
+    monkeypatch.setattr("multigpu.commands.start.serve", lambda root, **options: None)
     assert start.run_start(options()) == 0
     assert "make site" in capsys.readouterr().out
 
 
 def test_commands_of_the_environment_are_on_the_path_of_notebooks(
-    monkeypatch: pytest.MonkeyPatch,
+    options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     monkeypatch.setenv("PATH", "/usr/bin")
-    monkeypatch.setattr(
-        "multigpu.commands.lab.serve", lambda root, **options: seen.append(os.environ["PATH"])
-    )
-    start.open_course(Path("."), port=1, open_browser=False)
+    monkeypatch.setattr(site, "is_stale", lambda root: False)
+    monkeypatch.setattr(start, "serve", lambda root, **options: seen.append(os.environ["PATH"]))
+    assert start.run_start(options()) == 0
     assert seen[0].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
 
 
@@ -112,7 +106,7 @@ def test_what_the_server_left_behind_is_ended(
     forgets = [sys.executable, "-c", "import time; time.sleep(600)"]
     monkeypatch.setattr(site, "is_stale", lambda root: False)
     monkeypatch.setattr(
-        "multigpu.commands.lab.serve", lambda *_, **__: left.append(subprocess.Popen(forgets))
+        "multigpu.commands.start.serve", lambda *_, **__: left.append(subprocess.Popen(forgets))
     )
     assert start.run_start(options()) == 0
     assert not psutil.pid_exists(left[0].pid)
