@@ -5,94 +5,70 @@ There is one check for each thing that the course needs.
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import psutil
-from rich.console import Console
 from rich.text import Text
 
 from multigpu.checking.catalog import CourseNotFound, this_course
-from multigpu.commands.site import find_pandoc
+from multigpu.commands.showing import console
+from multigpu.commands.site import INSTALL, find_pandoc
 from multigpu.pictures.units import human_bytes
 
 GIB = 2**30
-LEAST = {"Python": (3, 11), "PyTorch": (2, 11)}
-INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
+LEAST = (2, 11)  # PyTorch
 COLOUR = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(NamedTuple):
     """One thing looked at. A ``problem`` is in the way of the course, a ``note`` is not."""
 
     subject: str
     says: str
-    status: Literal["ok", "note", "problem"] = "ok"
+    status: str = "ok"
     advice: str | None = None
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``multigpu doctor``."""
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    """The options of ``multigpu doctor``."""
     parser.add_argument("--port", type=int, default=8888, help="the port to look at (default 8888)")
 
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Print every remark. Returns 0 when the course can be worked through, else 1."""
-    findings = []
-    console = Console(highlight=False, soft_wrap=True, emoji=False, quiet=args.json)
+    out, problems = console(), 0
     for remark in examine(args.port):
-        findings.append(remark)
-        for line in lines(remark):
-            console.print(line)
-    problems = sum(remark.status == "problem" for remark in findings)
-    if args.json:
-        print(json.dumps([asdict(remark) for remark in findings], indent=2))
-    console.print(Text(f"\n{conclusion(problems)}"))
-    return 1 if problems else 0
-
-
-def lines(remark: Remark) -> list[Text]:
-    """A remark as it is shown: the line, and below it what to do."""
-    status = Text(f"{remark.status:<8} ", COLOUR[remark.status])
-    shown = [status + Text(f"{remark.subject:<11}{remark.says}")]
-    if remark.advice:
-        shown.append(Text(f"{'':20}-> {remark.advice}"))
-    return shown
-
-
-def conclusion(problems: int) -> str:
-    """The last line."""
-    if not problems:
-        return "You can work through the course on this machine."
-    return f"{problems} problem{'s'[: problems > 1]} to solve first, see above."
+        status = Text(f"{remark.status:<8} ", COLOUR[remark.status])
+        out.print(status + Text(f"{remark.subject:<11}{remark.says}"))
+        if remark.advice:
+            out.print(Text(f"{'':20}-> {remark.advice}"))
+        problems += remark.status == "problem"
+    if problems:
+        out.print(f"\n{problems} problem{'s'[: problems > 1]} to solve first, see above.")
+        return 1
+    out.print("\nYou can work through the course on this machine.")
+    return 0
 
 
 def examine(port: int) -> Iterator[Remark]:
     """Look at everything, one remark at a time: the reader sees them as they come."""
-    checks: tuple[Callable[[], Iterator[Remark]], ...] = (
-        python, pytorch, graphics, backends, packages, lambda: free_port(port), disk, memory, folder
-    )  # fmt: skip
-    for check in checks:
+    for check in (python, pytorch, graphics, backends, packages):
+        yield from check()
+    yield from free_port(port)
+    for check in (disk, memory, folder):
         yield from check()
 
 
 def python() -> Iterator[Remark]:
-    """Python itself."""
-    says = f"{platform.python_version()} in {sys.prefix}"
-    if sys.version_info[:2] >= LEAST["Python"]:
-        yield Remark("Python", says)
-    else:
-        yield Remark("Python", says, "problem", "Make an environment with Python 3.11 or newer.")
+    """Python itself; pip installs the course with 3.11 and newer only."""
+    yield Remark("Python", f"{platform.python_version()} in {sys.prefix}")
 
 
 def pytorch() -> Iterator[Remark]:
@@ -104,7 +80,7 @@ def pytorch() -> Iterator[Remark]:
         return
     cuda = torch.version.cuda
     says = f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'CPU'} build"
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST["PyTorch"]:
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST:
         yield Remark("PyTorch", says, "problem", "The course needs 2.11 or newer: " + INSTALL)
     elif not cuda and Path("/proc/driver/nvidia/gpus").is_dir():
         advice = "Virtual GPUs work. To use the real ones: delete .venv and run make start again."
@@ -133,10 +109,7 @@ def backends() -> Iterator[Remark]:
         return
     from torch import cuda, distributed
 
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        advice = "This build of PyTorch lacks it; take the one from PyPI or conda-forge."
-        yield Remark("backends", "no gloo, so processes cannot talk", "problem", advice)
-    elif distributed.is_nccl_available():
+    if distributed.is_nccl_available():
         yield Remark("backends", "gloo and NCCL")
     elif cuda.device_count() > 1:
         advice = "Processes on GPUs talk through gloo, which is slow there."
