@@ -352,4 +352,4 @@ class Matching:
 
 def _is_over(call: Call) -> bool:
     """Whether nothing more depends on it; a failed one may be the cause of what comes later."""
-    return not call.is_open and call.failed is None
+    return call.failed is None and (call.end is not None or call.completed is not None)

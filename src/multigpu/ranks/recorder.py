@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -118,7 +119,9 @@ class Recorder:
     """Turns calls into frames.  ``write`` takes one frame; any thread may call."""
 
     write: Write
-    dropped: list[Any] = field(default_factory=list)  # handles that nobody waited for
+    dropped: deque[Any] = field(  # messages that nobody waited for: the oldest have arrived
+        default_factory=lambda: deque(maxlen=1000)
+    )
     # Futures of async calls: the number of the call, and whether it is over.
     futures: WeakKeyDictionary[Any, tuple[int, Callable[[], bool]]] = field(
         default_factory=WeakKeyDictionary

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from multigpu.ranks.calls import MESSAGES, Call, Calls
@@ -31,7 +32,7 @@ class RankState:
     places: set[tuple[str, int]] = field(default_factory=set)  # lines that it has called from
     main: int | None = None  # native id of its main thread
     waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
-    limited: set[int] = field(default_factory=set)  # threads whose wait has a time limit
+    limits: dict[int, float] = field(default_factory=dict)  # thread -> seconds that it waits at most
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
     threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame
@@ -59,9 +60,7 @@ class RankState:
             case "wait":
                 self.threads.add(frame["thread"])
                 self.waits[frame["thread"]] = frame["id"]
-                self.limited.discard(frame["thread"])
-                if frame.get("limit") is not None:
-                    self.limited.add(frame["thread"])
+                self.limits[frame["thread"]] = frame.get("limit") or inf
             case "done" | "failed":
                 self.waits = {t: n for t, n in self.waits.items() if n != frame["id"]}
             case "thread_started":
@@ -118,9 +117,9 @@ class RankState:
         """Every call that it has begun and not seen the end of."""
         return [] if self.gone else [call for call in self.calls.values() if call.is_open]
 
-    def has_a_limit(self) -> bool:
-        """Whether a thread waits with a time limit: its wait ends in any case, with an error."""
-        return not self.gone and any(map(self._waited_for, self.limited))
+    def waits_at_most(self) -> float:
+        """The shortest time limit, in seconds, of the waits that threads of this rank are in."""
+        return min((self.limits[t] for t in self.waits if self._waited_for(t)), default=inf)
 
     def _waited_for(self, thread: int) -> Call | None:
         """The open call that a thread waits for."""

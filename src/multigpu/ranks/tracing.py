@@ -102,18 +102,19 @@ class TracedWork(dist.Work):
         *,
         tensors: Tensors,
         copies: Copies | None,
+        is_message: bool,
         sources: Sequence[int] = (),
     ) -> None:
         """``sources``: of a receive from anybody, the global ranks of the group's members."""
         super().__init__()
         self._inner, self._recorder, self._number = inner, recorder, number
         self._tensors, self._copies = list(tensors), copies
-        self._sources = sources
+        self._is_message, self._sources = is_message, sources
         self._lock, self._over = threading.Lock(), False
 
     def __del__(self) -> None:
-        """Keep a message that nobody waited for: gloo would block in its destructor for ever."""
-        if not self._over:
+        """Keep a message that nobody waited for: with gloo it would never arrive."""
+        if self._is_message and not self._over:
             self._recorder.dropped.append(self._inner)
 
     def wait(self, timeout: Any = None) -> bool:
@@ -369,6 +370,7 @@ class TracedGroup(dist.ProcessGroup):
             number,
             tensors=outputs or inputs,
             copies=copies,
+            is_message=op in MESSAGES,
             sources=self.group.members if method == "recv_anysource" else (),
         )
         if origin.called_by_cpp:
@@ -398,8 +400,8 @@ def _reduction_of(options: Any) -> str:
 
 
 def _limit_of(timeout: Any = None, **_: Any) -> float | None:
-    """The seconds that a monitored_barrier waits, if the program has set them."""
-    return None if timeout in (None, c10d.default_pg_timeout) else timeout.total_seconds()
+    """The seconds that a monitored_barrier waits."""
+    return None if timeout is None else timeout.total_seconds()
 
 
 def _wait_when_backward_ends(work: TracedWork) -> None:

@@ -265,6 +265,18 @@ def test_a_run_of_any_length_fits_into_memory_and_is_judged_alike(play, monkeypa
     assert run.watch.final().kind == "mismatch"
 
 
+def test_calls_that_nobody_waits_for_fit_into_memory_too(play, monkeypatch):
+    monkeypatch.setattr(proof, "KEPT_CALLS", 100)
+    run = play(2)
+    for _ in range(200):
+        for rank, number in [(rank, run.start(rank, "all_reduce")) for rank in run.world]:
+            run.say(rank, phase="completed", id=number)
+    assert len(run.watch._calls) < 300  # of 400
+    run.all("all_reduce")
+    run.returned(*run.world)
+    assert run.watch.final() is None
+
+
 # What must never be called a deadlock.
 
 
@@ -277,6 +289,15 @@ def test_a_wait_with_a_time_limit(play):
     run.say(0, phase="failed", id=number, text="Operation timed out!")
     run.returned(0)
     assert run.watch.final() is None
+
+
+def test_a_wait_whose_time_limit_ends_with_the_run_is_like_one_without(play):
+    for limit, timeout in ((60.0, 60.0), (1800.0, None)):
+        run = play(2, timeout=timeout)
+        number = run.start(0, "all_reduce")
+        run.say(0, phase="wait", id=number, thread=1, limit=limit)
+        run.returned(1)
+        assert run.look().kind == "deadlock"
 
 
 def test_ranks_that_compute_or_sleep(play):

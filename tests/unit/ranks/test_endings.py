@@ -110,6 +110,23 @@ def test_a_call_with_a_time_limit_is_no_deadlock(limited):
     assert run_ranks(catches, 2, show=False) == ["caught", "elsewhere"]
 
 
+def patient_wait(limit):
+    dist.all_reduce(torch.ones(1), async_op=True).wait(limit)
+
+
+def patient_barrier(limit):
+    dist.monitored_barrier(timeout=limit)
+
+
+@pytest.mark.parametrize("patient", [patient_wait, patient_barrier])
+@pytest.mark.parametrize("minutes", [5, 30])
+def test_a_time_limit_beyond_that_of_the_run_hides_no_deadlock(patient, minutes):
+    """30 minutes are what torch waits by itself: nobody has set a limit, so to speak."""
+    limit = timedelta(minutes=minutes)
+    error = failed(lambda: patient(limit) if dist.get_rank() != 1 else None, 3)
+    assert (error.kind, error.ranks) == ("deadlock", (1,))
+
+
 def test_a_time_limit_that_nobody_catches_names_the_rank_that_did_not_come():
     error = failed(lambda: limited_barrier() if dist.get_rank() == 0 else None, 2)
     assert (error.kind, error.ranks) == ("exception", (0,))

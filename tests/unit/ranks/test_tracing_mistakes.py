@@ -1,5 +1,6 @@
 """Mistakes with messages that a backend answers badly, or not at all."""
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,6 +19,18 @@ def test_a_send_whose_handle_is_dropped_arrives_and_stays_open():
     results = run_ranks(drop_the_handle, 2, show=False)
     assert results == [[1.0, 1.0, 1.0]] * 2
     assert [call.is_open for call in results.trace.messages(0)] == [True, False]
+
+
+def test_collectives_that_nobody_waits_for_hold_no_tensors():
+    def program():
+        most = []
+        for _ in range(60):
+            dist.all_reduce(torch.ones(1 << 20), async_op=True)  # 4 MiB
+            dist.barrier()
+            most.append(psutil.Process().memory_info().rss)
+        return most[-1] - most[10]
+
+    assert max(run_ranks(program, 2, show=False)) < 100 << 20
 
 
 @pytest.mark.parametrize("peer", [2, -1])
