@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from multigpu.pictures.holdings import added, parts
-from multigpu.ranks.film import columns_of, frames_of, held_in, in_parts, labels_of
+from multigpu.pictures.holdings import added
+from multigpu.scaling.all_reduce_steps import steps_of_all_reduce
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "solutions"))
 from collectives import ring_all_reduce
@@ -20,23 +20,16 @@ SIZES = (2, 3, 4)
 
 
 def recorded(size):
-    """The frames of one run, as plain data."""
-    frames = frames_of(ring_all_reduce, size)
-    columns = columns_of(frames)
-    made = []
-    for number, (label, frame) in enumerate(zip(labels_of(frames), frames, strict=True)):
-        sent = [in_parts(message, columns) for message in frame.messages]
-        held = held_in(frame, columns)
-        before = held_in(frames[max(number - 1, 0)], columns)
-        made.append(
-            {
-                "label": label,
-                "copies": [as_data(message) for message in sent],
-                "holds": [[added(sum_) for sum_ in rank] for rank in held],
-                "svg": parts(before, held, sent).svg(),
-            }
-        )
-    return made
+    """The steps of one run, as plain data."""
+    return [
+        {
+            "label": step.label,
+            "copies": [as_data(message) for message in step.messages],
+            "holds": [[added(sum_) for sum_ in rank] for rank in step.holds],
+            "svg": step.picture().svg(),
+        }
+        for step in steps_of_all_reduce(ring_all_reduce, size)
+    ]
 
 
 def as_data(message):

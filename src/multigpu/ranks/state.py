@@ -32,7 +32,9 @@ class RankState:
     places: set[tuple[str, int]] = field(default_factory=set)  # lines that it has called from
     main: int | None = None  # native id of its main thread
     waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
-    limits: dict[int, float] = field(default_factory=dict)  # thread -> seconds that it waits at most
+    limits: dict[int, float] = field(
+        default_factory=dict
+    )  # thread -> seconds that it waits at most
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
     threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame

@@ -6,10 +6,11 @@ results.trace.sent_bytes(0)           # what rank 0 had to give away
 results.trace.timeline()              # a picture; print(….text()) in a terminal
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from multigpu.ranks.calls import Call, Calls, Span, Transfer
+from multigpu.ranks.calls import ROOTED, Call, Calls, Key, Matching, Span, Transfer
 
 if TYPE_CHECKING:
     from multigpu.pictures import Picture, Table
@@ -84,25 +85,142 @@ class Trace:
     # The pictures are imported late: a check needs a trace, and none of them.
 
     def timeline(self, *, title: str = "Who works and who waits") -> "Picture":
-        """A picture of time: a lane per rank, work solid, communication striped, waiting thin."""
-        from multigpu.ranks.figures import timeline_of
+        """A picture of time: a lane per rank, work solid, communication striped, waiting thin.
 
-        return timeline_of(self.calls, self.spans, self.world_size, title=title)
+        Work are the spans that the ranks named. A call waits until all that it needs have come, and
+        communicates from there to its end.
+        """
+        from multigpu.pictures.timeline import TimelineSpan, timeline
+
+        work = [
+            TimelineSpan(f"rank {s.rank}", s.label, s.start, s.end, "compute") for s in self.spans
+        ]
+        # A call that never ended is cut off a little after all that is known.
+        starts = [*(span.start for span in self.spans), *(call.time for call in self.calls)]
+        ends = [*(span.end for span in self.spans), *(call.end or call.time for call in self.calls)]
+        first, last = min(starts, default=0.0), max(ends, default=0.0)
+        last += 0.08 * (last - first)
+        met = self._met()
+        talk = []
+        for call in self.calls:
+            lane = f"rank {call.rank}"
+            end = min(filter(None, (call.completed, call.end)), default=last)
+            when, latest, of = met.get(call.key, (end, None, ""))
+            start = max(when, call.time)
+            details = ", ".join(filter(None, (_data(call), _partners(call), call.place)))
+            if min(start, end) > call.time:
+                awaited = (
+                    "what it needs is not shown here" if latest is None else f"for rank {latest}"
+                )
+                said, until = f"{awaited}; {details}", min(start, end)
+                talk.append(
+                    TimelineSpan(lane, f"{call.op} waits", call.time, until, "waiting", said, of)
+                )
+            if end > start:
+                talk.append(TimelineSpan(lane, call.op, start, end, "communication", details, of))
+        return timeline([*work, *talk], self._lanes(), title=title)
 
     def traffic(self, *, title: str = "Bytes between ranks") -> "Picture":
-        """A picture of who gave how many bytes to whom, by kind of call."""
-        from multigpu.ranks.figures import traffic_of
+        """A picture of who gave how many bytes to whom, by kind of call.
 
-        return traffic_of(self.calls, self.world_size, title=title)
+        Messages and calls with a root are arrows. In the other collectives nobody is the sender, so
+        they show what each rank brings.
+        """
+        from multigpu.pictures import Step, steps
+
+        kinds: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            kinds["messages" if call.is_message else call.op].append(call)
+        drawn = []
+        for name, calls in kinds.items():
+            if name == "messages" or name in ROOTED:
+                drawn.append(Step(name, [given for call in calls if (given := Transfer.of(call))]))
+                continue
+            sizes: dict[str, list[int]] = defaultdict(list)
+            for call in calls:
+                sizes[f"rank {call.rank}"].append(call.bytes)
+            brings = any(call.bytes for call in calls)
+            note = "every rank brings" if brings else "every rank takes part"
+            work = {rank: _amount(brought) for rank, brought in sizes.items()}
+            drawn.append(Step(name, work=work, note=note))
+        return steps(drawn, self._lanes(), title=title)
 
     def table(self, rank: int | None = None, *, title: str = "Calls in order") -> "Table":
-        """Every call of one rank, or of all, as a table."""
-        from multigpu.ranks.figures import table_of
+        """Every call of one rank, or of all, as a table; times count from the first call."""
+        from multigpu.pictures import Table
+        from multigpu.pictures.units import human_seconds
 
-        return table_of(self.calls, rank=rank, title=title)
+        rows = [
+            (
+                human_seconds(call.time - self.calls[0].time),
+                str(call.rank),
+                call.op if call.via in ("", call.op) else f"{call.op} ({call.via})",
+                _data(call),
+                _partners(call),
+                call.place,
+                "never ended" if call.end is None else human_seconds(call.end - call.time),
+            )
+            for call in self.calls
+            if rank in (None, call.rank)
+        ]
+        columns = ("at", "rank", "call", "data", "with", "line", "took")
+        return Table(title, columns, tuple(rows), numbers=frozenset({"at", "rank", "took"}))
+
+    def _lanes(self) -> list[str]:
+        return [f"rank {rank}" for rank in range(self.world_size)]
+
+    def _met(self) -> dict[Key, tuple[float, int, str]]:
+        """Of calls that met what they need: when that was, whose call was the last, and a name."""
+        calls = Calls({call.key: call for call in self.calls})
+        matching = Matching(calls)
+        for call in self.calls:
+            matching.add(call)
+        together = [
+            (match.calls(calls), f"collective {match.nth} of group {match.group}")
+            for match in matching.matches.values()
+            if not match.missing
+        ]
+        met: dict[Key, tuple[float, int, str]] = {}
+        for call in self.calls:
+            if call.is_message and (call.peer is None or not call.is_open):
+                met[call.key] = call.time, call.rank, ""  # met at the latest at its end
+            if call.op == "send" and (pair := matching.queue(call).pair(call)):
+                both = [calls[each] for each in pair]
+                together.append((both, f"message {call.id} of rank {call.rank}"))
+        for alike, name in together:
+            last = max(alike, key=lambda call: call.time)
+            met |= {call.key: (last.time, last.rank, name) for call in alike}
+        return met
 
     def __len__(self) -> int:
         return len(self.calls)
 
     def __repr__(self) -> str:
         return f"Trace({len(self.calls)} calls of {self.world_size} ranks)"
+
+
+def _data(call: Call) -> str:
+    from multigpu.pictures import human_bytes
+
+    data = f"{human_bytes(call.bytes)} {call.dtype}" if call.bytes else ""
+    return f"{data} {call.reduce}" if call.reduce else data
+
+
+def _partners(call: Call) -> str:
+    if call.op == "send":
+        return f"to rank {call.peer}"
+    if call.op == "recv":
+        return "from any rank" if call.peer is None else f"from rank {call.peer}"
+    members = f"ranks {', '.join(map(str, call.members))}"
+    return f"root {call.root}, {members}" if call.root is not None else members
+
+
+def _amount(sizes: Sequence[int]) -> str:
+    from multigpu.pictures import human_bytes
+
+    times = f"{len(sizes)} × " if len(sizes) > 1 else ""
+    if not any(sizes):
+        return "once" if len(sizes) == 1 else f"{len(sizes)} times"
+    if len(set(sizes)) == 1:
+        return f"{times}{human_bytes(sizes[0])}"
+    return human_bytes(sum(sizes))
