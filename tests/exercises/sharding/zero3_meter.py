@@ -19,6 +19,7 @@ from multigpu.ranks.tracing import tensors_in
 
 BYTES = 8  # of a number in float64, which all of these models are in
 COPYING = ("clone", "copy_", "cat", "stack", "_to_copy", "constant_pad_nd", "_reshape_copy")
+KINDS = ("weights", "others", "together")  # of elements, see Held
 MOVING = ("gather", "alltoall", "all_to_all")  # collectives whose outputs hold others' inputs
 
 
@@ -144,15 +145,17 @@ class Meter(TorchDispatchMode):
 
     def look(self):
         """Note a new peak.  Garbage that Python has not collected yet is not held against it."""
-        now, peak = self.held(), self.peak
+        now, peak, allowed = self.held(), self.peak, self.allowed
         self.may_be_more = False
-        allowed = self.allowed
-        if allowed and (
-            now.weights > allowed.weights or now.together > self.base + allowed.together
+        risen = [kind for kind in KINDS if getattr(now, kind) > getattr(peak, kind)]
+        if (
+            allowed
+            and risen
+            and (now.weights > allowed.weights or now.together > self.base + allowed.together)
         ):
-            gc.collect()
+            gc.collect()  # takes milliseconds, so it is asked for new peaks only
             now = self.held()
-        for kind in ("weights", "others", "together"):
+        for kind in risen:
             if getattr(now, kind) > getattr(peak, kind):
                 setattr(peak, kind, getattr(now, kind))
                 setattr(peak, f"{kind}_line", self.line())
