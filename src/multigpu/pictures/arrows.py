@@ -4,8 +4,10 @@ Every device is a column. A copy is a striped arrow from the sender's column to 
 the sender's colour, the thicker the more bytes. Work is a solid block in the worker's column.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol
 
 from multigpu.pictures.palette import colour_of, index_of
@@ -78,11 +80,11 @@ def links(copies: Iterable[CopyLike]) -> list[Link]:
     found: dict[tuple[str, str], Link] = {}
     for copy in copies:
         ends = str(copy.source), str(copy.target)
-        link = found.setdefault(ends, Link(*ends))
-        link.bytes += copy.bytes
-        link.copies += 1
-    between = (link for link in found.values() if link.source != link.target)
-    return sorted(between, key=lambda link: (_order(link.source), _order(link.target)))
+        if ends[0] != ends[1]:
+            link = found.setdefault(ends, Link(*ends))
+            link.bytes += copy.bytes
+            link.copies += 1
+    return sorted(found.values(), key=lambda link: (_order(link.source), _order(link.target)))
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -167,25 +169,20 @@ def _movement(
     if not group and not movement.work and not movement.name:
         parts.append(text(width / 2, y + 14, "nothing moved between devices", text_anchor="middle"))
         y += 28
-    lanes: list[list[tuple[float, float]]] = []  # what is taken of each: first what arrives
-    arrows: list[list[str]] = []  # of each lane
-    for link in group:  # as high up as there is room between its two columns
+    taken: dict[int, list[tuple[float, float]]] = defaultdict(list)  # of each lane
+    for link in group:
         start, end = centre[link.source], centre[link.target]
-        left, right = min(start, end), max(start, end)
-        free = (
-            number
-            for number, taken in enumerate(lanes)
-            if all(last <= left or right <= first for first, last in taken)
+        left, right = sorted((start, end))
+        place = next(  # as high up as there is room
+            lane
+            for lane in count()
+            if all(last <= left or right <= first for first, last in taken[lane])
         )
-        place = next(free, len(lanes))
-        if place == len(lanes):
-            lanes.append([])
-            arrows.append([])
-        lanes[place].append((left, right))
-        thickness = max(THINNEST, THICKEST * link.bytes / most) if most else THINNEST
+        taken[place].append((left, right))
+        thickness = max(THINNEST, THICKEST * link.bytes / (most or 1))
         label, top = human_bytes(link.bytes), y + place * LANE
         middle, half = (start + end) / 2, width_of(label, size=12) / 2 + 2
-        arrows[place].append(
+        parts.append(
             tooltip(
                 str(link),  # the rectangle hides the column's line
                 rectangle(middle - half, top + 1, 2 * half, 14, fill="var(--paper)"),
@@ -193,8 +190,7 @@ def _movement(
                 arrow(start, end, top + 23, thickness, colour_of(link.source)),
             )
         )
-    parts += [drawn for lane in arrows for drawn in lane]
-    y += len(lanes) * LANE
+    y += len(taken) * LANE
     for device, label in movement.work.items():  # then the work on it
         name = str(device)
         parts.append(chip(centre[name], y + 13, CHIP + 12, label, colour_of(name), size=12))
@@ -202,11 +198,10 @@ def _movement(
 
 
 def _sentence(movement: Step, group: Sequence[Link]) -> str:
-    said = [str(link) for link in group]
     works = "" if movement.note else " works"
-    said += [f"{device}{works}: {label}" for device, label in movement.work.items()]
-    sentence = "; ".join(said) or "nothing moves between devices"
-    return f"{movement.name}: {sentence}." if movement.name else f"{sentence}."
+    said = [*map(str, group), *(f"{on}{works}: {what}" for on, what in movement.work.items())]
+    name = f"{movement.name}: " if movement.name else ""
+    return f"{name}{'; '.join(said) or 'nothing moves between devices'}."
 
 
 def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
@@ -243,19 +238,18 @@ def star(
     width = max(len(leaves), 3) * column
     most = max((link.bytes for link in linked), default=1)
     top, bottom = height + 3, height + 59  # where arrows begin and end
-    fill = colour_of(middle)
     words = " · ".join([middle, *said.get(middle, [])])
     total = f"{sum(link.bytes for link in linked):,} B through its link"
+    fill = colour_of(middle)
     body = [
         rectangle(0.5, 0, width - 1, height, rx=7, fill=fill, stroke="var(--line)"),
         text_on(fill, width / 2, 13, words, class_="strong"),
         text_on(fill, width / 2, 29, total, size=12),
     ]
     lines = [f"  {words}"]
-    tallest = max((len(said.get(leaf, [])) for leaf in leaves), default=0)
+    tall = row * (1 + max((len(said.get(leaf, [])) for leaf in leaves), default=0)) + 12
     for number, leaf in enumerate(leaves):
         x, y, fill = (number + 0.5) * width / len(leaves), bottom + 3, colour_of(leaf)
-        tall = row * (1 + tallest) + 12
         body += [
             rectangle(x - box / 2, y, box, tall, rx=7, fill="var(--band)", stroke="var(--line)"),
             rectangle(x - box / 2, y, box, row + 6, rx=7, fill=fill, stroke="var(--line)"),
@@ -268,17 +262,15 @@ def star(
             if leaf not in (link.source, link.target):
                 continue
             up = link.target == middle  # on the left; labels of neighbours do not meet
-            side, begin, end = (-1, bottom, top) if up else (1, top, bottom)
-            shaft = arrow(
-                begin, end, 0, max(THINNEST, 9 * link.bytes / most), colour_of(link.source)
-            )
-            place = x + side * 8
             amount = amounts["up" if up else "down"] = human_bytes(link.bytes)
+            side, begin, end = (-1, bottom, top) if up else (1, top, bottom)
+            thickness = max(THINNEST, 9 * link.bytes / most)
+            shaft = arrow(begin, end, 0, thickness, colour_of(link.source))
             body.append(
                 tooltip(
                     str(link),
-                    element("g", shaft, transform=f"translate({place:g} 0) rotate(90)"),
-                    text(place + side * 9, bottom - 9 if up else top + 9, amount, size=10.5,
+                    element("g", shaft, transform=f"translate({x + side * 8:g} 0) rotate(90)"),
+                    text(x + side * 17, bottom - 9 if up else top + 9, amount, size=10.5,
                          text_anchor="end" if up else "start"),
                 )
             )  # fmt: skip
@@ -287,7 +279,7 @@ def star(
     return Picture.with_legend(
         title,
         body,
-        size=(width, height + 62 + row * (1 + tallest) + 22),
+        size=(width, height + 72 + tall),
         says=[f"{link}." for link in linked],
         lines=lines,
         kinds=["communication"],

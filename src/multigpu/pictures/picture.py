@@ -7,8 +7,10 @@ All of them are shown by a notebook as they are, and `text()` is for a terminal.
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import floor, log10
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
@@ -65,13 +67,7 @@ def width_of(content: str, *, size: float = 13) -> float:
 
 def wrapped(content: str, width: float, *, size: float) -> list[str]:
     """Cut text into lines that fit into `width`."""
-    rows: list[str] = []
-    for word in content.split():
-        if rows and width_of(f"{rows[-1]} {word}", size=size) <= width:
-            rows[-1] += f" {word}"
-        else:
-            rows.append(word)
-    return rows
+    return textwrap.wrap(content, int(width / (size * CHARACTER)), break_long_words=False)
 
 
 def round_step(least: float) -> float:
@@ -336,22 +332,20 @@ class Table:
     def html(self) -> str:
         """The table as one `<table>` element; the page around it gives it its look."""
 
-        def row_of(cells: Sequence[str], tag: str, more: str = "") -> str:
-            sides = (
-                f' style="text-align:right{more}"' if name in self.numbers else ""
-                for name in self.columns
-            )
-            return "".join(
-                f"<{tag}{side}>{escape(cell)}</{tag.split()[0]}>"
-                for cell, side in zip(cells, sides, strict=True)
-            )
+        def row_of(cells: Sequence[str], tag: str, style: str, scope: str | None = None) -> str:
+            cell_of = partial(element, tag, scope=scope)
+            return element("tr", *(
+                cell_of(escape(cell), style=style if name in self.numbers else None)
+                for name, cell in zip(self.columns, cells, strict=True)
+            ))  # fmt: skip
 
-        head = row_of(self.columns, 'th scope="col"')
-        together = ";white-space:nowrap"  # a number and its unit
-        body = "".join(f"<tr>{row_of(row, 'td', together)}</tr>" for row in self.rows)
-        return (
-            f"<table><caption>{escape(self.title)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        head = row_of(self.columns, "th", "text-align:right", scope="col")
+        together = "text-align:right;white-space:nowrap"  # a number and its unit
+        return element(
+            "table",
+            element("caption", escape(self.title)),
+            element("thead", head),
+            element("tbody", "", *(row_of(row, "td", together) for row in self.rows)),
         )
 
     def text(self) -> str:

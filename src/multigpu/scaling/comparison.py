@@ -15,7 +15,7 @@ import platform
 import statistics
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -445,18 +445,8 @@ def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
     return settings, machine, row
 
 
-@dataclass(frozen=True)
-class PublishedTimes:
-    """Seconds of one piece of work by mode, as they were printed."""
-
-    work: str
-    suite: str  # whose: bars of one suite are drawn together
-    hardware: str
-    seconds: Mapping[str, float]
-    source: str
-    url: str
-    like_for_like: bool
-    remark: str
+class PublishedTimes(SimpleNamespace):
+    """Seconds of one piece of work by mode, as they were printed; fields as in published.toml."""
 
     @property
     def against(self) -> str:
@@ -465,28 +455,17 @@ class PublishedTimes:
 
     def speed_up(self, mode: str) -> float:
         """How many times as fast as `against`."""
-        return self.seconds[self.against] / self.seconds[mode]
+        return float(self.seconds[self.against] / self.seconds[mode])
 
 
-@dataclass(frozen=True)
-class PublishedPipeline:
-    """How fast a pipeline was on several numbers of GPUs: as seconds, or as speeds."""
-
-    work: str
-    gpus: Sequence[int]
-    micro_batches: int
-    source: str
-    url: str
-    remark: str
-    seconds: Sequence[float] = ()
-    speeds: Sequence[float] = ()  # how many times as fast as the source's own standard
+class PublishedPipeline(SimpleNamespace):
+    """How fast a pipeline was on several numbers of GPUs; fields as in published.toml."""
 
     @property
     def gains(self) -> list[float]:
         """How many times as fast as with the fewest GPUs."""
-        if self.seconds:
-            return [self.seconds[0] / each for each in self.seconds]
-        return [each / self.speeds[0] for each in self.speeds]
+        speeds = self.speeds if hasattr(self, "speeds") else [1 / each for each in self.seconds]
+        return [each / speeds[0] for each in speeds]
 
     @property
     def predicted_gains(self) -> list[float]:
@@ -506,18 +485,12 @@ def published_times() -> tuple[PublishedTimes, ...]:
 
 
 def published_efficiencies() -> tuple[SimpleNamespace, ...]:
-    """How much of many GPUs was left: work, gpus, hardware, efficiency, source, url.
-
-    The efficiency is the share of the ideal speed-up.
-    """
+    """The share of the ideal speed-up: work, gpus, hardware, efficiency, source, url."""
     return tuple(SimpleNamespace(**row) for row in _published("efficiencies"))
 
 
 def published_overlaps() -> tuple[SimpleNamespace, ...]:
-    """What overlapping communication with backward saved: work, saved, source, url.
-
-    `saved` is a share of a step's time.
-    """
+    """The share of a step that overlap with backward saved: work, saved, source, url."""
     return tuple(SimpleNamespace(**row) for row in _published("overlaps"))
 
 
@@ -528,8 +501,7 @@ def published_pipelines() -> tuple[PublishedPipeline, ...]:
 
 def links() -> tuple[SimpleNamespace, ...]:
     """Links between GPUs, the slowest first: name, bytes_per_second in one direction, source."""
-    found = (SimpleNamespace(**row) for row in _published("links"))
-    return tuple(sorted(found, key=lambda link: float(link.bytes_per_second)))
+    return tuple(SimpleNamespace(**row) for row in _published("links"))
 
 
 def published_picture() -> Picture:
