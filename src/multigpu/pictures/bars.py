@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from multigpu.pictures.palette import HOST, colour, colour_of, tint
 from multigpu.pictures.picture import (
     Picture,
+    element,
     line,
     rectangle,
     striped_bar,
@@ -38,7 +39,7 @@ WHISKERS = 1.3  # they may go this much further than the longest bar; cut off th
 TEXT_BAR, TEXT_WIDTH, NOTE_WIDTH = 28, 76, 69  # characters
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A part of a bar, from `start` to `end` in shares of its full length."""
 
     start: float
@@ -55,7 +56,7 @@ def _bar(
     y: float,
     label: str,
     value: str,
-    parts: Sequence[Part],
+    parts: Sequence[BarPart],
     *,
     note: str = "",  # after the label, quiet
     devices: int = 0,  # a square for each, in its colour
@@ -120,7 +121,9 @@ def _bar(
     return "".join(pieces)
 
 
-def _letters(parts: Sequence[Part], wide: int = TEXT_BAR, empty: str = "░", least: int = 0) -> str:
+def _letters(
+    parts: Sequence[BarPart], wide: int = TEXT_BAR, empty: str = "░", least: int = 0
+) -> str:
     """A bar in `wide` characters, each part of `least` at least."""
     row = [empty] * wide
     for part in parts:
@@ -144,9 +147,9 @@ def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") ->
     for number, (label, used, limit, peak) in enumerate(given):
         full = (largest if limit is None else limit) or 1
         held, most = min(used / full, 1.0), min((peak or 0) / full, 1.0)
-        parts = [Part(0, held, colour_of(label))] if used else []
+        parts = [BarPart(0, held, colour_of(label))] if used else []
         if most > held:
-            parts.insert(0, Part(0, most, colour_of(label), "▒", opacity=0.4))
+            parts.insert(0, BarPart(0, most, colour_of(label), "▒", opacity=0.4))
         exact, amount = (
             write(used) + ("" if limit is None else f" of {write(limit)}")
             for write in (exact_bytes, human_bytes)
@@ -216,7 +219,7 @@ def stacks(
     for number, bar in enumerate(given):
         ends = [size / full for size in accumulate(bar.parts.values(), initial=0)]
         parts = [
-            Part(start, end, fills[name], letters[name], label=name,
+            BarPart(start, end, fills[name], letters[name], label=name,
                  says=f"{bar.label}, {name}: {amount(bar.parts[name])}")
             for name, (start, end) in zip(bar.parts, pairwise(ends), strict=True)
             if end > start
@@ -224,8 +227,9 @@ def stacks(
         dashed = None if bar.expected is None else bar.expected / full
         line_at = None if limit is None else limit / full
         value = amount(bar.total)
-        body.append(_bar(number * ROW, bar.label, value, parts, note=bar.note,
-                         dashed=dashed, limit=line_at))  # fmt: skip
+        drawn = _bar(number * ROW, bar.label, value, parts, note=bar.note, dashed=dashed,
+                     limit=line_at)  # fmt: skip
+        body.append(element("g", drawn))
         said = [value, *([] if bar.expected is None else [f"{expected} {amount(bar.expected)}"])]
         row = list(_letters(parts, TEXT_BAR + 8, "·"))
         if line_at is not None:
@@ -301,9 +305,9 @@ def durations(groups: Iterable[BarGroup], *, title: str, line_at: str = "one GPU
         for bar in group.bars:
             end = bar.seconds / full
             solid = end * (1 - bar.communication)
-            parts = [Part(0, solid, HOST)]
+            parts = [BarPart(0, solid, HOST)]
             if bar.communication:
-                parts.append(Part(solid, end, HOST, "▒", striped=True))
+                parts.append(BarPart(solid, end, HOST, "▒", striped=True))
             drawn = _bar(
                 y, bar.label, bar.value, parts, note=bar.note, devices=bar.devices,
                 dashed=group.against / full if group.against else None,

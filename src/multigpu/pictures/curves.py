@@ -14,12 +14,9 @@ LEFT, TOP, FOOT = 44.0, 20.0, 160.0  # the field of the curves: from LEFT, from 
 INSET = 14.0  # of the first and the last place
 SIZE = 11.5
 NAME_HEIGHT = 15.0  # names keep this distance
-LOOKS = (  # dashes, and the path of a mark: circle, square, triangle, diamond
-    (None, "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
-    ("7 4", "m-3.6-3.6h7.2v7.2h-7.2z"),
-    ("2 3", "m0-5l4.6 8.4h-9.2z"),
-    ("9 3 2 3", "m0-5l5 5l-5 5l-5-5z"),
-)
+DASHES = (None, "7 4", "2 3", "9 3 2 3")
+TRIANGLE = ((0, -5), (4.6, 3.4), (-4.6, 3.4))
+DIAMOND = ((0, -5), (5, 0), (0, 5), (-5, 0))
 
 
 def curves(
@@ -62,30 +59,38 @@ def curves(
     corner = f"{along}, {figure}"
     names = max(map(len, (corner, *series)))
     says, lines = [], [f"{corner:{names}}" + "".join(f"{place:>9g}" for place in places)]
-    ends = []  # of the curves, where their names belong
-    for number, (name, points) in enumerate(series.items()):
-        means = {place: fmean(points[place]) for place in sorted(points)}
-        dashes, shape = LOOKS[number % len(LOOKS)]
+    every = {  # the means, in rising order of the places
+        name: {place: fmean(points[place]) for place in sorted(points)}
+        for name, points in series.items()
+    }
+    ends = {name: y(list(means.values())[-1]) for name, means in every.items()}
+    free = 0.0
+    for name in sorted(ends, key=ends.__getitem__):  # moved down where two names would overlap
+        ends[name] = max(ends[name], free)
+        free = ends[name] + NAME_HEIGHT
+    for number, (name, means) in enumerate(every.items()):
+        dashes = DASHES[number % 4]
         pen = {"stroke": "var(--ink)", "stroke_width": 1.6}
         path = " ".join(f"{x(place):.1f},{y(mean):.1f}" for place, mean in means.items())
         body.append(element("polyline", points=path, stroke_dasharray=dashes, fill="none", **pen))
+        look = {"fill": "var(--paper)" if number else "var(--ink)", **pen}
         for place, mean in means.items():
-            at, spread = x(place), points[place]
-            mark = element("path", d=f"M{at:g} {y(mean):g}{shape}",
-                           fill="var(--paper)" if number else "var(--ink)", **pen)  # fmt: skip
+            at, height, spread = x(place), y(mean), series[name][place]
+            if number % 4 == 0:
+                mark = element("circle", cx=at, cy=height, r=4, **look)
+            elif number % 4 == 1:
+                mark = element("rect", x=at - 3.6, y=height - 3.6, width=7.2, height=7.2, **look)
+            else:
+                corners = TRIANGLE if number % 4 == 2 else DIAMOND
+                at_corners = " ".join(f"{at + a:g},{height + b:g}" for a, b in corners)
+                mark = element("polygon", points=at_corners, **look)
             whisker = line(at, y(min(spread)), at, y(max(spread)), stroke="var(--ink)")
             body.append(tooltip(f"{name}: {mean:.{digits}f} at {place:g}", whisker, mark))
-        ends.append((y(means[max(means)]), name))
+        body.append(text(right + 8, ends[name], name, size=SIZE))
         said = ", ".join(f"{mean:.{digits}f} at {along} {p:g}" for p, mean in means.items())
         says.append(f"{name}: {said}.")
         cells = (f"{means[p]:>9.{digits}f}" if p in means else " " * 9 for p in places)
         lines.append(f"{name:{names}}{''.join(cells)}")
-    free = 0.0
-    for end, name in sorted(
-        ends, key=lambda each: each[0]
-    ):  # moved down where two names would overlap
-        body.append(text(right + 8, max(end, free), name, size=SIZE))
-        free = max(end, free) + NAME_HEIGHT
     return Picture(title, " ".join(says), WIDTH, HEIGHT, "".join(body), tuple(lines))
 
 

@@ -6,7 +6,7 @@ What comes from a rank has its colour; a sum of several ranks' values has all of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -41,19 +41,21 @@ class Block:
     @classmethod
     def of(cls, held: Any) -> Block:
         """From an owner, a set of owners (their sum), None (nothing) or a pair (label, owners)."""
+        label = None
+        if isinstance(held, tuple):
+            label, held = held
         if held is None:
-            return cls("", ())
-        if isinstance(held, tuple) and len(held) == 2 and isinstance(held[0], str):
-            return cls(held[0], cls.of(held[1]).owners)
-        if isinstance(held, int):
-            return cls(str(held), (held,))
-        if isinstance(held, Iterable) and not isinstance(held, str):
+            owners: tuple[int, ...] = ()
+        elif isinstance(held, int):
+            owners = (held,)
+        elif isinstance(held, set | frozenset):
             owners = tuple(sorted(held))
-            return cls("+".join(map(str, owners)), owners)
-        raise ValueError(
-            "a block is a rank, a set of ranks, None or a pair (label, ranks), "
-            f"for example 0, {{0, 1}} or ('a', 0); got {held!r}"
-        )
+        else:
+            raise ValueError(
+                "a block is a rank, a set of ranks, None or a pair (label, ranks), "
+                f"for example 0, {{0, 1}} or ('a', 0); got {held!r}"
+            )
+        return cls("+".join(map(str, owners)) if label is None else label, owners)
 
     def drawn(self, x: float, y: float, says: str) -> str:
         """The block in the middle of (x, y): hollow, in one colour, or with a band for each."""
@@ -301,10 +303,9 @@ def row_groups(
         loads = [sum(piece.stop - piece.start for piece in pieces) for pieces in plan]
         for rank, pieces in enumerate(plan):
             for piece in pieces:
-                if not (piece.group < len(sizes) and 0 <= piece.start <= piece.stop):
+                known = piece.group < len(sizes) and 0 <= piece.start <= piece.stop
+                if not (known and piece.stop <= sizes[piece.group]):
                     raise ValueError(f"{name}, rank {rank}: there is no {piece} in sizes {sizes}")
-                if piece.stop > sizes[piece.group]:
-                    raise ValueError(f"{name}, rank {rank}: {piece} ends behind its row group")
                 left = (starts[piece.group] + piece.start) * scale
                 rim = gap if piece.stop == sizes[piece.group] else 0.5
                 wide = max((piece.stop - piece.start) * scale - rim, 1.0)

@@ -222,9 +222,9 @@ def _drawn(
 
     Each span has its lane, its start and what it belongs to as data, for the site's script.
     """
-    left = max(map(width_of, lanes), default=0.0) + 10
+    left = floor(max(map(width_of, lanes), default=46.0) + 10)
     scale = AXIS / total if total else 0.0
-    body, y = [], 0.0
+    body, shapes, y = [], [], 0.0
     for name, tracks in lanes.items():
         body.append(text(0, y + LANE / 2, name, class_="strong"))
         if band:  # an idle lane is seen
@@ -234,11 +234,11 @@ def _drawn(
                 shape = _shape(
                     span, left + span.start * scale, y + LANE / 2 + number * TRACK, scale
                 )
-                body.append(
-                    tooltip(says(span), shape, data_lane=span.lane,
-                            data_start=f"{span.start:.6g}", data_of=span.of or None)
-                )  # fmt: skip
+                data = {"data_lane": span.lane, "data_start": f"{span.start:.6g}"}
+                shown = tooltip(says(span), shape, **data, data_of=span.of or None)
+                shapes.append((span.start, shown))
         y += LANE + TRACK * (max(len(tracks), 1) - 1)
+    y += 2
     axis = [line(left, y, left + AXIS, y, stroke="var(--line)")]
     step = round_step(total / 4) if total else 1.0  # three to six moments
     for number in range(floor(total / step + 1e-9) + 1):
@@ -246,7 +246,11 @@ def _drawn(
         axis.append(line(x, 0, x, y + 4, stroke="var(--edge)"))
         words = write(number * step)
         axis.append(text(x, y + 13, words, size=SIZE, class_="muted", text_anchor="middle"))
-    return [*axis, *body], (left + AXIS + 20, y + 26)  # the last number is wider than its line
+    shapes.sort(key=lambda each: each[0])
+    return [*axis, *body, *(shape for _, shape in shapes)], (
+        left + AXIS + 20,
+        y + 26,
+    )  # the last number is wider than its line
 
 
 def _shape(span: TimelineSpan, x: float, y: float, scale: float) -> str:

@@ -118,13 +118,15 @@ def compare(
     warmup: int = 5,
     repeats: int = 5,
     threads: int | None = None,
+    count: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Measure every mode on every number of GPUs, `repeats` times in turn.
 
     Where there are too few real GPUs, dp gets virtual ones and the ranks of ddp compute on the CPU;
     the result says so. Each GPU that the CPU plays has `threads` threads; by default the cores are
-    divided by the largest number of GPUs, so that every row has the same GPU. `tell` hears what is
+    divided by the largest number of GPUs, so that every row has the same GPU. Without `count`
+    memory, bytes and communication are not looked at, which saves a few runs. `tell` hears what is
     being done. Raises ValueError for what cannot be compared, RankError where training fails.
     """
     config = workload.config
@@ -161,17 +163,19 @@ def compare(
         samples[candidate].append(list(run(candidate, work, steps, warmup)))
     rows = []
     for candidate, rounds in samples.items():
-        tell(f"counting: {candidate}")
-        metered = run(candidate, train_only, METERED, 0, meters=True)
-        communication, traffic = None, None
-        if candidate.mode == "dp" and metered[0].copied_bytes is not None:
-            traffic = metered[0].copied_bytes // METERED
-        if candidate.ranks > 1:
+        counts: dict[str, Any] = {}
+        if count:
+            tell(f"counting: {candidate}")
+            metered = run(candidate, train_only, METERED, 0, meters=True)
+            counts["peak_bytes"] = tuple(peak for sample in metered for peak in sample.peak_bytes)
+            if candidate.mode == "dp" and metered[0].copied_bytes is not None:
+                counts["traffic"] = metered[0].copied_bytes // METERED
+        if count and candidate.ranks > 1:
             traced = run(candidate, train_only, TRACED, warmup, trace=True)
             windows = [sample.window for sample in traced]
-            traffic = bytes_between_ranks(traced.trace, windows[0], steps=TRACED)
+            counts["traffic"] = bytes_between_ranks(traced.trace, windows[0], steps=TRACED)
             if candidate.mode != "pipeline":  # whose ranks wait for messages
-                communication = all_reduce_share(traced.trace, windows)
+                counts["communication"] = all_reduce_share(traced.trace, windows)
         rows.append(
             Row(
                 candidate,
@@ -180,9 +184,7 @@ def compare(
                 rounds=tuple(max(sample.step_seconds for sample in ranks) for ranks in rounds),
                 figures=rounds[-1][0].figures,
                 first=median(max(sample.first_seconds for sample in ranks) for ranks in rounds),
-                peak_bytes=tuple(peak for sample in metered for peak in sample.peak_bytes),
-                communication=communication,
-                traffic=traffic,
+                **counts,
             )
         )
     return Comparison(settings, machine, tuple(rows), left_out)
