@@ -2,7 +2,7 @@
 
 Run with `make bench`. ``run_ranks`` against torchrun and ``mp.spawn``, one after the other in the
 same run, each with the same few lines on 4 ranks. "first" is the very first call, which starts the
-forkserver and imports torch; "warm" are the later ones.
+process server and imports torch; "warm" are the later ones.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from statistics import median
 
 from multigpu import run_ranks
-from multigpu.ranks.server import ForkServer
+from multigpu.ranks import server
 
 RANKS, ROUNDS, WARM_RUNS = 4, 3, 10
 
@@ -76,7 +76,7 @@ def test_starting_four_ranks(tmp_path):
     def python(*arguments: str) -> None:
         subprocess.run([sys.executable, *arguments], check=True, cwd=tmp_path, capture_output=True)
 
-    ForkServer.stop()
+    server.RANKS.close()
     first = seconds(warm)
     times: dict[str, list[float]] = {"run_ranks, warm": [], "torchrun": [], "mp.spawn": []}
     for _ in range(ROUNDS):

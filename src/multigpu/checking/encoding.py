@@ -42,6 +42,7 @@ class Request:
 
     path: str
     source: str
+    code: bytes | None  # of the source, by marshal
     return_lines: dict[int, int]  # of the source; found once, for all runs
     function: str
     signature: Signature

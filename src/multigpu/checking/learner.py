@@ -5,10 +5,11 @@ back.  How a run that brought no answer is explained: ``run_status.py``.
 """
 
 import ast
-import io
-import pickle
+import marshal
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,8 @@ from multigpu.checking.encoding import Request, Unreadable, by_value, decode
 from multigpu.checking.run_status import Ending, refuse_bad_endings
 from multigpu.checking.source import return_lines
 from multigpu.checking.verdicts import Refused, by_rank
-from multigpu.ranks.errors import Finding
-from multigpu.ranks.frames import Closed, receive, send
 from multigpu.ranks.limits import Limits
-from multigpu.ranks.server import Server
+from multigpu.ranks.server import Server, SupervisorDied
 from multigpu.ranks.trace import Trace
 
 Drive = Callable[..., Any]
@@ -126,6 +125,20 @@ def read_source(path: Path, exercise: Exercise) -> str:
     raise Refused("crash", "syntax_error", message)
 
 
+@cache
+def compiled(source: str, path: str) -> bytes | None:
+    """The code of a module, so that no worker has to compile it.
+
+    None where there is anything to say about it: the worker then says it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return marshal.dumps(compile(source, path, "exec", dont_inherit=True))
+        except Exception:
+            return None
+
+
 def syntax_message(error: SyntaxError, path: Path) -> str:
     """The line with a mark under the place, as Python shows it."""
     if error.text is None:  # a comment names an encoding that there is not
@@ -140,51 +153,12 @@ def syntax_message(error: SyntaxError, path: Path) -> str:
     )
 
 
-class ServerDied(Exception):
-    """The server ended in the middle of a request; the text is the end of its error output."""
-
-
-class WarmServer:
-    """The process that starts workers: begun at once, waited for only by the first request."""
-
-    MODULE = "multigpu.checking.worker"
+class WarmServer(Server):
+    """The process that starts workers: begun at once, waited for only by the first run."""
 
     def __init__(self) -> None:
-        self._server = Server(self.MODULE)
-
-    def ask(self, request: Request) -> tuple[dict[str, Any], bytes]:
-        """Run one request.  Raises ServerDied; the next request then gets a new server."""
-        self._server.asked = True
-        try:
-            send(self._server.connection, {}, pickle.dumps(request))
-            return receive(self._server.connection)
-        except Closed:
-            self._server.stop()
-            self._server.kill_process_tree()  # nobody else is left to end what it had started
-            text = self._server.error_output()
-            self.close()
-            self._server = Server(self.MODULE)
-            raise ServerDied(text) from None
-
-    @property
-    def mark(self) -> str:
-        """What is in the environment of the server and of all that it starts."""
-        return self._server.mark
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        return self._server.process.pid
-
-    def close(self) -> None:
-        """End the server and whatever it runs."""
-        self._server.close()
-
-    def __enter__(self) -> "WarmServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__("multigpu.checking.worker")
+        self.start()
 
 
 @dataclass
@@ -213,10 +187,10 @@ class Learner:
 
         Raises Refused with the right status when no answer came: the check goes no further then.
         """
-        report, blob, endings = self._ask(drive, arguments, limits, gpus=gpus, memory=memory)
+        report, endings = self._ask(drive, arguments, limits, gpus=gpus, memory=memory)
         refuse_bad_endings(endings)
         (ending,) = endings
-        answer = Answer(read(blob, ending), ending.where, ending.output, report["seconds"])
+        answer = Answer(read(ending), ending.where, ending.output, report["seconds"])
         self.answers.append(answer)
         return answer
 
@@ -238,13 +212,11 @@ class Learner:
         ``memory="1 MiB"`` limits the tensors of each rank and measures them.
         """
         limits = {"cpu": self.limits.cpu * max(1.0, world / 2)} | limits
-        report, blob, endings = self._ask(drive, arguments, limits, ranks=world, memory=memory)
-        finding = Finding.of(report["finding"]) if report["finding"] else None
+        report, endings = self._ask(drive, arguments, limits, ranks=world, memory=memory)
         trace = Trace.from_frames([ending.report["said"] for ending in endings])
-        refuse_bad_endings(endings, finding, trace)
-        blobs = io.BytesIO(blob)
+        refuse_bad_endings(endings, report["finding"], trace)
         answer = RankAnswer(
-            results=[read(blobs.read(e.report["answer"]), e) for e in endings],
+            results=[read(ending) for ending in endings],
             trace=trace,
             wheres=[ending.where for ending in endings],
             outputs=[ending.output for ending in endings],
@@ -256,8 +228,8 @@ class Learner:
 
     def _ask(
         self, drive: Drive, arguments: tuple[Any, ...], limits: dict[str, float], **where: Any
-    ) -> tuple[dict[str, Any], bytes, list[Ending]]:
-        """The server's report, the answers' bytes, and how each worker ended.
+    ) -> tuple[dict[str, Any], list[Ending]]:
+        """The supervisor's report, and how each worker ended.
 
         Raises Refused when there is no module to run.
         """
@@ -265,6 +237,7 @@ class Learner:
         request = Request(
             path=str(self.submission.path(self.exercise)),
             source=source,
+            code=compiled(source, str(self.submission.path(self.exercise))),
             return_lines=return_lines(source),
             function=self.exercise.function,
             signature=self.exercise.signature,
@@ -275,8 +248,9 @@ class Learner:
             **where,
         )
         try:
-            report, blob = self.server.ask(request)
-        except ServerDied as death:
+            with self.server.run(request, wait=False) as receive:
+                _, report = receive()
+        except SupervisorDied as death:
             raise Refused(
                 "crash",
                 "killed_checker",
@@ -284,6 +258,9 @@ class Learner:
                 f"{death}\n"
                 "usually: your code sends a signal to its parent process, or to all processes.",
             ) from None
+        for member in report["members"]:
+            for frame in member["said"]:
+                self.server.learn(frame.get("costly", ()))
         common = {"excess": report["excess"], "left": report["left"]}
         endings = [
             Ending(
@@ -295,13 +272,13 @@ class Learner:
             )
             for rank, member in enumerate(report["members"])
         ]
-        return report, blob, endings
+        return report, endings
 
 
-def read(blob: bytes, ending: Ending) -> Any:
+def read(ending: Ending) -> Any:
     """The value that a worker sent.  Raises Refused when it is no answer of our Encoder."""
     try:
-        return decode(blob)
+        return decode(ending.report["answer"])
     except Unreadable as error:
         raise ending.refused(
             "crash",

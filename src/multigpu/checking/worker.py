@@ -1,114 +1,73 @@
-"""The processes that run a learner's code: a warm server, and the workers that it forks.
+"""What the processes that run a learner's code do: one worker for each run, or one per rank.
 
-    python -m multigpu.checking.worker FD
-
-``FD`` is a socket to the judge.  The server imports torch once, forks one worker per request, or
-one per rank, and lives as long as the other end of the socket is open.  It runs no operator on
-tensors and never touches a GPU: threads and CUDA do not survive a fork.
-
-A worker reports in frames: each phase as it begins, then the answer.  How its process begins and
-ends is the matter of ``multigpu.ranks.child_process``.  A run without a clean end never passes.
+They come from a server (``multigpu.ranks.server``) that has imported this module. A worker reports
+in frames: each phase as it begins, then the answer. How its process begins and ends is the matter
+of ``multigpu.ranks.supervisor``. A run without a clean end never passes.
 """
 
 import contextlib
 import inspect
+import marshal
 import os
-import pickle
 import random
 import resource
-import shutil
-import socket
-import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
 import time
 import types
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from multigpu.checking.encoding import Encoder, Request
 from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.devices.meters import parse_bytes
-from multigpu.ranks import process_tree
 from multigpu.ranks.backend import choose_backend, join_group
-from multigpu.ranks.child_process import limit
 from multigpu.ranks.errors import describe_exception
-from multigpu.ranks.frames import Closed, Write, receive, send
+from multigpu.ranks.frames import Write
 from multigpu.ranks.proof import Watch
+from multigpu.ranks.rank import memory_within
 from multigpu.ranks.recorder import inside
-from multigpu.ranks.supervisor import CallerGone, supervise
-from multigpu.ranks.warming import costly_imports, import_costly, warming_up
+from multigpu.ranks.supervisor import Supervisor, limit
+from multigpu.ranks.warming import costly_imports
 
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
-# --- the server ----------------------------------------------------------------------------------
-
-
-def main(descriptor: int) -> None:
-    """Serve until the judge is gone."""
-    judge = socket.socket(fileno=descriptor)
-    judge.set_inheritable(False)
-    process_tree.adopt_orphans()
-    warm_up()
-    with contextlib.suppress(Closed, CallerGone):
-        while True:
-            _, request = receive(judge)
-            report, answer = serve(pickle.loads(request), judge)  # the judge's own, no learner's
-            send(judge, report, answer)
-            frames = (frame for member in report["members"] for frame in member["said"])
-            costly = 0  # which of ``warming.COSTLY`` the workers have imported
-            for frame in frames:
-                costly |= frame.get("costly", 0)
-            import_costly(costly)  # once, for all workers to come
-    os._exit(0)  # there is nothing to clean up, and torch takes its time with it
+# --- in the server, and in the supervisor of one run ---------------------------------------------
 
 
 def warm_up() -> None:
-    """Import what workers need, so that none has to."""
-    with warming_up():
-        import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
-        import numpy.ctypeslib  # noqa: F401
-        import safetensors.torch  # noqa: F401
-        import torch.utils.serialization.config  # noqa: F401
+    """Import what workers need, in the server, so that none has to."""
+    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+    import numpy.ctypeslib  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    import torch.utils.serialization.config  # noqa: F401
 
-        import multigpu.checking.comparing
-        import multigpu.devices.machine
-        import multigpu.ranks.tracing  # noqa: F401
+    import multigpu.checking.comparing
+    import multigpu.devices.machine
+    import multigpu.ranks.tracing  # noqa: F401
 
-        spare_the_compiler()
+    spare_the_compiler()
 
 
-def serve(request: Request, judge: socket.socket) -> tuple[dict[str, Any], bytes]:
+def serve(request: Request, judge: Connection, folder: str) -> None:
     """Run one worker, or one per rank, and report how it ended."""
-    folder = tempfile.mkdtemp(prefix="multigpu-check-")
-    compiled(request.source, request.path)  # once, for all workers, and so the next
-    forbidden_code(request.refused)
-    try:
-        report, answers = supervise(
-            request.ranks or 1,
-            Worker(request, folder),
-            limits=request.limits,
-            caller=judge,
-            watch=Watch(request.ranks, timeout=None) if request.ranks else None,
-        )
-        return report, b"".join(answers)
-    finally:
-        with contextlib.suppress(RecursionError):
-            shutil.rmtree(folder, ignore_errors=True)
-        if os.path.exists(folder):  # folders in folders without end are beyond Python's own way
-            quiet = subprocess.DEVNULL
-            subprocess.run(
-                ["rm", "-rf", folder], stdin=quiet, stdout=quiet, stderr=quiet, check=False
-            )
+    forbidden_code(request.refused)  # once, for all workers
+    workers = Supervisor(
+        request.ranks or 1,
+        Worker(request, folder),
+        limits=request.limits,
+        caller=judge,
+        watch=Watch(request.ranks, timeout=None) if request.ranks else None,
+    )
+    judge.send(("report", workers.run()))
 
 
 # --- a worker ------------------------------------------------------------------------------------
@@ -212,15 +171,9 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
     join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, write=say)
     put_behind("gloo_tcp_loop")
-    place = Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
-    if request.memory is None:
-        yield place
-        return
-    from multigpu.ranks.memory import limited_memory
-
-    with limited_memory(parse_bytes(request.memory), rank=rank) as peak:
-        yield place
-        say({"phase": "memory", "peak": peak()})
+    memory = None if request.memory is None else parse_bytes(request.memory)
+    with memory_within(memory, rank, say):
+        yield Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
 
 
 def put_behind(thread: str) -> None:
@@ -247,20 +200,6 @@ class MissingFunction(Exception):
     """The learner's module does not have the function."""
 
 
-@lru_cache(maxsize=4)
-def compiled(source: str, path: str) -> types.CodeType | None:
-    """The code of a module, for the server: all workers that it forks have it then.
-
-    None where there is anything to say about it: the worker then says it.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            return compile(source, path, "exec", dont_inherit=True)
-        except Exception:
-            return None
-
-
 def load(request: Request) -> types.ModuleType:
     """Import the learner's module from its text.
 
@@ -272,8 +211,9 @@ def load(request: Request) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = request.path
     sys.modules[name] = module
-    code = compiled(request.source, request.path)
-    if code is None:
+    if request.code is not None:
+        code = marshal.loads(request.code)
+    else:
         code = compile(request.source, request.path, "exec", dont_inherit=True)
     exec(code, module.__dict__)
     return module
@@ -434,9 +374,3 @@ def _place(name: str) -> str:
         if os.path.isfile(os.path.join(folder, f"{own}.py")):
             return os.path.join(folder, f"{own}.py")
     return ""
-
-
-if __name__ == "__main__":
-    from multigpu.checking.worker import main  # drives may import it: no second copy of it then
-
-    main(int(sys.argv[1]))

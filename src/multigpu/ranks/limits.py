@@ -69,7 +69,7 @@ def resource_use() -> ResourceUse:
             cpu += times.user + times.system
             cpu += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
             memory += own_memory(process)
-            awake = awake or runnable(process)
+            awake = awake or runnable(process.pid)
     return ResourceUse(cpu, memory, awake, len(tree))
 
 
@@ -98,24 +98,25 @@ class ResourceMonitor:
         ``heard`` counts the bytes that came from the workers.  Who says something is not blocked:
         it may only wait until we listen.
         """
-        if use.memory - use.members * self.own_memory > self.limits.host_memory:
+        memory = use.memory - use.members * self.own_memory
+        if memory > self.limits.host_memory:
             return "memory"
         if use.members > self.limits.processes:
             return "processes"
-        if use.cpu > self.limits.cpu:
+        # To take memory is work, on a busy machine several times as much. Who holds a lot is given
+        # the time to pass that limit, which explains more.
+        much = memory > self.limits.host_memory / 4
+        if use.cpu > self.limits.cpu * (4 if much else 1):
             return "busy"
         if now - self.began > self.limits.wall:
             return "slow"
         self._looks.append((now, use, heard))
-        return "blocked" if self._blocked(now) else None
-
-    def _blocked(self, now: float) -> bool:
-        if now - self._looks[0][0] < self.limits.idle:
-            return False
-        (_, first, before), (_, last, heard) = self._looks[0], self._looks[-1]
-        quiet = last.cpu - first.cpu < QUIET_SHARE * self.limits.idle and heard == before
-        awake = sum(use.runnable for _, use, _ in self._looks)
+        began, first, before = self._looks[0]
+        if now - began < self.limits.idle:
+            return None
+        quiet = use.cpu - first.cpu < QUIET_SHARE * self.limits.idle and heard == before
+        awake = sum(look.runnable for _, look, _ in self._looks)
         blocked = quiet and awake < AWAKE_SHARE * len(self._looks)
         while now - self._looks[0][0] >= self.limits.idle:
             self._looks.popleft()
-        return blocked
+        return "blocked" if blocked else None

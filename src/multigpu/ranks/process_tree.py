@@ -6,21 +6,23 @@ escape.  Elsewhere those that fled are found by a mark in their environment.
 
 import contextlib
 import ctypes
+import itertools
 import os
 import platform
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
-# In the environment of the server, inherited by whatever it starts.  A server that one of its ranks
-# starts has "mark.its own".
+# In the environment of a server, inherited by whatever it starts: with what the names of its runs'
+# folders begin. A run inside a rank has its folder in that of the outer run.
 MARK = "MULTIGPU_RUN"
+RUN = "multigpu-ranks-"  # once in a mark for each run around it
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 ENDING = 15.0  # seconds for killed processes to be gone: a busy machine takes its time
 
@@ -52,30 +54,23 @@ def descendants() -> list[psutil.Process]:
     me = os.getpid()
     if sys.platform == "linux" and os.path.exists(f"/proc/{me}/task/{me}/children"):
         # psutil would read the whole table of processes, and a supervisor looks every 50 ms.
-        pids = _children(me)
-        for pid in pids:
-            pids += _children(pid)  # the loop comes to these, too
-        return [process for pid in pids if (process := _living(pid))]
-    found = {process.pid for process in psutil.Process().children(recursive=True)}
-    if sys.platform != "linux":
-        found |= {process.pid for process in marked(os.environ.get(MARK, ""))} - {me}
-    return [process for pid in found if (process := _living(pid))]
-
-
-def _children(pid: int) -> list[int]:
-    """The children of a process, as Linux lists them for each of its threads."""
-    found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread may end meanwhile
-            found += map(int, file.read_text().split())
-    return found
-
-
-def _living(pid: int) -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return process if process.status() != psutil.STATUS_ZOMBIE else None
-    return None
+        pids: list[int] = []
+        for parent in itertools.chain([me], pids):  # it comes to those that are found, too
+            for file in Path(f"/proc/{parent}/task").glob("*/children"):
+                with contextlib.suppress(OSError):  # the thread may end meanwhile
+                    pids += map(int, file.read_text().split())
+    else:
+        found = psutil.Process().children(recursive=True)
+        if sys.platform != "linux":
+            found += marked(os.environ.get(MARK, ""))
+        pids = list({process.pid for process in found} - {me})
+    living = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
 
 
 def survivors() -> list[psutil.Process]:
@@ -119,19 +114,21 @@ def end_all(*groups: int) -> list[str]:
         left = survivors()
         if not left and reap():
             return []
-        _kill(left)
+        kill(left)
         if time.monotonic() > deadline:
-            return _named(left)
+            return named(left)
         time.sleep(0.002)
 
 
-def _kill(processes: Sequence[psutil.Process]) -> None:
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill those of these processes that are there."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
-def _named(processes: Sequence[psutil.Process]) -> list[str]:
+def named(processes: Iterable[psutil.Process]) -> list[str]:
+    """What people can find them by, "sh (process 4711)"."""
     names = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -151,7 +148,7 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # other people's processes hide theirs
-            if mark and f"{process.environ().get(MARK, '')}.".startswith(f"{mark}."):
+            if mark and process.environ().get(MARK, "").startswith(mark):
                 found.append(process)
     return found
 
@@ -159,33 +156,24 @@ def marked(mark: str) -> list[psutil.Process]:
 def end_marked(mark: str) -> None:
     """Kill every process that comes from the server with this mark; wait until all are gone.
 
-    A process that is just becoming another program has no environment for a moment. So we wait
-    until no process is in that state, and believe only the second look that finds none.
+    A process that is just becoming another program has no environment for a moment, so that only
+    the second look that finds none is believed.
     """
     deadline, empty_looks = time.monotonic() + ENDING, 0
     while empty_looks < 2:
         left = marked(mark)
-        _kill(left)
-        empty_looks = 0 if left or any(map(_becoming, psutil.process_iter())) else empty_looks + 1
+        kill(left)
+        empty_looks = 0 if left else empty_looks + 1
         if time.monotonic() > deadline:
-            return warn_of(_named(left))
+            return warn_of(named(left))
         time.sleep(0.01)
 
 
-def _becoming(process: psutil.Process) -> bool:
-    """Whether it is between two programs: it has neither arguments nor environment yet."""
-    try:
-        kernel_thread = 2 in (process.pid, process.ppid())  # Linux: they never have any
-        return not (kernel_thread or process.cmdline() or process.environ())
-    except psutil.Error:  # somebody else's, ended, or a zombie
-        return False
-
-
-def runnable(process: psutil.Process) -> bool:
+def runnable(pid: int) -> bool:
     """Whether a thread of a process runs, or waits for a core or for the disk."""
     if sys.platform != "linux":
-        return bool(process.status() == psutil.STATUS_RUNNING)
-    for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_RUNNING)
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
             if stat.read_text().rpartition(")")[2].split()[0] in "RD":
                 return True
@@ -208,21 +196,8 @@ EXITING = 4  # flag of a thread that is on its way out
 PRIVATE = 128  # flag of a futex that no other process can open; multiprocessing's have it not
 
 
-class Threads(Protocol):
-    """How a `Watch` asks about threads."""
-
-    def may_act(self, rank: int, thread: int) -> bool:
-        """Whether this thread is there, and may go on without another thread's help."""
-
-    def others_work(self, rank: int, known: set[int]) -> bool:
-        """Whether a thread other than `known` computes, or sleeps for a set time."""
-
-    def dying(self, rank: int) -> bool:
-        """Whether the process is about to be gone: it was killed, or has left."""
-
-
 class SystemThreads:
-    """The threads of the ranks with these process ids, as the system sees them."""
+    """The threads of the ranks with these process ids, as the system shows them to a `Watch`."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids

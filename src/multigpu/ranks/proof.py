@@ -21,7 +21,7 @@ from typing import Any
 from multigpu.ranks import wording
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Calls, CollectiveMatch, Key, Matching
 from multigpu.ranks.errors import Finding, Kind, their_frames
-from multigpu.ranks.process_tree import Threads
+from multigpu.ranks.process_tree import SystemThreads
 from multigpu.ranks.state import FOLLOW_UP, RankState
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
@@ -87,7 +87,7 @@ class Watch:
         self._states[rank].status = status
         self._failures.append(rank)
 
-    def look(self, now: float, threads: Threads) -> Finding | None:
+    def look(self, now: float, threads: SystemThreads) -> Finding | None:
         """What is wrong at this moment (`now` is `time.monotonic()`), None while nothing is."""
         if self._stirred:
             self._stirred, self._last = False, now
@@ -120,7 +120,7 @@ class Watch:
 
     # Ranks that raised or died: which of them is the cause, and which only follow.
 
-    def _failure(self, now: float, threads: Threads) -> Finding | None:
+    def _failure(self, now: float, threads: SystemThreads) -> Finding | None:
         """An exception or a death, after a moment in which others can add theirs."""
         failed = [state for state in self._states if state.raised or state.died]
         if not failed:
@@ -316,7 +316,7 @@ class Watch:
 
     # Ranks that wait for ever.
 
-    def _deadlocked(self, threads: Threads, quiet: float) -> bool:
+    def _deadlocked(self, threads: SystemThreads, quiet: float) -> bool:
         """Whether it is certain that nothing will happen any more.
 
         So it is when every rank is over or blocked in all its threads, and no call that a thread

@@ -1,4 +1,4 @@
-"""What one rank of ``run_ranks`` does: join the others, run the function, hand back its result."""
+"""What a rank of ``run_ranks`` does: join the others, run the function, hand back its result."""
 
 import contextlib
 import importlib
@@ -11,22 +11,25 @@ import time
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
-from multigpu.ranks.backend import join_group
+from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
+from multigpu.ranks.limits import UNLIMITED
+from multigpu.ranks.proof import Watch
 from multigpu.ranks.recorder import inside
 from multigpu.ranks.warming import costly_imports
 
-SPARE = 2**10  # bytes that a result may have too many: cheaper than a copy
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a caller asks for, as plain data; function and arguments travel beside it."""
+    """What a caller asks for, as plain data."""
 
+    payload: bytes  # function and arguments
     world_size: int
     timeout: float | None  # seconds without progress
     backend: str | None
@@ -36,21 +39,53 @@ class Job:
     folder: str  # where the caller is
     path: list[str]  # where the caller finds modules
     environment: dict[str, str]
-    cells: dict[str, list[Any]]  # source of code that is in no file, for tracebacks
+    cells: dict[str, Any]  # source of code that is in no file, for tracebacks
+
+
+def warm_up() -> None:
+    """Import what ranks need, in the server, so that none has to."""
+    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+    import torch.nn.parallel  # noqa: F401
+
+    import multigpu.ranks.supervisor
+    import multigpu.ranks.tracing  # noqa: F401
+
+
+def serve(job: Job, caller: Connection, folder: str) -> None:
+    """Run the job's ranks, in the supervisor, and report."""
+    import torch
+
+    # Windows has not what it imports, and this module is imported before that is refused.
+    from multigpu.ranks.supervisor import Supervisor
+
+    try:
+        gpus = torch.cuda.device_count()
+        backend = choose_backend(job.world_size, asked=job.backend, gpus=gpus)
+    except ValueError as error:
+        return caller.send(("refused", str(error)))
+    caller.send(("begins", str(backend)))
+    run = Supervisor(
+        job.world_size,
+        Rank(job, backend.name, os.path.join(folder, "store")),
+        limits=UNLIMITED,
+        caller=caller,
+        watch=Watch(job.world_size, timeout=job.timeout),
+        tell=True,
+    )
+    caller.send(("report", run.run()))
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank: call it with its number and a function that takes its frames."""
+    """What one rank does: call it with its number and a function that takes its frames."""
 
     job: Job
     backend: str
     store: str  # the file in which the ranks find each other
-    payload: bytes  # function and arguments
 
     def __call__(self, rank: int, write: Write) -> None:
         """Run the job; whatever goes wrong in it is said."""
-        import cloudpickle  # type: ignore[import-untyped]
+        import cloudpickle
 
         job = self.job
         try:
@@ -63,8 +98,8 @@ class Rank:
                 trace=job.trace,
                 write=write,
             )
-            with self._limited_memory(rank, write):
-                function, arguments = cloudpickle.loads(self.payload)
+            with memory_within(job.memory, rank, write):
+                function, arguments = cloudpickle.loads(job.payload)
                 result = function(*arguments)
             answer = to_bytes(result)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
@@ -75,18 +110,20 @@ class Rank:
         write({"phase": "answer"}, answer)
         write({"phase": "returned", "time": time.monotonic(), "costly": costly_imports()})
 
-    @contextlib.contextmanager
-    def _limited_memory(self, rank: int, write: Write) -> Iterator[None]:
-        if self.job.memory is None:
-            yield
-            return
-        from multigpu.ranks.memory import limited_memory
 
-        with limited_memory(self.job.memory, rank=rank) as peak:
-            try:
-                yield
-            finally:
-                write({"phase": "memory", "peak": peak()})
+@contextlib.contextmanager
+def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
+    """Hold a rank's tensors to a limit, and say the most that they held; None: neither."""
+    if limit is None:
+        yield
+        return
+    from multigpu.ranks.memory import limited_memory
+
+    with limited_memory(limit, rank=rank) as peak:
+        try:
+            yield
+        finally:
+            write({"phase": "memory", "peak": peak()})
 
 
 def settle(job: Job) -> None:
@@ -98,7 +135,7 @@ def settle(job: Job) -> None:
     os.environ.update(job.environment | kept | dict.fromkeys(OURS, str(job.threads)))
     os.chdir(job.folder)
     sys.path[:] = job.path
-    linecache.cache.update({name: tuple(entry) for name, entry in job.cells.items()})
+    linecache.cache.update(job.cells)
     torch.set_num_threads(job.threads)
     random.seed()  # the ranks were copied from one process; torchrun's have other numbers each
     torch.seed()
@@ -118,12 +155,14 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
     """``value`` as bytes, code of notebook cells included.  Raises TypeError."""
     import cloudpickle
 
-    torch = sys.modules.get("torch")  # where it is not imported there are no tensors
+    torch: Any = sys.modules.get("torch")  # where it is not imported there are no tensors
     protocol = cloudpickle.DEFAULT_PROTOCOL
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
-            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or _is_small_view(obj)):
+            # A copy on the CPU: pickle writes a tensor's whole storage, once for each tensor, and
+            # of a large one the tensor may show a small part.
+            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or is_plain_on_cpu(obj)):
                 data = obj.detach().to("cpu", copy=True)
                 if isinstance(obj, torch.nn.Parameter):
                     data = torch.nn.Parameter(data, requires_grad=obj.requires_grad)
@@ -143,14 +182,9 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
     return file.getvalue()
 
 
-def _is_small_view(tensor: Any) -> bool:
-    """Whether pickle, which writes a tensor's whole storage, would send much more than the tensor.
-
-    Nothing is lost by sending the tensor alone: pickle writes a storage once per tensor, so that
-    tensors that shared one do not share it afterwards.
-    """
+def is_plain_on_cpu(tensor: Any) -> bool:
+    """Whether its numbers are all that there is to a tensor."""
     import torch
 
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        return False
-    return bool(tensor.is_cpu and tensor.untyped_storage().nbytes() > 2 * tensor.nbytes + SPARE)
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return bool(tensor.is_cpu and type(tensor) in kinds and not vars(tensor))

@@ -5,7 +5,7 @@
 
     run_ranks(hello, 4)     # [0, 10, 20, 30]
 
-Next: forkserver.py (where the processes come from), supervisor.py (who watches them), rank.py (what
+Next: server.py (where the processes come from), supervisor.py (who watches them), rank.py (what
 each of them does), proof.py (what can go wrong with them).
 """
 
@@ -13,33 +13,26 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import functools
 import importlib.machinery
-import inspect
 import linecache
 import os
 import pickle
-import socket
 import sys
 import sysconfig
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, overload
+from typing import Any
 
 from multigpu.devices.meters import parse_bytes
 from multigpu.ranks.backend import NAMES
-from multigpu.ranks.errors import Finding, RankError, counted, stack_text
-from multigpu.ranks.frames import Closed, from_a_handler, receive, send
-from multigpu.ranks.process_tree import MARK, warn_of
+from multigpu.ranks.errors import RankError, counted, stack_text
+from multigpu.ranks.process_tree import MARK, RUN, warn_of
 from multigpu.ranks.rank import Job, pickled
-from multigpu.ranks.server import ForkServer, Server
+from multigpu.ranks.server import RANKS, SupervisorDied
 from multigpu.ranks.trace import Trace
-from multigpu.ranks.warming import OPTIMIZING
-
-GOODBYE = 20.0  # seconds for a supervisor to end its ranks: more than process_tree.ENDING
+from multigpu.ranks.warming import NAMED, OPTIMIZING, costly_imports
 
 
 def run_ranks(
@@ -71,23 +64,31 @@ def run_ranks(
 
     Raises RankError when a rank fails or all are stuck, and ValueError for wrong arguments.
     """
-    _refuse_platform_and_function(fn)
+    if sys.platform == "win32":
+        raise RuntimeError(
+            "run_ranks needs Linux or macOS. On Windows work in WSL2: https://aka.ms/wsl"
+        )
+    if not callable(fn):
+        raise ValueError(
+            f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
+        )
     for name, count in {"world_size": world_size, "threads": threads}.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"{name}={count!r}: give a whole number from 1, like {name}=4")
-    seconds = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if timeout is not None and not (seconds and timeout > 0):
+    if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout={timeout!r}: give seconds, more than 0, or None for no limit")
-    if backend is not None and backend not in NAMES:
+    if backend not in (None, *NAMES):
         raise ValueError(f'backend={backend!r}: "gloo" and "nccl" are possible, or leave it out')
-    try:
-        folder = os.getcwd()
-    except FileNotFoundError:
+    depth = os.environ.get(MARK, "").count(RUN)
+    if depth >= DEEPEST:
         raise ValueError(
-            "the working folder of this program was deleted, and the ranks cannot start there. "
-            'Go to a folder that exists first: os.chdir("..."), or cd in the shell'
-        ) from None
+            f"this is a run_ranks inside {depth} others: a module that calls run_ranks outside of "
+            "every function is imported by each rank, which then calls it again. Put the call "
+            'under `if __name__ == "__main__":`'
+        )
+    folder = os.getcwd()
     job = Job(
+        payload=pack(fn, args),
         world_size=world_size,
         timeout=timeout,
         backend=backend,
@@ -98,95 +99,46 @@ def run_ranks(
         path=[os.path.abspath(folder) for folder in sys.path],
         environment=dict(os.environ),
         cells={  # linecache has the source of notebook cells, which are in no file
-            name: list(entry)
+            name: entry
             for name, entry in list(linecache.cache.items())
             if len(entry) == 4 and entry[1] is None
         },
     )
-    payload = pack(fn, args)
     # One import in the server is quicker than one in each rank, and fn's names tell that it trains.
-    costly = OPTIMIZING if b"optim" in payload or "multigpu.training.trainer" in sys.modules else 0
-    server, connection = ForkServer.connect(costly)
+    wanted = costly_imports(NAMED)
+    if b"optim" in job.payload or "multigpu.training.trainer" in sys.modules:
+        wanted.append(OPTIMIZING)
+    printer = Printer(world_size, show=show)
     try:
-        return converse(connection, job, payload, Printer(world_size, show=show), server=server)
-    finally:
-        try:
-            say_goodbye(connection)
-        finally:
-            ForkServer.leave(server)
+        with RANKS.run(job, wanted=wanted) as receive:
+            while True:
+                match receive():
+                    case "refused", text:
+                        raise ValueError(text)
+                    case "begins", name:
+                        backend = name
+                        printer.begin(name)
+                    case "output", rank, part:
+                        printer.add(rank, part)
+                    case "report", report:
+                        printer.end()
+                        return read_report(report, job, str(backend))
+    except SupervisorDied as death:
+        printer.end()
+        text = f"the process that watches over the ranks was killed, and the ranks with it. {death}"
+        raise RankError("exit", range(world_size), text.strip()) from None
 
 
 DEEPEST = 3  # runs inside each other
-ONLY_BEGIN: dict[str, Callable[[Any], bool]] = {
-    "a generator function (it has a yield)": inspect.isgeneratorfunction,
-    "an async generator function": inspect.isasyncgenfunction,
-    "an async function": inspect.iscoroutinefunction,
-}
 
 
-def _refuse_platform_and_function(fn: Callable[..., Any]) -> None:
-    """Raises ValueError where no rank could run ``fn``, RuntimeError where there are no ranks."""
-    if sys.platform == "win32":
-        raise RuntimeError(
-            "run_ranks needs Linux or macOS. On Windows work in WSL2: https://aka.ms/wsl"
-        )
-    if not callable(fn):
-        raise ValueError(
-            f"fn={fn!r}: give the function itself, without calling it: run_ranks(train, 4)"
-        )
-    for kind, is_kind in ONLY_BEGIN.items():
-        if is_kind(fn) or is_kind(type(fn).__call__):
-            raise ValueError(
-                f"fn={getattr(fn, '__qualname__', fn)!r} is {kind}: calling it only makes an "
-                "object and runs none of its lines. Give a function that does the work and "
-                "returns its result: run_ranks(lambda: list(steps()), 4), for example, or "
-                "run_ranks(lambda: asyncio.run(main()), 4)"
-            )
-    depth = len(os.environ[MARK].split(".")) if MARK in os.environ else 0
-    if depth >= DEEPEST:
-        raise ValueError(
-            f"this is a run_ranks inside {depth} others: a module that calls run_ranks outside of "
-            "every function is imported by each rank, which then calls it again. Put the call "
-            'under `if __name__ == "__main__":`'
-        )
-
-
-def converse(
-    connection: socket.socket, job: Job, payload: bytes, printer: Printer, *, server: Server
-) -> Results:
-    """Hand over the job, print what the ranks print, and return what they return."""
-    backend, folder = "", ""
-    try:
-        send(connection, dict(vars(job)), payload)
-        while True:
-            header, blob = receive(connection)
-            match header["phase"]:
-                case "refused":
-                    raise ValueError(header["text"])
-                case "begins":
-                    backend, folder = header["backend"], header["folder"]
-                    printer.begin(backend)
-                case "output":
-                    printer.add(header["rank"], blob)
-                case "report":
-                    printer.end()
-                    warn_of(header["unended"])
-                    return read_report(header, blob, job, backend)
-    except Closed:
-        printer.end()
-        server.clear_up(folder)
-        gone = "the process that watches over the ranks was killed, and the ranks with it. "
-        text = (gone + server.error_output()).strip()
-        raise RankError("exit", range(job.world_size), text) from None
-
-
-def read_report(report: dict[str, Any], blob: bytes, job: Job, backend: str) -> Results:
+def read_report(report: dict[str, Any], job: Job, backend: str) -> Results:
     """The results of a run that went well.  Raises RankError."""
-    members = report["members"]
+    warn_of(report["unended"])
+    members, finding = report["members"], report["finding"]
     frames = [member["said"] for member in members]
     outputs = [member["output"] for member in members]
-    if report["finding"]:
-        finding = Finding.of(report["finding"])
+    if finding:
         if finding.kind == "no_progress":
             stacks = {rank: stack_text(members[rank]["stack"]) for rank in finding.ranks}
             finding = finding.with_stacks(stacks)
@@ -199,38 +151,24 @@ def read_report(report: dict[str, Any], blob: bytes, job: Job, backend: str) -> 
             outputs=outputs,
             finding=finding,
         )
+    peaks = []
     for rank, said in enumerate(frames):
         for header in said:
-            if header["phase"] == "fault":
-                raise RuntimeError(f"rank {rank} broke down: {header['traceback']}")
-            if header["phase"] == "returned":
-                ForkServer.learn(header["costly"])
-    values, start = [], 0
-    for member in members:
-        values.append(pickle.loads(blob[start : start + member["answer"]]))
-        start += member["answer"]
-    peaks = [header["peak"] for said in frames for header in said if header["phase"] == "memory"]
+            match header["phase"]:
+                case "fault":
+                    raise RuntimeError(f"rank {rank} broke down: {header['traceback']}")
+                case "returned":
+                    RANKS.learn(header["costly"])
+                case "memory":
+                    peaks.append(header["peak"])
     return Results(
-        values,
+        [pickle.loads(member["answer"]) for member in members],
         frames=frames,
         outputs=outputs,
         backend=backend,
         memory=peaks if job.memory is not None else None,
         seconds=report["seconds"],
     )
-
-
-def say_goodbye(connection: socket.socket) -> None:
-    """Let the supervisor end what still runs, and wait until it has."""
-    with connection:
-        try:
-            connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(GOODBYE)
-            while connection.recv(1 << 20):
-                pass
-        except OSError as error:
-            if from_a_handler(error):
-                raise
 
 
 BY_VALUE = threading.Lock()  # cloudpickle's list of such modules belongs to the whole process
@@ -244,9 +182,8 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     import cloudpickle  # type: ignore[import-untyped]
 
     with BY_VALUE, contextlib.ExitStack() as stack:
-        for module in own_modules():
-            found = _found(module.__name__, tuple(sys.path)) == module.__file__
-            if not found and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+        for module in modules_of_the_caller():
+            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
                 cloudpickle.register_pickle_by_value(module)
                 stack.callback(cloudpickle.unregister_pickle_by_value, module)
         try:
@@ -259,36 +196,32 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             raise ValueError(str(error)) from None
 
 
-def own_modules() -> list[types.ModuleType]:
-    """The modules of the reader: neither Python's, nor installed, nor this package's."""
+def modules_of_the_caller() -> list[types.ModuleType]:
+    """Modules that no rank would find: neither installed nor where Python looks."""
     installed = tuple(
         os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
     )
     found = []
     for name, module in list(sys.modules.items()):
         file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
-        ours = name == "__main__" or name.partition(".")[0] == "multigpu"
-        if isinstance(file, str) and not ours and not file.startswith(installed):
+        top = name.partition(".")[0]
+        if not isinstance(file, str) or top in ("__main__", "multigpu"):
+            continue
+        if not file.startswith((*installed, *places_of(top))):
             found.append(module)
     return found
 
 
-@functools.cache
-def _found(name: str, path: tuple[str, ...]) -> str | None:
-    """The file of the module ``name``, without looking at those that are imported already."""
-    places: Sequence[str] | None = path
-    *packages, _ = accumulate(name.split("."), "{}.{}".format)
-    for package in packages:
-        spec = importlib.machinery.PathFinder.find_spec(package, places)
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        places = spec.submodule_search_locations
-    spec = importlib.machinery.PathFinder.find_spec(name, places)
-    return spec.origin if spec else None
+def places_of(package: str) -> tuple[str, ...]:
+    """Where Python would find a module now, or all of a package: a file, or folders."""
+    spec = importlib.machinery.PathFinder.find_spec(package)
+    if spec is None:
+        return ()
+    return tuple(spec.submodule_search_locations or [spec.origin or ""])
 
 
-class Results(Sequence[Any]):
-    """One result per rank, in rank order: use it like a list.
+class Results(list[Any]):
+    """One result per rank, in rank order: a list.
 
     ``outputs``: what each rank printed.  ``backend``: "gloo on the CPU", for example.  ``memory``:
     each rank's peak in bytes, None if no limit was asked for.  ``seconds``: how long it took.
@@ -304,7 +237,8 @@ class Results(Sequence[Any]):
         memory: Sequence[int] | None,
         seconds: float,
     ) -> None:
-        self._values, self._frames = list(values), frames
+        super().__init__(values)
+        self._frames = frames
         self.outputs, self.backend, self.seconds = list(outputs), backend, seconds
         self.memory = None if memory is None else list(memory)
 
@@ -312,26 +246,6 @@ class Results(Sequence[Any]):
     def trace(self) -> Trace:
         """Every collective and message of every rank."""
         return Trace.from_frames(self._frames)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return self._values[index]
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Results):
-            return self._values == other._values
-        return list(other) == self._values if isinstance(other, list | tuple) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self._values)
 
 
 class Printer:

@@ -1,10 +1,23 @@
-"""The caller's side of a warm server: started at the first run, ended with the caller.
+"""The process server: it imports torch once, then forks a supervisor for each run.
 
-A run has a folder, by which it is found again when its owners were killed. That of a run inside a
-rank is in the folder of the outer run: whoever removes that one removes both.
+    with server.run(job) as receive:
+        phase, *values = receive()      # what the supervisor sends, until the run is over
+
+``run_ranks`` has one for the whole program (`RANKS`), a session of checks has one with stand-ins
+for the compiler. The server has one thread and touches no GPU, for threads and CUDA survive no
+fork, and it lives as long as its caller. A supervisor has a connection of its own to the caller, so
+that many runs go on side by side; it forks the ranks, and may be killed without loss to the others.
+
+Connections, and what they send, are those of ``multiprocessing``. Its forkserver would start ranks
+as quickly, but it takes no orders between two forks: to import what the last ranks had to import,
+to freeze the garbage collection, to use large pages. There is one for a whole program, so that we
+would decide what the program's own pools preload. And when its caller is killed, its processes live
+on, and nobody ends what they have started.
 """
 
 import contextlib
+import importlib
+import itertools
 import os
 import secrets
 import shutil
@@ -14,60 +27,144 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
-from typing import IO
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from glob import escape, glob
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
+from types import ModuleType
+from typing import Any, Self
 
-from multigpu.ranks.process_tree import MARK, end_marked
-from multigpu.ranks.warming import BY_NAME, costly_imports
+import psutil
 
-INSIDE = "MULTIGPU_RUN_FOLDER"  # where ranks, and the servers that they start, make theirs
+from multigpu.ranks.process_tree import ENDING, MARK, RUN, adopt_orphans, end_all, end_marked
+from multigpu.ranks.warming import import_costly, warming_up
 
-
-def make_run_folder(mark: str) -> str:
-    """A new folder for a run of the server with this mark."""
-    return tempfile.mkdtemp(prefix=_prefix(mark), dir=_parent())
-
-
-def remove_run_folders(mark: str) -> None:
-    """Remove what runs of the server with this mark have left."""
-    for folder in Path(_parent()).glob(f"{_prefix(mark)}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _parent() -> str:
-    outer = os.environ.get(INSIDE, "")
-    return outer if os.path.isdir(outer) else tempfile.gettempdir()
+GONE = (EOFError, OSError, ConnectionResetError, BrokenPipeError)  # subclasses are a handler's
+GLANCE = 0.2  # seconds between two looks for supervisors that have ended
+GOODBYE = ENDING + 5  # seconds for a supervisor to end its ranks
+STOPPING = GOODBYE + ENDING + 5  # seconds for a server to see its supervisors end, or end them
 
 
-def _prefix(mark: str) -> str:
-    return f"multigpu-ranks-{mark.rpartition('.')[2]}-"
+# --- the caller's side ---------------------------------------------------------------------------
 
 
-CLEARING = 10.0  # seconds for a server to clear up after a supervisor that was killed
+class SupervisorDied(Exception):
+    """Somebody killed the supervisor of a run; the text is the end of the server's errors."""
 
 
 class Server:
-    """A process of ours that runs ``python -m module FD`` and lives as long as we do.
+    """The server of a program: started at the first run, and again when it was killed.
 
-    ``mark`` is in its environment and in that of all that it starts.
+    ``module`` is what it imports, and has two functions: ``warm_up()`` imports what all runs need,
+    ``serve(job, connection, folder)`` is called in the supervisor of each run. The folder is the
+    run's own. Whatever a server starts has a mark in its environment, by which it is found again
+    when its parents were killed; folders of runs begin with it.
     """
 
     def __init__(self, module: str) -> None:
-        self.connection, theirs = socket.socketpair()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
-        self.mark = f"{os.environ.get(MARK, '')}.{secrets.token_hex(8)}".lstrip(".")
-        self.runs = 0  # that are going on
-        self.asked = False  # for anything, so far
+        self.module = module
+        self.process: ServerProcess | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> "ServerProcess":
+        """Start the server's process, unless it runs."""
+        if self.process and self.process.caller != os.getpid():  # it is that of our parent
+            self.process.connection.close()
+            self.process = None
+        if self.process is None or self.process.popen.poll() is not None:
+            self.process = ServerProcess(self.module)
+        return self.process
+
+    @contextlib.contextmanager
+    def run(
+        self, job: object, *, wanted: Iterable[str] = (), wait: bool = True
+    ) -> Iterator[Callable[[], Any]]:
+        """Give a new supervisor this job; ``receive()`` is its next message.
+
+        The server first imports those of ``warming.COSTLY`` that are ``wanted``. Whatever ends the
+        block, nothing of the run is left after it; with ``wait=False`` the supervisor itself may
+        still be on its way out. Raises RuntimeError if there is no server; ``receive`` raises
+        SupervisorDied.
+        """
+        connection, theirs = Pipe()
+        with self._lock, theirs:
+            for _ in range(2):  # the old one may have been killed
+                process = self.start()
+                with contextlib.suppress(ConnectionError):
+                    folder = process.begin(theirs, list(wanted))
+                    break
+            else:
+                connection.close()
+                words = process.error_output()
+                raise RuntimeError(f"the process that starts ranks has ended: {words}")
+
+        def receive() -> Any:
+            try:
+                return connection.recv()
+            except GONE as error:
+                if type(error) not in GONE:
+                    raise
+                process.clear_up(folder)
+                raise SupervisorDied(process.error_output()) from None
+
+        reported = False
+        with connection:
+            try:
+                with contextlib.suppress(ConnectionError):  # receive() will say so
+                    connection.send(job)
+                yield receive
+                reported = True
+            finally:  # let the supervisor end what still runs, and wait until it has
+                with socket.socket(fileno=os.dup(connection.fileno())) as end:
+                    end.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError):
+                    while (wait or not reported) and connection.poll(GOODBYE):
+                        if not os.read(connection.fileno(), 1 << 20):
+                            break
+
+    def learn(self, costly: Iterable[str]) -> None:
+        """Ranks have imported this: the server does so before it forks the next ones."""
+        with self._lock, contextlib.suppress(ConnectionError):
+            if self.process and (news := set(costly) - self.process.learned):
+                self.process.learned |= news
+                self.process.connection.send((list(news), None))
+
+    def close(self) -> None:
+        """End the server, and whatever it runs.  The next run starts another one."""
+        with self._lock:
+            if self.process and self.process.caller == os.getpid():
+                self.process.stop()
+            self.process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ServerProcess:
+    """One process that is a server, seen by its caller."""
+
+    def __init__(self, module: str) -> None:
+        self.caller = os.getpid()
+        self.connection, theirs = Pipe()
+        self.learned: set[str] = set()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
+        outer = os.environ.get(MARK) or tempfile.gettempdir()  # the folder of a run that we are in
+        self.mark = os.path.join(outer, f"{RUN}{secrets.token_hex(8)}-")
+        self._numbers = itertools.count()
+        self._asked = False
         environment = os.environ | {
             MARK: self.mark,
-            INSIDE: _parent(),  # it makes its folders where we look for them
             "OMP_NUM_THREADS": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # counting GPUs must not start CUDA
             "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS: forking is what it does
         }
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+            self.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "multigpu.ranks.server", str(theirs.fileno()), module],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
@@ -76,111 +173,122 @@ class Server:
                 env=environment,
             )
 
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs."""
-        return self.process.poll() is None
+    def begin(self, connection: Connection, wanted: list[str]) -> str:
+        """Have a supervisor forked at the other end of ``connection``; the folder of its run."""
+        folder = f"{self.mark}{next(self._numbers)}"
+        self._asked = True
+        self.connection.send((wanted, folder))
+        send_handle(self.connection, connection.fileno(), self.popen.pid)
+        return folder
 
     def error_output(self) -> str:
         """The end of its error output."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-2000:]
 
-    def kill_process_tree(self) -> None:
-        """Kill it and everything that it has started; needed only where it died too early."""
-        end_marked(self.mark)
-        remove_run_folders(self.mark)
-
     def clear_up(self, folder: str) -> None:
-        """Wait until it has ended what a killed supervisor left, or died; remove its folder."""
-        deadline = time.monotonic() + CLEARING
-        while os.path.exists(folder) and self.alive and time.monotonic() < deadline:
+        """Wait until it has ended what a killed supervisor left; if it was killed, too, do that."""
+        deadline = time.monotonic() + GOODBYE
+        while os.path.exists(folder) and self.popen.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        shutil.rmtree(folder, ignore_errors=True)
+        if self.popen.poll() is not None:
+            end_marked(self.mark)
+            for left in glob(f"{escape(self.mark)}*"):
+                remove(left)
 
     def stop(self) -> None:
         """End it, and whatever it runs."""
         self.connection.close()
-        if not self.asked:  # it imports torch still, and has started nothing
-            self.process.kill()
+        if not self._asked:  # it imports torch still, and has started nothing
+            self.popen.kill()
         try:
-            self.process.wait(timeout=10)
+            self.popen.wait(timeout=STOPPING)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def close(self) -> None:
-        """End it; its error output is gone then, too."""
-        self.stop()
+            self.popen.kill()
+            self.popen.wait()
+            self.clear_up("")
         self._errors.close()
 
 
-class ForkServer:
-    """The one forkserver of this process."""
+RANKS = Server("multigpu.ranks.rank")  # that of run_ranks
 
-    _lock = threading.Lock()
-    _server: Server | None = None
-    _owner = 0
-    _costly = 0  # what ranks have imported so far, by the bits of warming.COSTLY
 
-    @classmethod
-    def learn(cls, costly: int) -> None:
-        """Ranks have imported this: the server will do so before it forks the next ones."""
-        cls._costly |= costly & 0xFF  # it is told so in one byte
+def remove(folder: str) -> None:
+    """Remove a folder with all that a program may have put into it."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if os.path.exists(folder):  # folders in folders without end are beyond Python's own way
+        subprocess.run(["rm", "-rf", folder], stderr=subprocess.DEVNULL, check=False)
 
-    @classmethod
-    def connect(cls, costly: int = 0) -> tuple[Server, socket.socket]:
-        """The server and a way to a new supervisor, which waits for its job there.
 
-        ``costly`` are imports, by the bits of warming.COSTLY, that the job will need.
+# --- the server's process ------------------------------------------------------------------------
 
-        Call ``leave`` when the run is over.  Raises RuntimeError if no server can be started.
-        """
-        ours, theirs = socket.socketpair()
-        wanted = bytes([costly | cls._costly | costly_imports(BY_NAME)])
-        with cls._lock, theirs:
-            for _ in range(2):  # the old one may have been killed
-                server = cls._running()
-                server.asked = True
-                with contextlib.suppress(ConnectionError):
-                    socket.send_fds(server.connection, [wanted], [theirs.fileno()])
-                    server.runs += 1
-                    return server, ours
-            words = server.error_output()
-        ours.close()
-        raise RuntimeError(f"the process that starts ranks has ended: {words}")
 
-    @classmethod
-    def _running(cls) -> Server:
-        if cls._owner != os.getpid():  # the server belongs to the process that we were forked from
-            if cls._server is not None:
-                cls._server.connection.close()
-            cls._server, cls._owner = None, os.getpid()
-        if cls._server is not None and not cls._server.alive:
-            cls._end_if_dead(cls._server)
-            cls._server = None
-        if cls._server is None:
-            cls._server = Server("multigpu.ranks.forkserver")
-        return cls._server
+def main(descriptor: int, name: str) -> None:
+    """Serve until the caller is gone."""
+    os.set_inheritable(descriptor, False)
+    caller = Connection(descriptor)
+    adopt_orphans()
+    module = importlib.import_module(name)
+    with warming_up():
+        module.warm_up()
+    folders: dict[int, str] = {}  # of the runs that go on, by the process of the supervisor
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            if caller.poll(GLANCE if folders else None):
+                wanted, folder = caller.recv()
+                import_costly(wanted)
+                if folder is not None:
+                    with Connection(recv_handle(caller)) as connection:
+                        os.makedirs(folder, mode=0o700)
+                        folders[fork_supervisor(module, connection, folder, caller)] = folder
+            collect(folders)
+    deadline = time.monotonic() + GOODBYE  # the supervisors have seen it, too
+    while folders and time.monotonic() < deadline:
+        time.sleep(0.01)
+        collect(folders)
+    end_all(*folders)
+    for folder in folders.values():
+        remove(folder)
+    os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
 
-    @classmethod
-    def stop(cls) -> None:
-        """End the server.  The next run starts another one."""
-        with cls._lock:
-            if cls._server is not None and cls._owner == os.getpid():
-                cls._server.close()
-            cls._server = None
 
-    @classmethod
-    def leave(cls, server: Server) -> None:
-        """One run of this server is over."""
-        with cls._lock:
-            server.runs -= 1
-            cls._end_if_dead(server)
+def fork_supervisor(
+    module: ModuleType, connection: Connection, folder: str, caller: Connection
+) -> int:
+    """Fork a process that serves one job; its number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        caller.close()
+        adopt_orphans()
+        os.environ[MARK] = folder
+        with contextlib.suppress(EOFError, ConnectionError):  # the caller is gone
+            module.serve(connection.recv(), connection, folder)
+    except BaseException:
+        traceback.print_exc()  # the caller shows it
+    finally:
+        remove(folder)
+        os._exit(0)
 
-    @classmethod
-    def _end_if_dead(cls, server: Server) -> None:
-        """End what a dead server has left, once the runs that go on without it are over."""
-        if not server.alive and not server.runs:
-            server.kill_process_tree()
-            server.close()
+
+def collect(folders: dict[int, str]) -> None:
+    """Collect the supervisors that have ended, and what one that was killed has left behind."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            folder = folders.pop(ended[0], None)
+            if folder is None:
+                continue
+            if ended[1]:  # its children have come to us
+                for child in psutil.Process().children():
+                    if child.pid not in folders:
+                        for process in [child, *child.children(recursive=True)]:
+                            with contextlib.suppress(psutil.Error):
+                                process.kill()
+            remove(folder)  # last: the caller looks at it
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

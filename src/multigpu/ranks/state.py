@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from multigpu.ranks.calls import MESSAGES, Call, Calls
-from multigpu.ranks.process_tree import Threads
+from multigpu.ranks.process_tree import SystemThreads
 
 # What a backend says in a rank when another one has died: "Connection closed by peer".
 FOLLOW_UP = re.compile(
@@ -128,7 +128,7 @@ class RankState:
         call = self.calls.get(self.waits.get(thread, -1))
         return call if call and call.is_open else None
 
-    def can_act(self, threads: Threads) -> bool:
+    def can_act(self, threads: SystemThreads) -> bool:
         """Whether any thread may go on without another rank's help.
 
         A thread counts if it is the main one, was started by the program or has communicated, or

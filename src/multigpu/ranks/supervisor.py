@@ -1,28 +1,45 @@
 """Starts the processes of one run, watches them from outside, and ends whatever is left of them.
 
-    report, answers = supervise(4, body, limits=UNLIMITED, caller=connection, watch=Watch(4, …))
+    report = Supervisor(4, body, limits=UNLIMITED, caller=connection, watch=Watch(4, …)).run()
 
-The process that calls this has one thread and has adopted orphans (``adopt_orphans``), so that
-nothing that its processes start can get away from it.
+The process that does this has one thread and has adopted orphans (``adopt_orphans``), so that
+nothing that its processes start can get away from it. They report in frames: each phase as it
+begins, and at the very end that it ended cleanly.
 """
 
+import atexit
 import contextlib
+import faulthandler
+import fcntl
+import multiprocessing.util
 import os
+import resource
 import secrets
 import selectors
 import signal
-import socket
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
-from math import inf
-from typing import Any
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 import psutil
 
 from multigpu.ranks import process_tree
-from multigpu.ranks.child_process import READ, Body, ChildProcess, live, open_pipes
+from multigpu.ranks.calls import LATER
 from multigpu.ranks.errors import Finding
-from multigpu.ranks.limits import Excess, Limits, ResourceMonitor, own_memory, resource_use
+from multigpu.ranks.frames import FrameReader, FrameWriter, Write
+from multigpu.ranks.limits import (
+    UNLIMITED,
+    Excess,
+    Limits,
+    ResourceMonitor,
+    own_memory,
+    resource_use,
+)
 from multigpu.ranks.proof import Watch
 
 GLANCE = 0.02  # seconds between two looks at what the ranks have said
@@ -30,100 +47,75 @@ LOOK = 0.05  # seconds between two looks at the resources in use
 CLOSING = 0.002  # seconds between two looks at processes that have closed a pipe
 DUMP = 2.0  # seconds for processes that are stuck to write down where they are
 BUSY_DUMP = 20.0  # the same for one that waits for a core of a busy machine
+ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
+KEPT_FRAMES = 200_000  # of one process: beyond that the oldest calls are forgotten
+BROKEN = 70  # exit code of a process that could not report
+SHOWN_FAULT = 2000  # characters of a traceback of ours
 
-Tell = Callable[[int, bytes], None]
-
-
-class CallerGone(Exception):
-    """The caller ended, or gave up, while processes were running for it."""
-
-
-def supervise(
-    count: int,
-    body: Body,
-    *,
-    limits: Limits,
-    caller: socket.socket,
-    watch: Watch | None = None,
-    tell: Tell | None = None,
-) -> tuple[dict[str, Any], list[bytes]]:
-    """Run ``body(number, write)`` in ``count`` processes; report how each ended, and their answers.
-
-    ``watch`` hears all frames and may find that the run cannot go on.  ``tell(number, part)``
-    gets the output as it comes.  A process that is done waits until all are: one that leaves
-    early takes its connections with it.
-
-    The report has ``members`` (per process: status, said, foreign, output, output_bytes, stack,
-    answer: the length of the bytes that came with its phase "answer"), ``excess`` (the limit
-    that was passed), ``finding``, ``left`` (names of processes that outlived their parents),
-    ``unended`` (those that could not be killed) and ``seconds``.  Raises CallerGone; nothing is
-    left running then, either.
-    """
-    token, prctl, supervisor = secrets.token_bytes(16), process_tree.bind_prctl(), os.getpid()
-    children: list[ChildProcess] = []
-    try:
-        for number in range(count):
-            ours, theirs = open_pipes()
-            pid = os.fork()
-            if pid == 0:
-                live(
-                    body,
-                    number,
-                    theirs,
-                    token=token,
-                    limits=limits,
-                    prctl=prctl,
-                    supervisor=supervisor,
-                )
-            children.append(ChildProcess(pid, ours, token=token, limits=limits))
-            theirs.close()
-        report = Supervisor(children, limits, caller, watch, tell).run()
-        return report, [child.answer for child in children]
-    except BaseException:
-        process_tree.end_all(*(child.pid for child in children))
-        raise
-    finally:
-        for child in children:
-            child.ends.close()
+Body = Callable[[int, Write], None]  # gets the number of the process, from 0
 
 
 class Supervisor:
-    """The processes of one run, from their start to the moment when nothing of them is left."""
+    """The processes of one run, from their start to the moment when nothing of them is left.
+
+    ``body(number, write)`` runs in ``count`` processes. ``watch`` hears all their frames and may
+    find that the run cannot go on. With ``tell`` the caller gets their output as it comes:
+    ("output", number, bytes).
+    """
 
     def __init__(
         self,
-        children: list[ChildProcess],
+        count: int,
+        body: Body,
+        *,
         limits: Limits,
-        caller: socket.socket,
-        watch: Watch | None,
-        tell: Tell | None,
+        caller: Connection,
+        watch: Watch | None = None,
+        tell: bool = False,
     ) -> None:
-        self._children, self._limits, self._watch, self._tell = children, limits, watch, tell
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(caller, selectors.EVENT_READ, None)
-        for number, child in enumerate(children):
-            for pipe in READ:
-                descriptor = getattr(child.ends, pipe)
-                self._selector.register(descriptor, selectors.EVENT_READ, (number, pipe))
-        self._threads = process_tree.SystemThreads([child.pid for child in children])
+        self._limits, self._caller, self._watch, self._tell = limits, caller, watch, tell
         self._began = time.monotonic()
         self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(caller, selectors.EVENT_READ, None)
+        token, prctl = secrets.token_bytes(16), process_tree.bind_prctl()
+        self._children: list[ChildProcess] = []
+        for number in range(count):
+            child = ChildProcess(body, number, token=token, limits=limits, prctl=prctl)
+            self._children.append(child)
+            for pipe, descriptor in child.read.items():
+                self._selector.register(descriptor, selectors.EVENT_READ, (number, pipe))
+        self._threads = process_tree.SystemThreads([child.pid for child in self._children])
 
     def run(self) -> dict[str, Any]:
-        """Wait for the end of all processes and report it.  Raises CallerGone."""
+        """Wait for the end of all processes and report it.
+
+        A process that is done waits until all are: one that leaves early takes its connections
+        with it.
+
+        The report has ``members`` (per process: status, said, foreign, output, output_bytes, stack,
+        and answer, the bytes that came with its phase of this name), ``excess`` (the limit that was
+        passed), ``finding``, ``left`` (names of processes that outlived their parents), ``unended``
+        (those that could not be killed) and ``seconds``. Raises EOFError or ConnectionError when
+        the caller is gone, or gave up; nothing is left running then, either.
+        """
+        groups = [child.pid for child in self._children]
         left: list[str] = []
-        with self._selector:
+        try:
             excess, finding = self._until_the_end()
             if excess in ("busy", "blocked", "slow") or (finding and finding.kind == "no_progress"):
                 self._ask_where_they_are()
             if not excess and not finding:
                 left = process_tree.left_behind(self._limits.farewell)
-            unended = process_tree.end_all(*(child.pid for child in self._children))
-            self._take_in(0)
+        except BaseException:
+            process_tree.end_all(*groups)
+            raise
+        unended = process_tree.end_all(*groups)
+        self._take_in(0)
         return {
             "members": [child.report() for child in self._children],
             "excess": excess,
-            "finding": finding.to_dict() if finding else None,
+            "finding": finding,
             "left": left,
             "unended": unended,
             "seconds": time.monotonic() - self._began,
@@ -132,18 +124,17 @@ class Supervisor:
     def _until_the_end(self) -> tuple[Excess | None, Finding | None]:
         """What made it impossible to go on; neither, if all ended by themselves and well."""
         monitor = ResourceMonitor(self._limits, self._began, own_memory(psutil.Process()))
-        bounded = min(self._limits.cpu, self._limits.idle, self._limits.wall) < inf
         look = self._began + 4 * LOOK  # most runs are over before the first
         while not self._ended():
             self._take_in(CLOSING if self._closing else GLANCE)
             if all(child.holding or child.status is not None for child in self._children):
                 for child in self._children:
-                    child.ends.close("release")
+                    child.release()
                 self._closing = True
             now = time.monotonic()
             if self._watch and (finding := self._watch.look(now, self._threads)):
                 return None, finding
-            if bounded and now > look:
+            if self._limits is not UNLIMITED and now > look:
                 total = sum(child.total for child in self._children)
                 if excess := monitor.judge(now, resource_use(), total):
                     return excess, None
@@ -167,7 +158,7 @@ class Supervisor:
         """Read what the processes have written, or wait a moment for it."""
         for key, _ in self._selector.select(wait):
             if key.data is None:
-                raise CallerGone
+                raise EOFError("the caller is gone")
             number, pipe = key.data
             part = os.read(key.fd, 1 << 20)
             frames = self._children[number].add(pipe, part)
@@ -179,9 +170,10 @@ class Supervisor:
                 for frame in frames:
                     self._watch.hear(number, frame)
             if part and pipe == "output" and self._tell:
-                self._tell(number, part)
+                self._caller.send(("output", number, part))
 
     def _ask_where_they_are(self) -> None:
+        """Wait for stacks, longer for those that wait for a core of a busy machine."""
         asked = []
         for child in self._children:
             with contextlib.suppress(ProcessLookupError):
@@ -189,17 +181,172 @@ class Supervisor:
                     os.kill(child.pid, signal.SIGUSR1)
                     asked.append(child)
         began, before = time.monotonic(), -1
-        while self._may_answer(asked, time.monotonic() - began):
+        while (waited := time.monotonic() - began) < BUSY_DUMP:
+            silent = [child for child in asked if not child.stack.total]
             now = sum(child.stack.total for child in asked)
-            if now == before and all(child.stack.total for child in asked):
+            if now == before and not silent:
+                return
+            awake = any(process_tree.runnable(child.pid) for child in silent)
+            if waited > DUMP and not awake:
                 return
             before = now
             self._take_in(LOOK)
 
-    def _may_answer(self, asked: list[ChildProcess], seconds: float) -> bool:
-        """Whether more is to be expected of those who were asked ``seconds`` ago."""
-        silent = [child for child in asked if not child.stack.total]
-        patient = seconds < BUSY_DUMP and any(
-            process_tree.runnable(psutil.Process(child.pid)) for child in silent
-        )
-        return seconds < DUMP or patient
+
+@dataclass
+class Intake:
+    """What came out of one pipe: the first bytes, and how many there were."""
+
+    keep: int
+    data: bytearray = field(default_factory=bytearray)
+    total: int = 0
+
+    def add(self, part: bytes) -> None:
+        """Take in one part; beyond ``keep`` bytes it is only counted."""
+        self.total += len(part)
+        self.data += part[: max(0, self.keep - len(self.data))]
+
+    def text(self) -> str:
+        """The kept bytes as text."""
+        return self.data.decode(errors="replace")
+
+
+class ChildProcess:
+    """One process of a run, as far as its supervisor has heard it: frames, output, stack, end."""
+
+    def __init__(
+        self,
+        body: Body,
+        number: int,
+        *,
+        token: bytes,
+        limits: Limits,
+        prctl: Callable[..., int] | None,
+    ) -> None:
+        self.said: list[dict[str, Any]] = []  # its frames
+        self.answer = b""  # the bytes that came with the phase of this name
+        self.status: int | None = None  # once it is gone; negative for a signal
+        self.holding = False  # it waits to be let go
+        self.output, self.stack = Intake(limits.kept_output), Intake(limits.kept_output)
+        self.total = 0  # bytes from all pipes
+        self._reader = FrameReader(token, keep=limits.answer)
+        pipes = {name: os.pipe() for name in ("frames", "output", "stack")}
+        may_leave, self._release = os.pipe()  # it closes when the process may leave
+        self.read = {name: ends[0] for name, ends in pipes.items()}
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):  # the user has too many large pipes
+                fcntl.fcntl(pipes["frames"][1], fcntl.F_SETPIPE_SZ, ROOM)
+        supervisor = os.getpid()
+        self.pid = os.fork()
+        theirs = {name: ends[1] for name, ends in pipes.items()} | {"may_leave": may_leave}
+        if self.pid == 0:
+            process_tree.die_with_parent(prctl, supervisor)
+            enter_own_world(**theirs, limits=limits)
+            live(body, number, FrameWriter(theirs["frames"], token).write, may_leave)
+        for end in theirs.values():
+            os.close(end)
+
+    def release(self) -> None:
+        """Let it go."""
+        if self._release >= 0:
+            os.close(self._release)
+            self._release = -1
+
+    def add(self, pipe: str, part: bytes) -> list[dict[str, Any]]:
+        """Take in what came out of a pipe; the frames among it."""
+        self.total += len(part)
+        if pipe != "frames":
+            getattr(self, pipe).add(part)
+            return []
+        frames = self._reader.add(part)
+        for header, blob in frames:
+            self.said.append(header)
+            if header["phase"] == "answer":
+                self.answer = blob
+            self.holding = self.holding or header["phase"] == "holding"
+        if len(self.said) > KEPT_FRAMES:  # a program may communicate for days
+            half = len(self.said) // 2
+            about_calls = ("call", "span", *LATER)
+            self.said[:half] = [f for f in self.said[:half] if f["phase"] not in about_calls]
+        return [header for header, _ in frames]
+
+    def report(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "status": self.status,
+            "said": self.said,
+            "foreign": self._reader.foreign(),
+            "output": self.output.text(),
+            "output_bytes": self.output.total,
+            "stack": self.stack.text(),
+            "answer": self.answer,
+        }
+
+
+# --- in the process ------------------------------------------------------------------------------
+
+
+def enter_own_world(frames: int, output: int, stack: int, may_leave: int, limits: Limits) -> None:
+    """Own session, own descriptors, nothing to read, limits that the kernel holds."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, nothing), (1, output), (2, output)):
+        os.dup2(source, target)
+    keep = sorted({frames, stack, may_leave})
+    for low, high in zip([2, *keep], [*keep, 65536], strict=True):
+        os.closerange(low + 1, high)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable(stack, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, stack, all_threads=True)
+    if sys.platform != "linux":  # there the kernel does it: process_tree.die_with_parent
+        threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    atexit._clear()  # what the server's own libraries registered takes 60 ms
+    limit(resource.RLIMIT_CORE, 0)
+    if limits.file_size is not None:
+        limit(resource.RLIMIT_FSIZE, limits.file_size)
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after its parent."""
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def limit(kind: int, value: int) -> None:
+    """Have the kernel hold this process to ``value``, or to what it is held to already."""
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def live(body: Body, number: int, write: Write, may_leave: int) -> NoReturn:
+    """Run ``body(number, write)`` and end the process."""
+    leave, own_pid, pid = os._exit, os.getpid, os.getpid()
+
+    def reporting_exit(status: int) -> NoReturn:
+        frame = sys._getframe(1)
+        where = [frame.f_code.co_filename, frame.f_lineno]
+        write({"phase": "left", "status": int(status), "where": where, "time": time.monotonic()})
+        leave(status)
+
+    os._exit = reporting_exit
+    thread = threading.get_native_id()
+    write({"phase": "started", "pid": pid, "thread": thread, "time": time.monotonic()})
+    try:
+        body(number, write)
+        write({"phase": "ending"})
+        # As Python ends a program: wait for its threads, then run what was registered.
+        threading._shutdown()  # type: ignore[attr-defined]
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        write({"phase": "holding"})
+        if own_pid() == pid:  # a forked child that went on to here has nobody to wait for
+            os.read(may_leave, 1)  # others may still need what this process has to give
+        write({"phase": "ended"})
+        leave(0)
+    except BaseException:  # a fault of ours, or the body's code broke what we use
+        write({"phase": "fault", "traceback": traceback.format_exc()[-SHOWN_FAULT:]})
+    finally:
+        leave(BROKEN)

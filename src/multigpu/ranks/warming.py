@@ -5,7 +5,7 @@ import ctypes
 import gc
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 LATE = (  # what torch imports in the middle of a run, as of 2.13
     "torch._subclasses.schema_check_mode",  # at the first message
@@ -23,8 +23,8 @@ COSTLY = (  # half a second each; they start no thread and touch no GPU
     "torch._dynamo.config",
     "torch.fx.experimental.symbolic_shapes",
 )
-BY_NAME = COSTLY[:-2]  # a caller's functions name what is in these; the compiler comes unasked
-OPTIMIZING = 1 << COSTLY.index("torch._dynamo.config")
+NAMED = COSTLY[:-2]  # a caller's functions name what is in these; the compiler comes unasked
+OPTIMIZING = "torch._dynamo.config"
 LARGE = 2**21  # bytes of a large page
 COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1
 
@@ -47,19 +47,17 @@ def warming_up() -> Iterator[None]:
     use_large_pages()
 
 
-def costly_imports(names: Sequence[str] = COSTLY) -> int:
-    """Which of COSTLY, or of its first `names`, this process has imported, one bit each."""
-    return sum(1 << bit for bit, name in enumerate(names) if name in sys.modules)
+def costly_imports(names: Sequence[str] = COSTLY) -> list[str]:
+    """Which of COSTLY, or of these, this process has imported."""
+    return [name for name in names if name in sys.modules]
 
 
-def import_costly(wanted: int) -> None:
-    """Import those of COSTLY whose bits are set, unless they are here already."""
-    lacking = wanted & ~costly_imports()
-    if not lacking:
-        return
-    with warming_up():
-        for bit, name in enumerate(COSTLY):
-            if lacking >> bit & 1:
+def import_costly(wanted: Iterable[str]) -> None:
+    """Import those of COSTLY that are wanted, unless they are here already."""
+    lacking = [name for name in COSTLY if name in wanted and name not in sys.modules]
+    if lacking:
+        with warming_up():
+            for name in lacking:
                 with contextlib.suppress(Exception):  # a rank that needs it will say why
                     importlib.import_module(name)
 

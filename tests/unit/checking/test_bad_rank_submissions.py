@@ -127,7 +127,7 @@ def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
     assert (refused.value.status, refused.value.message_id) == (status, message_id)
     for part in parts:
         assert part in refused.value.message
-    wait_until(lambda: [p.pid for p in marked(server.mark)] == [server.pid])
+    wait_until(lambda: [p.pid for p in marked(server.process.mark)] == [server.process.popen.pid])
 
 
 def test_closing_what_the_group_uses_is_a_crash(run_ranks):
@@ -186,7 +186,7 @@ def test_no_file_is_left(run_ranks, server, world, tmp_path):
     from pathlib import Path
 
     assert not any(Path(folder).exists() for folder in answer.results)
-    assert psutil.pid_exists(server.pid)
+    assert psutil.pid_exists(server.process.popen.pid)
 
 
 def test_an_index_error_is_not_blamed_on_chunk_where_nothing_was_cut_by_it(run_ranks):

@@ -10,7 +10,7 @@ from multigpu.checking.encoding import Foreign, describe
 from multigpu.checking.verdicts import Refused
 from multigpu.ranks.process_tree import marked
 
-from .conftest import BATCH
+from .conftest import BATCH, wait_until
 
 BODY = "    return [batch.to(devices[0])]\n"
 
@@ -282,10 +282,11 @@ def test_a_bad_submission_is_told_apart(run, server, name):
 
 
 def assert_only_the_server_runs(server):
-    left = [process for process in marked(server.mark) if process.pid != server.pid]
-    assert left == []
-    assert psutil.Process(server.pid).children() == []
-    assert os.getpid() != server.pid
+    """Its supervisor has reported, and needs a moment to be gone."""
+    pid = server.process.popen.pid
+    wait_until(lambda: [process.pid for process in marked(server.process.mark)] == [pid])
+    wait_until(lambda: psutil.Process(pid).children() == [])
+    assert os.getpid() != pid
 
 
 ODD_RESULTS = {

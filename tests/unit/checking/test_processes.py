@@ -31,7 +31,7 @@ JUDGE = """
         return submission.split(None, devices)
 
     with WarmServer() as server:
-        print(server.mark, flush=True)
+        print(server.process.mark, flush=True)
         exercise = Catalog(Course(Path(sys.argv[1]))).one("split")
         learner = Learner(server, exercise, Submission(Path(sys.argv[2])))
         learner.run(drive, gpus=2, cpu=1000, wall=1000)
@@ -63,7 +63,8 @@ def judge(tmp_path, submission):
         try:
             mark = process.stdout.readline().strip()
             wait_until(ready.exists)
-            wait_until(lambda: len(marked(mark)) == 4)  # server, worker, child, grandchild
+            # server, supervisor, worker, child, grandchild
+            wait_until(lambda: len(marked(mark)) == 5)
             yield process, mark
         finally:
             process.kill()
@@ -77,15 +78,19 @@ def test_nothing_outlives_the_judge(judge, number):
     wait_until(lambda: not marked(mark))
 
 
-def test_nothing_outlives_the_server(judge):
+@pytest.mark.parametrize("with_the_server", [False, True])
+def test_nothing_outlives_the_supervisor(judge, with_the_server):
     process, mark = judge
     (server,) = (p for p in marked(mark) if p.ppid() == process.pid)
-    server.kill()
+    (supervisor,) = server.children()
+    if with_the_server:
+        server.kill()
+    supervisor.kill()
     assert process.wait(timeout=LONG) == 1  # the judge says that the run failed
     wait_until(lambda: not marked(mark))
 
 
-def test_a_worker_that_kills_the_server_is_a_crash_and_the_next_run_works(run):
+def test_a_worker_that_kills_its_supervisor_is_a_crash_and_the_next_run_works(run):
     source = "import os\ndef split(batch, devices):\n    os.kill(os.getppid(), 9)\n    input()\n"
     with pytest.raises(Refused) as refused:
         run(source)
@@ -95,7 +100,7 @@ def test_a_worker_that_kills_the_server_is_a_crash_and_the_next_run_works(run):
 
 def test_closing_ends_the_server():
     server = WarmServer()
-    process = psutil.Process(server.pid)
+    process = psutil.Process(server.process.popen.pid)
     server.close()
     server.close()
     assert not process.is_running()

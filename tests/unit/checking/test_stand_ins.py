@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from multigpu import run_ranks
 from multigpu.checking.stand_ins import spare_the_compiler
-from multigpu.ranks import run, server
-from multigpu.ranks.server import ForkServer
+from multigpu.ranks import run
+from multigpu.ranks.server import RANKS
 
 pytestmark = pytest.mark.slow
 
@@ -20,11 +20,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", autouse=True)
 def _ranks_find_nothing_that_others_imported() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        ForkServer.stop()
-        patch.setattr(ForkServer, "_costly", 0)
-        patch.setattr(ForkServer, "learn", lambda costly: None)
-        patch.setattr(server, "BY_NAME", ())
-        patch.setattr(run, "OPTIMIZING", 0)
+        RANKS.close()
+        patch.setattr(RANKS, "learn", lambda costly: None)
+        patch.setattr(run, "NAMED", ())
+        patch.setattr(run, "OPTIMIZING", "")
         yield
 
 

@@ -225,3 +225,23 @@ def test_a_run_inside_a_rank_leaves_no_folder_when_the_outer_run_fails(start):
     assert caller.says("over")
     assert caller.ranks() == []
     assert list(caller.folder.iterdir()) == []
+
+
+STOPS_A_SLOW_SERVER = """
+import signal, threading, time
+from multigpu import run_ranks
+from multigpu.ranks.server import RANKS
+
+run_ranks(print, 1, show=False)
+popen = RANKS.process.popen
+popen.send_signal(signal.SIGSTOP)
+threading.Timer(11, popen.send_signal, [signal.SIGCONT]).start()
+RANKS.close()
+assert popen.returncode == 0, popen.returncode
+"""
+
+
+@pytest.mark.slow
+def test_a_server_has_longer_to_end_than_it_gives_its_supervisors():
+    """It was killed after 10 s, and its supervisors have 20 to end their ranks."""
+    subprocess.run([sys.executable, "-c", STOPS_A_SLOW_SERVER], check=True, timeout=300)

@@ -156,11 +156,12 @@ def test_a_thread_that_outlives_the_function_is_ended_at_the_timeout():
 
 
 SLOW_ANSWER = """
-import socket, time
+import time
+from multiprocessing import Pipe
 from multigpu.ranks import process_tree
 from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.proof import Watch
-from multigpu.ranks.supervisor import supervise
+from multigpu.ranks.supervisor import Supervisor
 
 def body(number, write):
     writer = write.__self__
@@ -176,11 +177,11 @@ def body(number, write):
     write({"phase": "returned", "time": time.monotonic()})
 
 process_tree.adopt_orphans()
-ours, theirs = socket.socketpair()
+ours, theirs = Pipe()
 watch = Watch(1, timeout=0.7)
-report, answers = supervise(1, body, limits=UNLIMITED, caller=ours, watch=watch)
+report = Supervisor(1, body, limits=UNLIMITED, caller=ours, watch=watch).run()
 assert report["finding"] is None, report["finding"]
-assert answers == [bytes(5000)]
+assert report["members"][0]["answer"] == bytes(5000)
 """
 
 
@@ -190,14 +191,11 @@ def test_a_result_that_takes_its_time_to_arrive_is_progress():
 
 
 def test_a_process_that_could_not_be_ended_is_named(monkeypatch):
-    def with_one_left(connection):
-        header, blob = receive(connection)
-        if header["phase"] == "report":
-            header["unended"] = ["sleep (process 4711)"]
-        return header, blob
+    def with_one_left(report, *arguments):
+        return read_report(report | {"unended": ["sleep (process 4711)"]}, *arguments)
 
-    receive = run.receive
-    monkeypatch.setattr(run, "receive", with_one_left)
+    read_report = run.read_report
+    monkeypatch.setattr(run, "read_report", with_one_left)
     with pytest.warns(RuntimeWarning, match=r"sleep \(process 4711\)"):
         run_ranks(dist.get_rank, 2, show=False)
     with pytest.warns(RuntimeWarning, match=r"sleep \(process 4711\)"):
@@ -242,18 +240,20 @@ def test_an_error_comes_whole_through_a_process_pool():
     assert copy.trace.calls == error.trace.calls
 
 
-def test_what_the_callers_own_alarm_raises_comes_out_as_it_is():
+@pytest.mark.parametrize("mine", [TimeoutError("mine"), FileNotFoundError(2, "mine")])
+def test_what_the_callers_own_alarm_raises_comes_out_as_it_is(mine):
     def alarm(*_):
-        raise TimeoutError("my own alarm")
+        raise mine
 
     before = signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     try:
-        with pytest.raises(TimeoutError, match="my own alarm"):
+        with pytest.raises(type(mine)) as caught:
             run_ranks(lambda: time.sleep(1000), 2, show=False)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert caught.value is mine
 
 
 def test_a_run_after_a_failed_one():

@@ -34,6 +34,14 @@ def test_each_kind_of_excess(worker, excess):
     assert life(100, **worker)[0] == excess
 
 
+def test_who_fills_its_memory_slowly_is_told_that_and_not_of_processor_time():
+    """On a busy machine each page may cost a multiple of the time; here the limit of that is 6."""
+    monitor = ResourceMonitor(LIMITS, 0.0, own_memory=0)
+    signs = [ResourceUse(float(second), 50 * second, True, 1) for second in range(60)]
+    excess = [monitor.judge(float(second), use, 0) for second, use in enumerate(signs)]
+    assert next(filter(None, excess)) == "memory"
+
+
 def test_a_starved_worker_is_not_blocked():
     assert life(50, cpu_per_second=0.0, runnable=True) is None
 

@@ -107,15 +107,9 @@ class Becoming:
 
     pid, looks, killed = 4711, 0, False
 
-    def ppid(self):
-        return 1
-
-    def cmdline(self):
-        return ["sleep", "1000"] if self.looks > 1 else []
-
     def environ(self):
         self.looks += 1
-        return {process_tree.MARK: "a mark of this test"} if self.looks > 2 else {}
+        return {process_tree.MARK: "a mark of this test"} if self.looks > 1 else {}
 
     def kill(self):
         self.killed = True

@@ -10,19 +10,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from multigpu import run_ranks
-from multigpu.ranks import server
-from multigpu.ranks.server import ForkServer
-from multigpu.ranks.warming import BY_NAME
+from multigpu.ranks import run
+from multigpu.ranks.server import RANKS
+from multigpu.ranks.warming import NAMED
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
 def _a_server_that_has_imported_torch_alone(monkeypatch):
-    monkeypatch.setattr(ForkServer, "_costly", 0)
-    monkeypatch.setattr(ForkServer, "learn", lambda costly: None)
-    monkeypatch.setattr(server, "BY_NAME", ())
-    ForkServer.stop()
+    monkeypatch.setattr(RANKS, "learn", lambda costly: None)
+    monkeypatch.setattr(run, "NAMED", ())
+    RANKS.close()
 
 
 def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
@@ -30,7 +29,7 @@ def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
         return "torch.distributed.optim" in sys.modules
 
     assert list(run_ranks(found, 1, show=False)) == [False]
-    monkeypatch.setattr(server, "BY_NAME", BY_NAME)
+    monkeypatch.setattr(run, "NAMED", NAMED)
     monkeypatch.setitem(sys.modules, "torch.distributed.optim", torch.optim)  # as if it had
     assert list(run_ranks(found, 1, show=False)) == [True]
 
