@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import importlib.machinery
 import linecache
 import os
@@ -207,17 +208,19 @@ def modules_of_the_caller() -> list[types.ModuleType]:
         top = name.partition(".")[0]
         if not isinstance(file, str) or top in ("__main__", "multigpu"):
             continue
-        if not file.startswith((*installed, *places_of(top))):
+        if not file.startswith((*installed, *places_of(top, tuple(sys.path)))):
             found.append(module)
     return found
 
 
-def places_of(package: str) -> tuple[str, ...]:
-    """Where Python would find a module now, or all of a package: a file, or folders."""
-    spec = importlib.machinery.PathFinder.find_spec(package)
-    if spec is None:
-        return ()
-    return tuple(spec.submodule_search_locations or [spec.origin or ""])
+@functools.cache
+def places_of(package: str, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Where Python would find a module, or all of a package: a file, or folders."""
+    spec = importlib.machinery.PathFinder.find_spec(package, path)
+    folders = spec and spec.submodule_search_locations
+    if folders:
+        return tuple(os.path.join(folder, "") for folder in folders)
+    return (spec.origin,) if spec and spec.origin else ()
 
 
 class Results(list[Any]):
