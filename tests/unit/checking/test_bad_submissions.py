@@ -346,7 +346,7 @@ def test_folders_in_folders_are_removed(run, server):
         "    return start\n"
     )
     run("def split(batch, devices): pass\n")  # the server still answers
-    assert not Path(answer.result).exists()
+    wait_until(lambda: not Path(answer.result).exists())
     assert_only_the_server_runs(server)
 
 
