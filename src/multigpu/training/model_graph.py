@@ -25,12 +25,10 @@ import math
 import operator
 import os
 import random
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy
@@ -39,7 +37,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.fx.node import map_aggregate
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from multigpu.training.strategy import modes_kept
 
@@ -126,6 +124,11 @@ class ModelStep:
         return str(self.node.target) if self.node.op == "call_module" else None
 
     @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """The call, and what takes the tensors out of what it returns."""
+        return tuple(dict.fromkeys((self.node, *self.made)))
+
+    @property
     def held(self) -> list[str]:
         """Names of the parameters and buffers that it names itself."""
         return [str(one.target) for one in self.node.all_input_nodes if one.op == "get_attr"]
@@ -150,7 +153,7 @@ class ModelGraph:
 
     @functools.cached_property
     def _crossings(self) -> list[list[fx.Node]]:
-        position = {node: at for at, step in enumerate(self.steps) for node in step_nodes(step)}
+        position = {node: at for at, step in enumerate(self.steps) for node in step.nodes}
         last = {
             node: max((position.get(user, len(self.steps)) for user in node.users), default=-1)
             for node in self.graph.nodes
@@ -163,11 +166,6 @@ class ModelGraph:
             if place < len(self.steps):
                 alive = [*alive, *self.steps[place].made]
         return crossings
-
-
-def step_nodes(step: ModelStep) -> tuple[fx.Node, ...]:
-    """All nodes of a step: the call, and what takes the tensors out of what it returns."""
-    return tuple(dict.fromkeys((step.node, *step.made)))
 
 
 @dataclass(frozen=True)
@@ -193,14 +191,15 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Progr
     `rows` is how many rows the inputs have. Raises ValueError where forward decides by the numbers
     in a tensor, by the number of rows or at random, and where it uses what cannot be seen.
     """
-    traces, constants = [], {}
+    traces: list[ModelGraph] = []
+    constants: dict[str, Tensor] = {}
     drawn = random_state()
     with modes_kept(model):
         for train in (True, False):
             model.train(train)
-            prefix = f"_{'training' if train else 'evaluation'}_constant"
-            tracers = [ShapeTracer(model, inputs, rows, count, prefix) for count in (MANY, FEW)]
-            many, few = (tracer.run() for tracer in tracers)
+            many, few = (
+                ShapeTracer(model, inputs, rows, count, constants).run() for count in (MANY, FEW)
+            )
             if random_state() != drawn:
                 raise Uncuttable(
                     "forward draws random numbers of Python's or of NumPy's, and what it does with "
@@ -208,7 +207,6 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Progr
                     "torch, for arithmetic (torch.where), or write the stages by hand."
                 )
             traces.append(generalise(many, few))
-            constants.update(tracers[0].constants)
     training, evaluation = traces
     return Program(training, evaluation, common_places(training, evaluation), constants)
 
@@ -222,10 +220,16 @@ class ShapeTracer(fx.Tracer):
     """Traces `model(*inputs)` once, with `instead` rows in the place of `rows`."""
 
     def __init__(
-        self, model: nn.Module, inputs: tuple[Any, ...], rows: int, instead: int, prefix: str
+        self,
+        model: nn.Module,
+        inputs: tuple[Any, ...],
+        rows: int,
+        instead: int,
+        constants: dict[str, Tensor],
     ) -> None:
+        """`constants`: tensors that forward uses and the model does not hold are put into it."""
         super().__init__()
-        self.fake_mode, self.prefix = FakeTensorMode(allow_non_fake_inputs=True), prefix
+        self.fake_mode, self.constants = FakeTensorMode(allow_non_fake_inputs=True), constants
         copies: dict[int, Any] = {}
         with FakeCopyMode(self.fake_mode):
             self.twin = copy.deepcopy(model, copies)
@@ -234,12 +238,10 @@ class ShapeTracer(fx.Tracer):
         self.nodes: dict[int, fx.Node] = {}  # id of a fake tensor → its node
         self.kept: list[Any] = []  # so that no id is given away again
         self.steps: list[ModelStep] = []
-        self.constants: dict[str, Tensor] = {}
         self.saving: dict[int, int] = {}  # storage → bytes that the step keeps for backward
         self.inside = True  # a step, or what comes before forward: what is called there is none
         self.touched: dict[int, tuple[int, int]] = {}  # storage → its first and last step
         self.changed: dict[int, int] = {}  # storage → the last step that changed it in place
-        self.buffers = {name: id(one) for name, one in self.twin.named_buffers()}
         self.held = {storage_of(one) for one in (*self.twin.parameters(), *self.twin.buffers())}
 
     def _faked(self, one: Any, rows: int, instead: int) -> Any:
@@ -263,7 +265,12 @@ class ShapeTracer(fx.Tracer):
                 raise
             except Exception as error:
                 raise refusal(error) from error
-        self._refuse_rebound()
+        for name, one in self.twin.named_buffers():
+            if id(one) not in self.names:
+                raise Uncuttable(
+                    f"forward assigns the buffer {name}, which no stage would see. Change it in "
+                    f"place: self.{name.rpartition('.')[2]}.copy_(new)."
+                )
         inputs = tuple(node for node in graph.nodes if node.op == "placeholder")
         return ModelGraph(graph, inputs, tuple(self.steps), self._joined())
 
@@ -378,7 +385,7 @@ class ShapeTracer(fx.Tracer):
                     "Make it a buffer, or write the stages by hand."
                 )
             if name is None:
-                name = f"{self.prefix}_{len(self.constants)}"
+                name = f"_constant_{id(given)}"
                 self.constants[name] = given
             self.nodes[id(given)] = self.graph.create_node("get_attr", name)
             self.kept.append(given)
@@ -395,15 +402,6 @@ class ShapeTracer(fx.Tracer):
             first, end = self.touched[storage]
             joined.update(range(first + 1, (end if storage in self.held else last) + 1))
         return frozenset(joined)
-
-    def _refuse_rebound(self) -> None:
-        """Raise where forward has put another tensor in the place of a buffer."""
-        for name, one in self.twin.named_buffers():
-            if self.buffers.get(name) != id(one) and id(one) not in self.names:
-                raise Uncuttable(
-                    f"forward assigns the buffer {name}, which no stage would see. Change it in "
-                    f"place: self.{name.rpartition('.')[2]}.copy_(new)."
-                )
 
 
 class _Mode(TorchFunctionMode):
@@ -520,18 +518,18 @@ def _key(step: ModelStep) -> tuple[Any, ...]:
 
 def _general(many: Any, few: Any, where: str) -> Any:
     """One tree of arguments out of two."""
+    if isinstance(many, slice) and isinstance(few, slice):
+        ends = ("start", "stop", "step")
+        return slice(*(_general(getattr(many, end), getattr(few, end), where) for end in ends))
+    parts, spec = tree_flatten(many)
+    others, same_spec = tree_flatten(few)
+    if spec == same_spec and spec.num_nodes > 1:
+        pairs = zip(parts, others, strict=True)
+        return tree_unflatten([_general(one, other, where) for one, other in pairs], spec)
     if isinstance(many, fx.Node) and isinstance(few, fx.Node) and many.name == few.name:
         return many
     if type(many) is type(few):
-        if isinstance(many, tuple | list) and len(many) == len(few):
-            parts = [_general(a, b, where) for a, b in zip(many, few, strict=True)]
-            return type(many)(*parts) if hasattr(many, "_fields") else type(many)(parts)
-        if isinstance(many, dict) and many.keys() == few.keys():
-            return type(many)((name, _general(many[name], few[name], where)) for name in many)
-        if isinstance(many, slice):
-            ends = ("start", "stop", "step")
-            return slice(*(_general(getattr(many, k), getattr(few, k), where) for k in ends))
-        if many is few or many == few:
+        if many == few:
             return many
         if isinstance(many, int | float) and not isinstance(many, bool):
             found = Rows.of(many, few)
@@ -580,7 +578,7 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
                 and [same.get(node) for node in handed] == evaluation.crossing(b)
                 # Something must flow back through the cut, and tell the next stage the rows.
                 and any(node.meta["value"].requires_grad for node in handed)
-                and rows_in([node.meta["value"] for node in handed]) is not None
+                and rows_in(handed) is not None
             ):
                 places[a] = b
             if offset < block.size:
@@ -588,10 +586,10 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
     return places | {0: 0, len(training.steps): len(evaluation.steps)}
 
 
-def rows_in(values: Sequence[Value]) -> tuple[int, int, int] | None:
+def rows_in(nodes: Sequence[fx.Node]) -> tuple[int, int, int] | None:
     """What tells the number of rows: the index of a tensor, its dimension, what to divide by."""
-    for which, value in enumerate(values):
-        for dim, size in enumerate(value.sizes):
+    for which, node in enumerate(nodes):
+        for dim, size in enumerate(node.meta["value"].sizes):
             if isinstance(size, Rows) and isinstance(size.times, int) and not size.plus:
                 return which, dim, size.times
     return None
@@ -606,16 +604,10 @@ NN = f"{TORCH}{os.sep}nn{os.sep}"
 
 def here() -> str:
     """The line of the model's code that runs now: the innermost that is not PyTorch's."""
-    frame: FrameType | None = sys._getframe(1)
-    inside = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file != __file__:
-            inside = inside or f"{short(file)}:{frame.f_lineno}"
-            if not file.startswith(TORCH):
-                return f"{short(file)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return inside or "?"
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    ours = (TORCH, __file__)
+    own = next(frame for frame in frames if not frame.f_code.co_filename.startswith(ours))
+    return f"{short(own.f_code.co_filename)}:{own.f_lineno}"
 
 
 def refusal(error: Exception) -> Uncuttable:
@@ -646,24 +638,17 @@ def line_of(error: BaseException) -> tuple[str, str]:
 
     Where a module of torch.nn is to blame, its own line is named after the model's.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    # The first of our own frames comes before the model's; theirs and PyTorch's come after it.
-    begin = next((i for i, frame in enumerate(frames) if frame.filename == __file__), 0)
-    after = [frame for frame in frames[begin:] if frame.filename != __file__]
-    own = [frame for frame in after if not frame.filename.startswith(TORCH)]
-    found = (own or after or list(frames))[-1]
-    where, line = f"{short(found.filename)}:{found.lineno}", (found.line or "").strip()
-    blamed = [frame for frame in after[after.index(found) + 1 :] if NN in frame.filename]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    found = next((f for f in reversed(frames) if not f.filename.startswith(TORCH)), frames[-1])
+    where = f"{short(found.filename)}:{found.lineno}"
+    blamed = [f for f in frames[frames.index(found) + 1 :] if f.filename.startswith(NN)]
     if blamed and blamed[-1].name not in ("_call_impl", "_wrapped_call_impl"):
-        file = blamed[-1].filename.partition(TORCH)[2]
+        file = blamed[-1].filename.removeprefix(TORCH)
         where += f" (in torch{file}:{blamed[-1].lineno}, {blamed[-1].name})"
-    return where, line
+    return where, (found.line or "").strip()
 
 
 def short(file: str) -> str:
     """A file as people call it: relative to where they are, if it is there."""
-    try:
-        near = os.path.relpath(file)
-    except ValueError:  # another drive
-        return file
+    near = os.path.relpath(file)
     return file if near.startswith("..") else near

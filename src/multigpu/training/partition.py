@@ -74,7 +74,7 @@ def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any =
     rows, inputs = len(tensors[0]), to_device(inputs, home)
     program = trace_both(model, inputs, rows=rows)
     verify(model, program, inputs, rows=rows)
-    places = pieces_of(model, program, inputs, rows=rows)
+    places = pieces_of(program, rows)
     device = torch.device(device) if device is not None else home
     there = to_device(inputs, device)
     seconds = measure(model, program, places, there, device=device, repeats=repeats)
@@ -405,46 +405,27 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
 # estimated: every piece runs by itself, as a stage does, several times. What it costs to start a
 # backward pass at all is measured, too, and taken off: a stage pays it once, not per piece.
 
-WINDOWS = 48  # a model is measured in about so many pieces, however many steps it has
-AT_LEAST = 16  # of them where there are so many places, even if one step takes nearly all the time
+PIECES = 48  # at most, however many steps a model has
 PER_SWEEP = 2  # timed runs of a piece before the next one has its turn
 ENOUGH_SECONDS = 4.0  # after which no new sweep begins
 
 
-def pieces_of(
-    model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows: int
-) -> list[int]:
+def pieces_of(program: Program, rows: int) -> list[int]:
     """The places where pieces begin and end, 0 and the end included.
 
-    The forward pass is divided into windows of equal time, and once more into fewer of equally many
-    places; in each the place is taken at which the fewest bytes would have to be handed on.
+    Where there are more places than pieces, neighbours are grouped, and of each group the place is
+    taken at which the fewest bytes would have to be handed on.
     """
-    trace = program.training
-    home = next(one.device for one in tree_leaves(inputs) if isinstance(one, Tensor))
-    ends: list[float] = []  # when each step was done
+    trace, allowed = program.training, sorted(program.places)[1:-1]
 
-    def look() -> None:
-        synchronize(home)
-        ends.append(time.perf_counter())
+    def handed(place: int) -> tuple[int, int]:
+        nodes = trace.crossing(place)
+        copied = [node for node in nodes if node.meta["value"].gaps]
+        return bytes_of([*nodes, *copied], rows), len(nodes)
 
-    with torch.random.fork_rng(), torch.no_grad():
-        stage = copy.deepcopy(Stage(model, program, 0, len(trace.steps))).train()
-        for _ in range(2):  # the first warms up
-            ends.clear()
-            look()
-            stage.run(inputs, watch=look)
-    window = (ends[-1] - ends[0]) / WINDOWS
-    best: dict[tuple[str, int], tuple[int, int, int]] = {}
-    allowed = sorted(program.places)[1:-1]
-    for nth, place in enumerate(allowed):
-        handed = trace.crossing(place)
-        copied = [node for node in handed if node.meta["value"].gaps]
-        mine = (bytes_of([*handed, *copied], rows), len(handed), place)
-        by_time = "time", int((ends[place] - ends[0]) / window)
-        by_count = "count", nth * AT_LEAST // len(allowed)
-        for which in (by_time, by_count):
-            best[which] = min(best.get(which, mine), mine)
-    return [0, *sorted({place for _, _, place in best.values()}), len(trace.steps)]
+    size = max(1, math.ceil(len(allowed) / PIECES))
+    groups = (allowed[at : at + size] for at in range(0, len(allowed), size))
+    return [0, *(min(group, key=handed) for group in groups), len(trace.steps)]
 
 
 def measure(

@@ -45,7 +45,6 @@ from multigpu.training.pipeline_schedule import (
     Outputs,
     Runner,
     as_arguments,
-    flows_between,
 )
 from multigpu.training.resume import restarted
 from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
@@ -157,16 +156,10 @@ class Pipeline(Strategy):
         first = self._first_micro_batch(inputs)
         key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
         if key not in self.runners:
-            flows = flows_between(
+            self.runners[key] = Runner(
                 self.parts,
                 first,
                 num_stages=self.num_stages,
-                device=self.device,
-                autocast=self.autocast,
-            )
-            self.runners[key] = Runner(
-                self.parts,
-                flows,
                 schedule=self.schedule,
                 micro_batches=self.micro_batches,
                 device=self.device,
@@ -377,7 +370,7 @@ class Ownership:
             dist.all_reduce(parameter.grad, group=group)
 
     def is_mine(self, name: str) -> bool:
-        """Whether this rank is the one that speaks for a tensor, by its first name."""
+        """Whether a tensor, by its first name, is this rank's to save: the first that has it."""
         return self.holders[name][0] == self.rank
 
     def model_state(self) -> dict[str, Any]:
@@ -431,12 +424,8 @@ class Ownership:
                 f"the optimizer's state is of {len(group['params'])} parameters, and this model "
                 f"has {len(self.trained)} that are trained"
             )
-        stepped = self._stepped()
-        mine = {
-            number: state["state"][self.trained.index(name)]
-            for number, name in enumerate(stepped)
-            if name is not None and self.trained.index(name) in state["state"]
-        }
+        stepped = [None if name is None else self.trained.index(name) for name in self._stepped()]
+        mine = {at: state["state"][n] for at, n in enumerate(stepped) if n in state["state"]}
         numbers = list(range(len(stepped)))
         optimizer.load_state_dict({"state": mine, "param_groups": [group | {"params": numbers}]})
 

@@ -162,29 +162,32 @@ class Runner:
     def __init__(
         self,
         stages: Mapping[int, nn.Module],
-        flows: Flows,
+        inputs: tuple[Tensor, ...],
         *,
+        num_stages: int,
         schedule: str,
         micro_batches: int,
         device: torch.device,
         autocast: Autocast,
         backward: bool,
     ) -> None:
-        """`stages`: this rank's, by their number; `flows`: what goes into each and out of the last.
+        """`stages`: this rank's, by their number; `inputs`: a micro-batch of the shape.
 
         `backward`: for training; else for an evaluation, which has no loss here.
         """
-        self.autocast, self.flows = autocast, flows
-        self.has_last = len(flows) - 2 in stages
-        self.has_first = 0 in stages
+        self.autocast = autocast
+        self.flows = flows_between(
+            stages, inputs, num_stages=num_stages, device=device, autocast=autocast
+        )
+        self.has_first, self.has_last = 0 in stages, num_stages - 1 in stages
         pieces = [
             PipelineStage(
                 self._watched(StageToSend(stage, autocast), number, micro_batches, len(stages)),
                 number,
-                len(flows) - 1,
+                num_stages,
                 device,
-                input_args=flows[number],
-                output_args=flows[number + 1],
+                input_args=self.flows[number],
+                output_args=self.flows[number + 1],
             )
             for number, stage in stages.items()
         ]

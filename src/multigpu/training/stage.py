@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,9 +20,7 @@ from multigpu.training.model_graph import (
     Program,
     Rows,
     Uncuttable,
-    leaf_at,
     rows_in,
-    step_nodes,
     without_fast_paths,
 )
 from multigpu.training.strategy import modes_kept
@@ -63,7 +61,7 @@ class Stage(nn.Module):
         # order its numbers would meet dropout's in another order than in the model.
         self._taken = [node.meta["value"].order for node in taken] if begin else []
         self._handed = [node.meta["value"].order for node in handed]
-        self._rows = rows_in([node.meta["value"] for node in taken])
+        self._rows = rows_in(taken)
         self.takes, self.num_steps = len(taken), end - begin
         self.graphs = {
             True: _part(trace, begin, end),
@@ -72,10 +70,13 @@ class Stage(nn.Module):
         nodes = [*self.graphs[True].nodes, *self.graphs[False].nodes]
         for op in ("call_module", "get_attr"):  # a module brings its tensors
             for name in sorted({str(node.target) for node in nodes if node.op == op}):
-                self.hold(model, name, program.constants)
+                if name in program.constants:
+                    self.register_buffer(name, program.constants[name], persistent=False)
+                else:
+                    self.hold(model, name)
         self.training = model.training  # its modules are the model's, and are in a mode already
 
-    def hold(self, model: nn.Module, name: str, constants: dict[str, Tensor] | None = None) -> None:
+    def hold(self, model: nn.Module, name: str) -> None:
         """Hold a module or tensor of the model, under the name that it has there."""
         *path, last = name.split(".")
         home: nn.Module = self
@@ -83,11 +84,8 @@ class Stage(nn.Module):
             if part not in home._modules:
                 home.add_module(part, nn.Module())
             home = home.get_submodule(part)
-        if constants and name in constants:
-            home.register_buffer(last, constants[name], persistent=False)
-            return
         source = model.get_submodule(".".join(path))
-        if home is source or hasattr(home, last):
+        if hasattr(home, last):
             return
         value = getattr(source, last)
         if isinstance(value, nn.Module):
@@ -99,13 +97,10 @@ class Stage(nn.Module):
             home.register_buffer(last, value, persistent=persistent)
 
     def forward(self, *given: Any) -> Any:
-        """Tensors in, a tensor or a tuple of tensors out; any number of rows."""
-        return self.run(given)
+        """Tensors in, a tensor or a tuple of tensors out; any number of rows.
 
-    def run(self, given: tuple[Any, ...], *, watch: Callable[[], None] | None = None) -> Any:
-        """Run the graph of the mode that the stage is in, and call `watch` after each step.
-
-        Not with fx.Interpreter: it takes 15 µs for each node, a tenth of a small layer's time.
+        It runs the graph of the mode that the stage is in. Not with fx.Interpreter: that takes
+        15 µs for each node, a tenth of a small layer's time.
         """
         tensors = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
         if len(tensors) != self.takes:
@@ -145,8 +140,6 @@ class Stage(nn.Module):
                 values[node.name] = call(*args, **kwargs)
             for name in node.meta["over"]:
                 del values[name]
-            if watch is not None and node.target is not leaf_at:
-                watch()
         if self.last:
             return answer
         # A neighbour receives into memory without gaps.
@@ -174,7 +167,7 @@ def _part(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
         return copies[node]
 
     for step in trace.steps[begin:end]:
-        for node in step_nodes(step):
+        for node in step.nodes:
             copies[node] = graph.node_copy(node, copied)
             copies[node].meta = {"no_grad": node.meta.get("no_grad", False)}
     [output] = (node for node in trace.graph.nodes if node.op == "output")
@@ -197,71 +190,50 @@ def _entered(tensor: Tensor) -> Tensor:
     return entered
 
 
-# The proof that nothing was overlooked
-
-
 def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows: int) -> None:
     """Compare the steps with the model, in evaluation, on the sample and on one row more.
 
-    Raises ValueError where the results differ.
+    It proves that nothing was overlooked. Raises Uncuttable where the results differ.
     """
     whole = Stage(model, program, 0, len(program.training.steps))
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+
+    def one_more(one: Any) -> Any:
+        has_rows = isinstance(one, Tensor) and one.dim() > 0 and len(one) == rows
+        return torch.cat([one, one[:1]]) if has_rows else one
+
+    samples = {
+        "the sample": inputs,
+        f"{rows + 1} rows instead of {rows}": tree_map(one_more, inputs),
+    }
     with modes_kept(model), torch.random.fork_rng(), torch.no_grad(), without_fast_paths():
         model.eval()
         whole.eval()
-        more = tree_map(lambda one: _one_more(one, rows), inputs)
-        what = {"the sample": inputs, f"{rows + 1} rows instead of {rows}": more}
-        for name, given in what.items():
-            with _kept(buffers):
-                expected = _answer(model, given, name)
-            with _kept(buffers):
-                _compare(expected, _answer(whole, given, name), name)
+        for what, given in samples.items():
+            answers = []
+            for module in (model, whole):
+                torch.manual_seed(0)
+                # What forward does to buffers and inputs in place, it does to copies.
+                buffers = {name: one.clone() for name, one in module.named_buffers()}
+                answer = torch.func.functional_call(module, buffers, copy.deepcopy(given))
+                answers.append(tree_leaves(answer))
+            for one, other in zip(*answers, strict=True):
+                if isinstance(one, Tensor) and not alike(one, other):
+                    raise Uncuttable(
+                        f"on {what} its steps compute something else than the model. Does forward "
+                        "depend on something that changes from call to call, or on the number of "
+                        "rows in an `if`? Then write the stages by hand."
+                    )
 
 
-def _answer(model: nn.Module, inputs: tuple[Any, ...], what: str) -> Any:
-    """What it returns for a copy of the inputs, always with the same random numbers."""
-    torch.manual_seed(0)
-    try:
-        return model(*copy.deepcopy(inputs))
-    except Exception as error:
-        raise Uncuttable(f"it fails on {what}: {error}") from error
-
-
-def _compare(expected: Any, found: Any, what: str) -> None:
-    for one, other in zip(tree_leaves(expected), tree_leaves(found), strict=True):
-        if isinstance(one, Tensor) and not (one.shape == other.shape and _alike(one, other)):
-            raise Uncuttable(
-                f"on {what} its steps compute something else than the "
-                "model. Does forward depend on something that changes from call to call, or on "
-                "the number of rows in an `if`? Then write the stages by hand."
-            )
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
+def alike(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are apart by rounding at most.
 
     Rounding is as large as the terms of a sum, not as what is left of them: a score near 0 may be
     off by more than itself. So the largest number counts.
     """
-    if not one.is_floating_point() and not one.is_complex():
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
     tolerance = max(1e-4, 4 * torch.finfo(one.dtype).eps)
     finite = one.masked_fill(~one.isfinite(), 0)
     largest = float(finite.abs().max()) if one.numel() else 0.0
     return torch.allclose(one, other, rtol=0, atol=tolerance * largest, equal_nan=True)
-
-
-@contextlib.contextmanager
-def _kept(buffers: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Whatever forward does to buffers in place is undone."""
-    yield
-    for buffer, before in buffers:
-        buffer.copy_(before)
-
-
-def _one_more(one: Any, rows: int) -> Any:
-    """An input with its first row once more at the end."""
-    if not isinstance(one, Tensor) or one.dim() == 0 or len(one) != rows:
-        return one
-    return torch.cat([one, one[:1]])
