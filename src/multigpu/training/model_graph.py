@@ -79,7 +79,7 @@ def at_rows(size: Any, rows: int) -> int:
 
 
 @dataclass(frozen=True)
-class Here:
+class StageDevice:
     """Stands in a graph for the device that it runs on."""
 
 
@@ -232,8 +232,8 @@ class ShapeTracer(fx.Tracer):
         self.fake_mode, self.constants = FakeTensorMode(allow_non_fake_inputs=True), constants
         copies: dict[int, Any] = {}
         with FakeCopyMode(self.fake_mode):
-            self.twin = copy.deepcopy(model, copies)
-        self.names = names_of(model, self.twin, copies)  # id of a fake tensor → its name
+            self.fake_model = copy.deepcopy(model, copies)
+        self.names = names_of(model, self.fake_model, copies)  # id of a fake tensor → its name
         self.fakes = tree_map(lambda one: self._faked(one, rows, instead), inputs)
         self.nodes: dict[int, fx.Node] = {}  # id of a fake tensor → its node
         self.kept: list[Any] = []  # so that no id is given away again
@@ -242,7 +242,9 @@ class ShapeTracer(fx.Tracer):
         self.inside = True  # a step, or what comes before forward: what is called there is none
         self.touched: dict[int, tuple[int, int]] = {}  # storage → its first and last step
         self.changed: dict[int, int] = {}  # storage → the last step that changed it in place
-        self.held = {storage_of(one) for one in (*self.twin.parameters(), *self.twin.buffers())}
+        self.held = {
+            storage_of(one) for one in (*self.fake_model.parameters(), *self.fake_model.buffers())
+        }
 
     def _faked(self, one: Any, rows: int, instead: int) -> Any:
         """A fake of an input: its first dimension is the rows, if it is as long."""
@@ -255,17 +257,17 @@ class ShapeTracer(fx.Tracer):
 
     def run(self) -> ModelGraph:
         """The graph of a run.  Raises Uncuttable."""
-        saving = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
-        seeing = functions_seen(self)
-        with self.fake_mode, torch.enable_grad(), without_fast_paths(), saving, seeing:
+        saving = torch.autograd.graph.saved_tensors_hooks(self._note_saved, lambda tensor: tensor)
+        functions = autograd_functions_traced(self)
+        with self.fake_mode, torch.enable_grad(), without_fast_paths(), saving, functions:
             try:
-                with _Mode(self):
-                    graph = self.trace(self.twin)
+                with _FunctionMode(self):
+                    graph = self.trace(self.fake_model)
             except Uncuttable:
                 raise
             except Exception as error:
                 raise refusal(error) from error
-        for name, one in self.twin.named_buffers():
+        for name, one in self.fake_model.named_buffers():
             if id(one) not in self.names:
                 raise Uncuttable(
                     f"forward assigns the buffer {name}, which no stage would see. Change it in "
@@ -280,10 +282,12 @@ class ShapeTracer(fx.Tracer):
         tensors = [one for one in tree_leaves(self.fakes) if isinstance(one, Tensor)]
         self.device = tensors[0].device
         for tensor in tensors:
-            self._know(tensor, self.graph.placeholder("given"))
+            self._describe(tensor, self.graph.placeholder("given"))
             self.touched[storage_of(tensor)] = 0, 0
         self.inside = False
-        return self.twin, list(self.fakes)  # called, not its forward alone: its hooks belong to it
+        return self.fake_model, list(
+            self.fakes
+        )  # called, not its forward alone: its hooks belong to it
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a stage keeps the module whole: those of torch.nn that contain no others."""
@@ -303,7 +307,7 @@ class ShapeTracer(fx.Tracer):
         return attr_val
 
     def create_arg(self, a: Any) -> Any:
-        return map_aggregate(a, self._noted)
+        return map_aggregate(a, self._argument)
 
     # What it writes down
 
@@ -340,10 +344,10 @@ class ShapeTracer(fx.Tracer):
             )
             node.meta["no_grad"] = not torch.is_grad_enabled()
             if isinstance(returned, Tensor):
-                nodes = [self._know(returned, node)]
+                nodes = [self._describe(returned, node)]
             else:
                 nodes = [
-                    self._know(one, self.graph.call_function(leaf_at, (node, at)))
+                    self._describe(one, self.graph.call_function(leaf_at, (node, at)))
                     for at, one in enumerate(leaves)
                     if isinstance(one, Tensor)
                 ]
@@ -359,21 +363,21 @@ class ShapeTracer(fx.Tracer):
         finally:
             self.inside = False
 
-    def _know(self, tensor: Tensor, node: fx.Node) -> fx.Node:
+    def _describe(self, tensor: Tensor, node: fx.Node) -> fx.Node:
         node.meta["value"] = Value.of(tensor)
         self.nodes[id(tensor)] = node
         self.kept.append(tensor)
         return node
 
-    def _keep(self, tensor: Tensor) -> Tensor:
+    def _note_saved(self, tensor: Tensor) -> Tensor:
         self.kept.append(tensor)
         self.saving[storage_of(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
-    def _noted(self, given: Any) -> Any:
+    def _argument(self, given: Any) -> Any:
         """What stands in the graph for an argument."""
         if isinstance(given, torch.device):
-            return Here() if given == self.device else given
+            return StageDevice() if given == self.device else given
         if not isinstance(given, Tensor):
             return given
         if id(given) not in self.nodes:
@@ -404,7 +408,7 @@ class ShapeTracer(fx.Tracer):
         return frozenset(joined)
 
 
-class _Mode(TorchFunctionMode):
+class _FunctionMode(TorchFunctionMode):
     """Is told of each function of torch that forward calls, before it runs."""
 
     def __init__(self, tracer: ShapeTracer) -> None:
@@ -422,7 +426,7 @@ class _Mode(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def functions_seen(tracer: ShapeTracer) -> Iterator[None]:
+def autograd_functions_traced(tracer: ShapeTracer) -> Iterator[None]:
     """Inside it, the tracer is told of each torch.autograd.Function: they bypass every mode."""
     plain = torch.autograd.Function.__dict__["apply"]
 
@@ -465,9 +469,9 @@ def storage_of(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def names_of(model: nn.Module, twin: nn.Module, copies: dict[int, Any]) -> dict[int, str]:
-    """The names of all tensors of the twin, by id: parameters, buffers, plain attributes."""
-    named = [*twin.named_parameters(), *twin.named_buffers()]
+def names_of(model: nn.Module, fake_model: nn.Module, copies: dict[int, Any]) -> dict[int, str]:
+    """The names of all tensors of the fake model, by id: parameters, buffers, plain attributes."""
+    named = [*fake_model.named_parameters(), *fake_model.named_buffers()]
     names = {id(tensor): name for name, tensor in named}
     for path, module in model.named_modules():
         for name, value in vars(module).items():

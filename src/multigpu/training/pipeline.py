@@ -82,7 +82,6 @@ class Pipeline(Strategy):
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Cut `model` as rank 0 measures, and keep this rank's stages alone."""
         inputs = sample().inputs
-        refuse_inputs(inputs)
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
         first = self._first_micro_batch(inputs)
         self.plan = None if self.num_stages == 1 else self._plan_alike(model, first)
@@ -277,15 +276,6 @@ def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
         )
 
 
-def refuse_inputs(inputs: Any) -> None:
-    """Raise ValueError for inputs that cannot be divided into micro-batches."""
-    if isinstance(inputs, dict):
-        raise ValueError(
-            f"mode='pipeline' and inputs by name ({', '.join(map(str, inputs))}): a stage is "
-            "called with tensors in their order. Give rows (first, second, ..., target)."
-        )
-
-
 # Which rank has what of the model
 
 
@@ -342,11 +332,7 @@ class Ownership:
         self.trained = [name for name, each in model.named_parameters() if each.requires_grad]
         state = model.state_dict()
         self.keys = list(state)
-        self.unused = {  # no stage needs it: it stays as it is
-            key: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
-            for key, value in state.items()
-            if self.names.get(key) not in self.holders
-        }
+        self.extra = {key: value for key, value in state.items() if key not in self.names}
 
     def _copies(self) -> list[tuple[nn.Parameter, Any]]:
         """This rank's parameters that other ranks have, too, with the group of those ranks."""
@@ -383,7 +369,7 @@ class Ownership:
         }
         whole: dict[str, Any] = on_main_rank(mine, device=self.device)
         return {
-            key: self.unused[key] if key in self.unused else whole[self.names[key]]
+            key: self.extra[key] if key in self.extra else whole[self.names[key]]
             for key in self.keys
         }
 
@@ -393,7 +379,7 @@ class Ownership:
             for key, value in stage.state_dict().items():
                 if key in self.names:
                     value.copy_(state[key])
-        self.unused = {key: state[key] for key in self.unused}
+        self.extra = {key: state[key] for key in self.extra}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of the plain model's optimizer; see `on_main_rank` for who gets what."""
@@ -430,7 +416,7 @@ class Ownership:
         optimizer.load_state_dict({"state": mine, "param_groups": [group | {"params": numbers}]})
 
     def _stepped(self) -> list[str | None]:
-        """The first names of what this rank's optimizer steps, in its order; None: a filler."""
+        """The first names of what this rank's optimizer steps, in its order; None: no weight."""
         by_id = {id(each): name for name, each in self.parameters.items()}
         return [by_id.get(id(each)) for each in self.plain.parameters() if each.requires_grad]
 
@@ -444,22 +430,23 @@ def on_main_rank(mine: Mapping[Any, Any], *, device: torch.device) -> dict[Any, 
     time travels, on `device`.
     """
     rank = dist.get_rank()
-    tensors = {key: value for key, value in mine.items() if isinstance(value, Tensor)}
-    others = {key: value for key, value in mine.items() if key not in tensors}
-    described = {key: (value.shape, value.dtype) for key, value in tensors.items()}
+    described = {
+        key: value.detach().to("meta") if isinstance(value, Tensor) else value
+        for key, value in mine.items()
+    }
     whole: dict[Any, Any] = {}
-    for owner, (shapes, values) in enumerate(all_gather_object((described, others))):
-        whole |= values
-        for key, (shape, dtype) in shapes.items():
-            if rank != 0:
-                whole[key] = torch.empty(shape, dtype=dtype, device="meta")
-                if rank == owner and shape.numel():
-                    dist.send(tensors[key].detach().to(device).contiguous(), dst=0)
-            elif owner == 0:
-                whole[key] = tensors[key].detach().to("cpu", copy=True)
-            else:
-                received = torch.empty(shape, dtype=dtype, device=device)
-                if shape.numel():
+    for owner, theirs in enumerate(all_gather_object(described)):
+        whole |= theirs
+        for key, value in theirs.items():
+            if not isinstance(value, Tensor):
+                continue
+            if rank == owner == 0:
+                whole[key] = mine[key].detach().to("cpu", copy=True)
+            elif rank == 0:
+                received = torch.empty(value.shape, dtype=value.dtype, device=device)
+                if value.numel():
                     dist.recv(received, src=owner)
                 whole[key] = received.cpu()
+            elif rank == owner and value.numel():
+                dist.send(mine[key].detach().to(device).contiguous(), dst=0)
     return whole

@@ -1,7 +1,7 @@
 """A batch goes through the stages of this rank: PyTorch's schedules, micro-batches of one size.
 
 PyTorch's stages receive into buffers of one shape, so all micro-batches of a step have as many
-rows. Where the rows cannot be divided equally, the smaller ones are filled up with a row that they
+rows. Where the rows cannot be divided equally, the smaller ones are padded with a row that they
 have already. It is computed, and dropped before the loss: it counts nothing. BatchNorm alone sees
 it, as it sees the rows of its micro-batch alone.
 
@@ -40,7 +40,7 @@ class Layout:
     """Which row of a batch stands where."""
 
     counts: tuple[int, ...]  # rows that count, of each micro-batch
-    size: int  # rows of every micro-batch, with those that fill it up
+    size: int  # rows of every micro-batch, padding included
 
     @classmethod
     def of(cls, rows: int, micro_batches: int) -> Layout:
@@ -59,22 +59,22 @@ class Layout:
 
     @property
     def is_full(self) -> bool:
-        """Whether no micro-batch has to be filled up."""
+        """Whether no micro-batch has to be padded."""
         return min(self.counts) == self.size
 
-    def fill(self, inputs: Any) -> Any:
-        """A batch's inputs with the rows that fill up its micro-batches."""
+    def pad(self, inputs: Any) -> Any:
+        """A batch's inputs, each micro-batch padded to `size` rows."""
         if self.is_full:
             return inputs
         return tree_map(lambda rows: rows[self.places.to(rows.device)], inputs)
 
     def part(self, values: Any, number: int) -> Any:
-        """The rows of a batch (not filled up) that belong to one micro-batch."""
+        """The rows of a batch (not padded) that belong to one micro-batch."""
         began = sum(self.counts[:number])
         return tree_map(lambda rows: rows[began : began + self.counts[number]], values)
 
-    def counted(self, outputs: Any, number: int) -> Any:
-        """One micro-batch's outputs without those of the rows that fill it up."""
+    def unpad_one(self, outputs: Any, number: int) -> Any:
+        """One micro-batch's outputs without those of the padding."""
         count = self.counts[number]
         for rows in tree_leaves(outputs) if count < self.size else ():
             if not rows.dim() or len(rows) != self.size:
@@ -86,8 +86,8 @@ class Layout:
                 )
         return outputs if count == self.size else tree_map(lambda rows: rows[:count], outputs)
 
-    def empty(self, outputs: Any) -> Any:
-        """The outputs of all micro-batches together, without those of rows that do not count."""
+    def unpad(self, outputs: Any) -> Any:
+        """The outputs of all micro-batches together, without those of the padding."""
         if self.is_full:
             return outputs
         counts = torch.tensor(self.counts)
@@ -225,16 +225,16 @@ class Runner:
         self._global_rows, self._step = global_rows, step
         places = torch.arange(len(layout.counts) * layout.size)
         self.schedule.step(
-            *(as_arguments(layout.fill(inputs)) if self.has_first else ()),
+            *(as_arguments(layout.pad(inputs)) if self.has_first else ()),
             target=places if self.has_last else None,
             return_outputs=False,
         )
 
     def evaluate(self, inputs: Any, layout: Layout) -> Any:
         """The model's outputs for all rows; None on ranks without the last stage."""
-        filled = as_arguments(layout.fill(inputs)) if self.has_first else ()
-        outputs = self.schedule.step(*filled)
-        return layout.empty(outputs) if self.has_last else None
+        padded = as_arguments(layout.pad(inputs)) if self.has_first else ()
+        outputs = self.schedule.step(*padded)
+        return layout.unpad(outputs) if self.has_last else None
 
     def _loss(self, outputs: Any, places: Tensor) -> Tensor:
         """One micro-batch's share of the mean over the global batch.
@@ -243,10 +243,10 @@ class Runner:
         """
         number = int(places[0]) // self._layout.size
         count = self._layout.counts[number]
-        if not count:  # rows that fill it up alone
+        if not count:  # padding alone
             return 0 * torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
         with self.autocast():
-            answers = self._layout.counted(outputs, number)
+            answers = self._layout.unpad_one(outputs, number)
             returned = self._loss_fn(answers, self._layout.part(self._targets, number))
         return self._step.add(returned, count, self._global_rows)
 
@@ -265,7 +265,12 @@ class StageToSend(nn.Module):
 
 
 def as_arguments(inputs: Any) -> tuple[Any, ...]:
-    """A batch's inputs as the model's positional arguments."""
+    """A batch's inputs as the model's positional arguments.  Raises ValueError for a dict."""
+    if isinstance(inputs, dict):
+        raise ValueError(
+            f"mode='pipeline' and inputs by name ({', '.join(map(str, inputs))}): a stage is "
+            "called with tensors in their order. Give rows (first, second, ..., target)."
+        )
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 

@@ -15,10 +15,10 @@ from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.training.model_graph import (
-    Here,
     ModelGraph,
     Program,
     Rows,
+    StageDevice,
     Uncuttable,
     rows_in,
     without_fast_paths,
@@ -38,7 +38,7 @@ def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[
     same = {id(persistent[name]) for name in used if name in persistent}  # under another name
     for name, one in persistent.items():
         if name not in used and isinstance(one, Tensor) and id(one) not in same:
-            stages[0].hold(model, name)
+            stages[0].register_from(model, name)
     return list(stages)
 
 
@@ -59,13 +59,13 @@ class Stage(nn.Module):
         handed = [] if self.last else trace.crossing(end)
         # Between stages a tensor's dimensions are in their order in memory: copied into another
         # order its numbers would meet dropout's in another order than in the model.
-        self._taken = [node.meta["value"].order for node in taken] if begin else []
-        self._handed = [node.meta["value"].order for node in handed]
+        self._orders_in = [node.meta["value"].order for node in taken] if begin else []
+        self._orders_out = [node.meta["value"].order for node in handed]
         self._rows = rows_in(taken)
-        self.takes, self.num_steps = len(taken), end - begin
+        self.num_inputs, self.num_steps = len(taken), end - begin
         self.graphs = {
-            True: _part(trace, begin, end),
-            False: _part(program.evaluation, places[begin], places[end]),
+            True: _subgraph(trace, begin, end),
+            False: _subgraph(program.evaluation, places[begin], places[end]),
         }
         nodes = [*self.graphs[True].nodes, *self.graphs[False].nodes]
         for op in ("call_module", "get_attr"):  # a module brings its tensors
@@ -73,10 +73,10 @@ class Stage(nn.Module):
                 if name in program.constants:
                     self.register_buffer(name, program.constants[name], persistent=False)
                 else:
-                    self.hold(model, name)
+                    self.register_from(model, name)
         self.training = model.training  # its modules are the model's, and are in a mode already
 
-    def hold(self, model: nn.Module, name: str) -> None:
+    def register_from(self, model: nn.Module, name: str) -> None:
         """Hold a module or tensor of the model, under the name that it has there."""
         *path, last = name.split(".")
         home: nn.Module = self
@@ -103,11 +103,11 @@ class Stage(nn.Module):
         15 µs for each node, a tenth of a small layer's time.
         """
         tensors = [one for one in tree_leaves(given) if isinstance(one, Tensor)]
-        if len(tensors) != self.takes:
-            raise ValueError(f"this stage takes {self.takes} tensors, got {len(tensors)}")
-        entered = [_entered(tensor) for tensor in tensors]
-        if self._taken:
-            pairs = zip(entered, self._taken, strict=True)
+        if len(tensors) != self.num_inputs:
+            raise ValueError(f"this stage takes {self.num_inputs} tensors, got {len(tensors)}")
+        entered = [_with_dense_gradient(tensor) for tensor in tensors]
+        if self._orders_in:
+            pairs = zip(entered, self._orders_in, strict=True)
             entered = [one.permute([*map(order.index, range(len(order)))]) for one, order in pairs]
         rows = 0
         if self._rows is not None:
@@ -121,7 +121,7 @@ class Stage(nn.Module):
                 return values[given.name]
             if isinstance(given, Rows):
                 return given.at(rows)
-            return entered[0].device if isinstance(given, Here) else given
+            return entered[0].device if isinstance(given, StageDevice) else given
 
         waiting = iter(entered)
         for node in self.graphs[self.training].nodes:
@@ -143,15 +143,15 @@ class Stage(nn.Module):
         if self.last:
             return answer
         # A neighbour receives into memory without gaps.
-        pairs = zip(answer, self._handed, strict=True)
+        pairs = zip(answer, self._orders_out, strict=True)
         handed = tuple(tensor.permute(order).contiguous() for tensor, order in pairs)
         return handed[0] if len(handed) == 1 else handed
 
     def extra_repr(self) -> str:
-        return f"{self.num_steps} steps, takes {self.takes} tensors"
+        return f"{self.num_steps} steps, takes {self.num_inputs} tensors"
 
 
-def _part(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
+def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     """The graph of some steps.
 
     fx's split_module would give parameters to a stage as inputs, and a long skip to no stage in
@@ -181,7 +181,7 @@ def _part(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     return graph
 
 
-def _entered(tensor: Tensor) -> Tensor:
+def _with_dense_gradient(tensor: Tensor) -> Tensor:
     """The same tensor; the gradient that goes back to the stage before has no gaps either."""
     if not tensor.requires_grad:
         return tensor

@@ -157,7 +157,7 @@ def test_tied_weights_are_named_with_the_stages_that_hold_them(points):
 def test_long_skips_are_handed_on_through_the_stages_between(points):
     found = points("unet")
     stages = chain_of(found.model, found.program, found.places)
-    assert max(stage.takes for stage in stages) == 3, "two skips, and what the layer before made"
+    assert max(stage.num_inputs for stage in stages) == 3, "two skips and the layer before"
 
 
 def test_cutting_leaves_the_model_and_the_random_numbers_as_they_were():

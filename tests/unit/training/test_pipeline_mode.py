@@ -21,8 +21,8 @@ from multigpu.training import TrainConfig, Trainer
 from multigpu.training.config import resolve_mode
 from multigpu.training.distributed import Launch
 from multigpu.training.models import LargeCNN, SmallGPT, next_byte_loss
-from multigpu.training.pipeline import refuse_inputs, refuse_settings
-from multigpu.training.pipeline_schedule import Layout
+from multigpu.training.pipeline import refuse_settings
+from multigpu.training.pipeline_schedule import Layout, as_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -308,17 +308,17 @@ def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
     with pytest.raises(ValueError, match=r"gpus=2.*mode='pipeline'.*--nproc_per_node 2"):
         resolve_mode(config(gpus=2), Launch(world_size=2, started_by="torchrun"))
     with pytest.raises(ValueError, match="pixels"):
-        refuse_inputs({"pixels": torch.zeros(3, 4)})
+        as_arguments({"pixels": torch.zeros(3, 4)})
 
 
-def test_rows_that_fill_up_a_micro_batch_are_dropped():
+def test_the_padding_of_a_micro_batch_is_dropped():
     layout = Layout.of(5, 4)
     assert (layout.counts, layout.size) == ((2, 1, 1, 1), 2)
     rows = torch.arange(5)
-    assert layout.fill(rows).tolist() == [0, 1, 2, 2, 3, 3, 4, 4]
-    assert layout.empty(layout.fill(rows)).tolist() == rows.tolist()
+    assert layout.pad(rows).tolist() == [0, 1, 2, 2, 3, 3, 4, 4]
+    assert layout.unpad(layout.pad(rows)).tolist() == rows.tolist()
     assert [layout.part(rows, number).tolist() for number in range(4)] == [[0, 1], [2], [3], [4]]
-    assert Layout.of(1, 3).fill(rows[:1]).tolist() == [0, 0, 0]
-    assert Layout.of(6, 3).fill(rows) is rows
+    assert Layout.of(1, 3).pad(rows[:1]).tolist() == [0, 0, 0]
+    assert Layout.of(6, 3).pad(rows) is rows
     with pytest.raises(ValueError, match=r"\(4, 3\).*first dimension"):
-        layout.counted(torch.zeros(4, 3), 1)
+        layout.unpad_one(torch.zeros(4, 3), 1)
