@@ -9,7 +9,9 @@ into a file beside it that then takes the name: `os.replace` is atomic, so whoev
 old checkpoint or the new one, whenever the writer is killed. Without this package's help,
 `torch.load("latest.pt")["model"]` is a state dict.
 
-Next: resume.py (what a run's state is, and whether it fits this model and this run).
+A run that goes on as it was started ends with the same weights as one that was never stopped. On
+another number of ranks or GPUs it goes on, too; `notes` says what is not the same then. Not exact
+within an epoch, either: a data set that transforms its rows at random in DataLoader workers.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import sys
 import uuid
 import warnings
 from collections import OrderedDict
+from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +45,32 @@ LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two proces
 SILENT = 0.5  # seconds of waiting before it is said
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
 PLAIN = (type(None), bool, int, float, str, bytes)
+
+# What may change from one part of a run to the next; everything else belongs to the run.
+FREE = (
+    "mode",
+    "gpus",
+    "backend",
+    "accumulation_steps",
+    "micro_batches",
+    "pipeline_schedule",
+    "stages_per_rank",
+    "balance",
+    "stage_memory",
+    "epochs",
+    "max_steps",
+    "patience",
+    "deterministic",
+    "find_unused_parameters",
+    "folder",
+    "save_every",
+    "checkpoints",
+    "resume",
+    "workers",
+    "progress",
+)
+SHOWN = 3  # parameters that a message names
+WAY_OUT = "or give this run another folder, or begin anew there with resume=False."
 
 
 class CheckpointError(RuntimeError):
@@ -226,6 +255,74 @@ def packed(state: dict[str, Any]) -> memoryview:
     memory.write(DIGEST.to_bytes(2, "little"))  # the length of the comment: it was 0
     memory.write(sha256(memory.getbuffer()).digest())
     return memory.getbuffer()
+
+
+def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: Path) -> None:
+    """Raise CheckpointError where the checkpoint's settings are not those of this run."""
+    changed = [
+        f"{name}={saved[name]!r} (now {value!r})"
+        for name, value in now.items()
+        if name in saved and name not in FREE and saved[name] != value
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{path} is of a run with {', '.join(changed)}. Go on with the same data and settings, "
+            f"{WAY_OUT}"
+        )
+
+
+def refuse_other_model(saved: Mapping[str, Any], model: Mapping[str, Any], *, path: Path) -> None:
+    """Raise CheckpointError where a checkpoint's weights have other names or shapes than a model's.
+
+    Both are state dicts, or what `shapes_of` makes of one.
+    """
+    shapes, found = shapes_of(model), shapes_of(saved)
+    problems = [
+        *(f"{name} {shape} is missing" for name, shape in shapes.items() if name not in found),
+        *(f"{name} {shape} is too many" for name, shape in found.items() if name not in shapes),
+        *(
+            f"{name} is {found[name]} there and {shape} here"
+            for name, shape in shapes.items()
+            if name in found and found[name] != shape
+        ),
+    ]
+    if problems:
+        more = f", and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+        raise CheckpointError(
+            f"{path} is of another model: {'; '.join(problems[:SHOWN])}{more}. Build the model as "
+            f"it was, {WAY_OUT}"
+        )
+
+
+def shapes_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The shapes of a state dict's tensors; a module may keep other things in its state, too."""
+    return {
+        name: tuple(value.shape)
+        if isinstance(value, torch.Tensor)
+        else value
+        if isinstance(value, tuple)
+        else "no tensor"
+        for name, value in state.items()
+    }
+
+
+def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> str:
+    """What is not exact where a run goes on in another way than it was saved; "" if all is.
+
+    `saved` and `now` describe on what it ran and runs; `same_batches`: the feed gives the same
+    global batches whatever the number of ranks.
+    """
+    if saved == now:
+        return ""
+    said = (
+        f"saved by {saved}, goes on as {now}. Weights, optimizer, learning rate, epoch and step "
+        "come back. Not exact: dropout draws other numbers; sums are rounded in another order"
+    )
+    if within_epoch and not same_batches:
+        said += (
+            "; the ranks share out this epoch's rows anew, so some come twice and some not at all"
+        )
+    return f"{said}."
 
 
 def plain(value: Any, place: str = "state") -> Any:

@@ -127,6 +127,11 @@ class Launch:
         return cls(rank, local_rank, world_size, local_world_size, "torchrun")
 
 
+def restarted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun has started this run's processes again after one of them failed."""
+    return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 # What one rank does or knows for all of them, so that no rank waits for one that has failed.
 
 

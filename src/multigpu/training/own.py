@@ -27,7 +27,7 @@ from multigpu.training.config import TrainConfig
 from multigpu.training.ddp import Distributed
 from multigpu.training.distributed import Launch
 from multigpu.training.dp import DataParallel, InEveryThread
-from multigpu.training.strategy import LossFn, Sample, StepLoss, call
+from multigpu.training.strategy import LossFn, Sample, StepLoss
 
 NEEDED = {
     "dp": ("split", "replicate", "parallel_apply", "gather", "sum_gradients", "broadcast"),
@@ -84,18 +84,11 @@ class OwnDataParallel(DataParallel):
         outputs = self._do("parallel_apply", self.called, chunks)
         return self._do("gather", outputs, self.device)
 
-    def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
-        step = StepLoss()
-        for part in parts:
-            inputs, targets = self.place(part)
-            with self.autocast():
-                returned = loss_fn(call(self.model, inputs), targets)
-            step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
-        self._do("sum_gradients", self.replicas)
+    def divide_gradients(self, loss: StepLoss) -> None:
+        self._do("sum_gradients", self.replicas)  # PyTorch's class does it at the end of backward
         for replica in self.replicas[1:]:  # the optimizer clears those of the first one
             replica.zero_grad()
-        self.divide_gradients(step)
-        return step
+        super().divide_gradients(loss)
 
     def after_step(self) -> None:
         self._do("broadcast", self.replicas)
@@ -124,25 +117,15 @@ class OwnDistributed(Distributed):
         self.plain = model.to(self.device)
         with to_be_written(self.own, "BucketedDDP"):
             self.wrapped: Any = exercise(self.own, "BucketedDDP")(self.plain)
-        self.model = CallsFunction(self.plain, self._forward)
-
-    def _forward(self, *inputs: Any, **named: Any) -> Any:
-        with to_be_written(self.own, "BucketedDDP"):
-            return self.wrapped(*inputs, **named)
+        self.model = self.wrapped
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
-        with to_be_written(self.own, "BucketedDDP"):
-            step = StepLoss(copies=self.world_size)
-            for number, part in enumerate(parts, start=1):
-                last = number == len(parts)
-                with contextlib.nullcontext() if last else self.wrapped.no_sync():
-                    inputs, targets = self.place(part)
-                    with self.autocast():
-                        returned = loss_fn(call(self.model, inputs), targets)
-                    step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
-            self.wrapped.sync_gradients()  # PyTorch's class does it at the end of backward
-        self.divide_gradients(step)
-        return step
+        with to_be_written(self.own, "BucketedDDP"):  # its hooks run during backward
+            return super().forward_backward(parts, loss_fn)
+
+    def divide_gradients(self, loss: StepLoss) -> None:
+        self.wrapped.sync_gradients()  # PyTorch's class does it at the end of backward
+        super().divide_gradients(loss)
 
     def where(self) -> str:
         return f"{super().where()}, by {name_of(self.own)}"

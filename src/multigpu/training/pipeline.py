@@ -37,6 +37,7 @@ from multigpu.training.distributed import (
     from_main_rank,
     join_group,
     main_rank_does,
+    restarted,
     take_from_main_rank,
 )
 from multigpu.training.partition import cut, stages_at
@@ -46,7 +47,6 @@ from multigpu.training.pipeline_schedule import (
     Runner,
     as_arguments,
 )
-from multigpu.training.resume import restarted
 from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
 
 FILE = "stages.json"  # in the run's folder

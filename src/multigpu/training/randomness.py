@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -30,51 +30,32 @@ def seed_rank(seed: int, rank: int) -> None:
     numpy.random.seed((seed + rank) % 2**32)
 
 
-def collect(devices: Iterable[torch.device] | None = None) -> dict[str, Any]:
+def collect(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
     """The states of this process's generators: torch's, Python's and NumPy's.
 
-    `devices`: the GPUs that this rank computes on, in their order. Default: the current one, if
-    this process has used a GPU at all; asking the others would start CUDA on each of them.
+    `devices`: those that this rank computes on; the order of the GPUs among them counts.
     """
-    version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = tuple(numpy.random.get_state())
+    kind, keys, *rest = numpy.random.get_state()
     return {
         "torch": torch.get_rng_state(),  # (5056,) bytes
-        "cuda": [torch.cuda.get_rng_state(device) for device in gpus_in_use(devices)],
-        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
-        "numpy": {
-            "kind": str(kind),
-            "keys": torch.tensor(numpy.asarray(keys).tolist()),  # (624,) numbers of 32 bits
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
+        "cuda": [torch.cuda.get_rng_state(each) for each in devices if each.type == "cuda"],
+        "python": random.getstate(),
+        "numpy": (str(kind), numpy.asarray(keys).tolist(), *rest),
     }
 
 
-def restore(state: dict[str, Any], *, devices: Iterable[torch.device] | None = None) -> None:
+def restore(state: dict[str, Any], *, devices: Iterable[torch.device] = ()) -> None:
     """Put this process's generators back to what `collect` returned.
 
     GPUs are counted in their order: the state of the first one goes to the first of `devices`,
     whatever its number. What was saved for GPUs that are not here is left out.
     """
     torch.set_rng_state(state["torch"])
-    for device, saved in zip(gpus_in_use(devices), state["cuda"], strict=False):
+    gpus = [each for each in devices if each.type == "cuda"]
+    for device, saved in zip(gpus, state["cuda"], strict=False):
         torch.cuda.set_rng_state(saved, device)
-    python, legacy = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    keys = numpy.array(legacy["keys"].tolist(), dtype=numpy.uint32)
-    tail = (legacy["position"], legacy["has_gauss"], legacy["cached"])
-    numpy.random.set_state((legacy["kind"], keys, *tail))
-
-
-def gpus_in_use(devices: Iterable[torch.device] | None) -> Sequence[torch.device]:
-    """The CUDA devices among `devices`; None: the current one, where CUDA is in use."""
-    if devices is not None:
-        return [device for device in devices if device.type == "cuda"]
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return []
-    return [torch.device("cuda", torch.cuda.current_device())]
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
 
 
 @contextlib.contextmanager

@@ -14,12 +14,13 @@ folder. To make one file of it without this package:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
 import uuid
 import warnings
-from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
@@ -69,12 +69,16 @@ class ShardedCheckpoints(Checkpoints):
         if not self._entered:
             with self:
                 return self.save(state, name=name, best=best)
-        tensors, rest = apart(state)
+        model, rest_of_model = tensors_and_rest(state["model"])
+        each = {k: tensors_and_rest(values) for k, values in state["optimizer"]["state"].items()}
+        tensors = {"model": model, "optimizer": {k: own for k, (own, _) in each.items()}}
+        numbers = {k: rest for k, (_, rest) in each.items()}
+        optimizer = {**state["optimizer"], "state": numbers}
+        rest = {**state, "model": rest_of_model, "optimizer": optimizer}
         shares = self.folder / from_main_rank(f"{SHARES}{uuid.uuid4().hex}")
         main_rank_does(lambda: self._make(shares), error=CheckpointError)
         try:
-            with warnings.catch_warnings():  # where there is no process group: no mistake here
-                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            with quiet_without_group():
                 save(tensors, checkpoint_id=shares, no_dist=not in_a_group())
         except (CheckpointException, OSError) as problem:
             if self.launch.is_main:
@@ -109,20 +113,24 @@ class ShardedCheckpoints(Checkpoints):
         if state is None:
             return None
         try:
-            known = FileSystemReader(path).read_metadata().state_dict_metadata
-            tensors = {
-                key: self._place_for(key, about.size, about.properties.dtype)
-                for key, about in known.items()
-                if isinstance(about, TensorStorageMetadata)
-            }
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            metadata = FileSystemReader(path).read_metadata()
+            tensors: dict[str, Any] = {"model": {}, "optimizer": {}}
+            for key, (kind, name, *of_state) in (metadata.planner_data or {}).items():
+                about: Any = metadata.state_dict_metadata[key]
+                place = self._place_for(kind, name, about.size, about.properties.dtype)
+                if of_state:
+                    tensors[kind].setdefault(name, {})[of_state[0]] = place
+                else:
+                    tensors[kind][name] = place
+            with quiet_without_group():
                 load(tensors, checkpoint_id=path, no_dist=not in_a_group())
         except (CheckpointException, OSError, EOFError, pickle.UnpicklingError) as problem:
             raise CheckpointError(
                 f"{path} is broken: {reason(problem)}. To begin anew, remove it."
             ) from problem
-        return together(tensors, state)
+        for number, values in tensors["optimizer"].items():
+            state["optimizer"]["state"].setdefault(int(number), {}).update(values)
+        return {**state, "model": state["model"] | tensors["model"]}
 
     def clear(self) -> None:
         def remove() -> None:
@@ -133,16 +141,14 @@ class ShardedCheckpoints(Checkpoints):
         super().clear()
         main_rank_does(remove, error=CheckpointError)
 
-    def _place_for(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+    def _place_for(self, kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
         """A tensor to read one of a checkpoint into: whole, or this rank's share of it."""
-        kind, _, name = key.partition("/")
         there: Any = None
         if kind == "model":
             there = self.strategy.plain.state_dict().get(name)
         else:
             trained = [each for each in self.strategy.plain.parameters() if each.requires_grad]
-            number = int(name.partition("/")[0])
-            there = trained[number] if number < len(trained) else None
+            there = trained[int(name)] if int(name) < len(trained) else None
         if isinstance(there, DTensor) and there.shape == size:
             return torch.zeros_like(there, dtype=dtype, requires_grad=False)
         return torch.empty(size, dtype=dtype)
@@ -176,34 +182,18 @@ class ShardedCheckpoints(Checkpoints):
                 shutil.rmtree(shares, ignore_errors=True)
 
 
-def apart(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of model and optimizer by flat names, and the rest, with their order.
-
-    ``model/0.weight``, ``optimizer/3/exp_avg``: parameter 3's running mean under Adam.
-    """
-    tensors: dict[str, Tensor] = {}
-    others: dict[str, Any] = {}
-    numbers: dict[int, dict[str, Any]] = {}
-    for name, value in state["model"].items():
-        (tensors if isinstance(value, Tensor) else others)[f"model/{name}"] = value
-    for number, values in state["optimizer"]["state"].items():
-        numbers[number] = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
-        tensors |= {
-            f"optimizer/{number}/{k}": v for k, v in values.items() if isinstance(v, Tensor)
-        }
-    optimizer = {**state["optimizer"], "state": numbers}
-    rest = {**state, "model": others, "optimizer": optimizer, "names": [*state["model"]]}
-    return {key: value.detach() for key, value in tensors.items()}, rest
+def tensors_and_rest(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors among `values`, which ranks may have shares of, and the others."""
+    tensors = {key: value.detach() for key, value in values.items() if isinstance(value, Tensor)}
+    return tensors, {key: value for key, value in values.items() if key not in tensors}
 
 
-def together(tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
-    """What `apart` took apart."""
-    model, names = tensors | rest["model"], rest.pop("names")
-    for key, value in tensors.items():
-        kind, number, name = (*key.split("/"), "")[:3]
-        if kind == "optimizer":
-            rest["optimizer"]["state"].setdefault(int(number), {})[name] = value
-    return {**rest, "model": OrderedDict((name, model[f"model/{name}"]) for name in names)}
+@contextlib.contextmanager
+def quiet_without_group() -> Iterator[None]:
+    """One process alone may write and read such a checkpoint, too."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def reason(problem: BaseException) -> str:

@@ -16,12 +16,13 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
@@ -29,9 +30,16 @@ from torch.utils.data import TensorDataset
 from multigpu.data.feeds import Feed, RowFeed, feed_for
 from multigpu.devices import current_machine
 from multigpu.training import randomness
-from multigpu.training.checkpoint import CheckpointError, Checkpoints
+from multigpu.training.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    notes,
+    refuse_other_model,
+    refuse_other_run,
+    shapes_of,
+)
 from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
-from multigpu.training.distributed import Launch, all_gather_object, main_rank_does
+from multigpu.training.distributed import Launch, all_gather_object, main_rank_does, restarted
 from multigpu.training.evaluate import Metrics, evaluate
 from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
@@ -42,19 +50,37 @@ from multigpu.training.optimizer import (
     scaled_learning_rate,
 )
 from multigpu.training.own import make_own
-from multigpu.training.resume import (
-    Position,
-    notes,
-    refuse_other_model,
-    refuse_other_rows,
-    refuse_other_run,
-    restarted,
-    shapes_of,
-)
-from multigpu.training.strategy import ClassLoss, LossFn, Strategy, synchronize
+from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, synchronize
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
+
+
+@dataclass
+class Position:
+    """How far a run has come. The same on every rank, but for the losses."""
+
+    epoch: int = 0
+    step: int = 0  # optimizer steps, over all epochs
+    step_in_epoch: int = 0
+    rows: int = 0  # of this epoch so far, on all ranks
+    seconds: float = 0.0  # of training in this epoch so far
+    loss_sum: Tensor | float = 0.0  # of this rank's rows of this epoch so far
+    loss_weight: Tensor | float = 0.0  # what it is to be divided by: their number, mostly
+
+    def advance(self, loss: StepLoss, rows: int) -> None:
+        """One step more, with `rows` rows on all ranks."""
+        self.step += 1
+        self.step_in_epoch += 1
+        self.rows += rows
+        self.loss_sum = self.loss_sum + loss.sum
+        self.loss_weight = self.loss_weight + loss.weight
+
+    def next_epoch(self) -> None:
+        """Begin the next epoch."""
+        self.epoch += 1
+        self.step_in_epoch, self.rows, self.seconds = 0, 0, 0.0
+        self.loss_sum = self.loss_weight = 0.0
 
 
 def make_strategy(
@@ -399,8 +425,9 @@ class Trainer:
         other settings.
         """
         strategy, rank = self.strategy, self.launch.rank
-        refuse_other_run(state["config"], self.config.as_dict(), path=path)
-        refuse_other_rows(state["num_rows"], self.train_feed.num_rows, path=path)
+        saved = {**state["config"], "rows of data": state["num_rows"]}
+        now = {**self.config.as_dict(), "rows of data": self.train_feed.num_rows}
+        refuse_other_run(saved, now, path=path)
         refuse_other_model(state["model"], self.shapes, path=path)
         if state["step"] < self.total_steps:
             strategy.settle(next(iter(self.train_feed.batches(0))), self.loss_fn)

@@ -18,9 +18,14 @@ from torch import nn
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import checkpoint
-from multigpu.training.checkpoint import CheckpointError, Checkpoints
+from multigpu.training.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    notes,
+    refuse_other_model,
+    refuse_other_run,
+)
 from multigpu.training.distributed import Launch
-from multigpu.training.resume import notes, refuse_other_model, refuse_other_run
 
 PATH = Path("runs/latest.pt")
 

@@ -49,7 +49,6 @@ def test_each_gpu_has_its_own():
         first = draw("cuda:0"), draw("cuda:2")
         randomness.restore(state, devices=devices)
         assert (draw("cuda:0"), draw("cuda:2")) == first
-        assert len(randomness.collect()["cuda"]) == 1, "without devices, that of the current one"
         assert machine.is_virtual
 
 
