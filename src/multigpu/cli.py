@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):  # the latter: asked, and nobody there to answer
         print("\nstopped", file=sys.stderr)
         return 130
     if arguments is None and "torch" in sys.modules:

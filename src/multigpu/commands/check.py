@@ -23,6 +23,15 @@ PAUSE = 0.25  # seconds between two looks at the files
 
 def check_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu check``."""
+    watch_options(parser)
+    parser.add_argument(
+        "--submission", metavar="DIR", type=Path, help="the folder to check (default: exercises)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON only")
+
+
+def watch_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu watch``."""
     parser.add_argument(
         "names",
         nargs="*",
@@ -30,10 +39,6 @@ def check_options(parser: argparse.ArgumentParser) -> None:
         help="data_parallel.split, split, data_parallel (all of a module) or all; "
         "default: the first exercise that does not pass yet",
     )
-    parser.add_argument(
-        "--submission", metavar="DIR", type=Path, help="the folder to check (default: exercises)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON only")
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -112,37 +117,35 @@ class Submitted:
 
         out, messages = console(), self.progress.course.pages / "troubleshooting.html"
         show_verdicts(verdicts, out, folder=self.submission, messages=messages)
-        failed = [verdict for verdict in verdicts if verdict.status != "pass"]
+        failed = next((verdict for verdict in verdicts if verdict.status != "pass"), None)
+        advice = []
         if not verdicts:  # all have passed before
-            out.print(ALL_DONE, style="dim")
-        elif not failed and self.own:
-            for line in what_next(verdicts[-1], self.progress):
-                out.print(line, style="dim")
-        elif not failed:
-            return
-        elif failed[0].status == "checker_fault":
-            out.print("This is a fault of the checker and not yours. Please report it.")
-        elif failed[0].status == "not_started":
-            task = not_begun(failed[0], self.progress)
-            out.print(f"read the task: multigpu next {task}", style="dim")
+            advice = [ALL_DONE]
+        elif failed is None:
+            advice = what_next(verdicts[-1], self.progress) if self.own else []
+        elif failed.status == "checker_fault":
+            advice = ["This is a fault of the checker and not yours. Please report it."]
+        elif failed.status == "not_started":
+            advice = [f"read the task: multigpu next {not_begun(failed, self.progress)}"]
         else:
-            out.print(f"stuck? multigpu hint {at_fault(failed[0], self.progress)}", style="dim")
+            advice = [f"stuck? multigpu hint {at_fault(failed, self.progress)}"]
+        for line in advice:
+            out.print(line, style="dim")
 
 
-def what_next(verdict: Verdict, progress: Progress) -> Iterator[str]:
+def what_next(verdict: Verdict, progress: Progress) -> list[str]:
     """What to do after a pass: first what is still open in the same file."""
     to_do = progress.to_do()
-    module = verdict.exercise.partition(".")[0]
-    same_file = [exercise for exercise in to_do if exercise.chapter.module == module]
+    passed = progress.catalog.one(verdict.exercise)
+    same_file = [exercise for exercise in to_do if exercise.chapter == passed.chapter]
+    said = []
     if not same_file:
-        passed = progress.catalog.one(verdict.exercise)
-        yield f"{passed.file} is done. See it at work: python {progress.place(passed)}"
-    if to_do:
-        next_one = (same_file or to_do)[0]
-        only_way = next_one == to_do[0]  # the bare command goes there, too
-        yield f"next: {next_one.name} (multigpu next{'' if only_way else f' {next_one.name}'})"
-    else:
-        yield ALL_DONE
+        said = [f"{passed.file} is done. See it at work: python {progress.place(passed)}"]
+    if not to_do:
+        return [*said, ALL_DONE]
+    next_one = (same_file or to_do)[0]
+    name = "" if next_one == to_do[0] else f" {next_one.name}"  # the bare command goes there, too
+    return [*said, f"next: {next_one.name} (multigpu next{name})"]
 
 
 def not_begun(verdict: Verdict, progress: Progress) -> str:
@@ -167,16 +170,6 @@ def at_fault(verdict: Verdict, progress: Progress) -> str:
     return named if named in exercises else verdict.exercise
 
 
-def watch_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``multigpu watch``."""
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="what to check (default: the first exercise that does not pass yet)",
-    )
-
-
 def run_watch(options: argparse.Namespace) -> int:
     """Check, wait for a change, check again, until Ctrl-C."""
     from multigpu.commands.showing import console
@@ -188,9 +181,8 @@ def run_watch(options: argparse.Namespace) -> int:
         while True:
             seen = stamps(folder.submission)
             folder.show(folder.verdicts(exercises))
-            out.print(
-                f"{time.strftime('%H:%M:%S')}  waiting for you to save (Ctrl-C ends)", style="dim"
-            )
+            now = time.strftime("%H:%M:%S")
+            out.print(f"{now}  waiting for you to save (Ctrl-C ends)", style="dim")
             wait_for_change(folder.submission, seen)
 
 
@@ -207,9 +199,7 @@ def stamps(folder: Path) -> dict[Path, tuple[int, int]]:
     """Time and size of every exercise file."""
     found = {}
     for path in folder.glob("*.py"):
-        try:
+        with contextlib.suppress(OSError):  # an editor is just replacing it
             status = path.stat()
-        except OSError:  # an editor is just replacing it
-            continue
-        found[path] = (status.st_mtime_ns, status.st_size)
+            found[path] = (status.st_mtime_ns, status.st_size)
     return found

@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from multigpu.commands.showing import console
 
@@ -21,12 +23,7 @@ def words(text: str) -> list[str]:
 
 def counts(text: str) -> list[int]:
     """`1,2,4` as a list of whole numbers."""
-    try:
-        return [int(word) for word in words(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: give whole numbers with commas between them, for example 1,2,4"
-        ) from None
+    return [int(word) for word in words(text)]
 
 
 def compare_options(parser: argparse.ArgumentParser) -> None:
@@ -65,16 +62,17 @@ def run_compare(options: argparse.Namespace) -> int:
     try:
         if options.output:  # before minutes are spent
             options.output.mkdir(parents=True, exist_ok=True)
-        compared = compare(
-            workload_of(options.data, batch_size=options.batch_size),
-            modes=options.modes,
-            gpus=options.gpus,
-            steps=options.steps,
-            warmup=options.warmup,
-            repeats=options.repeats,
-            threads=options.threads,
-            tell=tell,
-        )
+        with Console(stderr=True).status("starting") as status:  # moves in a terminal only
+            compared = compare(
+                workload_of(options.data, batch_size=options.batch_size),
+                modes=options.modes,
+                gpus=options.gpus,
+                steps=options.steps,
+                warmup=options.warmup,
+                repeats=options.repeats,
+                threads=options.threads,
+                tell=status.update,
+            )
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -87,12 +85,6 @@ def run_compare(options: argparse.Namespace) -> int:
     else:
         show(compared, kept, published=options.published)
     return 0
-
-
-def tell(text: str) -> None:
-    """Say on standard error what is being measured, in a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def keep(compared: Comparison, folder: Path) -> list[Path]:
@@ -109,8 +101,7 @@ def keep(compared: Comparison, folder: Path) -> list[Path]:
 def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
     """The table, whether all trained alike, what was left out, and the picture in letters."""
     out = console()
-    tell("")
-    out.print(rich_table(compared.table()))
+    out.print(f"{compared.table().text()}\n")
     out.print(f"{compared.machine}; {compared.conditions}.", style="dim")
     if compared.busy:
         out.print("The machine was busy: trust the speed-ups more than the times.", style="yellow")
@@ -124,18 +115,3 @@ def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
         out.print(f"kept: {', '.join(map(str, kept))}")
     else:
         out.print("--output DIR keeps this as CSV and SVG.", style="dim")
-
-
-def rich_table(table: Any) -> Any:
-    """A table of the pictures as the terminal's."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    shown = Table(
-        title=table.title, title_style="bold", title_justify="left", box=SIMPLE, padding=0
-    )
-    for name in table.columns:
-        shown.add_column(name, justify="right" if name in table.numbers else "left", no_wrap=True)
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown

@@ -4,16 +4,14 @@ import argparse
 import ast
 import os
 import shutil
-import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import groupby
-from pathlib import Path
 
 from rich.syntax import Syntax
 from rich.text import Text
 
-from multigpu.checking.catalog import Course, Exercise, Lesson, as_lessons, lessons_with
+from multigpu.checking.catalog import Course, Exercise, as_lessons, lessons_with
 from multigpu.checking.progress import Progress
 from multigpu.checking.source import first_line, last_line, put_back, reached, starter_for
 from multigpu.commands.showing import console, heading, indented, mark, show_beside
@@ -76,10 +74,12 @@ def run_next(options: argparse.Namespace) -> int:
     task = exercise.task.partition("\nLesson: ")[0]  # the lesson is named below
     out.print(indented(f"{exercise.signature.text}\n\n{task}"))
     out.print()
-    rows = []
+    rows, course = [], progress.course
     for lesson in lessons_with(exercise=exercise.name):  # none while an author is at work
+        page = course.pages / "lessons" / f"{lesson.page}.html"
+        written = course.root / "docs" / "lessons" / f"{lesson.page}.rst"
         rows += [("read before", f"{as_lessons([lesson])}, {lesson.title}")]
-        rows += [("on the page", page_of(lesson, progress.course))]
+        rows += [("on the page", os.path.relpath(page if page.is_file() else written))]
     for label, text in (
         *rows,
         ("write it in", progress.place(exercise)),
@@ -88,13 +88,6 @@ def run_next(options: argparse.Namespace) -> int:
     ):
         out.print(Text(f"{label:<17}", "cyan") + Text(text))
     return 0
-
-
-def page_of(lesson: Lesson, course: Course) -> str:
-    """The built page of a lesson, or its text while there is no such page."""
-    page = course.pages / "lessons" / f"{lesson.page}.html"
-    written = course.root / f"docs/lessons/{lesson.page}.rst"
-    return os.path.relpath(page if page.is_file() else written)
 
 
 def all_done(name: str | None) -> str:
@@ -184,23 +177,19 @@ def code_of(source: str, function: str) -> str:
     tree.body = [n for n in tree.body if getattr(n, "name", function) == function or is_private(n)]
     exercise, *_ = parts = reached(tree, function)
     methods = exercise.body if isinstance(exercise, ast.ClassDef) else []
-    public = [node for node in methods if not is_private(node)]
-    dropped = {n for node in (exercise, *public) for n in _docstring_lines(node, lines)}
+    dropped = set[int]()  # lines of docstrings, each with the blank one below it
+    for node in (exercise, *(method for method in methods if not is_private(method))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            text, *code = node.body
+            if code:  # without anything else it must stay
+                end = last_line(text) + (1 if lines[last_line(text)].strip() else 2)
+                dropped |= set(range(text.lineno, end))
     texts = {}
     for node in parts:
         first = first_line(node)
         numbers = [n for n in range(first, last_line(node) + 1) if n not in dropped]
         texts[first] = "\n".join(lines[number - 1] for number in numbers)
     return "\n\n\n".join(texts[first] for first in sorted(texts))
-
-
-def _docstring_lines(node: ast.AST, lines: Sequence[str]) -> Iterator[int]:
-    """The lines of a docstring, and the blank one below it."""
-    if not isinstance(node, ast.FunctionDef | ast.ClassDef) or ast.get_docstring(node) is None:
-        return
-    if len(node.body) > 1:  # without anything else it must stay
-        last = last_line(node.body[0])
-        yield from range(node.body[0].lineno, last + (2 if not lines[last].strip() else 1))
 
 
 def reset_options(parser: argparse.ArgumentParser) -> None:
@@ -219,7 +208,8 @@ def run_reset(options: argparse.Namespace) -> int:
     path = progress.file(exercises[0])
     whole = len(exercises) > 1 or not path.is_file()
     what = f"all of {path.name}" if whole else exercises[0].name
-    if not options.yes and not confirmed(f"Reset {what}? A copy of the file is kept. [y/N] "):
+    question = f"Reset {what}? A copy of the file is kept. [y/N] "
+    if not options.yes and input(question).strip().lower() not in ("y", "yes"):
         out.print("Nothing was changed.")
         return 1
     text = starter_for(path.stem, progress.course)
@@ -233,27 +223,9 @@ def run_reset(options: argparse.Namespace) -> int:
         )
         return 1
     if path.is_file():
-        out.print(f"kept: {keep(path, progress.course.state / 'kept')}")
+        kept = progress.course.state / "kept" / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.py"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        out.print(f"kept: {shutil.copy2(path, kept)}")
     path.write_text(text, encoding="utf-8")
     out.print(f"reset: {what}")
     return 0
-
-
-def confirmed(question: str) -> bool:
-    """Whether the learner says yes."""
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
-
-
-def keep(path: Path, folder: Path) -> Path:
-    """Copy a file to a name of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    number, target = 0, folder / f"{path.stem}-{stamp}.py"
-    while target.exists():
-        number += 1
-        target = folder / f"{path.stem}-{stamp}-{number}.py"
-    shutil.copy2(path, target)
-    return target
