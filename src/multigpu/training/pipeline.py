@@ -86,10 +86,8 @@ class Pipeline(Strategy):
         first = self._first_micro_batch(inputs)
         self.plan = None if self.num_stages == 1 else self._plan_alike(model, first)
         stages = [model] if self.plan is None else stages_at(model, first, self.plan.places)
-        mine = range(self.launch.rank, self.num_stages, self.ranks)
-        self.parts = {number: stages[number].to(self.device) for number in mine}
-        self.owned = Ownership(model, stages, self.parts, ranks=self.ranks, device=self.device)
-        self.plain = self.owned.plain
+        self.owned = Ownership(model, stages, device=self.device)
+        self.parts, self.plain = self.owned.parts, self.owned.plain
         self.runners: dict[Any, Runner] = {}
         self.model = Outputs(self.plain, self.runner)
         self.kept = False  # whether the plan is written down
@@ -290,19 +288,12 @@ class Ownership:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        stages: Sequence[nn.Module],
-        parts: Mapping[int, nn.Module],
-        *,
-        ranks: int,
-        device: torch.device,
+        self, model: nn.Module, stages: Sequence[nn.Module], *, device: torch.device
     ) -> None:
-        """`stages`: all of them, as they were cut from `model`; stage i is on rank i % ranks.
-
-        `parts`: this rank's, by their number.
-        """
-        self.parts, self.device, self.rank = parts, device, dist.get_rank()
+        """`stages`: all of them, as they were cut from `model`; stage i is on rank i % ranks."""
+        self.device, self.rank, ranks = device, dist.get_rank(), dist.get_world_size()
+        mine = range(self.rank, len(stages), ranks)
+        self.parts = {number: stages[number] for number in mine}  # this rank's
         # A parameter's or buffer's name -> the first name of the same tensor.
         first: dict[int, str] = {}
         tensors = (
@@ -318,10 +309,10 @@ class Ownership:
                 have = self.holders.setdefault(self.names[name], [])
                 if number % ranks not in have:
                     have.append(number % ranks)
-        self.plain = nn.ModuleList(parts.values())
+        self.plain = nn.ModuleList(self.parts.values()).to(device)
         self.parameters = {  # this rank's, by their first names; its stages share what is tied
             self.names[name]: parameter
-            for stage in parts.values()
+            for stage in self.parts.values()
             for name, parameter in stage.named_parameters(remove_duplicate=False)
         }
         if not any(parameter.requires_grad for parameter in self.plain.parameters()):
