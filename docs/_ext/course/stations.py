@@ -59,7 +59,7 @@ def way(stations: Sequence[Station], *, title: str) -> Picture:
         y += GAP
     for (one, other), (above, below) in zip(pairwise(stations), pairwise(tops), strict=True):
         body.append(_handed(one, above[1], below[0], travels=one.process != other.process))
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(WIDTH, y - GAP + 8),

@@ -135,7 +135,7 @@ def steps(
     chips = [chip(x, 13, CHIP, name, colour_of(name)) for name, x in centre.items()]
     computes = any(movement.work and not movement.note for movement, _ in linked)
     moves = any(group for _, group in linked)
-    return Picture.with_legend(
+    return Picture(
         title,
         [*lifelines, *chips, *body],
         size=(width, y + 8),
@@ -276,7 +276,7 @@ def star(
             )  # fmt: skip
         words = " · ".join([leaf, *said.get(leaf, [])])
         lines.append(f"    ▲ {amounts['up']:>9}  ▼ {amounts['down']:>9}   {words}")
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(width, height + 72 + tall),

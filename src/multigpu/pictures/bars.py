@@ -165,7 +165,7 @@ def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") ->
     notes = ["full bar: the largest of these" if relative else "full bar: the limit"]
     if any(peak is not None for *_, peak in given):
         notes.append("pale: the most so far")
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(WIDTH, len(given) * ROW + 4),
@@ -244,7 +244,7 @@ def stacks(
     if limit is not None:
         key.append(f"| the limit, {amount(limit)}")
         notes.append(f"line: the limit, {amount(limit)}")
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(WIDTH, len(given) * ROW + 6),
@@ -324,7 +324,7 @@ def durations(groups: Iterable[BarGroup], *, title: str, line_at: str = "one GPU
     notes = [f"dashed: {line_at}"] if any(group.against for group in given) else []
     if any(bar.spread for bar in every):
         notes.append("thin: fastest to slowest round")
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(WIDTH, y),

@@ -91,7 +91,7 @@ def curves(
         says.append(f"{name}: {said}.")
         cells = (f"{means[p]:>9.{digits}f}" if p in means else " " * 9 for p in places)
         lines.append(f"{name:{names}}{''.join(cells)}")
-    return Picture(title, " ".join(says), WIDTH, HEIGHT, "".join(body), tuple(lines))
+    return Picture(title, body, size=(WIDTH, HEIGHT), says=says, lines=lines)
 
 
 def _ticks(low: float, high: float) -> list[float]:

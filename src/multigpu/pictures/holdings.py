@@ -134,7 +134,7 @@ def holdings(
         ([f"rank {rank}" for rank in range(len(before))], *cells),
         strict=True,
     )
-    return Picture.with_legend(
+    return Picture(
         title,
         [*lifelines, *chips, *body],
         size=(width, y + 6),
@@ -211,7 +211,7 @@ def parts(
             x = LANE_LEFT + (part + 1) * column - TRACKS + 3
             body.append(_arrow(message, x, width=2 + 1.6 * message.bytes / most))
     held = [f"rank {rank} holds {', '.join(map(added, sums))}." for rank, sums in enumerate(after)]
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(LANES_WIDTH, LANES_TOP + world * LANE + 4),
@@ -320,7 +320,7 @@ def row_groups(
             lines.append(f"    rank {rank} reads {read}: {loads[rank]:,} rows")
         words = "rows per rank: " + " · ".join(f"{count:,}" for count in loads)
         body.append(text(0, top + strip + 11, words, size=11, class_="muted"))
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=(FILE_WIDTH, len(plans) * 68.0),

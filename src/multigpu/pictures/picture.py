@@ -162,24 +162,11 @@ def _block(fill: str) -> str:
     return rectangle(0, LEGEND_ROW / 2 - 5, SWATCH, 10, rx=2, fill=fill, stroke="var(--line)")
 
 
-@dataclass(frozen=True)
 class Picture:
-    """A drawing that a notebook shows by itself. `svg()` is for files, `text()` for a terminal.
+    """A drawing that a notebook shows by itself. `svg()` is for files, `text()` for a terminal."""
 
-    `body` is drawn in a box of `width` x `height` whose origin is below the title.
-    """
-
-    title: str
-    description: str  # what a reader who cannot see it is told
-    width: float
-    height: float
-    body: str
-    lines: tuple[str, ...]
-    has_links: bool = False  # then it is not just an image: the keyboard must reach them
-
-    @classmethod
-    def with_legend(
-        cls,
+    def __init__(
+        self,
         title: str,
         body: Iterable[str],
         *,
@@ -190,19 +177,18 @@ class Picture:
         fills: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
         has_links: bool = False,
-    ) -> Picture:
-        """A body of `size` (width, height) with the legend below it. `says`: its sentences."""
-        width, height = size
-        key, key_height = legend(kinds, width, fills=fills or {}, notes=notes)
-        return cls(
-            title,
-            " ".join(says) or "Nothing to show.",
-            width,
-            height + key_height,
-            "".join([*body, moved(0, height, key)]),
-            tuple(lines),
-            has_links,
-        )
+    ) -> None:
+        """`body` is drawn in a box of `size` (width, height) whose origin is below the title.
+
+        The legend is below it. `says` are the sentences for a reader who cannot see it, `lines` are
+        the picture in letters. One with links is not just an image: the keyboard must reach them.
+        """
+        self.title, self.lines, self.has_links = title, tuple(lines), has_links
+        self.description = " ".join(says) or "Nothing to show."
+        self.width, height = size
+        key, key_height = legend(kinds, self.width, fills=fills or {}, notes=notes)
+        self.height = height + key_height
+        self.body = "".join([*body, moved(0, height, key) if key else ""])
 
     def svg(self) -> str:
         """The picture as one self-contained `<svg>` element: inline in a page, or as a file."""

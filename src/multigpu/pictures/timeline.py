@@ -98,7 +98,7 @@ def timeline(
     placed = {name: _in_tracks(found) for name, found in by_lane.items()}
     body, size = _drawn(placed, total, _short, says=str)
     key = [f"{LETTERS[kind]} {kind}" for kind in KINDS if kind != "waiting" or kind in used]
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=size,
@@ -142,7 +142,7 @@ def schedule(
     lanes = [f"rank {rank}" for rank in range(ranks)]
     placed = {lane: [[span for span in spans if span.lane == lane]] for lane in lanes}
     body, size = _drawn(placed, total, _short if seconds else write, says=says, band=True)
-    return Picture.with_legend(
+    return Picture(
         title,
         body,
         size=size,
