@@ -7,7 +7,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from multigpu.devices import threads
@@ -86,15 +86,6 @@ class Finding:
             if stack.strip()
         ]
         return replace(self, message="\n".join([self.message, *shown]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data (JSON)."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Finding":
-        """The finding that `to_dict` wrote."""
-        return cls(**{**data, "ranks": tuple(data["ranks"])})
 
 
 # As Python has it: a type can hide behind a metaclass of its own.

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +23,24 @@ import psutil
 # folders begin. A run inside a rank has its folder in that of the outer run.
 MARK = "MULTIGPU_RUN"
 RUN = "multigpu-ranks-"  # once in a mark for each run around it
+# Bound here: loading a library after a fork is not safe.
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 ENDING = 15.0  # seconds for killed processes to be gone: a busy machine takes its time
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if LIBC:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent(prctl: Callable[..., int] | None, parent: int) -> None:
-    """Let the kernel kill this process when its parent ends.
-
-    ``prctl`` is bound before the fork: loading a library afterwards is not safe.
-    """
-    if prctl is not None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
+    if LIBC:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before we could ask
         os._exit(1)
-
-
-def bind_prctl() -> Callable[..., int] | None:
-    """The C function ``prctl`` where the system has it."""
-    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 def descendants() -> list[psutil.Process]:

@@ -78,10 +78,10 @@ class Supervisor:
         self._closing = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(caller, selectors.EVENT_READ, None)
-        token, prctl = secrets.token_bytes(16), process_tree.bind_prctl()
+        token = secrets.token_bytes(16)
         self._children: list[ChildProcess] = []
         for number in range(count):
-            child = ChildProcess(body, number, token=token, limits=limits, prctl=prctl)
+            child = ChildProcess(body, number, token=token, limits=limits)
             self._children.append(child)
             for pipe, descriptor in child.read.items():
                 self._selector.register(descriptor, selectors.EVENT_READ, (number, pipe))
@@ -214,15 +214,7 @@ class Intake:
 class ChildProcess:
     """One process of a run, as far as its supervisor has heard it: frames, output, stack, end."""
 
-    def __init__(
-        self,
-        body: Body,
-        number: int,
-        *,
-        token: bytes,
-        limits: Limits,
-        prctl: Callable[..., int] | None,
-    ) -> None:
+    def __init__(self, body: Body, number: int, *, token: bytes, limits: Limits) -> None:
         self.said: list[dict[str, Any]] = []  # its frames
         self.answer = b""  # the bytes that came with the phase of this name
         self.status: int | None = None  # once it is gone; negative for a signal
@@ -240,7 +232,7 @@ class ChildProcess:
         self.pid = os.fork()
         theirs = {name: ends[1] for name, ends in pipes.items()} | {"may_leave": may_leave}
         if self.pid == 0:
-            process_tree.die_with_parent(prctl, supervisor)
+            process_tree.die_with(supervisor)
             enter_own_world(**theirs, limits=limits)
             live(body, number, FrameWriter(theirs["frames"], token).write, may_leave)
         for end in theirs.values():
@@ -298,7 +290,7 @@ def enter_own_world(frames: int, output: int, stack: int, may_leave: int, limits
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable(stack, all_threads=True)
     faulthandler.register(signal.SIGUSR1, stack, all_threads=True)
-    if sys.platform != "linux":  # there the kernel does it: process_tree.die_with_parent
+    if sys.platform != "linux":  # there the kernel does it: process_tree.die_with
         threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     atexit._clear()  # what the server's own libraries registered takes 60 ms
     limit(resource.RLIMIT_CORE, 0)

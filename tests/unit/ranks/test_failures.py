@@ -222,10 +222,8 @@ def test_a_run_that_ends_well(play):
     assert run.watch.final() is None
 
 
-def test_a_finding_travels_as_plain_data():
-    found = Finding("deadlock", (1, 2), "m", "u", {"ranks": []})
-    assert Finding.of(found.to_dict()) == found
-    assert found.text() == "m\nusually: u"
+def test_the_text_of_a_finding_has_what_it_usually_means():
+    assert Finding("deadlock", (1, 2), "m", "u").text() == "m\nusually: u"
     assert Finding("exit", (0,), "m").text() == "m"
 
 
