@@ -23,27 +23,19 @@ from multigpu.devices.tensor import VirtualTensor
 _core: Any = torch._C
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _LAZY_MARKS = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative)
-_has_kernel = _core._dispatch_has_kernel_for_dispatch_key
 _is_excluded = _core._dispatch_tls_is_dispatch_key_excluded
 _set_excluded = _core._dispatch_tls_set_dispatch_key_excluded
 
 # Arguments that CUDA's operators accept on the CPU, whatever the other tensors' device.
 _CPU_ARGUMENTS = {
-    "index": "indices",
-    "index_put": "indices",
-    "index_put_": "indices",
-    "_index_put_impl_": "indices",
-    "_unsafe_index": "indices",
-    "_unsafe_index_put": "indices",
-    "_pack_padded_sequence": "lengths",
-    "_pack_padded_sequence_backward": "batch_sizes",
-    "_pad_packed_sequence": "batch_sizes",
-    "lstm": "batch_sizes",
-    "gru": "batch_sizes",
-    "rnn_tanh": "batch_sizes",
-    "rnn_relu": "batch_sizes",
-    "tensor_split": "tensor_indices_or_sections",
-}
+    "indices": {"index", "index_put", "index_put_", "_index_put_impl_"},
+    "lengths": {"_pack_padded_sequence"},
+    "batch_sizes": {
+        "_pack_padded_sequence_backward", "_pad_packed_sequence", "gru", "lstm", "rnn_relu",
+        "rnn_tanh",
+    },
+    "tensor_indices_or_sections": {"tensor_split"},
+}  # fmt: skip
 # Operators that do not go element by element, and so take no 0-dim CPU tensor for a number.
 # fmt: off
 _NO_NUMBERS = {
@@ -91,7 +83,6 @@ class Plan:
     generator: bool  # it draws random numbers and takes a generator
     operator: Any  # what to run: the operator, or one that does the same on virtual GPUs
     takes_numbers: bool  # as tensors without a dimension, on the CPU
-    cpu_argument: str | None
     cpu_result: int | None
     composite: bool  # it is made of other operators
     special: Special | None
@@ -116,9 +107,8 @@ class Plan:
             generator=operator is not func or "generator" in names,
             operator=_INSTEAD.get(name, operator),
             takes_numbers=name.removesuffix("_") not in _NO_NUMBERS,
-            cpu_argument=_CPU_ARGUMENTS.get(name),
             cpu_result=_CPU_RESULT.get(name),
-            composite=_has_kernel(func.name(), _COMPOSITE),
+            composite=func.has_kernel_for_dispatch_key(_COMPOSITE),
             special=_specials.get(name),
         )
 
@@ -153,8 +143,11 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)
         if plan.composite:  # in inference mode the core does not take it apart
-            with VirtualTensor.gate.operators():
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
+            _core._push_on_torch_dispatch_stack(VirtualTensor.gate)
+            try:
+                return func.decompose(*args, **kwargs)
+            finally:
+                _core._pop_torch_dispatch_stack(None)
         return run_plainly(plan, args, kwargs)
 
 
@@ -270,7 +263,7 @@ def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
                 are_there &= tensor._gpu is gpu
             elif isinstance(tensor, torch.Tensor):
                 is_number = plan.takes_numbers and not is_result and tensor.ndim == 0
-                are_there &= is_number or name == plan.cpu_argument
+                are_there &= is_number or plan.name in _CPU_ARGUMENTS.get(name, ())
             else:
                 continue
             tensors.append((name, tensor))

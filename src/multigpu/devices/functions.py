@@ -20,7 +20,6 @@ from multigpu.devices.dispatch import Args, Kwargs
 from multigpu.devices.gate import (
     StandIn,
     call,
-    default_device,
     gate,
     pinned,
     run_in_core,
@@ -57,8 +56,7 @@ def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` in all its forms."""
     if isinstance(args[0], UninitializedTensorMixin):
-        with gate.functions():
-            return _lazy_to(args[0], args[1:], kwargs)
+        return _lazy_to(*args, **kwargs)
     if virtual_machine() is not None:
         if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
             args = (args[0], core_device(args[1]), *args[2:])
@@ -67,19 +65,20 @@ def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return run_in_core(func, args, kwargs)
 
 
-@takes_over(torch._C._nn._parse_to)
-def parse_to(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What `module.to(...)` makes of its arguments: device, dtype, non_blocking, format."""
-    like = args[0] if args else kwargs.get("other", kwargs.get("tensor"))
-    if isinstance(like, VirtualTensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return (like.device, *func(*args, **kwargs)[1:])
-    if virtual_machine() is not None:
-        if args and isinstance(args[0], int):
+def module_to(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`module.to(...)`: the core would take a tensor's carrier, and a bare number, for a CPU."""
+
+    @functools.wraps(plain)
+    def to(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:  # as the first argument
+            args = (kwargs.pop("device"), *args)
+        if args and isinstance(args[0], VirtualTensor):
+            args = (args[0].device, args[0].dtype, *args[1:])
+        elif args and isinstance(args[0], int):
             args = (named(args[0]), *args[1:])
-        if isinstance(kwargs.get("device"), int):
-            kwargs = {**kwargs, "device": named(kwargs["device"])}
-    return func(*args, **kwargs)
+        return plain(module, *args, **kwargs)
+
+    return to
 
 
 @takes_over(torch.Tensor.cuda)
@@ -112,34 +111,11 @@ def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.tensor(values, dtype=..., device=..., requires_grad=...)`."""
     if virtual_machine() is None:
         return func(*args, **kwargs)
-    values, *rest = args or [kwargs.pop("data", None)]
-    device = kwargs.pop("device", None)
-    if device is None:
-        device = default_device()
-    core = None if device is None else core_device(device)
+    values = args[0] if args else kwargs["data"]
+    device = kwargs.get("device")
     if isinstance(values, VirtualTensor):
-        return _from_tensor(func, values, kwargs, core)
-    if core is None or core.type != "cpu" or not core.index:
-        return _together(func, (values, *rest), {**kwargs, "device": core or CPU})
-    requires_grad = kwargs.pop("requires_grad", False)
-    made = _together(func, (values, *rest), {**kwargs, "device": CPU})
-    return run_in_core(torch.Tensor.to, (made, core), {}).requires_grad_(requires_grad)
-
-
-def _together(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Call `func`, whose values may contain tensors that stand for numbers."""
-    try:
-        return call(func, (), args, kwargs)
-    except RuntimeError as error:
-        if "not allocated" not in str(error):  # which a virtual tensor's own storage never is
-            raise
-        return call(func, (), (_on_cpu(args[0]), *args[1:]), kwargs)
-
-
-def _on_cpu(values: Any) -> Any:
-    if isinstance(values, (list, tuple)):
-        return [_on_cpu(value) for value in values]
-    return moved(values, CPU) if isinstance(values, VirtualTensor) else values
+        return _from_tensor(func, values, kwargs, None if device is None else core_device(device))
+    return run_in_core(func, args, kwargs) if device is None else call(func, (), args, kwargs)
 
 
 def _from_tensor(
@@ -280,19 +256,12 @@ def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     return tensor if is_pinned(None, (tensor,), {}) else pinned(tensor.clone())
 
 
-@takes_over(torch.ctc_loss)
+@takes_over(torch.nn.functional.ctc_loss, torch.ctc_loss)
 def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`torch.ctc_loss`: CUDA takes the lengths from the CPU; the core does not for subclasses."""
+    """CUDA takes the lengths from the CPU; for tensor subclasses the core does not."""
     log_probs, targets, *lengths = args[:4]
     if isinstance(log_probs, VirtualTensor):
-        gpu = log_probs._gpu
-        with torch._C.DisableTorchFunction():
-            lengths = [
-                each
-                if isinstance(each, VirtualTensor)
-                else VirtualTensor(torch.as_tensor(each, device=gpu.backing), gpu)
-                for each in lengths
-            ]
+        lengths = [moved(torch.as_tensor(each), log_probs.device) for each in lengths]
     return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)
 
 
@@ -300,18 +269,17 @@ def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
 # it is meant for is noted on it as an empty tensor there, `_on_gpu`.
 
 
-def _lazy_to(tensor: Any, args: Args, kwargs: Kwargs) -> Any:
+def _lazy_to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """`tensor.to(...)` of an uninitialised tensor: one for another device or dtype."""
-    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
-    made = type(tensor)(tensor.requires_grad, dtype=dtype or tensor.data.dtype)
-    return _lazy_for(made, tensor.data.device if device is None else device)
+    empty = tensor.__dict__.get("_on_gpu", torch.empty(0, dtype=tensor.data.dtype))
+    there = to(torch.Tensor.to, (empty, *args), kwargs)
+    return _lazy_for(type(tensor)(tensor.requires_grad, dtype=there.dtype), there)
 
 
-def _lazy_for(tensor: Any, device: Any) -> Any:
+def _lazy_for(tensor: Any, there: torch.Tensor) -> Any:
     """Note on `tensor` which device it is for."""
-    empty = torch.empty(0, device=device, dtype=tensor.dtype)
-    if isinstance(empty, VirtualTensor):
-        tensor._on_gpu = empty
+    if isinstance(there, VirtualTensor):
+        tensor._on_gpu = there
     return tensor
 
 
@@ -335,7 +303,8 @@ def lazy_new(plain_new: Any) -> Any:
     """`__new__` of an uninitialised parameter or buffer, which may be for a GPU."""
 
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        return _lazy_for(plain_new(cls, *args, device="cpu", **kwargs), device)
+        made = plain_new(cls, *args, device="cpu", **kwargs)
+        return _lazy_for(made, torch.empty(0, device=device, dtype=made.data.dtype))
 
     return staticmethod(new)
 
@@ -365,7 +334,7 @@ def backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
         with gate.functions():
             pairs = enumerate(zip(roots, grads, strict=True))
             grads = tuple(_root_gradient(position, *pair) for position, pair in pairs)
-            return with_operators(run_backward, (roots, grads, *args), kwargs)
+            return with_operators(run_backward, roots, grads, *args, **kwargs)
 
     return run
 

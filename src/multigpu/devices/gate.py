@@ -1,9 +1,10 @@
 """The one gate through which every call that concerns virtual GPUs passes.
 
-PyTorch calls `__torch_function__` before it runs one of its Python functions, and
-`__torch_dispatch__` before it runs an operator: of the modes that are on in the calling thread, and
-of the tensors' class. All four meet in `Gate`. For a function, a device that the caller names
-becomes the one the core can take; how an operator runs is in dispatch.py.
+PyTorch calls `__torch_function__` before it runs one of its functions, and `__torch_dispatch__`
+before it runs an operator: of the modes that are on in the calling thread, and of the tensors'
+class. All four meet in `Gate`. For a function, a device that the caller names becomes the one the
+core can take, and then PyTorch's own code runs in which `tensor.device` is that one, too; how an
+operator runs is in dispatch.py.
 
 Most functions need only their `device=` argument replaced. The few that need more have a stand-in,
 registered with `takes_over`: see functions.py.
@@ -17,25 +18,22 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from types import CellType, FunctionType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from multigpu.devices import dispatch
 from multigpu.devices.dispatch import Args, Kwargs
-from multigpu.devices.gpu import CPU, check_generator, core_device, virtual_machine
+from multigpu.devices.gpu import CPU, check_generator, core_device, running, virtual_machine
 from multigpu.devices.tensor import VirtualTensor
 
 StandIn = Callable[[Any, Args, Kwargs], Any]
 
 _core: Any = torch._C
-_function_modes: Any = torch.overrides._get_current_function_mode_stack
-_Mode: Any = TorchFunctionMode
+_FunctionMode: Any = TorchFunctionMode
 _stand_ins: dict[Any, StandIn] = {}
 
 
@@ -66,6 +64,14 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
         return False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The result of torch function `func`, called with this mode on."""
+        running.intercepts = False  # PyTorch has taken the mode off its stack for the call
+        try:
+            return self.handle(func, types, args, kwargs)
+        finally:
+            running.intercepts = True
+
+    def handle(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of torch function `func`, with virtual GPUs understood."""
         stand_in = _stand_ins.get(func)
         if stand_in is not None:
@@ -77,17 +83,9 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
         return dispatch.run(func, args, kwargs or {})
 
     @contextlib.contextmanager
-    def operators(self) -> Iterator[None]:
-        """Bring this thread's operators here inside the block, also inside of another operator."""
-        _core._push_on_torch_dispatch_stack(self)
-        try:
-            yield
-        finally:
-            _core._pop_torch_dispatch_stack(None)
-
-    @contextlib.contextmanager
     def functions(self) -> Iterator[None]:
-        """Bring functions here inside the block, also where PyTorch has switched modes off."""
+        """Bring functions here inside the block: it is user code, which calls a GPU cuda:i."""
+        in_core, running.in_core = running.in_core, False
         with _core._EnableTorchFunction():
             switched = self.switch_on()
             try:
@@ -95,39 +93,26 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
             finally:
                 if switched:
                     self.switch_off()
+                running.in_core = in_core
 
     def switch_on(self) -> bool:
         """Intercept torch functions in this thread; false if that was on already."""
-        if any(mode is self for mode in _function_modes()):
+        if running.intercepts:
             return False
-        _Mode.__enter__(self)
+        _FunctionMode.__enter__(self)
+        running.intercepts = True
         return True
 
     def switch_off(self) -> None:
-        """Take this mode off this thread's stack, wherever it is."""
-        stack = _function_modes()
-        if self in stack:
-            above = stack[stack.index(self) + 1 :]
-            for _ in (self, *above):
-                _Mode.__exit__(self, None, None, None)  # takes the topmost off
-            for mode in above:
-                _Mode.__enter__(mode)
+        """Undo a `switch_on` of this thread that gave true."""
+        _FunctionMode.__exit__(self, None, None, None)
+        running.intercepts = False
 
 
 gate = Gate()
+
+
 VirtualTensor.gate = gate
-
-
-class _Running(threading.local):
-    """What runs in a thread."""
-
-    operators = False  # a call whose operators come to the gate
-
-    def __init__(self) -> None:
-        self.bodies: set[FunctionType] = set()  # functions of torch
-
-
-_running = _Running()
 
 
 def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -137,19 +122,10 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs.get("pin_memory"):
         return pinned(call(func, types, args, {**kwargs, "pin_memory": False}))
     device = kwargs.get("device")
-    if device is None:
-        default = default_device()
-        if default is not None and default.type == "cuda" and func in _device_constructors():
-            device = default
     if device is not None:
         core = core_device(device)
         made = run_in_core(func, args, {**kwargs, "device": core})
-        if (
-            core.type != "cpu"
-            or not core.index
-            or not isinstance(made, torch.Tensor)
-            or isinstance(made, VirtualTensor)
-        ):
+        if not core.index or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
             return made
         # The core put Python numbers together without an operator.
         leaf = run_in_core(torch.Tensor.to, (made.detach(), core), {})
@@ -162,11 +138,6 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     return func(*args, **kwargs)
 
 
-def default_device() -> torch.device | None:
-    """What torch.set_default_device has set in this thread."""
-    return torch.utils._device.CURRENT_DEVICE
-
-
 def pinned(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, marked as being in pinned memory: host memory that a real GPU reads faster."""
     tensor.untyped_storage()._virtually_pinned = True  # type: ignore[attr-defined]
@@ -174,44 +145,47 @@ def pinned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run_in_core(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Call `func` with its operators intercepted and GPUs called by name in its errors."""
-    if isinstance(func, FunctionType) and func not in _running.bodies and (body := _body_of(func)):
-        # Some call themselves by another name (`super().unflatten(...)`): that call runs as it is.
-        _running.bodies.add(func)
-        try:
-            with gate.functions():
-                return body(*args, **kwargs)
-        finally:
-            _running.bodies.discard(func)
+    """Call `func`, with carriers for all GPUs in its arguments, and its operators intercepted."""
+    before, running.in_core = running.in_core, True
     try:
         with _core.DisableTorchFunctionSubclass():
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-                return with_operators(_under_autocast, (func, args, kwargs), {})
-            return with_operators(func, args, kwargs)
+                return with_operators(_under_autocast, func, args, kwargs)
+            return with_operators(func, *args, **kwargs)
     except RuntimeError as error:
-        if "cpu:" not in str(error):
-            raise
-        # cuda:1 in place of its carrier cpu:2
-        text = re.sub(r"\bcpu:([1-9]\d*)", lambda match: f"cuda:{int(match[1]) - 1}", str(error))
-        raise type(error)(text) from None
+        text = str(error)
+        if "data is not allocated" not in text:
+            if "cpu:" not in text:
+                raise
+            # cuda:1 in place of its carrier cpu:2
+            named = re.sub(r"\bcpu:([1-9]\d*)", lambda match: f"cuda:{int(match[1]) - 1}", text)
+            raise type(error)(named) from None
+    finally:
+        running.in_core = before
+    # The core reads numbers (of `torch.tensor([x, y])`, say) without an operator.
+    return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, kwargs))
 
 
-def with_operators(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """`func(*args, **kwargs)` with the operators inside it intercepted."""
-    if _running.operators:
-        return func(*args, **kwargs)
-    _running.operators = True
+def _on_cpu(value: Any) -> Any:
+    is_virtual = isinstance(value, VirtualTensor)
+    return run_in_core(torch.Tensor.cpu, (value,), {}) if is_virtual else value
+
+
+def with_operators(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`function(...)` with the operators inside it intercepted."""
+    if running.operators:
+        return function(*args, **kwargs)
+    running.operators = True
     _core._push_on_torch_dispatch_stack(gate)
     try:
-        return func(*args, **kwargs)
+        return function(*args, **kwargs)
     finally:
         _core._pop_torch_dispatch_stack(None)
-        _running.operators = False
+        running.operators = False
 
 
-# Where Python code runs without interception although virtual GPUs are on: new threads start
-# without PyTorch's modes, hooks on saved tensors are called from inside an operator.
-# (`Tensor.backward` switches modes off, too: see functions.py.)
+# Where user code runs although PyTorch has switched modes off: new threads start without any, hooks
+# on saved tensors are called from inside an operator. (Backward passes: see functions.py.)
 
 
 def intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,63 +205,28 @@ def in_new_thread(_: threading.Thread) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def saved_tensors_hooks(push: Callable[..., None]) -> Callable[..., None]:
-    def push_intercepted(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
-        push(intercepted(pack), intercepted(unpack))
+def saved_tensors_hooks(init: Callable[..., None]) -> Callable[..., None]:
+    """`torch.autograd.graph.saved_tensors_hooks.__init__`."""
 
-    return push_intercepted
+    def init_intercepted(hooks: Any, pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+        init(hooks, intercepted(pack), intercepted(unpack))
 
-
-# The bodies of torch's Python functions. Each function of torch.nn.functional and the like first
-# asks `has_torch_function(...)` whether someone overrides it, and if so hands the whole call over.
-# Here the answer has to be: go on, but let me see the calls you make. So the function is copied
-# with a `has_torch_function` that says no. (torch 2.13 has torch.overrides.redispatch_function for
-# this, 2.11 has not.)
-
-_QUESTION = "has_torch_function"
-# Their parts hand over calls of their own in the name of the whole, and none names a device.
-_WHOLE = (torch.unique, torch.unique_consecutive)
+    return init_intercepted
 
 
-class _Names(dict[str, Any]):
-    """A module's global names, looked up live, but with nobody overriding anything."""
+def device_context(handle_function: Any) -> Any:
+    """`DeviceContext.__torch_function__`: the mode of the default device, and of `with device:`.
 
-    def __init__(self, module_names: dict[str, Any]) -> None:
-        super().__init__(
-            {name: lambda *_: False for name in module_names if name.startswith(_QUESTION)},
-            __builtins__=module_names["__builtins__"],
-        )
-        self._module_names = module_names
+    It is below the gate on its thread's stack, and so the device that it adds has not been seen.
+    """
 
-    def __missing__(self, name: str) -> Any:
-        return self._module_names[name]
+    def run(context: Any, func: Any, types: Any, args: Args = (), kwargs: Any = None) -> Any:
+        if kwargs and kwargs.get("device") is not None:
+            return func(*args, **kwargs)
+        with gate.functions():
+            return handle_function(context, func, types, args, kwargs)
 
-
-@functools.cache
-def _body_of(func: FunctionType) -> FunctionType | None:
-    """`func` without its question; None if it does not ask and so can be called as it is."""
-    if not func.__module__.startswith("torch") or func in _WHOLE:
-        return None
-    # torch.nn.init asks torch.overrides.has_torch_function...: no name of its own to take away.
-    names = func.__code__.co_names
-    asks = any(name.startswith(_QUESTION) and name in func.__globals__ for name in names)
-    choices = func.__closure__ or ()
-    if not asks:
-        # max_pool2d and the like choose between two functions that ask, kept in their closure.
-        choices = tuple(_choice(cell) for cell in choices)
-        if choices == (func.__closure__ or ()):
-            return None
-    body = FunctionType(
-        func.__code__, _Names(func.__globals__), func.__name__, func.__defaults__, choices
-    )
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body
-
-
-def _choice(cell: CellType) -> CellType:
-    function = cell.cell_contents
-    body = _body_of(function) if isinstance(function, FunctionType) else None
-    return cell if body is None else CellType(body)
+    return run
 
 
 # `torch.autocast("cuda")`. PyTorch keeps the switch and the dtype for "cuda" itself, but the core
@@ -310,7 +249,7 @@ _FLOAT32_NAMES = (
 # fmt: on
 _FLOAT32 = {
     getattr(owner, name, None)
-    for owner in (torch, torch.Tensor, _core._nn, torch.nn.functional)
+    for owner in (torch, torch.Tensor, torch.nn.functional)
     for name in _FLOAT32_NAMES
 }
 
@@ -318,7 +257,7 @@ _FLOAT32 = {
 def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """`func(*args, **kwargs)` under CUDA's autocast rules, and not the CPU's."""
     enabled = torch.is_autocast_enabled("cuda")
-    if enabled and func is _core._nn.binary_cross_entropy:
+    if enabled and func is torch.nn.functional.binary_cross_entropy:
         raise RuntimeError(
             "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to "
             "autocast.\nMany models use a sigmoid layer right before the binary cross entropy "

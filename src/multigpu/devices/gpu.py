@@ -117,6 +117,16 @@ def check_generator(generator: torch.Generator, device: torch.device) -> None:
         )
 
 
+class Running(threading.local):
+    """What a thread is in the middle of."""
+
+    intercepts = False  # functions of torch come to the gate
+    operators = False  # operators without a virtual tensor come there, too
+    in_core = False  # PyTorch's own code runs, for which a GPU is its carrier
+
+
+running = Running()
+
 # Which machine is switched on
 
 # One stack for the whole process: the machine that was entered last is the current one, in every

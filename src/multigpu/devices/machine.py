@@ -10,14 +10,17 @@ from concurrent import futures
 from typing import Any
 
 import torch
+import torch.cuda.comm
+import torch.nn.parallel.comm
 from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.utils._device import DeviceContext
 
 from multigpu.devices import comm, functions, gpu, torch_cuda
 from multigpu.devices.gate import (
-    default_device,
+    device_context,
     gate,
     in_new_thread,
     intercepted,
@@ -74,13 +77,14 @@ class _Entry:
         self._undo.enter_context(suitable_kernels(backing))
         self._undo.callback(self.blocks.leave)
         self.blocks.enter()
-        self._default_device = default_device()
+        self._default_device = torch.get_default_device()
 
     def undo(self) -> None:
         with self._undo:
             # The default device is one thread's: another cannot put it back.
-            if self.blocks is _thread.blocks and self._default_device != default_device():
-                torch.set_default_device(self._default_device)
+            before = self._default_device
+            if self.blocks is _thread.blocks and before != torch.get_default_device():
+                torch.set_default_device(None if before.type == "cpu" else before)
 
 
 class VirtualMachine:
@@ -299,18 +303,22 @@ def _switch_on() -> None:
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
-        for name, value in comm.STAND_INS.items():
-            _replace(torch._C, name, value)
+        for module in (torch.nn.parallel.comm, torch.cuda.comm):
+            for name, value in comm.STAND_INS.items():
+                if hasattr(module, name):
+                    _replace(module, name, value)
         _replace(torch.UntypedStorage, "to", storage_to)
         for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
             _replace(cls, "__new__", functions.lazy_new(cls.__new__))
+        _wrap(torch.nn.Module, "to", functions.module_to)
         _replace(UninitializedTensorMixin, "materialize", functions.materialize)
         _undo.enter_context(around_new_threads(in_new_thread))
         _wrap(futures.thread._WorkItem, "run", intercepted)  # however old the pool's threads
         backward = functions.backward(graph._engine_run_backward)
         _replace(graph, "_engine_run_backward", backward)
         _replace(torch.autograd, "_engine_run_backward", backward)
-        _wrap(torch._C._autograd, "_push_saved_tensors_default_hooks", saved_tensors_hooks)
+        _wrap(graph.saved_tensors_hooks, "__init__", saved_tensors_hooks)
+        _wrap(DeviceContext, "__torch_function__", device_context)
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
         _replace(torch, "compile", functions.refused_compile)
         _wrap(DistributedDataParallel, "__init__", functions.refused_distributed)

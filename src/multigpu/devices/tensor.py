@@ -9,16 +9,16 @@ put into new shells on the same GPU.
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any, ClassVar, NoReturn
 
 import torch
-import torch._tensor_str
 
 from multigpu.devices import errors
-from multigpu.devices.gpu import Gpu, core_device, gpu_of, named, note_copy
+from multigpu.devices.gpu import Gpu, core_device, gpu_of, named, note_copy, running
 from multigpu.devices.meters import Holding
 
-_tensor_str: Any = torch._tensor_str
+_Tensor: Any = torch.Tensor
 _Storage: Any = torch.UntypedStorage
 # The attributes that make a tensor a virtual one, beside those a user may set.
 _OWN_ATTRIBUTES = frozenset({"_data", "_gpu", "_holdings", "_is_param"})
@@ -64,7 +64,7 @@ class VirtualTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return cls.gate.__torch_function__(func, types, args, kwargs)
+        return cls.gate.handle(func, types, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -82,7 +82,7 @@ class VirtualTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._gpu.device
+        return self._gpu.carrier if running.in_core else self._gpu.device
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
@@ -119,11 +119,11 @@ class VirtualTensor(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         if not force:
-            raise errors.no_numpy(self.device)
+            raise errors.no_numpy(self._gpu.device)
         return self.detach().cpu().resolve_conj().resolve_neg().numpy()
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise errors.no_numpy(self.device)
+        raise errors.no_numpy(self._gpu.device)
 
     @property
     def __cuda_array_interface__(self) -> NoReturn:
@@ -144,11 +144,11 @@ class VirtualTensor(torch.Tensor):
     def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
         """As PyTorch writes a CUDA tensor, with device='cuda:1'. Printing is not metered."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            data = self._data
-            numbers = None
+            data, numbers = self._data, None
             if data.layout is torch.strided and data.numel() and not data.is_meta:
-                numbers = _tensor_str._tensor_str(data, len("tensor("))
-            text: str = _tensor_str._str_intern(self, tensor_contents=numbers)
+                found = re.match(r"tensor\((.*\]|[^,)]*)", repr(data), re.DOTALL)
+                numbers = found and found[1]
+            text: str = _Tensor.__repr__(self, tensor_contents=numbers)
         if not isinstance(self, torch.nn.Parameter):
             return text.replace("Tensor(", "tensor(", 1)
         # PyTorch writes "Parameter(Tensor(...))" for subclasses.

@@ -47,6 +47,16 @@ def _exchange_device(index: int | None) -> int:
     return before
 
 
+def enter_device(block: torch.cuda.device) -> None:
+    """`with torch.cuda.device(i):` begins. A number below 0 changes nothing."""
+    block.prev_idx = _exchange_device(block.idx)
+
+
+def leave_device(block: torch.cuda.device, *error: Any) -> bool:
+    block.idx = _exchange_device(block.prev_idx)
+    return False
+
+
 def set_device(device: Any) -> None:
     _exchange_device(_index(device))
 
@@ -235,7 +245,7 @@ class DefaultGenerators:
     """torch.cuda.default_generators of the current machine."""
 
     def __getitem__(self, index: int) -> VirtualGenerator:
-        return gpu_at(index).generator
+        return machine_in_use().gpus[index].generator  # type: ignore[no-any-return]  # also forked
 
     def __len__(self) -> int:
         return len(machine_in_use().gpus)
@@ -275,11 +285,8 @@ _BOTH: dict[str, Any] = {
 }
 _CUDA: dict[str, Any] = {
     **_BOTH,
-    "_exchange_device": _exchange_device,
     "_initialized": True,
-    "_is_in_bad_fork": lambda: machine_in_use().forked,
     "_lazy_init": _lazy_init,
-    "_maybe_exchange_device": _exchange_device,
     "can_device_access_peer": lambda device, peer_device: True,
     "current_device": lambda: machine_in_use().current,
     "default_generators": DefaultGenerators(),
@@ -306,6 +313,7 @@ _ACCELERATOR: dict[str, Any] = {
 }
 REPLACEMENTS: list[tuple[Any, dict[str, Any]]] = [
     (torch.cuda, _CUDA),
+    (torch.cuda.device, {"__enter__": enter_device, "__exit__": leave_device}),
     (torch.cuda.graphs, _CUDA),
     (torch.cuda.memory, _CUDA),
     (torch.cuda.random, _CUDA),

@@ -14,37 +14,28 @@ import torch
 import torch.nn.parallel
 
 import multigpu.devices
-from multigpu.devices import comm
 
 PRIVATE = {
-    # The two stacks of modes; how to run an operator on data, or as the others it is made of
-    "_EnableTorchFunction", "_dispatch_has_kernel_for_dispatch_key",
-    "_dispatch_tls_is_dispatch_key_excluded", "_dispatch_tls_set_dispatch_key_excluded",
-    "_get_current_function_mode_stack", "_op_dk", "_pop_torch_dispatch_stack",
-    "_push_on_torch_dispatch_stack", "_schema",
-    # The shell around the data, and how a parameter stays the same object on another device
-    "_cdata", "_indices", "_make_wrapper_subclass", "_set_conj", "_set_neg", "_str_intern",
-    "_swap_tensor_impl", "_tensor_str", "_values",
-    # What a caller of torch or of module.to(...) asks for
-    "_device_constructors", "_nn", "_parse_to",
-    # Where Python code runs without interception, or would not know these tensors
+    # The stacks of modes, of functions and of operators
+    "_EnableTorchFunction", "_pop_torch_dispatch_stack", "_push_on_torch_dispatch_stack",
+    # What an operator's arguments are; lazy conjugation inside an operator that is run whole
+    "_schema", "_dispatch_tls_is_dispatch_key_excluded", "_dispatch_tls_set_dispatch_key_excluded",
+    # The shell around the data, its marks, and how a parameter stays the same object elsewhere
+    "_cdata", "_indices", "_make_wrapper_subclass", "_set_conj", "_set_neg", "_swap_tensor_impl",
+    "_values",
+    # Backward passes begin without interception; where a gradient belongs; optimizers by lists
     "_engine_run_backward", "_foreach_supported_types", "_input_metadata",
-    "_push_saved_tensors_default_hooks",
-    # torch.cuda: what asks the driver
-    "_exchange_device", "_initialized", "_is_in_bad_fork", "_lazy_init",
-    "_maybe_exchange_device", "_streams",
-    # The C++ functions behind nn.DataParallel's copies, and how these are packed
-    "_broadcast", "_broadcast_coalesced", "_broadcast_out", "_flatten_dense_tensors", "_gather",
-    "_gather_out", "_scatter", "_scatter_out", "_take_tensors", "_unflatten_dense_tensors",
+    # torch.cuda: whether there is a driver, and the streams that nn.DataParallel keeps
+    "_initialized", "_lazy_init", "_streams",
 }  # fmt: skip
 
 
 # Modules of PyTorch in which something is replaced by its name, and their own names.
 PLACES = (
-    torch._C, torch._C._autograd, torch.autograd, torch.cuda, torch.nn.parallel._functions,
+    torch._C, torch.autograd, torch.cuda, torch.nn.parallel._functions,
     sys.modules["torch.optim.optimizer"],
 )  # fmt: skip
-MODULES = {"_C", "_autograd", "_functions", "_utils"}
+MODULES = {"_C", "_functions"}
 OTHERS = {"_WorkItem", "_bootstrap_inner", "_getframe", "_to_copy"}  # of Python; an operator
 
 
@@ -73,4 +64,4 @@ def test_the_list_is_complete_and_has_nothing_more():
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     used = {name for node in nodes for name in names(node) if re.match("_[a-zA-Z]", name)}
     own = {name for node in nodes for name in own_names(node)} - PRIVATE
-    assert (used | set(comm.STAND_INS)) - own - MODULES - OTHERS == PRIVATE
+    assert used - own - MODULES - OTHERS == PRIVATE
