@@ -189,7 +189,7 @@ def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         size = kwargs.get("size", args[0] if args else None)
         if isinstance(size, (list, tuple)):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
-            gpu.check(math.prod(size) * dtype.itemsize)
+            gpu.meter.check(math.prod(size) * dtype.itemsize)
     if gpu is not None and kwargs:  # name the device where the data really go
         if device is not None:
             named_data["device"] = gpu.backing
@@ -343,11 +343,11 @@ def _refresh(shells: list[VirtualTensor]) -> None:
     """Bring shells up to date whose data have changed shape, stride or storage."""
     for shell in shells:
         data = shell._data
+        shell._gpu.hold(data)
         if data.layout is torch.strided and (
             shell.shape != data.shape
             or shell.stride() != data.stride()
             or shell.storage_offset() != data.storage_offset()
-            or shell._gpu.hold(data) != shell._holdings
         ):
             shell.put_back(data)
 
@@ -387,7 +387,7 @@ def to_copy(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs["device"] = target.backing
         dtype = kwargs.get("dtype") or source.dtype
         if source.layout is torch.strided:
-            target.check(source.numel() * dtype.itemsize)
+            target.meter.check(source.numel() * dtype.itemsize)
     result = func(_data(source), **kwargs)
     if target is not None:
         result = VirtualTensor(result, target)

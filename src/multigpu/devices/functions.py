@@ -170,7 +170,7 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
             return
     if type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
         run_in_core(func, args, kwargs)
-        tensor._data, tensor._holdings = new._data, new._holdings
+        tensor._data = new._data
     elif isinstance(tensor, VirtualTensor) or isinstance(new, VirtualTensor):
         _become(tensor, new.detach())
     else:

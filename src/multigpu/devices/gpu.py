@@ -8,6 +8,7 @@ rules, views, `.to`, gradients of copies: all that stays PyTorch's own code.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from multigpu.devices import errors
-from multigpu.devices.meters import Copy, Holding, MemoryFull, MemoryMeter
+from multigpu.devices.meters import Copy, MemoryMeter
 
 CPU = torch.device("cpu")
 Machine = Any  # a machine.VirtualMachine: that module needs this one
@@ -31,35 +32,16 @@ class Gpu:
         self.device = torch.device("cuda", index)
         self.carrier = torch.device("cpu", index + 1)
         self.backing = machine.backing  # where its data really are
-        self.meter = MemoryMeter(limit)
+        self.meter = MemoryMeter(limit, functools.partial(errors.out_of_memory, index))
         self.generator = VirtualGenerator(index, self.backing)
 
-    def hold(self, data: torch.Tensor) -> tuple[Holding, ...]:
+    def hold(self, data: torch.Tensor) -> None:
         """Count the storages of `data` as this GPU's. Raises torch.OutOfMemoryError."""
         if data.layout is torch.strided:
-            return (self.hold_storage(data.untyped_storage()),)
-        parts = (data._indices(), data._values())
-        return tuple(self.hold_storage(part.untyped_storage()) for part in parts)
-
-    def hold_storage(self, storage: torch.UntypedStorage) -> Holding:
-        """Count one storage, or count it again after it has changed its size."""
-        try:
-            return self.meter.hold(storage._cdata, storage.nbytes())
-        except MemoryFull as full:
-            raise self._out_of_memory(full.wanted) from None
-
-    def check(self, size: int) -> None:
-        """Raise torch.OutOfMemoryError if `size` more bytes do not fit."""
-        try:
-            self.meter.check(size)
-        except MemoryFull:
-            raise self._out_of_memory(size) from None
-
-    def _out_of_memory(self, wanted: int) -> RuntimeError:
-        now = self.meter.read()
-        return errors.out_of_memory(
-            self.index, wanted=wanted, allocated=now.allocated, limit=now.limit
-        )
+            self.meter.hold(data.untyped_storage())
+        else:
+            self.meter.hold(data._indices().untyped_storage())
+            self.meter.hold(data._values().untyped_storage())
 
 
 # By the address of the core's generator: what an operator receives is a new object around it.
@@ -122,6 +104,7 @@ class Running(threading.local):
 
     intercepts = False  # functions of torch come to the gate
     operators = False  # operators without a virtual tensor come there, too
+    for_blocks = False  # that began with a block of this thread, and ends with its last one
     in_core = False  # PyTorch's own code runs, for which a GPU is its carrier
 
 
@@ -132,23 +115,23 @@ running = Running()
 # One stack for the whole process: the machine that was entered last is the current one, in every
 # thread. `with` blocks on one thread nest; blocks on several threads share the stack.
 switching = threading.RLock()  # hold it to change the stack
-entered: list[Machine] = []
+entered: list[Any] = []  # of machine._Entry
 
 
 def virtual_machine() -> Machine | None:
     """The current virtual machine, or None where torch is as it came."""
-    return entered[-1] if entered else None
+    return entered[-1].machine if entered else None
 
 
 def machine_in_use() -> Machine:
     """The current virtual machine, where there must be one."""
-    return entered[-1]
+    return entered[-1].machine
 
 
 def _after_fork() -> None:
     """CUDA cannot be used on in a forked child, so machines switched on before the fork cannot."""
-    for machine in entered:
-        machine.forked = True
+    for entry in entered:
+        entry.machine.forked = True
 
 
 os.register_at_fork(after_in_child=_after_fork)

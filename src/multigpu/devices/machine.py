@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,65 +27,20 @@ from multigpu.devices.gate import (
     intercepted,
     saved_tensors_hooks,
 )
-from multigpu.devices.gpu import Gpu, virtual_machine
+from multigpu.devices.gpu import Gpu, running, virtual_machine
 from multigpu.devices.meters import Copy, Memory, Traffic, parse_bytes
 from multigpu.devices.tensor import VirtualTensor, storage_to
 from multigpu.devices.threads import around_new_threads
 
 
-class _Blocks:
-    """How many `with virtual_gpus(...)` blocks of one thread are open."""
-
-    def __init__(self) -> None:
-        self._open = 0
-        self._switched = False  # whether the first of them switched interception on
-
-    def enter(self) -> None:
-        """Intercept in this thread, which must be the calling one."""
-        self._open += 1
-        self._switched = gate.switch_on() or self._switched
-
-    def leave(self) -> None:
-        """Undo one `enter`. The last one ends interception, in whatever order blocks are left.
-
-        Another thread cannot reach this one's modes: then the mode stays, and hands every call on
-        as it is while no virtual GPU is on, until this thread leaves a block itself.
-        """
-        self._open -= 1
-        if not self._open and self._switched and self is _thread.blocks:
-            gate.switch_off()
-            self._switched = False
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.blocks = _Blocks()
-
-
-_thread = _Thread()
-
-
-class _PerThread(threading.local):
-    current = 0  # index of the thread's current GPU
-
-
+@dataclass(frozen=True, eq=False)
 class _Entry:
-    """What a thread's `with` block found and has to leave as it was."""
+    """One time that a machine was entered, and what has to be left as it was."""
 
-    def __init__(self, backing: torch.device) -> None:
-        self.blocks = _thread.blocks
-        self._undo = contextlib.ExitStack()  # puts everything back, last change first
-        self._undo.enter_context(suitable_kernels(backing))
-        self._undo.callback(self.blocks.leave)
-        self.blocks.enter()
-        self._default_device = torch.get_default_device()
-
-    def undo(self) -> None:
-        with self._undo:
-            # The default device is one thread's: another cannot put it back.
-            before = self._default_device
-            if self.blocks is _thread.blocks and before != torch.get_default_device():
-                torch.set_default_device(None if before.type == "cpu" else before)
+    machine: VirtualMachine
+    thread: threading.Thread
+    default_device: torch.device
+    kernels: contextlib.ExitStack
 
 
 class VirtualMachine:
@@ -102,11 +58,8 @@ class VirtualMachine:
         self.backing = backing_device(backing)
         self.traffic = Traffic()
         self.gpus: list[Gpu] = []
-        self.forked: bool = (
-            False  # whether this process was forked while the machine was switched on
-        )
-        self._thread = _PerThread()
-        self._entries: list[_Entry] = []
+        self.forked = False  # this process was forked while the machine was switched on
+        self._thread = threading.local()
         self.grow(count)
 
     def grow(self, count: int) -> None:
@@ -122,7 +75,7 @@ class VirtualMachine:
     @property
     def current(self) -> int:
         """Index of the calling thread's current GPU."""
-        return self._thread.current
+        return getattr(self._thread, "current", 0)
 
     @current.setter
     def current(self, index: int) -> None:
@@ -136,28 +89,36 @@ class VirtualMachine:
         with gpu.switching:
             if not gpu.entered:
                 _switch_on()
-            gpu.entered.append(self)
-            self._entries.append(_Entry(self.backing))
+            kernels = contextlib.ExitStack()
+            kernels.enter_context(suitable_kernels(self.backing))
+            running.for_blocks = gate.switch_on() or running.for_blocks
+            before = torch.get_default_device()
+            gpu.entered.append(_Entry(self, threading.current_thread(), before, kernels))
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Switch off, also from another thread. Raises RuntimeError if that was done before."""
         with gpu.switching:
-            if not self._entries:
+            mine = [entry for entry in gpu.entered if entry.machine is self]
+            if not mine:
                 raise RuntimeError(
                     f"{self} are not switched on: this machine was left already. Leave it once for "
                     "each time it was entered; `with virtual_gpus(...)` does that by itself."
                 )
             # This thread's latest entry, else the latest of any: a generator may end in another.
-            own = [entry for entry in self._entries if entry.blocks is _thread.blocks]
-            entry = (own or self._entries)[-1]
-            self._entries.remove(entry)
+            here = [entry for entry in gpu.entered if entry.thread is threading.current_thread()]
+            entry = ([entry for entry in mine if entry in here] or mine)[-1]
             try:
-                entry.undo()
+                if entry in here:  # the default device and the modes are one thread's own
+                    before, now = entry.default_device, torch.get_default_device()
+                    if running.for_blocks and here == [entry]:
+                        gate.switch_off()
+                        running.for_blocks = False
+                    if before != now:
+                        torch.set_default_device(None if before.type == "cpu" else before)
             finally:
-                # The latest of this machine, wherever it is on the stack.
-                latest = max(i for i, machine in enumerate(gpu.entered) if machine is self)
-                del gpu.entered[latest]
+                entry.kernels.close()
+                gpu.entered.remove(entry)
                 if not gpu.entered:
                     _undo.close()
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import overload
+from typing import Any
 
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
@@ -48,26 +47,12 @@ class Memory:
     limit: int
 
 
-class MemoryFull(Exception):
-    """An allocation of `wanted` bytes does not fit; the caller words it as CUDA does."""
-
-    def __init__(self, wanted: int) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
-
-
 class Holding:
-    """The right to keep one storage on a GPU; the bytes are given back when it is dropped.
+    """The bytes of one storage. It is kept on the storage, and gives them back when that goes."""
 
-    Every tensor on the storage refers to the same Holding, so its end is the storage's end.
-    """
-
-    __slots__ = ("__weakref__", "_meter", "bytes")
-
-    def __init__(self, meter: MemoryMeter, size: int) -> None:
+    def __init__(self, meter: MemoryMeter) -> None:
         self.bytes = 0
         self._meter = meter
-        self.resize(size)
 
     def resize(self, size: int) -> None:
         """The storage has grown or shrunk to `size` bytes."""
@@ -79,33 +64,35 @@ class Holding:
 
 
 class MemoryMeter:
-    """Counts the storages of one GPU against `limit` bytes."""
+    """Counts storages against `limit` bytes.
 
-    def __init__(self, limit: int) -> None:
+    `full(wanted=..., allocated=..., limit=...)` is the error to raise where one does not fit.
+    """
+
+    def __init__(self, limit: int, full: Callable[..., Exception]) -> None:
         self.limit = limit
         self.allocated = 0
         self.peak = 0
+        self._full = full
         # Re-entrant: the garbage collector may drop a Holding while the lock is held.
         self._lock = threading.RLock()
-        self._holdings: weakref.WeakValueDictionary[int, Holding] = weakref.WeakValueDictionary()
 
-    def hold(self, storage: int, size: int) -> Holding:
-        """The Holding of the storage with address `storage`; `size` is its bytes.
+    def hold(self, storage: Any, size: int | None = None) -> None:
+        """Count `storage` (of `size` bytes, if not its own) once, as long as it lives.
 
-        Raises MemoryFull if it is new (or has grown) and does not fit.
+        A tensor's storage stays the same object of Python, whatever views there are of it.
         """
-        with self._lock:
-            holding = self._holdings.get(storage)
-            if holding is None:
-                holding = self._holdings[storage] = Holding(self, size)
-            elif holding.bytes != size:
-                holding.resize(size)
-            return holding
+        holding = getattr(storage, "_holding", None)
+        if holding is None:
+            holding = storage._holding = Holding(self)
+        size = storage.nbytes() if size is None else size
+        if holding.bytes != size:
+            holding.resize(size)
 
     def check(self, size: int) -> None:
-        """Raise MemoryFull if `size` more bytes would not fit."""
+        """Raise the error if `size` more bytes would not fit."""
         if self.allocated + size > self.limit:
-            raise MemoryFull(size)
+            raise self._full(wanted=size, allocated=self.allocated, limit=self.limit)
 
     def change(self, size: int) -> None:
         """`size` bytes more (or fewer, if negative) are allocated."""
@@ -135,35 +122,31 @@ class Copy:
     bytes: int
 
 
-class Traffic(Sequence[Copy]):
+class Traffic(list[Copy]):
     """Every copy between devices, in the order made. Safe to read and add to from any thread."""
 
-    def __init__(self, copies: Sequence[Copy] = ()) -> None:
-        self._copies = list(copies)
+    def __init__(self, copies: Iterable[Copy] = ()) -> None:
+        super().__init__(copies)
         self._recorders: list[Traffic] = []
 
     def add(self, copy: Copy) -> None:
         """Append `copy`, here and in every recording that is running."""
-        self._copies.append(copy)
+        self.append(copy)
         for recorder in tuple(self._recorders):
             recorder.add(copy)
 
     @property
     def total(self) -> int:
         """The bytes of all copies together."""
-        return sum(copy.bytes for copy in self._copies)
+        return sum(copy.bytes for copy in self)
 
     def by_link(self) -> dict[tuple[str, str], int]:
         """Bytes per (source, target), in the order in which the links were first used."""
         links: dict[tuple[str, str], int] = {}
-        for copy in tuple(self._copies):
+        for copy in self:
             link = (copy.source, copy.target)
             links[link] = links.get(link, 0) + copy.bytes
         return links
-
-    def clear(self) -> None:
-        """Forget all copies so far. Recordings that are running keep theirs."""
-        self._copies.clear()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Traffic]:
@@ -175,24 +158,6 @@ class Traffic(Sequence[Copy]):
         finally:
             # By identity: two empty recordings are equal, and each must remove itself.
             self._recorders[:] = [other for other in self._recorders if other is not recorder]
-
-    def __len__(self) -> int:
-        return len(self._copies)
-
-    @overload
-    def __getitem__(self, index: int) -> Copy: ...
-    @overload
-    def __getitem__(self, index: slice) -> Traffic: ...
-    def __getitem__(self, index: int | slice) -> Copy | Traffic:
-        return Traffic(self._copies[index]) if isinstance(index, slice) else self._copies[index]
-
-    def __iter__(self) -> Iterator[Copy]:
-        return iter(tuple(self._copies))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Traffic, list)) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]  # it grows
 
     def __repr__(self) -> str:
         return f"Traffic({len(self)} copies, {self.total:,} bytes)"

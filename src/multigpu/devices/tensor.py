@@ -16,12 +16,11 @@ import torch
 
 from multigpu.devices import errors
 from multigpu.devices.gpu import Gpu, core_device, gpu_of, named, note_copy, running
-from multigpu.devices.meters import Holding
 
 _Tensor: Any = torch.Tensor
 _Storage: Any = torch.UntypedStorage
 # The attributes that make a tensor a virtual one, beside those a user may set.
-_OWN_ATTRIBUTES = frozenset({"_data", "_gpu", "_holdings", "_is_param"})
+_OWN_ATTRIBUTES = frozenset({"_data", "_gpu", "_is_param"})
 
 
 class VirtualTensor(torch.Tensor):
@@ -30,7 +29,6 @@ class VirtualTensor(torch.Tensor):
     gate: ClassVar[Any]  # what all calls come through: a gate.Gate, which needs this class
     _data: torch.Tensor
     _gpu: Gpu
-    _holdings: tuple[Holding, ...]
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, gpu: Gpu) -> VirtualTensor:
@@ -59,7 +57,7 @@ class VirtualTensor(torch.Tensor):
             torch._C._set_neg(shell, True)
         shell._data = data
         shell._gpu = gpu
-        shell._holdings = gpu.hold(data)
+        gpu.hold(data)
         return shell
 
     @classmethod
@@ -74,9 +72,8 @@ class VirtualTensor(torch.Tensor):
 
     def put_back(self, data: torch.Tensor) -> None:
         """Hold `data`, after an operator has changed its shape or its storage."""
-        fresh = VirtualTensor(data, self._gpu)
-        torch.Tensor.data.__set__(self, fresh)  # type: ignore[attr-defined]
-        self._data, self._holdings = data, fresh._holdings
+        torch.Tensor.data.__set__(self, VirtualTensor(data, self._gpu))  # type: ignore[attr-defined]
+        self._data = data
 
     # Where it is
 
@@ -239,7 +236,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     def resize_(self, size: int) -> VirtualStorage:
         super().resize_(size)
-        self._gpu.hold_storage(self)
+        self._gpu.meter.hold(self)
         return self
 
 

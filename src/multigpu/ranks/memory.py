@@ -6,6 +6,7 @@ storage by making it empty. With a GPU, PyTorch's own allocator counts.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import (
 )
 
 from multigpu.devices.errors import out_of_memory
-from multigpu.devices.meters import Memory, MemoryFull, MemoryMeter
+from multigpu.devices.meters import Memory, MemoryMeter
 from multigpu.devices.threads import around_new_threads
 from multigpu.ranks.backend import rank_device
 from multigpu.ranks.tracing import tensors_in
@@ -39,9 +40,9 @@ def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: torch.cuda.max_memory_allocated(device)
         return
-    count = StorageCount(MemoryMeter(limit), rank)
-    with Metering(count), in_every_thread(lambda: Metering(count)), resizes_seen_by(count):
-        yield lambda: count.meter.read().peak
+    meter = MemoryMeter(limit, functools.partial(out_of_memory, rank))
+    with Metering(meter), in_every_thread(lambda: Metering(meter)), resizes_seen_by(meter):
+        yield lambda: meter.read().peak
 
 
 def rank_memory(*, reset_peak: bool = False) -> Memory:
@@ -62,37 +63,19 @@ def rank_memory(*, reset_peak: bool = False) -> Memory:
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, Metering):
             if reset_peak:
-                mode.counted.meter.reset_peak()
-            return mode.counted.meter.read()
+                mode.meter.reset_peak()
+            return mode.meter.read()
     raise RuntimeError(
         'nobody counts this rank\'s memory: give a limit, run_ranks(..., memory="8 GiB")'
     )
 
 
-class StorageCount:
-    """The storages of one rank, in a meter."""
-
-    def __init__(self, meter: MemoryMeter, rank: int) -> None:
-        self.meter, self.rank = meter, rank
-
-    def hold(self, storage: Any, size: int) -> None:
-        """A storage of `size` bytes is alive.  Raises torch.OutOfMemoryError."""
-        try:
-            # The storage keeps it, and with it goes what was counted.
-            storage.held = self.meter.hold(storage._cdata, size)
-        except MemoryFull as full:
-            now = self.meter.read()
-            raise out_of_memory(
-                self.rank, wanted=full.wanted, allocated=now.allocated, limit=now.limit
-            ) from None
-
-
 class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what every operator of this thread returns."""
 
-    def __init__(self, count: StorageCount) -> None:
+    def __init__(self, meter: MemoryMeter) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.counted = count
+        self.meter = meter
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -108,19 +91,18 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
                 continue
             if tensor.device.type == "cpu" and tensor.layout == torch.strided:
-                storage = tensor.untyped_storage()
-                self.counted.hold(storage, storage.nbytes())
+                self.meter.hold(tensor.untyped_storage())
         return result
 
 
 @contextlib.contextmanager
-def resizes_seen_by(count: StorageCount) -> Iterator[None]:
+def resizes_seen_by(meter: MemoryMeter) -> Iterator[None]:
     """Count storages that are resized in the block: that is no operator, so no mode sees it."""
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: Any, size: int) -> Any:
         if storage.device.type == "cpu":
-            count.hold(storage, int(size))
+            meter.hold(storage, int(size))
         return resize(storage, size)
 
     torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment,method-assign]
