@@ -113,6 +113,14 @@ def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeE
     )
 
 
+def uninitialised() -> RuntimeError:
+    """A parameter of a lazy module (nn.LazyLinear) goes to a virtual GPU."""
+    return RuntimeError(
+        "virtual GPUs need parameters that have a shape: run one batch through lazy modules on the "
+        "CPU before you move them, as nn.DataParallel demands, too."
+    )
+
+
 def forked() -> RuntimeError:
     """A process that was forked while GPUs were in use touches one."""
     return RuntimeError(

@@ -1,9 +1,8 @@
 """The functions of torch that need more than another `device=`: stand-ins for them.
 
 Moving a tensor by name, making one from Python numbers, keeping a parameter the same object when
-its data move (`p.data = ...`), pinned memory, lazy modules, whose parameters have a device before
-they have a shape, and backward passes. What has no stand-in by `takes_over` is put into torch by
-machine.py.
+its data move (`p.data = ...`), pinned memory, and backward passes. What has no stand-in by
+`takes_over` is put into torch by machine.py.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from multigpu.devices.tensor import VirtualTensor
 
 # Properties, whose getters and setters are functions of torch like any other.
 _data: Any = torch.Tensor.data
-_device: Any = torch.Tensor.device
 _grad: Any = torch.Tensor.grad
 
 
@@ -56,7 +54,7 @@ def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` in all its forms."""
     if isinstance(args[0], UninitializedTensorMixin):
-        return _lazy_to(*args, **kwargs)
+        raise errors.uninitialised()
     if virtual_machine() is not None:
         if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
             args = (args[0], core_device(args[1]), *args[2:])
@@ -92,14 +90,6 @@ def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return to(
         torch.Tensor.to, (tensor,), {**options, "device": "cuda" if device is None else device}
     )
-
-
-@takes_over(torch.Tensor.cpu)
-def cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`tensor.cpu(memory_format=...)`."""
-    if isinstance(args[0], UninitializedTensorMixin):
-        return to(torch.Tensor.to, (args[0], CPU), {})
-    return call(func, [type(args[0])], args, kwargs)
 
 
 # Made from Python numbers: on the CPU, then copied to the GPU, as under CUDA. The core puts the
@@ -163,11 +153,6 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
     tensor, new = args
     if tensor is new:
         return
-    if isinstance(tensor, UninitializedTensorMixin) and isinstance(new, UninitializedTensorMixin):
-        tensor.__dict__.pop("_on_gpu", None)
-        tensor.__dict__.update(new.__dict__)
-        if "_on_gpu" in new.__dict__:
-            return
     if type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
         run_in_core(func, args, kwargs)
         tensor._data = new._data
@@ -265,62 +250,6 @@ def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)
 
 
-# Lazy modules (nn.LazyLinear, ...). An uninitialised parameter stays a plain tensor here; the GPU
-# it is meant for is noted on it as an empty tensor there, `_on_gpu`.
-
-
-def _lazy_to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """`tensor.to(...)` of an uninitialised tensor: one for another device or dtype."""
-    empty = tensor.__dict__.get("_on_gpu", torch.empty(0, dtype=tensor.data.dtype))
-    there = to(torch.Tensor.to, (empty, *args), kwargs)
-    return _lazy_for(type(tensor)(tensor.requires_grad, dtype=there.dtype), there)
-
-
-def _lazy_for(tensor: Any, there: torch.Tensor) -> Any:
-    """Note on `tensor` which device it is for."""
-    if isinstance(there, VirtualTensor):
-        tensor._on_gpu = there
-    return tensor
-
-
-@takes_over(_data.__get__)
-def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`p.data`, which tells an uninitialised parameter's device and dtype."""
-    kept = args[0].__dict__.get("_on_gpu")
-    return call(func, [type(args[0])], args, kwargs) if kept is None else kept
-
-
-@takes_over(_device.__get__)
-def get_device(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`p.device` of a tensor that is not virtual, but perhaps will be."""
-    if isinstance(args[0], VirtualTensor):
-        return args[0].device
-    kept = args[0].__dict__.get("_on_gpu")
-    return func(*args, **kwargs) if kept is None else kept.device
-
-
-def lazy_new(plain_new: Any) -> Any:
-    """`__new__` of an uninitialised parameter or buffer, which may be for a GPU."""
-
-    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        made = plain_new(cls, *args, device="cpu", **kwargs)
-        return _lazy_for(made, torch.empty(0, device=device, dtype=made.data.dtype))
-
-    return staticmethod(new)
-
-
-def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-    """What UninitializedTensorMixin.materialize does, for a tensor that may change its class."""
-    becomes = tensor.cls_to_become
-    known = tensor.data
-    tensor.__dict__.pop("_on_gpu", None)
-    tensor.data = torch.empty(
-        shape, device=known.device if device is None else device, dtype=dtype or known.dtype
-    )
-    if not isinstance(tensor, VirtualTensor):
-        tensor.__class__ = becomes
-
-
 # Gradients from users must be on the right GPU. The core checks the device of every gradient that a
 # node of the graph returns, but not for tensor subclasses; this repeats the check for the roots of
 # a backward pass and for custom Functions.
@@ -403,12 +332,3 @@ def refused_distributed(init: Any) -> Any:
         init(wrapper, module, *args, **kwargs)
 
     return checked
-
-
-def refused_export(to_dlpack: Any) -> Any:
-    def export(exported: torch.Tensor) -> Any:
-        if isinstance(exported, VirtualTensor):
-            return exported.__dlpack__()  # which refuses
-        return to_dlpack(exported)
-
-    return export

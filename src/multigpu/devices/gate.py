@@ -232,25 +232,18 @@ def device_context(handle_function: Any) -> Any:
 # `torch.autocast("cuda")`. PyTorch keeps the switch and the dtype for "cuda" itself, but the core
 # applies a device's autocast rules by the kind of tensor, and the shells look like CPU tensors to
 # it. So while a call runs, the CPU's autocast is switched on with CUDA's dtype: matrix products and
-# convolutions in half precision. What CUDA also takes back to float32, and the CPU does not:
+# convolutions in half precision, losses in float32. What CUDA also takes to float32:
 # docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that can autocast to float32"
-# fmt: off
 _FLOAT32_NAMES = (
-    "__rpow__", "__pow__", "acos", "asin", "cosh", "cosine_embedding_loss", "cdist",
-    "cosine_similarity", "cross_entropy_loss", "cumprod", "cumsum", "dist", "erfinv", "exp",
-    "expm1", "group_norm", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
-    "layer_norm", "log", "log10", "log_softmax", "log1p", "log2", "logsumexp",
-    "margin_ranking_loss", "mse_loss", "multilabel_margin_loss", "multi_margin_loss",
-    "native_layer_norm", "nll_loss", "nll_loss2d", "nll_loss_nd", "norm", "pdist",
-    "poisson_nll_loss", "pow", "prod", "reciprocal", "renorm", "rsqrt", "sinh",
-    "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "sum", "tan",
-    "triplet_margin_loss", "binary_cross_entropy_with_logits",
+    "__pow__ __rpow__ acos asin cosh cosine_similarity cumprod cumsum dist erfinv exp expm1 "
+    "gaussian_nll_loss group_norm gumbel_softmax layer_norm local_response_norm log log10 log1p "
+    "log2 log_softmax logsumexp native_layer_norm norm normalize pdist pow reciprocal renorm "
+    "rms_norm rsqrt sinh softmax softmin softplus sum tan"
 )
-# fmt: on
 _FLOAT32 = {
     getattr(owner, name, None)
     for owner in (torch, torch.Tensor, torch.nn.functional)
-    for name in _FLOAT32_NAMES
+    for name in _FLOAT32_NAMES.split()
 }
 
 

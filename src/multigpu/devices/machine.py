@@ -16,7 +16,6 @@ import torch.nn.parallel.comm
 from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._device import DeviceContext
 
 from multigpu.devices import comm, functions, gpu, torch_cuda
@@ -80,6 +79,11 @@ class VirtualMachine:
     @current.setter
     def current(self, index: int) -> None:
         self._thread.current = index
+
+    @property
+    def streams(self) -> dict[int, Any]:
+        """The calling thread's current stream of each GPU, where it has set one."""
+        return vars(self._thread).setdefault("streams", {})  # type: ignore[no-any-return]
 
     def memory(self, index: int) -> Memory:
         """Bytes on GPU `index`: allocated, peak and limit."""
@@ -269,10 +273,7 @@ def _switch_on() -> None:
                 if hasattr(module, name):
                     _replace(module, name, value)
         _replace(torch.UntypedStorage, "to", storage_to)
-        for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
-            _replace(cls, "__new__", functions.lazy_new(cls.__new__))
         _wrap(torch.nn.Module, "to", functions.module_to)
-        _replace(UninitializedTensorMixin, "materialize", functions.materialize)
         _undo.enter_context(around_new_threads(in_new_thread))
         _wrap(futures.thread._WorkItem, "run", intercepted)  # however old the pool's threads
         backward = functions.backward(graph._engine_run_backward)
@@ -283,7 +284,6 @@ def _switch_on() -> None:
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
         _replace(torch, "compile", functions.refused_compile)
         _wrap(DistributedDataParallel, "__init__", functions.refused_distributed)
-        _wrap(torch.utils.dlpack, "to_dlpack", functions.refused_export)
         # Optimizers update many tensors at once by default on CUDA, if they know the tensors' type.
         optimizer: Any = sys.modules["torch.optim.optimizer"]  # torch.optim hides the name
         known = optimizer._foreach_supported_types

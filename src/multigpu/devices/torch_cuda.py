@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -210,16 +209,6 @@ class Event:
         return (end_event._seconds - self._seconds) * 1e3
 
 
-class _Current(threading.local):
-    """The current stream of each GPU, per thread."""
-
-    def __init__(self) -> None:
-        self.streams: dict[tuple[int, int], Stream] = {}
-
-
-_current = _Current()
-
-
 def default_stream(device: Any = None) -> Stream:
     """Stream 0 of a GPU."""
     return Stream(device, stream_id=0)
@@ -227,15 +216,14 @@ def default_stream(device: Any = None) -> Stream:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that a GPU works on in this thread."""
-    key = id(machine_in_use()), _gpu(device).index
-    return _current.streams.get(key) or default_stream(device)
+    return machine_in_use().streams.get(_gpu(device).index) or default_stream(device)
 
 
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` the current one of its GPU, and that GPU the current one."""
     if stream is not None:
         machine_in_use().current = stream.device_index
-        _current.streams[id(machine_in_use()), stream.device_index] = stream
+        machine_in_use().streams[stream.device_index] = stream
 
 
 # Generators

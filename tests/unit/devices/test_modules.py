@@ -114,18 +114,12 @@ def test_state_dicts_go_between_devices(module):
     assert devices(module) == {CUDA_1}
 
 
-def test_lazy_modules_become_real_on_their_gpu():
-    lazy = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyBatchNorm1d()).to("cuda:1")
-    assert lazy[0].weight.device == CUDA_1
-    lazy(torch.randn(3, 5, device="cuda:1")).sum().backward()
-    assert type(lazy[0]) is nn.Linear
-    assert lazy[0].weight.shape == (4, 5)
-    assert devices(lazy) == {CUDA_1}
-    assert type(lazy.cpu()[0].weight) is nn.Parameter
-    made_there = nn.LazyLinear(4, device="cuda:2")
-    assert made_there(torch.randn(3, 5, device="cuda:2")).device == CUDA_2
-    back = nn.LazyLinear(4).cuda(1).cpu()
-    assert back(torch.randn(3, 5)).device == CPU
+def test_lazy_modules_are_refused_until_they_have_a_shape():
+    lazy = nn.LazyLinear(4)
+    with pytest.raises(RuntimeError, match="run one batch"):
+        lazy.to("cuda:1")
+    lazy(torch.randn(3, 5))
+    assert devices(lazy.to("cuda:1")) == {CUDA_1}
 
 
 LAYERS = {

@@ -42,14 +42,11 @@ PLACES: list[types.ModuleType | type] = [
     torch.nn,
     torch.nn.Module,
     torch.nn.Parameter,
-    torch.nn.UninitializedBuffer,
-    torch.nn.UninitializedParameter,
     torch.nn.functional,
     torch.nn.parallel,
     torch.nn.parallel.DistributedDataParallel,
     torch.nn.parallel._functions,
     torch.nn.parameter,
-    torch.nn.parameter.UninitializedTensorMixin,
     torch.serialization,
     torch.storage,
     torch.utils._device,
@@ -150,6 +147,14 @@ def test_the_default_device_is_put_back():
         assert torch.get_default_device() == torch.device("cpu")
     finally:
         torch.set_default_device(None)
+
+
+def test_the_default_device_is_one_threads_own(machine):
+    torch.set_default_device("cuda:1")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(lambda: (torch.zeros(1).device, torch.tensor([1.0]).device))
+        assert [device.type for device in elsewhere.result()] == ["cpu", "cpu"]
+    assert torch.zeros(1).device == torch.tensor([1.0]).device == torch.device("cuda:1")
 
 
 def test_tensors_outlive_their_machine():
