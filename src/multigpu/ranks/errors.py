@@ -43,11 +43,6 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
 
 
-def a(thing: str) -> str:
-    """`an all_reduce`, `a broadcast`."""
-    return f"{'an' if thing[:1] in 'aeiou' else 'a'} {thing}"
-
-
 def place(file: str, line: int, function: str = "") -> str:
     """`train.py:41`; `notebook cell of train, line 3`, for the files of cells have no names."""
     if not _CELL.search(file):

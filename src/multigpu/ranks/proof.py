@@ -216,7 +216,6 @@ class Watch:
             found,
             message=f"{wording.raised_in_a_thread(state.rank, error)}\n{found.message}",
             usually=wording.UNCAUGHT if hides else found.usually,
-            details={**found.details, "uncaught": {"rank": state.rank, **error}},
         )
 
     # Calls that belong together and do not fit.
@@ -251,8 +250,6 @@ class Watch:
                 {send.rank, receive.rank},
                 *wording.message_differs(send, receive),
                 difference="bytes",
-                group=send.group,
-                nth=None,
             )
         if not self._disputed:
             return None
@@ -267,8 +264,6 @@ class Watch:
             minority([call.rank for call in side] for side in sides),
             *wording.collectives_differ(name, sides, len(self._states)),
             difference=name,
-            group=self._disputed.group,
-            nth=self._disputed.nth,
         )
 
     def _fewer(self) -> Finding | None:
@@ -289,8 +284,6 @@ class Watch:
                 minority(camps.values()),
                 *wording.fewer_collectives(camps, first.calls(self._calls)[0], len(self._states)),
                 difference="count",
-                group=match.group,
-                nth=first.nth,
             )
         return None
 
@@ -303,15 +296,8 @@ class Watch:
             return None
         call = min(alone, key=lambda each: (each.time, each.rank))
         ranks = {call.rank} if call.peer is None else {call.rank, call.peer}
-        message, usually = wording.unmatched_message(call)
         return self._finding(
-            "mismatch",
-            ranks,
-            message,
-            usually,
-            difference="message",
-            group=call.group,
-            nth=None,
+            "mismatch", ranks, *wording.unmatched_message(call), difference="message"
         )
 
     # Ranks that wait for ever.

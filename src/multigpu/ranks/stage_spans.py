@@ -31,12 +31,8 @@ class WatchedStage(nn.Module):
 
         Micro-batches are numbered in the order of their forward passes, which is that of every
         schedule in use. ``number`` is the stage's number, where a rank has several.
-
-        Raises ValueError for less than one micro-batch.
         """
         super().__init__()
-        if micro_batches < 1:
-            raise ValueError(f"micro_batches={micro_batches}: there is at least one")
         self.stage = stage
         self.micro_batches = micro_batches
         self.suffix = "" if number is None else f" {number}"
@@ -46,7 +42,11 @@ class WatchedStage(nn.Module):
         """What the stage returns. Where gradients are off nothing is recorded."""
         # PyTorch's stages ask for shapes before the first micro-batch comes: with stand-ins for
         # tensors, or, before 2.13, with zeros and without gradients.
-        if not torch.is_grad_enabled() or any(_is_stand_in(each) for each in inputs):
+        stand_in = any(
+            isinstance(each, FakeTensor) or (isinstance(each, Tensor) and each.is_meta)
+            for each in inputs
+        )
+        if stand_in or not torch.is_grad_enabled():
             return self.stage(*inputs)
         name = f"{self.calls % self.micro_batches}{self.suffix}"
         self.calls += 1
@@ -56,11 +56,6 @@ class WatchedStage(nn.Module):
             _wait_for_the_gpu()
         _watch_backward(outputs if isinstance(outputs, tuple) else (outputs,), f"backward {name}")
         return outputs
-
-
-def _is_stand_in(value: Any) -> bool:
-    """A tensor with a shape and without numbers."""
-    return isinstance(value, Tensor) and (value.is_meta or isinstance(value, FakeTensor))
 
 
 def _watch_backward(outputs: tuple[Any, ...], label: str) -> None:

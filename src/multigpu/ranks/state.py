@@ -193,8 +193,6 @@ class RankState:
             "rank": self.rank,
             "state": word,
             "waits": waiting,
-            "last": _plain(self.last) if self.last else None,
-            "status": self.status,
         }
 
 

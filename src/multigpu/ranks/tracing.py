@@ -153,14 +153,6 @@ class TracedWork(dist.Work):
         """The tensors, once ``wait`` is over."""
         return self._tensors
 
-    def is_success(self) -> bool:
-        """Whether it ended without an error."""
-        return self._inner.is_success()
-
-    def exception(self) -> Any:
-        """The error that it ended with."""
-        return self._inner.exception()
-
     def source_rank(self) -> int:
         """Where a message came from."""
         return self._inner._source_rank()
@@ -353,7 +345,9 @@ class TracedGroup(dist.ProcessGroup):
             arguments = replaced(arguments, copies)
             named = {name: replaced(value, copies) for name, value in named.items()}
         if method == "monitored_barrier":  # the one that blocks inside the call
-            with self.recorder.waiting(number, limit=_limit_of(*arguments, **named)):
+            given = (v for v in (*arguments, *named.values()) if isinstance(v, timedelta))
+            timeout = next(given, c10d.default_pg_timeout)
+            with self.recorder.waiting(number, limit=timeout.total_seconds()):
                 getattr(self.__inner, method)(*arguments, **named)
             return self.recorder.done(number)
         with self.recorder.failing(number):
@@ -397,11 +391,6 @@ def _reduction_of(options: Any) -> str:
         return "sum"
     kind = getattr(options.reduceOp, "op", options.reduceOp)  # ReduceOp itself has no readable text
     return str(kind).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
-
-
-def _limit_of(timeout: Any = None, **_: Any) -> float | None:
-    """The seconds that a monitored_barrier waits."""
-    return None if timeout is None else timeout.total_seconds()
 
 
 def _wait_when_backward_ends(work: TracedWork) -> None:

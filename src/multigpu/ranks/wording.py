@@ -7,7 +7,6 @@ from typing import Any
 
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Key
 from multigpu.ranks.errors import (
-    a,
     counted,
     listed,
     ordinal,
@@ -200,35 +199,31 @@ def collectives_differ(
             who = ranks_in_words(call.rank for call in same)
             group = f" in a group of {ranks_in_words(same[0].members)}" if members else ""
             lines.append(f"  {who}: {described(same[0])}{group}, {same[0].place}")
-    return "\n".join(lines), _usually_differ(name, sides)
-
-
-def _usually_differ(name: str, sides: Sequence[Sequence[Call]]) -> str:
-    """Why calls that meet may differ in `name`; `sides` are those that agree with each other."""
     calls = [call for side in sides for call in side]
-    places = {(call.file, call.line) for call in calls}
-    if name in ("members", "wanted"):
-        return (
-            "the ranks called new_group with different lists of ranks. Every rank must make every "
-            "group, with the same list, in the same order, also those it is not in."
-        )
-    if name == "root":
-        if all(call.root == call.rank for call in calls):
-            return "each rank named itself. All ranks must name the same root."
-        return "all ranks must name the same root; it was computed from something that differs."
-    if name == "reduce":
-        return "`op` must be the same on all ranks."
-    if name == "op" or len(places) > 1:
-        return ORDER
-    if name == "dtype":
-        return (
-            "the tensor was made or converted in another way on one rank (a Python number, "
-            ".float(), .half()). Every rank must bring the same dtype."
-        )
-    return (
-        "the ranks hold pieces of different sizes (uneven batches, a shorter last one): pad, or "
-        "exchange the sizes first. Or they take the same tensors in different orders."
-    )
+    if name == "root" and all(call.root == call.rank for call in calls):
+        usually = "each rank named itself. All ranks must name the same root."
+    elif name in ("dtype", "numel") and len({(call.file, call.line) for call in calls}) > 1:
+        usually = ORDER
+    else:
+        usually = DIFFER[name]
+    return "\n".join(lines), usually
+
+
+NEW_GROUPS = (
+    "the ranks called new_group with different lists of ranks. Every rank must make every "
+    "group, with the same list, in the same order, also those it is not in."
+)
+DIFFER = {
+    "members": NEW_GROUPS,
+    "wanted": NEW_GROUPS,
+    "op": ORDER,
+    "root": "all ranks must name the same root; it was computed from something that differs.",
+    "reduce": "`op` must be the same on all ranks.",
+    "dtype": "the tensor was made or converted in another way on one rank (a Python number, "
+    ".float(), .half()). Every rank must bring the same dtype.",
+    "numel": "the ranks hold pieces of different sizes (uneven batches, a shorter last one): pad, "
+    "or exchange the sizes first. Or they take the same tensors in different orders.",
+}
 
 
 def message_differs(send: Call, receive: Call) -> tuple[str, str]:
@@ -379,11 +374,12 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
 
 def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:
     call = waits[0]
+    a_call = f"{'an' if call.op.startswith('a') else 'a'} {call.op}"
     absent = ranks_in_words(state.rank for state in missing)
     present = ranks_in_words(each.rank for each in waits if each.nth == call.nth)
     if not any((call.file, call.line) in state.places for state in missing):
         return (
-            f"only {present} came to {call.place}: {a(call.op)} under an `if` that is not true on "
+            f"only {present} came to {call.place}: {a_call} under an `if` that is not true on "
             "every rank, or in a loop that not every rank enters. All members of the group must "
             "call it."
         )
@@ -392,17 +388,11 @@ def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> s
             f"{absent} had fewer batches (or left the loop earlier) than the others. All ranks "
             "must go through the loop equally often."
         )
-    if any(_in_another_order(wait, state) for wait in waits for state in missing):
+    # A missing rank that waits in another group, for a rank that waits for it here.
+    others = [call for state in missing for call in state.waiting_in() if call.nth is not None]
+    if any(o.group != w.group and w.rank in o.members for o in others for w in waits):
         return (
             "the ranks use their groups in different orders. Ranks that share two groups must "
             "make the collectives of both in the same order."
         )
     return ORDER
-
-
-def _in_another_order(wait: Call, state: RankState) -> bool:
-    """Whether a rank is in a collective of another group that the rank of `wait` must make, too."""
-    return any(
-        made.group != wait.group and made.nth is not None and wait.rank in made.members
-        for made in state.waiting_in()
-    )

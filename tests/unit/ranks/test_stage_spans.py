@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -70,8 +69,3 @@ def test_outside_of_a_trace_it_is_the_stage() -> None:
     assert result.equal(plain(rows))
     result.sum().backward()
     assert rows.grad is not None
-
-
-def test_no_micro_batch_is_an_error() -> None:
-    with pytest.raises(ValueError, match="micro_batches=0"):
-        WatchedStage(nn.Identity(), micro_batches=0)
