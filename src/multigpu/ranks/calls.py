@@ -9,7 +9,7 @@ The n-th collective that a rank makes in a group matches the n-th of every other
 one sender are a `Channel` and arrive in the order in which they were sent.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
@@ -202,11 +202,19 @@ class CollectiveMatch:
 
 @dataclass
 class Channel:
-    """The messages from one sender in a queue: the n-th send goes to the n-th receive."""
+    """The messages from one sender in a queue: the n-th send goes to the n-th receive.
 
-    sends: list[Key] = field(default_factory=list)
-    receives: list[Key] = field(default_factory=list)
-    forgotten: int = 0  # pairs that were before these
+    A pair that is forgotten leaves its number behind.
+    """
+
+    sends: dict[int, Key] = field(default_factory=dict)  # by their number
+    receives: dict[int, Key] = field(default_factory=dict)
+    made: Counter[str] = field(default_factory=Counter)  # sends and receives, forgotten ones too
+
+    @property
+    def forgotten(self) -> int:
+        """How many pairs are forgotten."""
+        return self.made["send"] - len(self.sends)
 
 
 @dataclass
@@ -215,7 +223,7 @@ class P2PQueue:
 
     channels: dict[int, Channel] = field(default_factory=lambda: defaultdict(Channel))  # by sender
     from_anyone: list[Key] = field(default_factory=list)  # receives that take any sender's
-    places: dict[Key, int] = field(default_factory=dict)  # in the channel, on its side
+    numbers: dict[Key, int] = field(default_factory=dict)  # in the channel, on its side
 
     def add(self, call: Call) -> None:
         """Put in a call that has just begun."""
@@ -223,31 +231,32 @@ class P2PQueue:
             self.from_anyone.append(call.key)
             return
         channel = self.channels[call.sender]
-        side = channel.sends if call.op == "send" else channel.receives
-        self.places[call.key] = channel.forgotten + len(side)
-        side.append(call.key)
+        number = self.numbers[call.key] = channel.made[call.op]
+        (channel.sends if call.op == "send" else channel.receives)[number] = call.key
+        channel.made[call.op] += 1
 
     def pair(self, call: Call) -> tuple[Key, Key] | None:
         """The send and the receive that meet, if the other side of `call` has been made.
 
         None where receives from anyone make the pairs depend on who was first.
         """
-        if self.from_anyone:
+        if self.from_anyone or call.sender is None:
             return None
-        channel, place = self._place(call)
-        if place >= min(len(channel.sends), len(channel.receives)):
+        channel, number = self.channels[call.sender], self.numbers[call.key]
+        if number not in channel.sends or number not in channel.receives:
             return None
-        return channel.sends[place], channel.receives[place]
+        return channel.sends[number], channel.receives[number]
 
     def may_complete(self, call: Call, calls: Calls) -> bool:
         """Whether the other side of an open call has been made, or may have been."""
         if not self.from_anyone:
             return self.pair(call) is not None
         if call.op == "send":
-            channel, place = self._place(call)
-            open_ones = [*channel.receives, *self.from_anyone]
-            taken = self._arrived(call.rank, calls) + sum(calls[k].is_open for k in open_ones)
-            return place < taken
+            channel = self.channels[call.rank]
+            receives = [*channel.receives.values(), *self.from_anyone]
+            taken = channel.forgotten + self._arrived(call.rank, calls)
+            taken += sum(calls[key].is_open for key in receives)
+            return self.numbers[call.key] < taken
         senders = list(self.channels) if call.peer is None else [call.peer]
         return any(
             len(self.channels[sender].sends) > self._arrived(sender, calls) for sender in senders
@@ -255,37 +264,31 @@ class P2PQueue:
 
     def unmatched(self, calls: Calls) -> list[Key]:
         """Sends and receives that found no other side."""
-        found: list[Key] = []
+        found = [key for key in self.from_anyone if calls[key].is_open]
         for sender, channel in self.channels.items():
-            arrived = self._arrived(sender, calls) if self.from_anyone else len(channel.receives)
-            found += [*channel.sends[arrived:], *channel.receives[len(channel.sends) :]]
-        return found + [key for key in self.from_anyone if calls[key].is_open]
+            arrived = channel.made["recv"]
+            if self.from_anyone:
+                arrived = channel.forgotten + self._arrived(sender, calls)
+            found += [key for number, key in channel.sends.items() if number >= arrived]
+            found += [k for number, k in channel.receives.items() if number >= channel.made["send"]]
+        return found
 
-    def forget(self, calls: Calls) -> list[Key]:
-        """Forget the first half of the pairs, as far as both sides are over, and return them."""
-        dropped: list[Key] = []
-        for channel in self.channels.values() if not self.from_anyone else ():
-            over = 0
-            half = (min(len(channel.sends), len(channel.receives)) + 1) // 2
-            for pair in islice(zip(channel.sends, channel.receives, strict=False), half):
-                if not all(_is_over(calls[key]) for key in pair):
+    def forget(self, calls: Calls) -> None:
+        """Forget the first half of the pairs, as far as both sides are over."""
+        if self.from_anyone:
+            return
+        for channel in self.channels.values():
+            for number, send in islice(list(channel.sends.items()), (len(channel.sends) + 1) // 2):
+                receive = channel.receives.get(number)
+                if receive is None or not (_is_over(calls[send]) and _is_over(calls[receive])):
                     break
-                over += 1
-                dropped += pair
-            del channel.sends[:over], channel.receives[:over]
-            channel.forgotten += over
-        for key in dropped:
-            del self.places[key]
-        return dropped
-
-    def _place(self, call: Call) -> tuple[Channel, int]:
-        assert call.sender is not None
-        channel = self.channels[call.sender]
-        return channel, self.places[call.key] - channel.forgotten
+                del channel.sends[number], channel.receives[number]
+                for key in (send, receive):
+                    del self.numbers[key], calls[key]
 
     def _arrived(self, sender: int, calls: Calls) -> int:
         """How many messages of `sender` have been received: the trace names the sender then."""
-        receives = [*self.channels[sender].receives, *self.from_anyone]
+        receives = [*self.channels[sender].receives.values(), *self.from_anyone]
         return sum(not calls[k].is_open and calls[k].peer == sender for k in receives)
 
 
@@ -346,8 +349,7 @@ class Matching:
                 for key in match.keys.values():
                     del self.calls[key]
         for queue in self.queues.values():
-            for key in queue.forget(self.calls):
-                del self.calls[key]
+            queue.forget(self.calls)
 
 
 def _is_over(call: Call) -> bool:

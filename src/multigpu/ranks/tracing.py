@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -273,9 +274,7 @@ class TracedGroup(dist.ProcessGroup):
 
     # What every call comes down to.
 
-    def collective(
-        self, op: str, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def collective(self, op: str, method: str, *arguments: Any, **named: Any) -> Any:
         """One collective of any kind."""
         values = (*arguments, *named.values())
         options = next((v for v in values if type(v).__name__.endswith("Options")), None)
@@ -295,9 +294,7 @@ class TracedGroup(dist.ProcessGroup):
             root=self._member(root) if root is not None else None,
         )
 
-    def message(
-        self, op: str, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def message(self, op: str, method: str, *arguments: Any, **named: Any) -> Any:
         """One send or receive."""
         from_where = origin()
         tensors, *numbers = (*arguments, *named.values())
@@ -315,9 +312,7 @@ class TracedGroup(dist.ProcessGroup):
             tag=int(numbers.pop(0)) if numbers else 0,
         )
 
-    def passed_on(
-        self, _: str, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def passed_on(self, _: str, method: str, *arguments: Any, **named: Any) -> Any:
         """What is no communication."""
         return getattr(self.__inner, method)(*arguments, **named)
 
@@ -399,13 +394,6 @@ def _wait_when_backward_ends(work: TracedWork) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(work.synchronize)
 
 
-def _method(kind: Callable[..., Any], op: str, method: str) -> Callable[..., Any]:
-    def call(self: TracedGroup, *arguments: Any, **named: Any) -> Any:
-        return kind(self, op, method, arguments, named)
-
-    return call
-
-
 for _kind, _methods in (
     (TracedGroup.collective, COLLECTIVES),
     (TracedGroup.message, MESSAGES),
@@ -414,7 +402,7 @@ for _kind, _methods in (
     for _op, _names in _methods.items():
         for _name in _names:
             if hasattr(dist.ProcessGroup, _name):  # torch 2.11 and 2.13 differ
-                setattr(TracedGroup, _name, _method(_kind, _op, _name))
+                setattr(TracedGroup, _name, partialmethod(_kind, _op, _name))
 
 
 BACKEND = "traced"

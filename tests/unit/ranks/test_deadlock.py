@@ -265,6 +265,24 @@ def test_a_run_of_any_length_fits_into_memory_and_is_judged_alike(play, monkeypa
     assert run.watch.final().kind == "mismatch"
 
 
+def test_receives_from_any_rank_are_judged_alike_after_many_messages(play, monkeypatch):
+    monkeypatch.setattr(proof, "KEPT_CALLS", 100)
+    run = play(2)
+    for _ in range(200):
+        for rank in run.world:
+            run.done(rank, run.call(rank, "send" if rank == 0 else "recv", peer=1 - rank))
+    assert len(run.watch._calls) < 300  # of 400
+    run.start(1, "recv", peer=None)
+    first = run.call(0, "send", peer=1)
+    assert run.look(50.0) is None
+    run.done(0, first)
+    run.done(1, first - 1, source=0)
+    assert run.watch.final() is None
+    run.call(0, "send", peer=1)
+    run.returned(1)
+    assert run.look().kind == "deadlock"
+
+
 def test_calls_that_nobody_waits_for_fit_into_memory_too(play, monkeypatch):
     monkeypatch.setattr(proof, "KEPT_CALLS", 100)
     run = play(2)
