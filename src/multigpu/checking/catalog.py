@@ -292,8 +292,8 @@ class Part:
     lessons: tuple[Lesson, ...]
 
 
-def _all(module: str, *functions: str) -> tuple[str, ...]:
-    return tuple(f"{module}.{function}" for function in functions)
+def _all(module: str, functions: str) -> tuple[str, ...]:
+    return tuple(f"{module}.{function}" for function in functions.split())
 
 
 PARTS: Final = (
@@ -314,13 +314,7 @@ PARTS: Final = (
                 notebook="multi_GPU",
                 exercises=_all(
                     "data_parallel",
-                    "split",
-                    "replicate",
-                    "parallel_apply",
-                    "gather",
-                    "sum_gradients",
-                    "broadcast",
-                    "train_step",
+                    "split replicate parallel_apply gather sum_gradients broadcast train_step",
                 ),
             ),
         ),
@@ -333,15 +327,15 @@ PARTS: Final = (
                 "Processes, ranks and collectives",
                 needs=("data_parallel_by_hand",),
                 notebook="ranks",
-                exercises=_all("collectives", "shift", "broadcast"),
+                exercises=_all("collectives", "shift broadcast"),
             ),
             Lesson(
                 "server_to_all_reduce",
                 "From the model server to all-reduce",
                 needs=("processes_and_ranks",),
                 notebook="ranks",
-                exercises=_all("collectives", "all_reduce", "ring_all_reduce")
-                + _all("model_server", "worker_step", "server_step"),
+                exercises=_all("collectives", "all_reduce ring_all_reduce")
+                + _all("model_server", "worker_step server_step"),
             ),
             Lesson(
                 "distributed_data_parallel",
@@ -357,10 +351,7 @@ PARTS: Final = (
                 notebook="ddp",
                 exercises=_all(
                     "distributed_data_parallel",
-                    "average_gradients",
-                    "NaiveDDP",
-                    "OverlappedDDP",
-                    "BucketedDDP",
+                    "average_gradients NaiveDDP OverlappedDDP BucketedDDP",
                 ),
             ),
         ),
@@ -374,7 +365,7 @@ PARTS: Final = (
                 needs=("distributed_data_parallel",),
                 notebook="data",
                 exercises=_all(
-                    "distributed_data_parallel", "weighted_average_gradients", "global_mean"
+                    "distributed_data_parallel", "weighted_average_gradients global_mean"
                 ),
             ),
             Lesson(
@@ -382,7 +373,7 @@ PARTS: Final = (
                 "A Trainer",
                 needs=("ddp_by_hand", "feeding_data"),
                 notebook="trainer",
-                exercises=_all("distributed_data_parallel", "save_checkpoint", "load_checkpoint"),
+                exercises=_all("distributed_data_parallel", "save_checkpoint load_checkpoint"),
             ),
         ),
     ),
@@ -394,14 +385,14 @@ PARTS: Final = (
                 "When the model does not fit: ZeRO and FSDP",
                 needs=("trainer",),
                 notebook="sharding",
-                exercises=_all("sharding", "Zero1Optimizer", "Zero2Optimizer", "Zero3"),
+                exercises=_all("sharding", "Zero1Optimizer Zero2Optimizer Zero3"),
             ),
             Lesson(
                 "pipeline",
                 "Pipeline parallelism: stages, schedules and the bubble",
                 needs=("sharding",),
                 notebook="pipeline",
-                exercises=_all("pipeline", "balance", "gpipe", "one_f_one_b", "run"),
+                exercises=_all("pipeline", "balance gpipe one_f_one_b run"),
             ),
         ),
     ),
@@ -420,11 +411,7 @@ PARTS: Final = (
                 "When it hangs: finding the rank that is to blame",
                 needs=("ddp_by_hand",),
                 exercises=_all(
-                    "hangs",
-                    "rank_zero_metric",
-                    "uneven_batches",
-                    "reordered_reductions",
-                    "early_stop",
+                    "hangs", "rank_zero_metric uneven_batches reordered_reductions early_stop"
                 ),
             ),
         ),

@@ -165,15 +165,13 @@ class Specimen(nn.Module):
         position = torch.zeros(WIDTH, dtype=torch.float64)
         self.register_buffer("position", position, persistent=False)
         if seed is not None:
-            self._fill(torch.Generator().manual_seed(seed))
+            generator = torch.Generator().manual_seed(seed)
+            with torch.no_grad():
+                for tensor in (*self.parameters(), self.running_mean, self.position):
+                    tensor.normal_(generator=generator).mul_(0.5)
             self.batches.fill_(10 + seed)
         self.frozen.requires_grad_(False)
         self.frozen.eval()
-
-    @torch.no_grad()
-    def _fill(self, generator: torch.Generator) -> None:
-        for tensor in (*self.parameters(), self.running_mean, self.position):
-            tensor.normal_(generator=generator).mul_(0.5)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(rows, 3) to (rows, 3).  Each row is computed by itself."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy
     import torch
 
-ATTRIBUTES = ("device", "requires_grad", "is_leaf", "layout")  # of a tensor, told to the judge
+ATTRIBUTES = ("device", "requires_grad", "is_leaf")  # of a tensor, told to the judge
 MAX_ITEMS = 100_000  # in one answer, all containers together
 MAX_DEPTH = 30
 MAX_TEXT = 100_000
@@ -59,7 +59,7 @@ class Request:
 class Returned:
     """A tensor that the learner's code handed back, and how it was in the worker.
 
-    ``value`` is a plain CPU copy; ``device`` says where the original was ("cuda:1").
+    ``value`` is a plain, dense CPU copy; ``device`` says where the original was ("cuda:1").
     """
 
     value: "torch.Tensor"
@@ -67,7 +67,6 @@ class Returned:
     requires_grad: bool
     is_leaf: bool
     is_parameter: bool
-    layout: str
 
     @property
     def shape(self) -> "torch.Size":
@@ -161,14 +160,10 @@ class Encoder:
         name, read = self._str(len(self._tensors)), self._attributes[self._type(tensor)]
         with self._alone():  # virtual GPUs would look each attribute up anew
             seen = {attribute: read[attribute](tensor) for attribute in ATTRIBUTES}
-        layout = self._str(seen["layout"]).removeprefix("torch.")
-        copy = self._cpu(self._detach(tensor))
-        if layout != "strided":
-            copy = self._to_dense(copy)
+        copy = self._to_dense(self._cpu(self._detach(tensor)))
         self._tensors[name] = self._clone(copy, memory_format=self._contiguous)
-        is_parameter = isinstance(tensor, self._parameter)
-        told = {"device": self._str(seen["device"]), "layout": layout, "is_parameter": is_parameter}
-        return {"tensor": name} | seen | told
+        seen["device"] = self._str(seen["device"])
+        return {"tensor": name, "is_parameter": isinstance(tensor, self._parameter), **seen}
 
 
 def decode(message: bytes) -> Any:

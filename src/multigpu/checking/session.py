@@ -116,7 +116,7 @@ class Checks:
         course: Course | None = None,
         *,
         submission: Path | None = None,
-        wanted: Iterable[Exercise] | None = None,
+        wanted: Iterable[Exercise] = (),
         server: WarmServer | None = None,
         backing: str | None = None,
     ) -> None:
@@ -124,9 +124,8 @@ class Checks:
         self._submission = Submission(submission) if submission else None
         sys.path[:] = [path for path in sys.path if Path(path).resolve() != submission]
         self._server, self._brought = server, server is not None
-        self._wanted = None if wanted is None else {exercise.name for exercise in wanted}
         self._exercises: dict[str, Exercise] = {}
-        self._tallies = {name: Tally(name) for name in self._wanted or ()}
+        self._tallies = {exercise.name: Tally(exercise.name) for exercise in wanted}
         self._learners: dict[str, Learner] = {}  # by test
         self.fault: str | None = None  # what stopped pytest itself
 
@@ -139,27 +138,18 @@ class Checks:
         names = sorted(self._tallies, key=lambda name: order.index(name) if name in order else -1)
         return [self._tallies[name].verdict() for name in names]
 
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        """Count the checks of each exercise and drop those that nobody asked for."""
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Count the checks of each exercise."""
         marked = [(item, name) for item in items if (name := exercise_name(item))]
         if marked and self._course is None:
             self._course = find_course(marked[0][0].path)
         if self._course is not None:
             self._exercises = {e.name: e for e in Catalog(self._course).exercises}
-        dropped = []
         for item, name in marked:
             if name not in self._exercises:
                 self.fault = f"{item.nodeid}: there is no exercise {name}"
                 raise pytest.UsageError(self.fault)
-            if self._wanted is None or name in self._wanted:
-                self._tallies.setdefault(name, Tally(name)).total += 1
-            else:
-                dropped.append(item)
-        if dropped:
-            items[:] = [item for item in items if item not in dropped]
-            config.hook.pytest_deselected(items=dropped)
+            self._tallies.setdefault(name, Tally(name)).total += 1
 
     def pytest_collection_finish(self) -> None:
         """All checks, and torch, are imported: from now on there is garbage to look for."""
@@ -168,15 +158,13 @@ class Checks:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run every check on virtual GPUs, and on real ones where there are enough."""
         if "learner" in metafunc.fixturenames and exercise_name(metafunc.definition):
+            import torch
+
+            backings = ["cpu", "real"] if torch.cuda.device_count() > 1 else ["cpu"]
             metafunc.fixturenames.append("backing")
-            metafunc.parametrize("backing", self._backings(), scope="session")
-
-    def _backings(self) -> list[str]:
-        if self._backing:
-            return [self._backing]
-        import torch
-
-        return ["cpu", "real"] if torch.cuda.device_count() > 1 else ["cpu"]
+            metafunc.parametrize(
+                "backing", [self._backing] if self._backing else backings, scope="session"
+            )
 
     @pytest.fixture
     def learner(self, request: pytest.FixtureRequest, backing: str) -> Learner:

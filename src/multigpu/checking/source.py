@@ -7,7 +7,6 @@ without its answers.
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 
 from multigpu.checking.catalog import Course
@@ -74,16 +73,9 @@ def written_in(source: str, module: str, course: Course) -> list[str]:
     return [
         name
         for name, node in definitions(source).items()
-        if is_written(node) and not (name in handed_out and _same_code(node, handed_out[name]))
+        if is_written(node)  # and in a starter of broken code, more than comments are other ones
+        and not (name in handed_out and ast.dump(node) == ast.dump(handed_out[name]))
     ]
-
-
-def _same_code(node: Definition, other: Definition) -> bool:
-    """Whether two definitions differ in comments and blank lines at most."""
-    try:
-        return ast.dump(node) == ast.dump(other)
-    except RecursionError:  # nested too deep to have come from us
-        return False
 
 
 def fingerprint(source: str, function: str) -> str | None:
@@ -174,7 +166,13 @@ def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
     """The statements of the module that the exercise depends on, itself first."""
     statements: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
-        for name in _defined(statement):
+        names = []
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [statement.name]
+        elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            inside = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            names = [name.id for name in inside if isinstance(name.ctx, ast.Store)]
+        for name in names:
             statements.setdefault(name, []).append(statement)
     reached, waiting = [], [function]
     while waiting:
@@ -182,16 +180,3 @@ def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
             reached.append(node)
             waiting += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
     return reached
-
-
-def _defined(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement of the module defines; imports are followed by aliases."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        yield from _stored(node)
-
-
-def _stored(node: ast.AST) -> set[str]:
-    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Store)}

@@ -7,6 +7,9 @@ how it would treat it.  Where nothing is compiled a stand-in can hear and answer
 ``backward(gradient)`` imports the compiler's symbolic algebra, and sympy with it, to compare two
 shapes.  Where shapes are numbers, another stand-in can do that.
 
+Measured on two cores, with stand-ins and without: a check of ``train_step`` takes 2.3 s, not 4.3 s,
+one of ``NaiveDDP`` 5.5 s, not 12 s, one of ``hangs.early_stop`` 4.4 s, not 13 s.
+
 It is for checks only: torch remembers the answers of a stand-in, and what is compiled later in the
 same process would be wrong.
 """

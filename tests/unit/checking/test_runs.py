@@ -128,7 +128,6 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
     assert result["empty"].shape == (0, 2)
     assert result["scalar"].value.item() == 7
     assert torch.equal(result["sparse"].value, torch.eye(2))
-    assert result["sparse"].layout == "sparse_coo"
     assert result["parameter"].is_parameter
     assert [(w.is_parameter, w.device) for w in result["weights"]] == [(True, "cuda:0")] * 2
     assert not leaf.is_parameter
