@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from multigpu.checking.catalog import Signature
+from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import count
 from multigpu.ranks.errors import type_name
 from multigpu.ranks.limits import Limits
@@ -40,13 +40,10 @@ class Request:
     ones when ``backing`` is "real".  Or there are ``ranks`` workers that form a process group.
     """
 
+    exercise: Exercise
     path: str
     source: str
-    code: bytes | None  # of the source, by marshal
     return_lines: dict[int, int]  # of the source; found once, for all runs
-    function: str
-    signature: Signature
-    refused: tuple[str, ...]
     drive: bytes  # and its arguments, ``by_value``: for the worker, never for the server
     limits: Limits
     backing: str

@@ -5,11 +5,8 @@ back.  How a run that brought no answer is explained: ``run_status.py``.
 """
 
 import ast
-import marshal
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
@@ -125,20 +122,6 @@ def read_source(path: Path, exercise: Exercise) -> str:
     raise Refused("crash", "syntax_error", message)
 
 
-@cache
-def compiled(source: str, path: str) -> bytes | None:
-    """The code of a module, so that no worker has to compile it.
-
-    None where there is anything to say about it: the worker then says it.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            return marshal.dumps(compile(source, path, "exec", dont_inherit=True))
-        except Exception:
-            return None
-
-
 def syntax_message(error: SyntaxError, path: Path) -> str:
     """The line with a mark under the place, as Python shows it."""
     if error.text is None:  # a comment names an encoding that there is not
@@ -233,15 +216,12 @@ class Learner:
 
         Raises Refused when there is no module to run.
         """
-        source = self.submission.source(self.exercise)
+        path, source = self.submission.path(self.exercise), self.submission.source(self.exercise)
         request = Request(
-            path=str(self.submission.path(self.exercise)),
+            exercise=self.exercise,
+            path=str(path),
             source=source,
-            code=compiled(source, str(self.submission.path(self.exercise))),
             return_lines=return_lines(source),
-            function=self.exercise.function,
-            signature=self.exercise.signature,
-            refused=self.exercise.chapter.refused,
             drive=by_value(drive, arguments),
             limits=replace(self.limits, **limits),  # type: ignore[arg-type]
             backing=self.backing,
@@ -266,7 +246,7 @@ class Learner:
             Ending(
                 member | common,
                 self.exercise,
-                self.submission.path(self.exercise),
+                path,
                 request.limits,
                 who=f"rank {rank}" if request.ranks else None,
             )

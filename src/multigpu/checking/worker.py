@@ -7,7 +7,6 @@ of ``multigpu.ranks.supervisor``. A run without a clean end never passes.
 
 import contextlib
 import inspect
-import marshal
 import os
 import random
 import resource
@@ -23,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
 from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.devices.meters import parse_bytes
@@ -59,7 +59,7 @@ def warm_up() -> None:
 
 def serve(request: Request, judge: Connection, folder: str) -> None:
     """Run one worker, or one per rank, and report how it ended."""
-    forbidden_code(request.refused)  # once, for all workers
+    forbidden_code(request.exercise.chapter.refused)  # once, for all workers
     workers = Supervisor(
         request.ranks or 1,
         Worker(request, folder),
@@ -117,14 +117,14 @@ def run(request: Request, place: Place, say: Write) -> None:
     import cloudpickle
 
     drive, arguments = cloudpickle.loads(request.drive)
-    forbidden = forbidden_code(request.refused)
+    forbidden = forbidden_code(request.exercise.chapter.refused)
     tracer = Tracer(request.path, request.return_lines, forbidden, say)
     encoder = Encoder(place.tensor_types)
     say({"phase": "importing"})
     try:
         tracer.start()
         submission = load(request)
-        exercise = find(submission, request)
+        exercise = find(submission, request.exercise)
         tracer.watch(exercise)
         say({"phase": "running"})
         result = drive(submission, *place.given, *arguments)
@@ -211,40 +211,32 @@ def load(request: Request) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = request.path
     sys.modules[name] = module
-    if request.code is not None:
-        code = marshal.loads(request.code)
-    else:
-        code = compile(request.source, request.path, "exec", dont_inherit=True)
-    exec(code, module.__dict__)
+    exec(compile(request.source, request.path, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
-def find(submission: types.ModuleType, request: Request) -> Any:
+def find(submission: types.ModuleType, exercise: Exercise) -> Any:
     """The learner's function, if it can be called as the checks call it."""
-    exercise = vars(submission).get(request.function)
-    if exercise is None:
-        names = [
-            name
-            for name, value in vars(submission).items()
-            if getattr(value, "__module__", None) == submission.__name__
-        ]
+    name, called = exercise.function, exercise.signature
+    found = vars(submission).get(name)
+    if found is None:
+        own = vars(submission).items()
+        names = [n for n, v in own if getattr(v, "__module__", None) == submission.__name__]
         raise MissingFunction(", ".join(names))
-    if not callable(exercise):
-        raise SignatureMismatch(f"{request.function} is no function but {type(exercise).__name__}")
+    if not callable(found):
+        raise SignatureMismatch(f"{name} is no function but {type(found).__name__}")
     try:
-        signature = inspect.signature(exercise)
+        signature = inspect.signature(found)
     except (TypeError, ValueError):  # built in C: the call itself will tell
-        return exercise
+        return found
     try:
-        signature.bind(
-            *request.signature.positional, **dict.fromkeys(request.signature.keyword_only)
-        )
+        signature.bind(*called.positional, **dict.fromkeys(called.keyword_only))
     except TypeError as error:
         empty = inspect.Signature.empty  # the names alone are easier to read
         bare = [p.replace(annotation=empty) for p in signature.parameters.values()]
         bare_signature = signature.replace(parameters=bare, return_annotation=empty)
-        raise SignatureMismatch(f"{request.function}{bare_signature}") from error
-    return exercise
+        raise SignatureMismatch(f"{name}{bare_signature}") from error
+    return found
 
 
 def definition_line(exercise: Any) -> list[Any] | None:
