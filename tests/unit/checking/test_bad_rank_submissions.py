@@ -185,7 +185,7 @@ def test_no_file_is_left(run_ranks, server, world, tmp_path):
     assert len(set(answer.results)) == world
     from pathlib import Path
 
-    assert not any(Path(folder).exists() for folder in answer.results)
+    wait_until(lambda: not any(Path(folder).exists() for folder in answer.results))
     assert psutil.pid_exists(server.process.popen.pid)
 
 
