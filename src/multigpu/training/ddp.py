@@ -35,8 +35,6 @@ class Distributed(Strategy):
 
     def wrap(self, model: nn.Module) -> Any:
         """Start all ranks from rank 0's weights and average gradients from now on."""
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ValueError("no parameter of the model requires a gradient: nothing to train")
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,

@@ -97,33 +97,20 @@ class Launch:
 
     @classmethod
     def _by_torchrun(cls, environ: Mapping[str, str]) -> Launch:
-        """What torchrun's variables say.  Raises ValueError where they cannot be torchrun's."""
+        """What torchrun's variables say.  Raises ValueError where some are missing."""
         given = [name for name in NEEDED if name in environ]
-        way_out = f"to train in one process, `unset {' '.join(given)}`"
         if missing := [name for name in NEEDED if name not in environ]:
             raise NeedsTorchrun(
                 f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all of them. "
                 "Start with",
                 processes="N",
-                after=f"; {way_out}",
+                after=f"; to train in one process, `unset {' '.join(given)}`",
             )
 
-        def number(name: str, default: int | None = None) -> int:
-            if default is not None and name not in environ:
-                return default
-            try:
-                return int(environ[name])
-            except ValueError:
-                raise ValueError(f"{name}={environ[name]!r} is not a whole number") from None
-
-        rank, world_size, local_rank = number("RANK"), number("WORLD_SIZE"), number("LOCAL_RANK")
-        local_world_size = number("LOCAL_WORLD_SIZE", world_size)
-        if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
-            raise ValueError(
-                f"RANK={rank} of WORLD_SIZE={world_size} and LOCAL_RANK={local_rank} of "
-                f"LOCAL_WORLD_SIZE={local_world_size} cannot be: ranks count from 0. Let torchrun "
-                f"set them; {way_out}."
-            )
+        rank, local_rank, world_size = (
+            int(environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+        )
+        local_world_size = int(environ.get("LOCAL_WORLD_SIZE", world_size))
         return cls(rank, local_rank, world_size, local_world_size, "torchrun")
 
 

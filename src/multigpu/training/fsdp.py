@@ -61,8 +61,6 @@ class Sharded(Distributed):
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Start all ranks from rank 0's weights, and divide them."""
         types = {each.dtype: name for name, each in model.named_parameters() if each.requires_grad}
-        if not types:
-            raise ValueError("no parameter of the model requires a gradient: nothing to train")
         if len(types) > 1:
             said = ", ".join(f"{name} is {str(kind)[6:]}" for kind, name in types.items())
             raise ValueError(

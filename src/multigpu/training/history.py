@@ -184,21 +184,18 @@ class ProgressBar:
     ) -> None:
         """A bar of `total` steps, of which `initial` were done earlier."""
         self._bar: Any = None
-        terminal = False
-        with contextlib.suppress(AttributeError, ValueError):  # standard error is None, or closed
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, closed
             terminal = sys.stderr.isatty()
-        if not is_main or not (terminal if shown is None else shown):
-            return
-        from tqdm import tqdm
+            if not is_main or not (terminal if shown is None else shown):
+                return
+            from tqdm import tqdm
 
-        class Bar(tqdm):  # type: ignore[misc]
-            monitor_interval = 0  # no thread beside the training
+            class Bar(tqdm):  # type: ignore[misc]
+                monitor_interval = 0  # no thread beside the training
 
-        with contextlib.suppress(OSError, ValueError, AttributeError):
             self._bar = Bar(
                 total=total,
                 initial=initial,
-                file=sys.stderr,
                 unit="step",
                 dynamic_ncols=terminal,
                 ncols=None if terminal else NARROW,

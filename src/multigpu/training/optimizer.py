@@ -18,8 +18,6 @@ MOMENTUM = 0.9  # of sgd
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """An optimizer over the parameters of `model` that are trained."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise ValueError("no parameter of the model requires a gradient: there is nothing to train")
     rate, decay = scaled_learning_rate(config), config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(trained, lr=rate, momentum=MOMENTUM, weight_decay=decay)

@@ -129,6 +129,8 @@ class Trainer:
                 f"config={config!r}: give a TrainConfig, for example TrainConfig(epochs=5)"
             )
         refuse_wrapped(model)
+        if not any(each.requires_grad for each in model.parameters()):
+            raise ValueError("no parameter of the model requires a gradient: nothing to train")
         self.config, self.launch = config, Launch.here()
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         mode = resolve_mode(config, self.launch)

@@ -67,24 +67,6 @@ def test_every_half_set_of_variables_is_refused_with_what_is_missing() -> None:
             assert f"`unset {' '.join(names)}`" in said
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"RANK": "one"}, "RANK='one'"),
-        ({"LOCAL_WORLD_SIZE": ""}, "LOCAL_WORLD_SIZE=''"),
-        ({"RANK": "8"}, r"RANK=8\b.*WORLD_SIZE=8"),
-        ({"RANK": "-1"}, r"RANK=-1\b"),
-        ({"LOCAL_RANK": "4"}, r"LOCAL_RANK=4\b.*LOCAL_WORLD_SIZE=4"),
-        ({"LOCAL_WORLD_SIZE": "9"}, "LOCAL_WORLD_SIZE=9"),
-    ],
-)
-def test_variables_that_cannot_be_torchruns_are_refused(
-    changed: dict[str, str], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        Launch.here(TORCHRUN | changed)
-
-
 def test_a_process_group_that_is_there_counts_whatever_the_variables_say() -> None:
     def look() -> tuple[Any, ...]:
         from multigpu.training.distributed import Launch
