@@ -376,7 +376,7 @@ class Stopwatch:
                 f"steps={steps}, warmup={warmup}: measure at least one step, after a warm-up of "
                 "0 or more"
             )
-        self.data, self.steps, self.warmup = data, steps, warmup
+        self.dataset, self.steps, self.warmup = data, steps, warmup
         self.steps_per_epoch = warmup + steps
         self.moments: list[float] = []
 
@@ -385,7 +385,7 @@ class Stopwatch:
     ) -> Feed:
         """One rank's batches, watched. Raises ValueError where the rows fill no batch."""
         self.inner = feed_for(
-            self.data,
+            self.dataset,
             batch_size=batch_size,
             rank=rank,
             world_size=world_size,

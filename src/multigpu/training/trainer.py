@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
-from multigpu.data.feeds import Feed, RowFeed, feed_for
+from multigpu.data.feeds import Feed, FeedSource, RowFeed, feed_for
 from multigpu.devices import current_machine
 from multigpu.training import randomness
 from multigpu.training.checkpoint import (
@@ -520,5 +520,7 @@ def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
     exact = ClassLoss.of(loss_fn)
     if exact is None:
         return loss_fn
+    while isinstance(data, Subset | FeedSource) and hasattr(data, "dataset"):
+        data = data.dataset  # which has all of its targets
     none_ignored = isinstance(data, TensorDataset) and not (data.tensors[-1] == exact.ignored).any()
     return loss_fn if none_ignored and exact.weights is None else exact

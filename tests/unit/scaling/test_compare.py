@@ -91,8 +91,7 @@ def test_memory_and_bytes_are_counted(compared):
     assert all(min(row.peak_bytes) > WEIGHTS for row in compared.rows)
     gathered = 2 * (12 - 4) * 10 * 4  # outputs of two chunks to GPU 0, their gradients back
     assert compared.row("dp", 3).traffic == 2 * 2 * WEIGHTS + gathered
-    weight = 8  # of the rows, all-reduced beside the gradients: cross-entropy has ignore_index
-    assert compared.row("ddp", 3).traffic == 2 * (3 - 1) * (WEIGHTS + weight)
+    assert compared.row("ddp", 3).traffic == 2 * (3 - 1) * WEIGHTS
     assert compared.row("single").traffic is None
 
 

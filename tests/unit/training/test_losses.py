@@ -168,7 +168,11 @@ class Listed(torch.utils.data.Dataset):
         return self.data[index]
 
 
-@pytest.mark.parametrize("kind", [lambda data: data, Listed])
+def first_rows(data):
+    return torch.utils.data.Subset(data, range(30))
+
+
+@pytest.mark.parametrize("kind", [lambda data: data, Listed, first_rows])
 def test_the_default_loss_ignores_rows_alike_in_every_mode(kind):
     """The default: cross_entropy ignores the target -100, and so do the metrics."""
     inputs, targets = data().tensors
