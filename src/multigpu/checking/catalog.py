@@ -125,7 +125,7 @@ CHAPTERS = (
     Chapter(
         "data_parallel",
         "Data parallelism by hand",
-        refused=("torch.nn.parallel",),  # nn.DataParallel and torch.cuda.comm are in it, too
+        refused=("torch.nn.parallel", "torch.cuda.comm"),  # nn.DataParallel is in the first
     ),
     Chapter(
         "collectives",

@@ -359,6 +359,8 @@ def forbidden_code(names: Iterable[str]) -> dict[str, str]:
 @cache
 def _place(name: str) -> str:
     """Found without importing: most forbidden modules are never needed."""
+    if name == "torch.cuda.comm":  # virtual GPUs have their own; torch's is in torch.nn.parallel
+        name = "multigpu.devices.comm"
     parent, _, own = name.rpartition(".")
     for folder in getattr(sys.modules.get(parent), "__path__", ()):
         if os.path.isdir(os.path.join(folder, own)):

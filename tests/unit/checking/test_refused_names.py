@@ -17,7 +17,7 @@ USES = {
     "return torch.nn.parallel.scatter(b, d)": "torch.nn.parallel.scatter",
     "return nn.DataParallel(b)": "torch.nn.parallel.DataParallel",
     "return getattr(torch.nn, 'Data' + 'Parallel')(b)": "torch.nn.parallel.DataParallel",
-    "from torch.cuda import comm; return comm.scatter(b, [0, 1])": "torch.nn.parallel.scatter",
+    "from torch.cuda import comm; return comm.scatter(b, [0, 1])": "torch.cuda.comm.scatter",
     "return sys.modules['torch.nn.parallel'].scatter(b, d)": "torch.nn.parallel.scatter",
     "return functools.partial(scatter, b)(d)": "torch.nn.parallel.scatter",
     "t = threading.Thread(target=lambda: scatter(b, d)); t.start(); t.join()": "torch.nn.parallel",
