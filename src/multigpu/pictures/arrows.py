@@ -170,6 +170,7 @@ def _movement(
         parts.append(text(width / 2, y + 14, "nothing moved between devices", text_anchor="middle"))
         y += 28
     taken: dict[int, list[tuple[float, float]]] = defaultdict(list)  # of each lane
+    arrows: dict[int, list[str]] = defaultdict(list)  # of each lane: in the order of reading
     for link in group:
         start, end = centre[link.source], centre[link.target]
         left, right = sorted((start, end))
@@ -182,7 +183,7 @@ def _movement(
         thickness = max(THINNEST, THICKEST * link.bytes / (most or 1))
         label, top = human_bytes(link.bytes), y + place * LANE
         middle, half = (start + end) / 2, width_of(label, size=12) / 2 + 2
-        parts.append(
+        arrows[place].append(
             tooltip(
                 str(link),  # the rectangle hides the column's line
                 rectangle(middle - half, top + 1, 2 * half, 14, fill="var(--paper)"),
@@ -190,6 +191,7 @@ def _movement(
                 arrow(start, end, top + 23, thickness, colour_of(link.source)),
             )
         )
+    parts += [drawn for lane in range(len(taken)) for drawn in arrows[lane]]
     y += len(taken) * LANE
     for device, label in movement.work.items():  # then the work on it
         name = str(device)

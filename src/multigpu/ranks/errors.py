@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from multigpu.devices import threads
+from multigpu.devices import meters, threads
 
 if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace
@@ -86,7 +86,7 @@ class Finding:
 # As Python has it: a type can hide behind a metaclass of its own.
 type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
-OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, threads.__file__)
+OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, meters.__file__, threads.__file__)
 NOT_THEIRS = (
     *OURS,
     "site-packages",

@@ -1,5 +1,6 @@
 """A limit for the memory of each rank, and the peak that was reached."""
 
+import re
 import threading
 import time
 from contextlib import nullcontext
@@ -89,6 +90,10 @@ def test_the_rank_that_passes_its_limit_gets_an_out_of_memory_error(trace):
     with pytest.raises(RankError, match=r"OutOfMemoryError: .*Tried to allocate 256") as caught:
         run_ranks(pile_up, 2, memory="1 MiB", trace=trace, timeout=10, show=False)
     assert (caught.value.kind, caught.value.ranks) == ("exception", (1,))
+    where = re.findall("where: (.*)", str(caught.value))
+    assert len(where) == 1
+    assert "test_memory.py" in where[0]
+    assert "pile_up" in where[0]
 
 
 def test_an_out_of_memory_error_can_be_caught_and_the_memory_is_there_again():

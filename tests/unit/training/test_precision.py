@@ -41,7 +41,7 @@ def test_every_replica_of_dp_computes_in_the_precision_asked_for(
 ) -> None:
     with virtual_gpus(3):
         answered = kinds("dp", precision, count)
-    assert len(answered) == 4 * count  # two steps and two batches of the evaluation
+    assert len(answered) == 5 * count  # a trial of the evaluation, two steps, its two batches
     assert set(answered) == {getattr(torch, precision)}
 
 
