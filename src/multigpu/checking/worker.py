@@ -35,12 +35,13 @@ from multigpu.ranks.recorder import inside
 from multigpu.ranks.supervisor import Supervisor, limit
 from multigpu.ranks.warming import costly_imports
 
+ONE_AT_A_TIME = True  # see ranks.server.Server
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
-# --- in the server, and in the supervisor of one run ---------------------------------------------
+# --- in the server, which is also the supervisor -------------------------------------------------
 
 
 def warm_up() -> None:

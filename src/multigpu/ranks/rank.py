@@ -22,6 +22,7 @@ from multigpu.ranks.proof import Watch
 from multigpu.ranks.recorder import inside
 from multigpu.ranks.warming import costly_imports
 
+ONE_AT_A_TIME = False  # a program may start runs in several threads
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 

@@ -1,4 +1,4 @@
-"""The process server: it imports torch once, then forks a supervisor for each run.
+"""The process server: it imports torch once, then has each run supervised.
 
     with server.run(job) as receive:
         phase, *values = receive()      # what the supervisor sends, until the run is over
@@ -7,6 +7,7 @@
 for the compiler. The server has one thread and touches no GPU, for threads and CUDA survive no
 fork, and it lives as long as its caller. A supervisor has a connection of its own to the caller, so
 that many runs go on side by side; it forks the ranks, and may be killed without loss to the others.
+The runs of checks come one after the other: there the server is the supervisor, which saves a fork.
 
 Connections, and what they send, are those of ``multiprocessing``. Its forkserver would start ranks
 as quickly, but it takes no orders between two forks: to import what the last ranks had to import,
@@ -58,8 +59,9 @@ class Server:
 
     ``module`` is what it imports, and has two functions: ``warm_up()`` imports what all runs need,
     ``serve(job, connection, folder)`` is called in the supervisor of each run. The folder is the
-    run's own. Whatever a server starts has a mark in its environment, by which it is found again
-    when its parents were killed; folders of runs begin with it.
+    run's own. With ``ONE_AT_A_TIME`` in the module the supervisor is the server. Whatever a server
+    starts has a mark in its environment, by which it is found again when its parents were killed;
+    folders of runs begin with it.
     """
 
     def __init__(self, module: str) -> None:
@@ -241,7 +243,10 @@ def main(descriptor: int, name: str) -> None:
                 if folder is not None:
                     with Connection(recv_handle(caller)) as connection:
                         os.makedirs(folder, mode=0o700)
-                        folders[fork_supervisor(module, connection, folder, caller)] = folder
+                        if module.ONE_AT_A_TIME:
+                            serve(module, connection, folder)
+                        else:
+                            folders[fork_supervisor(module, connection, folder, caller)] = folder
             collect(folders)
     deadline = time.monotonic() + GOODBYE  # the supervisors have seen it, too
     while folders and time.monotonic() < deadline:
@@ -264,14 +269,21 @@ def fork_supervisor(
         os.setsid()
         caller.close()
         adopt_orphans()
-        os.environ[MARK] = folder
+        serve(module, connection, folder)
+    finally:
+        os._exit(0)
+
+
+def serve(module: ModuleType, connection: Connection, folder: str) -> None:
+    """Supervise one run, in this process."""
+    os.environ[MARK] = folder
+    try:
         with contextlib.suppress(EOFError, ConnectionError):  # the caller is gone
             module.serve(connection.recv(), connection, folder)
     except BaseException:
         traceback.print_exc()  # the caller shows it
     finally:
         remove(folder)
-        os._exit(0)
 
 
 def collect(folders: dict[int, str]) -> None:

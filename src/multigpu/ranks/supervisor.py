@@ -107,11 +107,15 @@ class Supervisor:
                 self._ask_where_they_are()
             if not excess and not finding:
                 left = process_tree.left_behind(self._limits.farewell)
+            unended = process_tree.end_all(*groups)
+            self._take_in(0)
         except BaseException:
             process_tree.end_all(*groups)
             raise
-        unended = process_tree.end_all(*groups)
-        self._take_in(0)
+        finally:
+            self._selector.close()
+            for child in self._children:
+                child.close()
         return {
             "members": [child.report() for child in self._children],
             "excess": excess,
@@ -243,6 +247,12 @@ class ChildProcess:
         if self._release >= 0:
             os.close(self._release)
             self._release = -1
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        self.release()
+        for descriptor in self.read.values():
+            os.close(descriptor)
 
     def add(self, pipe: str, part: bytes) -> list[dict[str, Any]]:
         """Take in what came out of a pipe; the frames among it."""
