@@ -85,6 +85,8 @@ class Progress:
     def note(self, verdicts: Iterable[Verdict], sources: Mapping[str, str]) -> None:
         """Remember verdicts on ``sources``; what is saved during a check has none yet."""
         for verdict in verdicts:
+            if verdict.status == "checker_fault":  # it says nothing about the learner's code
+                continue
             exercise = self.catalog.one(verdict.exercise)
             judged = self._judged(exercise, sources[exercise.file])
             self._notes["verdicts"][verdict.exercise] = {"status": verdict.status, **judged}

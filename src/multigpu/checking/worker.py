@@ -38,6 +38,7 @@ from multigpu.ranks.warming import costly_imports
 ONE_AT_A_TIME = True  # see ranks.server.Server
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+DEVICES = os.path.dirname(parse_bytes.__code__.co_filename) + os.sep  # it brings GPUs into threads
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
@@ -272,10 +273,17 @@ class Tracer:
 
     def __post_init__(self) -> None:
         self._folder = os.path.dirname(self.path)
+        self._line = 1  # where the exercise begins
 
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
         codes = codes_of(exercise)
+        own = [code.co_firstlineno for code in codes if code.co_filename == self.path]
+        self._line = min(own, default=1)
+        for part in getattr(exercise, "__mro__", (exercise,)):  # it may be ready-made, or inherit
+            module = sys.modules.get(getattr(part, "__module__", None) or "")
+            if name := self._forbidden_name(getattr(module, "__file__", None) or ""):
+                self._report(f"{name}.{part.__qualname__}", (self.path, self._line))
         self._kept += codes
         self._known |= {id(code): WATCHED for code in codes}
 
@@ -298,8 +306,7 @@ class Tracer:
         try:
             name = self._known[id(code)]
         except KeyError:
-            file = code.co_filename
-            name = next((n for path, n in self.forbidden.items() if file.startswith(path)), None)
+            name = self._forbidden_name(code.co_filename)
             if code.co_name == "<module>":  # to import is not to use
                 name = None
             self._kept.append(code)
@@ -310,11 +317,17 @@ class Tracer:
             self.calls += 1
             return self._inside
         if self.forbidden and (caller := self._caller(frame.f_back)) is not None:
-            self.forbidden = {}  # once is enough
             if "<locals>" not in code.co_qualname:
                 name = f"{name}.{code.co_qualname.partition('.')[0]}"  # "….DataParallel"
-            self.say({"phase": "forbidden", "name": name, "where": caller})
+            self._report(name, caller)
         return None
+
+    def _forbidden_name(self, file: str) -> str | None:
+        return next((name for path, name in self.forbidden.items() if file.startswith(path)), None)
+
+    def _report(self, name: str, where: tuple[str, int]) -> None:
+        self.forbidden = {}  # once is enough
+        self.say({"phase": "forbidden", "name": name, "where": where})
 
     def _inside(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         file, line = frame.f_code.co_filename, frame.f_lineno
@@ -325,15 +338,17 @@ class Tracer:
         return self._inside
 
     def _caller(self, frame: types.FrameType | None) -> tuple[str, int] | None:
-        """The line of the learner's that led here, if only Python's own library lies between."""
+        """The line of the learner's that led here, if only Python's and our library lie between."""
+        first = frame
         while frame is not None:
             file = frame.f_code.co_filename
             if os.path.dirname(file) == self._folder:
                 return file, frame.f_lineno
-            if "-packages" in file or not file.startswith((STANDARD_LIBRARY, "<")):
+            if "-packages" in file or not file.startswith((STANDARD_LIBRARY, DEVICES, "<")):
                 return None
             frame = frame.f_back
-        return None
+        # A thread of Python's library that was given this function: by whom else?
+        return None if first is None else (self.path, self._line)
 
 
 def codes_of(exercise: Any) -> list[types.CodeType]:
@@ -354,7 +369,7 @@ def codes_of(exercise: Any) -> list[types.CodeType]:
 
 def forbidden_code(names: Iterable[str]) -> dict[str, str]:
     """Where the code of forbidden modules is: a package's folder, or a module's file."""
-    return {_place(name): name for name in names}
+    return {place: name for name in names if (place := _place(name))}
 
 
 @cache

@@ -68,8 +68,9 @@ def module_to(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def to(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("device") is not None:  # as the first argument
-            args = (kwargs.pop("device"), *args)
+        for name in ("device", "tensor"):  # as the first argument
+            if kwargs.get(name) is not None:
+                args = (kwargs.pop(name), *args)
         if args and isinstance(args[0], VirtualTensor):
             args = (args[0].device, args[0].dtype, *args[1:])
         elif args and isinstance(args[0], int):
@@ -77,6 +78,15 @@ def module_to(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(module, *args, **kwargs)
 
     return to
+
+
+def refused_export(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.utils.dlpack.to_dlpack(tensor)`, which asks a tensor nothing."""
+
+    def to_dlpack(tensor: Any) -> Any:
+        return tensor.__dlpack__() if isinstance(tensor, VirtualTensor) else plain(tensor)
+
+    return to_dlpack
 
 
 @takes_over(torch.Tensor.cuda)

@@ -274,6 +274,7 @@ def _switch_on() -> None:
                     _replace(module, name, value)
         _replace(torch.UntypedStorage, "to", storage_to)
         _wrap(torch.nn.Module, "to", functions.module_to)
+        _wrap(torch.utils.dlpack, "to_dlpack", functions.refused_export)
         _undo.enter_context(around_new_threads(in_new_thread))
         _wrap(futures.thread._WorkItem, "run", intercepted)  # however old the pool's threads
         backward = functions.backward(graph._engine_run_backward)

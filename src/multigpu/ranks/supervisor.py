@@ -81,7 +81,12 @@ class Supervisor:
         token = secrets.token_bytes(16)
         self._children: list[ChildProcess] = []
         for number in range(count):
-            child = ChildProcess(body, number, token=token, limits=limits)
+            try:
+                child = ChildProcess(body, number, token=token, limits=limits)
+            except OSError:  # too many processes, or descriptors
+                process_tree.end_all(*(child.pid for child in self._children))
+                self._close()
+                raise
             self._children.append(child)
             for pipe, descriptor in child.read.items():
                 self._selector.register(descriptor, selectors.EVENT_READ, (number, pipe))
@@ -113,9 +118,7 @@ class Supervisor:
             process_tree.end_all(*groups)
             raise
         finally:
-            self._selector.close()
-            for child in self._children:
-                child.close()
+            self._close()
         return {
             "members": [child.report() for child in self._children],
             "excess": excess,
@@ -124,6 +127,11 @@ class Supervisor:
             "unended": unended,
             "seconds": time.monotonic() - self._began,
         }
+
+    def _close(self) -> None:
+        self._selector.close()
+        for child in self._children:
+            child.close()
 
     def _until_the_end(self) -> tuple[Excess | None, Finding | None]:
         """What made it impossible to go on; neither, if all ended by themselves and well."""

@@ -237,7 +237,10 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as problem:  # whatever the bytes lead it to
         raise broken from problem
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    of = state.get("format") if isinstance(state, dict) else None
+    if of != FORMAT and str(of).startswith(FORMAT.rstrip("0123456789")):
+        raise CheckpointError(f"{path} is a {of}, of another version: this is {FORMAT}. {way_out}")
+    if not isinstance(state, dict) or of != FORMAT:
         raise CheckpointError(f"{path} was not written by this Trainer. {way_out}")
     if sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:  # torch.load verifies nothing
         raise broken

@@ -384,7 +384,6 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
             ways = onward
         return ways.get(pieces)
 
-    weights = {span: getattr(cost, BALANCES[setting.balance]) for span, cost in table.items()}
     largest = best(weights, max)
     if largest is None:
         other = dataclasses.replace(setting, balance="memory", memory=None)

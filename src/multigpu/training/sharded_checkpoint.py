@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import shutil
 import uuid
 import warnings
@@ -124,7 +123,9 @@ class ShardedCheckpoints(Checkpoints):
                     tensors[kind][name] = place
             with quiet_without_group():
                 load(tensors, checkpoint_id=path, no_dist=not in_a_group())
-        except (CheckpointException, OSError, EOFError, pickle.UnpicklingError) as problem:
+        except CheckpointError:  # of another model
+            raise
+        except (CheckpointException, Exception) as problem:  # whatever the bytes lead it to
             raise CheckpointError(
                 f"{path} is broken: {reason(problem)}. To begin anew, remove it."
             ) from problem

@@ -59,6 +59,8 @@ class ClassLoss:
         return cls(function, given) if known else None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Any:
+        if self.weights is not None and self.weights.device != outputs.device:
+            self.given["weight"] = self.weights = self.weights.to(outputs.device)
         if targets.is_floating_point():  # a share of each class: their mean is over the rows
             return self.function(outputs, targets, **self.given)
         total = self.function(outputs, targets, **self.given, reduction="sum")

@@ -10,6 +10,7 @@ to mode is in the strategies: single.py, dp.py, ddp.py, fsdp.py and pipeline.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 import sys
@@ -511,7 +512,9 @@ def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
     know that costs no message here; while training, ranks would have to tell each other in each
     step. Raises ValueError for its losses that are sums where a batch is divided.
     """
-    if divided and isinstance(loss_fn, nn.Module) and getattr(loss_fn, "reduction", "") == "sum":
+    given = getattr(loss_fn, "keywords", {})  # of a functools.partial
+    reduction = given.get("reduction", getattr(loss_fn, "reduction", "mean"))
+    if divided and reduction == "sum" and isinstance(loss_fn, nn.Module | functools.partial):
         raise ValueError(
             f"loss_fn={loss_fn} is not a mean over rows, and each batch is divided among ranks or "
             "parts. Give a function that returns two numbers, the sum of the losses "
@@ -520,7 +523,8 @@ def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
     exact = ClassLoss.of(loss_fn)
     if exact is None:
         return loss_fn
-    while isinstance(data, Subset | FeedSource) and hasattr(data, "dataset"):
+    # A subclass may change what it has on the way.
+    while (type(data) is Subset or isinstance(data, FeedSource)) and hasattr(data, "dataset"):
         data = data.dataset  # which has all of its targets
-    none_ignored = isinstance(data, TensorDataset) and not (data.tensors[-1] == exact.ignored).any()
+    none_ignored = type(data) is TensorDataset and not (data.tensors[-1] == exact.ignored).any()
     return loss_fn if none_ignored and exact.weights is None else exact

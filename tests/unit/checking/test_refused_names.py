@@ -2,8 +2,10 @@
 
 import pytest
 
+from multigpu.checking.catalog import CHAPTERS
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.verdicts import Refused
+from multigpu.checking.worker import forbidden_code
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +26,18 @@ USES = {
     "return isinstance(My(b), list)": "torch.nn.parallel.DataParallel",
     "return cut(b, d)": "torch.nn.parallel.scatter",
 }
+IN_A_THREAD = (
+    "return futures.ThreadPoolExecutor(1).submit(scatter, b, d).result()",
+    "t = threading.Thread(target=scatter, args=(b, d)); t.start(); t.join()",
+)
 HARMLESS = (
     "return b  # like nn.DataParallel",
     "return b if not isinstance(b, nn.DataParallel) else None",
     "scatter = b\n    return scatter",
     "import torch.distributed.pipelining\n    return b",
 )
-HEAD = """import functools, sys, threading, torch
+HEAD = """from concurrent import futures
+import functools, sys, threading, torch
 from torch import nn
 from torch.nn.parallel import scatter
 class My(nn.DataParallel): pass
@@ -45,8 +52,38 @@ def test_what_a_chapter_builds_is_refused_where_it_is_called(run, body, name):
         run(HEAD + body)
     assert (refused.value.status, refused.value.message_id) == ("wrong", "refused_name")
     assert f"came: {name}" in refused.value.message
-    line = 5 if "cut" in body else 7
+    line = 6 if "cut" in body else 8
     assert f"where: data_parallel.py:{line}" in refused.value.message
+
+
+@pytest.mark.parametrize("body", IN_A_THREAD)
+def test_what_is_given_to_a_thread_is_refused(run, body):
+    with pytest.raises(Refused) as refused:
+        run(HEAD + body)
+    assert refused.value.message_id == "refused_name"
+    assert "came: torch.nn.parallel.scatter" in refused.value.message
+    assert "where: data_parallel.py:7" in refused.value.message
+
+
+def test_a_ready_made_exercise_is_refused(run):
+    def drive(submission, devices, batch):
+        return None
+
+    for source in ("from torch.nn.parallel import scatter as split", READY_MADE):
+        with pytest.raises(Refused) as refused:
+            run(source, drive)
+        assert refused.value.message_id == "refused_name"
+
+
+READY_MADE = """from torch.nn import DataParallel
+class split(DataParallel):
+    def __init__(self, batch, devices): pass
+"""
+
+
+def test_torch_has_what_chapters_refuse():
+    for chapter in CHAPTERS:
+        assert all(forbidden_code([name]) for name in chapter.refused), chapter.module
 
 
 @pytest.mark.parametrize("body", HARMLESS)

@@ -163,8 +163,9 @@ def test_numpy_cannot_see_a_gpu():
             convert()
     with pytest.raises(TypeError, match="apply_ is only implemented on CPU tensors"):
         x.apply_(abs)
-    with pytest.raises(BufferError, match=r"\.cpu\(\)"):
-        torch.from_dlpack(x)
+    for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack):
+        with pytest.raises(BufferError, match=r"\.cpu\(\)"):
+            export(x)
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda:1"])

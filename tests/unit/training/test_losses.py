@@ -128,11 +128,25 @@ def test_a_pipeline_trains_by_sum_and_weight_as_one_process_does(loss_fn):
     assert found[1][1] == found[0][1]
 
 
-def test_pytorchs_losses_that_are_sums_are_refused_where_a_batch_is_divided():
-    loss_fn = nn.CrossEntropyLoss(reduction="sum")
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        nn.CrossEntropyLoss(reduction="sum"),
+        functools.partial(F.cross_entropy, reduction="sum"),
+    ],
+)
+def test_pytorchs_losses_that_are_sums_are_refused_where_a_batch_is_divided(loss_fn):
     trained(loss_fn, "single")
-    with pytest.raises(ValueError, match=r"CrossEntropyLoss.*reduction='sum'"):
+    with pytest.raises(ValueError, match=r"is not a mean over rows.*reduction='sum'"):
         trained(loss_fn, "single", accumulation_steps=3)
+
+
+@pytest.mark.parametrize("mode", ["single", "dp"])
+def test_weights_of_classes_may_be_on_the_cpu(mode):
+    loss_fn = nn.CrossEntropyLoss(weight=OF_CLASSES)
+    with virtual_gpus(2):
+        found = trained(loss_fn, mode)
+    assert_same(found, weighted)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +186,18 @@ def first_rows(data):
     return torch.utils.data.Subset(data, range(30))
 
 
-@pytest.mark.parametrize("kind", [lambda data: data, Listed, first_rows])
+class Masking(TensorDataset):
+    """Ignores targets on the way that its tensors do not."""
+
+    def __init__(self, data):
+        super().__init__(*data.tensors)
+
+    def __getitem__(self, index):
+        inputs, targets = super().__getitem__(index)
+        return inputs, targets.where(inputs[..., 0] > 0, -100)
+
+
+@pytest.mark.parametrize("kind", [lambda data: data, Listed, Masking, first_rows])
 def test_the_default_loss_ignores_rows_alike_in_every_mode(kind):
     """The default: cross_entropy ignores the target -100, and so do the metrics."""
     inputs, targets = data().tensors
