@@ -25,7 +25,7 @@ from typing import Any
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
 from multigpu.checking.stand_ins import spare_the_compiler
-from multigpu.devices.meters import parse_bytes
+from multigpu.devices import meters
 from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Write
@@ -38,7 +38,7 @@ from multigpu.ranks.warming import costly_imports
 ONE_AT_A_TIME = True  # see ranks.server.Server
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-DEVICES = os.path.dirname(parse_bytes.__code__.co_filename) + os.sep  # it brings GPUs into threads
+DEVICES = os.path.dirname(meters.__file__) + os.sep  # this layer brings GPUs into threads
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
@@ -173,7 +173,7 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
     join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, write=say)
     put_behind("gloo_tcp_loop")
-    memory = None if request.memory is None else parse_bytes(request.memory)
+    memory = None if request.memory is None else meters.parse_bytes(request.memory)
     with memory_within(memory, rank, say):
         yield Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
 

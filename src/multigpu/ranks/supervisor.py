@@ -98,8 +98,8 @@ class Supervisor:
         A process that is done waits until all are: one that leaves early takes its connections
         with it.
 
-        The report has ``members`` (per process: status, said, foreign, output, output_bytes, stack,
-        and answer, the bytes that came with its phase of this name), ``excess`` (the limit that was
+        The report has ``members`` (per process: status, said, foreign, output, stack, and
+        answer, the bytes that came with its phase of this name), ``excess`` (the limit that was
         passed), ``finding``, ``left`` (names of processes that outlived their parents), ``unended``
         (those that could not be killed) and ``seconds``. Raises EOFError or ConnectionError when
         the caller is gone, or gave up; nothing is left running then, either.
@@ -287,7 +287,6 @@ class ChildProcess:
             "said": self.said,
             "foreign": self._reader.foreign(),
             "output": self.output.text(),
-            "output_bytes": self.output.total,
             "stack": self.stack.text(),
             "answer": self.answer,
         }

@@ -285,9 +285,8 @@ class ShapeTracer(fx.Tracer):
             self._describe(tensor, self.graph.placeholder("given"))
             self.touched[storage_of(tensor)] = 0, 0
         self.inside = False
-        return self.fake_model, list(
-            self.fakes
-        )  # called, not its forward alone: its hooks belong to it
+        # It is called, not its forward alone: its hooks belong to it.
+        return self.fake_model, list(self.fakes)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a stage keeps the module whole: those of torch.nn that contain no others."""

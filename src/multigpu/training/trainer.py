@@ -171,9 +171,8 @@ class Trainer:
         with deterministic, self.checkpoints or contextlib.nullcontext():
             self._resume()
             if self.position.step == 0 and self.eval_feed is not None and self.metrics:
-                self.evaluate(
-                    batches=1
-                )  # what cannot be evaluated is said before an epoch is spent
+                # What cannot be evaluated is said before an epoch is spent.
+                self.evaluate(batches=1)
             bar = ProgressBar(
                 self.total_steps,
                 initial=self.position.step,

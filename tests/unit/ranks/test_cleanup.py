@@ -104,7 +104,7 @@ class Caller:
         return any(text in line for line in self.process.stdout)
 
     def family(self, of):
-        """The living processes that were started in its name and are ``of`` forkserver or not."""
+        """The living processes that were started in its name, those for which ``of`` is true."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
