@@ -26,8 +26,8 @@ def test_a_quiz_is_answered_by_keyboard(open_page: Callable) -> None:
         verdicts.append(said.inner_text())
         quiz.page.keyboard.press("ArrowDown")
     assert len(set(verdicts)) == choices.count()
-    assert any(verdict.startswith(("Right.", "Yes")) for verdict in verdicts)
-    assert any(verdict.startswith("Not so.") for verdict in verdicts)
+    assert any(verdict.startswith(("Correct.", "Yes")) for verdict in verdicts)
+    assert any(verdict.startswith("Incorrect.") for verdict in verdicts)
 
 
 def test_arrow_keys_alone_reveal_no_answer(open_page: Callable) -> None:

@@ -9,7 +9,7 @@ SEARCHES = {
     "hang": "lessons/when_it_hangs.html",
     "sum or mean": "lessons/data_parallel_by_hand.html#why-a-sum-and-not-a-mean",
     "batch size": "lessons/trainer.html#whose-batch-size",
-    "OutOfMemoryError": "lessons/one_gpu.html#four-things-live-in-memory",
+    "OutOfMemoryError": "lessons/one_gpu.html#what-a-training-step-keeps-in-memory",
     "deadlock": "glossary.html#term-deadlock",
     "no_sync": "lessons/distributed_data_parallel.html#no-sync-add-up-first",
     "split.remainder_dropped": "troubleshooting.html#split.remainder_dropped",

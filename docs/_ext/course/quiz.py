@@ -92,7 +92,7 @@ class Quiz(SphinxDirective):
 
     def listed(self, choice):
         line = self.content_offset - self.lineno + choice.line + 1
-        verdict = "Right. " if choice.is_right else "Not so. "
+        verdict = "Correct. " if choice.is_right else "Incorrect. "
         said = choice.answer
         if choice.is_right and (own := YES.match(said)):  # the answer says so by itself
             verdict, said = own[0], said[own.end() :]
