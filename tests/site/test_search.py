@@ -11,7 +11,7 @@ SEARCHES = {
     "batch size": "lessons/trainer.html#whose-batch-size",
     "OutOfMemoryError": "lessons/one_gpu.html#what-a-training-step-keeps-in-memory",
     "deadlock": "glossary.html#term-deadlock",
-    "no_sync": "lessons/distributed_data_parallel.html#no-sync-add-up-first",
+    "no_sync": "lessons/distributed_data_parallel.html#gradient-accumulation-with-no-sync",
     "split.remainder_dropped": "troubleshooting.html#split.remainder_dropped",
 }
 
