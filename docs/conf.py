@@ -18,7 +18,7 @@ os.environ["PATH"] = f"{Path(pypandoc.get_pandoc_path()).parent}{os.pathsep}{os.
 
 project = "multigpu"
 author = "the multigpu authors"
-copyright = "the multigpu authors, MIT licence"
+copyright = "the multigpu authors, MIT license"
 release = version = version_of("multigpu")
 language = "en"
 
