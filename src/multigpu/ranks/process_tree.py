@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,25 +139,35 @@ def warn_of(unended: Sequence[str]) -> None:
 
 def marked(mark: str) -> list[psutil.Process]:
     """Every process that comes from the server with this mark, the server itself included."""
-    found = []
+    found = environments() if mark else []
+    return [process for process, its in found if its.get(MARK, "").startswith(mark)]
+
+
+def environments() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """All processes with their environments, as far as they may be read."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # other people's processes hide theirs
-            if mark and process.environ().get(MARK, "").startswith(mark):
-                found.append(process)
-    return found
+            yield process, process.environ()
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that comes from the server with this mark; wait until all are gone.
+    """Kill every process that comes from a server of ours with this mark; wait until all are gone.
 
-    A process that is just becoming another program has no environment for a moment, so that only
-    the second look that finds none is believed.
+    A process that is just becoming another program has no environment, on a busy machine for long.
+    Until it has one it may be one of them: unless it is older than we are, or the kernel's own.
     """
-    deadline, empty_looks = time.monotonic() + ENDING, 0
-    while empty_looks < 2:
-        left = marked(mark)
+    deadline, began = time.monotonic() + ENDING, psutil.Process().create_time()
+    while True:
+        left, undecided = [], False
+        for process, its in environments():
+            if its.get(MARK, "").startswith(mark):
+                left.append(process)
+            elif not its:
+                with contextlib.suppress(psutil.Error):  # it may be gone by now
+                    undecided |= process.create_time() > began and process.memory_info().vms > 0
         kill(left)
-        empty_looks = 0 if left else empty_looks + 1
+        if not (left or undecided):
+            return None
         if time.monotonic() > deadline:
             return warn_of(named(left))
         time.sleep(0.01)

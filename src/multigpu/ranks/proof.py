@@ -29,7 +29,6 @@ VOTE = 0.25  # seconds for the other members to show whom they agree with
 CAUSE = 1.0  # seconds for the cause of a follow-up error to show itself
 QUIET = 0.5  # seconds without a word before a deadlock is looked for
 QUIET_PARTLY = 1.0  # where a backend may still be passing data on between some of the ranks
-NO_LIMIT = 1800.0  # seconds: what torch itself waits with gloo; who sets no limit has this one
 KEPT_CALLS = 100_000  # beyond that, older ones that are over on all sides are forgotten
 
 SIZELESS = ("barrier", "new_group", "all_to_all")  # nothing to compare; parts may differ in size
@@ -307,12 +306,11 @@ class Watch:
 
         So it is when every rank is over or blocked in all its threads, and no call that a thread
         waits for can end: a collective that not all members have begun, a message whose other side
-        has not been called. A wait whose time limit ends before this run's does ends by itself.
+        has not been called. A wait ends by itself if its time limit ends before this run is given up.
         """
         matching, states = self._matching, self._states
-        given_up = min(NO_LIMIT, inf if self._timeout is None else self._timeout)
-        by_itself = any(not s.gone and s.waits_at_most() < given_up for s in states)
-        if quiet < QUIET or by_itself:
+        given_up = inf if self._timeout is None else self._last + self._timeout - QUIET
+        if quiet < QUIET or any(not s.gone and s.waits_until() < given_up for s in states):
             return False
         waits = [call for state in states for call in state.waiting_in()]
         if not waits or any(matching.may_complete(call) for call in waits):

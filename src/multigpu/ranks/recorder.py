@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 import types
-from collections import deque
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -119,9 +120,7 @@ class Recorder:
     """Turns calls into frames.  ``write`` takes one frame; any thread may call."""
 
     write: Write
-    dropped: deque[Any] = field(  # messages that nobody waited for: the oldest have arrived
-        default_factory=lambda: deque(maxlen=1000)
-    )
+    dropped: SimpleQueue[Any] | None = None  # messages that nobody waits for, if there were any
     # Futures of async calls: the number of the call, and whether it is over.
     futures: WeakKeyDictionary[Any, tuple[int, Callable[[], bool]]] = field(
         default_factory=WeakKeyDictionary
@@ -203,6 +202,23 @@ class Recorder:
         except Exception as error:
             self.failed(number, error)
             raise
+
+    def keep(self, message: Any) -> None:
+        """Hold on to a message that nobody waits for until it is over: with gloo it is lost else.
+
+        Gloo tells that it is over to those who wait alone, so that a thread does. It is none of
+        those that `record_threads` sees, for nothing else can come from it.
+        """
+        if self.dropped is None:
+            self.dropped = SimpleQueue()
+            start_new_thread(self._wait_for_dropped, (self.dropped,))
+        self.dropped.put(message)
+
+    @staticmethod
+    def _wait_for_dropped(messages: SimpleQueue[Any]) -> None:
+        while True:
+            with suppress(RuntimeError):  # whatever it is, the program does not want to know
+                messages.get().wait()
 
     def failed(self, number: int, error: Exception) -> None:
         """Call ``number`` has raised this."""

@@ -31,6 +31,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from glob import escape, glob
+from multiprocessing import connection as connections
+from multiprocessing import reduction
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from types import ModuleType
@@ -41,7 +43,7 @@ import psutil
 from multigpu.ranks.process_tree import ENDING, MARK, RUN, adopt_orphans, end_all, end_marked
 from multigpu.ranks.warming import import_costly, warming_up
 
-GONE = (EOFError, OSError, ConnectionResetError, BrokenPipeError)  # subclasses are a handler's
+OURS = (__file__, connections.__file__, reduction.__file__)  # what works on our connections
 GLANCE = 0.2  # seconds between two looks for supervisors that have ended
 GOODBYE = ENDING + 5  # seconds for a supervisor to end its ranks
 STOPPING = GOODBYE + ENDING + 5  # seconds for a server to see its supervisors end, or end them
@@ -87,50 +89,53 @@ class Server:
         The server first imports those of ``warming.COSTLY`` that are ``wanted``. Whatever ends the
         block, nothing of the run is left after it; with ``wait=False`` the supervisor itself may
         still be on its way out. Raises RuntimeError if there is no server; ``receive`` raises
-        SupervisorDied.
+        SupervisorDied, and RuntimeError for an exception in the supervisor's own code.
         """
         connection, theirs = Pipe()
-        with self._lock, theirs:
-            for _ in range(2):  # the old one may have been killed
-                process = self.start()
-                with contextlib.suppress(ConnectionError):
-                    folder = process.begin(theirs, list(wanted))
-                    break
-            else:
-                connection.close()
-                words = process.error_output()
-                raise RuntimeError(f"the process that starts ranks has ended: {words}")
+        reported = False
 
         def receive() -> Any:
-            try:
-                return connection.recv()
-            except GONE as error:
-                if type(error) not in GONE:
-                    raise
-                process.clear_up(folder)
-                raise SupervisorDied(process.error_output()) from None
+            with while_connected():
+                message = connection.recv()
+                if message[0] == "fault":
+                    raise RuntimeError(f"the supervisor of the run broke down: {message[1]}")
+                return message
+            process.clear_up(folder)
+            raise SupervisorDied(process.error_output())
 
-        reported = False
         with connection:
             try:
-                with contextlib.suppress(ConnectionError):  # receive() will say so
+                with self._lock, theirs:
+                    for _ in range(2):  # the old one may have been killed
+                        process = self.start()
+                        with while_connected():
+                            process.take(theirs)
+                            break
+                    else:
+                        words = process.error_output()
+                        raise RuntimeError(f"the process that starts ranks has ended: {words}")
+                folder = process.new_folder()
+                with while_connected():  # else receive() will say so
+                    connection.send((list(wanted), folder))
                     connection.send(job)
                 yield receive
                 reported = True
             finally:  # let the supervisor end what still runs, and wait until it has
-                with socket.socket(fileno=os.dup(connection.fileno())) as end:
-                    end.shutdown(socket.SHUT_WR)
-                with contextlib.suppress(ConnectionError):
+                with while_connected():
+                    shut_down(connection, socket.SHUT_WR)
                     while (wait or not reported) and connection.poll(GOODBYE):
                         if not os.read(connection.fileno(), 1 << 20):
                             break
 
     def learn(self, costly: Iterable[str]) -> None:
         """Ranks have imported this: the server does so before it forks the next ones."""
-        with self._lock, contextlib.suppress(ConnectionError):
+        with self._lock:
             if self.process and (news := set(costly) - self.process.learned):
                 self.process.learned |= news
-                self.process.connection.send((list(news), None))
+                connection, theirs = Pipe()
+                with connection, theirs, while_connected():
+                    self.process.take(theirs)
+                    connection.send((list(news), None))
 
     def close(self) -> None:
         """End the server, and whatever it runs.  The next run starts another one."""
@@ -175,13 +180,18 @@ class ServerProcess:
                 env=environment,
             )
 
-    def begin(self, connection: Connection, wanted: list[str]) -> str:
-        """Have a supervisor forked at the other end of ``connection``; the folder of its run."""
-        folder = f"{self.mark}{next(self._numbers)}"
+    def take(self, connection: Connection) -> None:
+        """Have the server read there what it is to import, and the folder of a run to supervise.
+
+        Its own connection carries nothing else, so that no interruption can bring that into
+        disorder.
+        """
         self._asked = True
-        self.connection.send((wanted, folder))
         send_handle(self.connection, connection.fileno(), self.popen.pid)
-        return folder
+
+    def new_folder(self) -> str:
+        """The name of a new run's folder; no other folder's name begins with it."""
+        return f"{self.mark}{next(self._numbers)}-"
 
     def error_output(self) -> str:
         """The end of its error output."""
@@ -189,17 +199,26 @@ class ServerProcess:
         return self._errors.read().decode(errors="replace")[-2000:]
 
     def clear_up(self, folder: str) -> None:
-        """Wait until it has ended what a killed supervisor left; if it was killed, too, do that."""
+        """Wait until it has ended what a killed supervisor left; if it was killed, too, do that.
+
+        Ranks have the server's mark, and end with their supervisor. What they start has the run's.
+        """
         deadline = time.monotonic() + GOODBYE
         while os.path.exists(folder) and self.popen.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if self.popen.poll() is not None:
-            end_marked(self.mark)
-            for left in glob(f"{escape(self.mark)}*"):
-                remove(left)
+            others_go_on = set(self.folders()) - {folder}
+            end_marked(folder if others_go_on else self.mark)
+            remove(folder)
+
+    def folders(self) -> list[str]:
+        """Those of the runs that go on, or that nobody has cleared up after."""
+        return glob(f"{escape(self.mark)}*")
 
     def stop(self) -> None:
         """End it, and whatever it runs."""
+        with while_connected():
+            shut_down(self.connection, socket.SHUT_RDWR)  # a forked child may have a copy of it
         self.connection.close()
         if not self._asked:  # it imports torch still, and has started nothing
             self.popen.kill()
@@ -208,11 +227,34 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-            self.clear_up("")
+            end_marked(self.mark)
+            for folder in self.folders():
+                remove(folder)
         self._errors.close()
 
 
 RANKS = Server("multigpu.ranks.rank")  # that of run_ranks
+
+
+@contextlib.contextmanager
+def while_connected() -> Iterator[None]:
+    """Go on behind the block when the process at the other end of a connection of ours is gone.
+
+    While we wait a signal handler of the caller's may raise the same types. Its errors come from
+    other files, and go through.
+    """
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename not in OURS:
+            raise
+
+
+def shut_down(connection: Connection, direction: int) -> None:
+    """Let the other end see the end of this connection, whoever has copies of it."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(direction)
 
 
 def remove(folder: str) -> None:
@@ -235,27 +277,41 @@ def main(descriptor: int, name: str) -> None:
     with warming_up():
         module.warm_up()
     folders: dict[int, str] = {}  # of the runs that go on, by the process of the supervisor
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            if caller.poll(GLANCE if folders else None):
-                wanted, folder = caller.recv()
-                import_costly(wanted)
-                if folder is not None:
-                    with Connection(recv_handle(caller)) as connection:
-                        os.makedirs(folder, mode=0o700)
-                        if module.ONE_AT_A_TIME:
+    try:
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                if caller.poll(GLANCE if folders else None):
+                    with Connection(recv_handle(caller)) as connection, telling_faults(connection):
+                        wanted, folder = connection.recv()
+                        import_costly(wanted)
+                        if folder and module.ONE_AT_A_TIME:
                             serve(module, connection, folder)
-                        else:
+                        elif folder:
                             folders[fork_supervisor(module, connection, folder, caller)] = folder
+                collect(folders)
+    finally:
+        deadline = time.monotonic() + GOODBYE  # the supervisors have seen it, too
+        while folders and time.monotonic() < deadline:
+            time.sleep(0.01)
             collect(folders)
-    deadline = time.monotonic() + GOODBYE  # the supervisors have seen it, too
-    while folders and time.monotonic() < deadline:
-        time.sleep(0.01)
-        collect(folders)
-    end_all(*folders)
-    for folder in folders.values():
-        remove(folder)
+        end_all(*folders)
+        for folder in folders.values():
+            remove(folder)
     os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
+
+
+@contextlib.contextmanager
+def telling_faults(connection: Connection) -> Iterator[None]:
+    """Tell the caller of an exception in our own code, unless it is gone."""
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        pass
+    except Exception:
+        with contextlib.suppress(ConnectionError):
+            connection.send(("fault", traceback.format_exc()))
+    except BaseException:  # a signal, most often
+        traceback.print_exc()
 
 
 def fork_supervisor(
@@ -278,10 +334,9 @@ def serve(module: ModuleType, connection: Connection, folder: str) -> None:
     """Supervise one run, in this process."""
     os.environ[MARK] = folder
     try:
-        with contextlib.suppress(EOFError, ConnectionError):  # the caller is gone
+        with telling_faults(connection):
+            os.makedirs(folder, mode=0o700)
             module.serve(connection.recv(), connection, folder)
-    except BaseException:
-        traceback.print_exc()  # the caller shows it
     finally:
         remove(folder)
 

@@ -19,6 +19,8 @@ FOLLOW_UP = re.compile(
     re.IGNORECASE,
 )
 
+NO_LIMIT = 1800.0  # seconds: what torch itself waits with gloo; who sets no limit has this one
+
 
 @dataclass
 class RankState:
@@ -32,9 +34,7 @@ class RankState:
     places: set[tuple[str, int]] = field(default_factory=set)  # lines that it has called from
     main: int | None = None  # native id of its main thread
     waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
-    limits: dict[int, float] = field(
-        default_factory=dict
-    )  # thread -> seconds that it waits at most
+    ends: dict[int, float] = field(default_factory=dict)  # thread -> when its time limit ends
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
     threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame
@@ -62,7 +62,8 @@ class RankState:
             case "wait":
                 self.threads.add(frame["thread"])
                 self.waits[frame["thread"]] = frame["id"]
-                self.limits[frame["thread"]] = frame.get("limit") or inf
+                limit = frame.get("limit") or inf
+                self.ends[frame["thread"]] = frame["time"] + limit if limit < NO_LIMIT else inf
             case "done" | "failed":
                 self.waits = {t: n for t, n in self.waits.items() if n != frame["id"]}
             case "thread_started":
@@ -119,9 +120,9 @@ class RankState:
         """Every call that it has begun and not seen the end of."""
         return [] if self.gone else [call for call in self.calls.values() if call.is_open]
 
-    def waits_at_most(self) -> float:
-        """The shortest time limit, in seconds, of the waits that threads of this rank are in."""
-        return min((self.limits[t] for t in self.waits if self._waited_for(t)), default=inf)
+    def waits_until(self) -> float:
+        """When the first time limit of the waits ends that threads of this rank are in."""
+        return min((self.ends[t] for t in self.waits if self._waited_for(t)), default=inf)
 
     def _waited_for(self, thread: int) -> Call | None:
         """The open call that a thread waits for."""

@@ -114,9 +114,9 @@ class TracedWork(dist.Work):
         self._lock, self._over = threading.Lock(), False
 
     def __del__(self) -> None:
-        """Keep a message that nobody waited for: with gloo it would never arrive."""
+        """Keep a message that nobody waited for."""
         if self._is_message and not self._over:
-            self._recorder.dropped.append(self._inner)
+            self._recorder.keep(self._inner)
 
     def wait(self, timeout: Any = None) -> bool:
         """Block until the result is there."""

@@ -309,6 +309,18 @@ def test_a_wait_with_a_time_limit(play):
     assert run.watch.final() is None
 
 
+@pytest.mark.parametrize(("stirs", "kind"), [(2.0, None), (0.1, "deadlock")])
+def test_what_counts_is_when_a_time_limit_ends_and_not_how_long_it_is(play, stirs, kind):
+    """The run would be given up 3.2 s after the last progress, which is that of rank 1."""
+    run = play(2, timeout=3.2)
+    number = run.start(0, "all_reduce")
+    run.say(0, phase="wait", id=number, thread=1, limit=4.0)
+    assert run.look(stirs) is None
+    run.returned(1)
+    found = run.look(3.9 - stirs)
+    assert (found and found.kind) == kind
+
+
 def test_a_wait_whose_time_limit_ends_with_the_run_is_like_one_without(play):
     for limit, timeout in ((60.0, 60.0), (1800.0, None)):
         run = play(2, timeout=timeout)

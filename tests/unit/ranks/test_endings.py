@@ -240,7 +240,10 @@ def test_an_error_comes_whole_through_a_process_pool():
     assert copy.trace.calls == error.trace.calls
 
 
-@pytest.mark.parametrize("mine", [TimeoutError("mine"), FileNotFoundError(2, "mine")])
+@pytest.mark.parametrize(
+    "mine",
+    [FileNotFoundError(2, "mine"), OSError("mine"), ConnectionResetError("mine"), EOFError("mine")],
+)
 def test_what_the_callers_own_alarm_raises_comes_out_as_it_is(mine):
     def alarm(*_):
         raise mine

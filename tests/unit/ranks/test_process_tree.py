@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -114,13 +115,19 @@ def test_who_could_not_be_ended_is_named(monkeypatch):
 
 
 class Becoming:
-    """A process of ours that is between two programs when it is looked at for the first time."""
+    """A process that is between two programs, and waits for a core there."""
 
-    pid, looks, killed = 4711, 0, False
+    pid, looks, killed, born, size = 4711, 0, False, float("inf"), 4096
 
     def environ(self):
         self.looks += 1
-        return {process_tree.MARK: "a mark of this test"} if self.looks > 1 else {}
+        return {process_tree.MARK: "a mark of this test"} if self.looks > 50 else {}
+
+    def create_time(self):
+        return self.born
+
+    def memory_info(self):
+        return SimpleNamespace(vms=self.size)
 
     def kill(self):
         self.killed = True
@@ -131,3 +138,14 @@ def test_a_process_without_an_environment_for_a_moment_does_not_get_away(monkeyp
     monkeypatch.setattr(psutil, "process_iter", lambda: [] if process.killed else [process])
     process_tree.end_marked("a mark of this test")
     assert process.killed
+
+
+@pytest.mark.parametrize("known", [{"born": 0.0}, {"size": 0}])
+def test_processes_older_than_this_one_and_those_of_the_kernel_are_not_waited_for(
+    monkeypatch, known
+):
+    process = Becoming()
+    vars(process).update(known)
+    monkeypatch.setattr(psutil, "process_iter", lambda: [process])
+    process_tree.end_marked("a mark of this test")
+    assert process.looks == 1

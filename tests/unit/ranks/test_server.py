@@ -1,0 +1,155 @@
+"""The server and its caller: faults, interruptions and strange circumstances on both sides."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from multigpu.ranks import run, server
+from multigpu.ranks.server import Server
+
+RUNS = """
+    import os, sys
+
+    ONE_AT_A_TIME = False
+
+    def warm_up():
+        pass
+
+    def serve(job, connection, folder):
+        connection.send(("parent", os.getppid()))
+        if job == "fails" or not isinstance(job, str):
+            raise ZeroDivisionError("in the supervisor")
+        if job == "is told to end":
+            raise KeyboardInterrupt
+        connection.send(("report", connection.recv()))
+"""
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A server whose supervisors do what the job says."""
+    (tmp_path / "runs_of_this_test.py").write_text(textwrap.dedent(RUNS))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with Server("runs_of_this_test") as server:
+        yield server
+
+
+def one_run(served):
+    """The server of a run that goes well, as a number of its process."""
+    with served.run("goes well") as receive:
+        _, parent = receive()
+        assert parent == served.process.popen.pid
+    return parent
+
+
+def test_a_fault_of_a_supervisor_is_raised_with_its_traceback(served):
+    with served.run("fails") as receive:
+        receive()
+        with pytest.raises(RuntimeError, match=r"(?s)line \d+, in serve.*ZeroDivisionError"):
+            receive()
+
+
+def test_a_signal_to_the_supervisor_is_no_fault_of_ours(served):
+    with served.run("is told to end") as receive:
+        receive()
+        with pytest.raises(server.SupervisorDied):
+            receive()
+
+
+def test_run_ranks_raises_the_fault_of_its_supervisor(served, monkeypatch):
+    monkeypatch.setattr(run, "RANKS", served)
+    with pytest.raises(RuntimeError, match=r"(?s)broke down.*ZeroDivisionError"):
+        run.run_ranks(print, 2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interruption_while_a_run_begins_leaves_the_connection_in_order(
+    served, monkeypatch, when
+):
+    def interrupted(*arguments):
+        if when == "after":
+            send_handle(*arguments)
+        raise KeyboardInterrupt
+
+    first, send_handle = one_run(served), server.send_handle
+    monkeypatch.setattr(server, "send_handle", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught, served.run("goes well"):
+        pass
+    monkeypatch.undo()
+    assert one_run(served) == first
+    del caught  # whose frames hold on to what the interrupted run had
+
+
+def test_a_run_without_a_folder_hurts_no_other(served, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    first = one_run(served)
+    folder.rmdir()
+    folder.touch()
+    with (
+        pytest.raises(RuntimeError, match="NotADirectoryError"),
+        served.run("goes well") as receive,
+    ):
+        receive()
+    folder.unlink()
+    folder.mkdir()
+    assert one_run(served) == first
+
+
+def test_a_child_of_the_caller_does_not_keep_the_server_from_its_end(served):
+    one_run(served)
+    child = os.fork()  # it has copies of all our connections
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    began = time.monotonic()
+    served.close()
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    assert time.monotonic() - began < 10
+
+
+TWO_RUNS = """
+import os, signal, threading, time
+from multigpu import RankError, run_ranks
+from multigpu.ranks.server import RANKS
+
+def goes_on(flag):
+    open(flag, "w").write(str(os.getppid()))
+    while not os.path.exists("over"):
+        time.sleep(0.05)
+    return "went on"
+
+def supervisor(flag):
+    while not (os.path.exists(flag) and (text := open(flag).read())):
+        time.sleep(0.02)
+    return int(text)
+
+def attempt(flag):
+    try:
+        results[flag] = run_ranks(goes_on, 1, flag, show=False)
+    except RankError as error:
+        results[flag] = error.kind
+
+results = {}
+threads = {flag: threading.Thread(target=attempt, args=[flag]) for flag in ("one", "other")}
+for thread in threads.values():
+    thread.start()
+supervisors = {flag: supervisor(flag) for flag in threads}
+RANKS.process.popen.kill()
+os.kill(supervisors["one"], signal.SIGKILL)
+threads["one"].join()
+open("over", "w").close()
+threads["other"].join()
+assert results == {"one": "exit", "other": ["went on"]}, results
+"""
+
+
+def test_where_server_and_supervisor_are_killed_other_runs_go_on(tmp_path):
+    program = [sys.executable, "-c", TWO_RUNS]
+    subprocess.run(program, check=True, timeout=120, cwd=tmp_path)
