@@ -306,7 +306,7 @@ class Watch:
 
         So it is when every rank is over or blocked in all its threads, and no call that a thread
         waits for can end: a collective that not all members have begun, a message whose other side
-        has not been called. A wait ends by itself if its time limit ends before this run is given up.
+        has not been called. A wait whose time limit is over before the run is given up can end.
         """
         matching, states = self._matching, self._states
         given_up = inf if self._timeout is None else self._last + self._timeout - QUIET
