@@ -8,7 +8,7 @@ import pytest
 SEARCHES = {
     "hang": "lessons/when_it_hangs.html",
     "sum or mean": "lessons/data_parallel_by_hand.html#why-a-sum-and-not-a-mean",
-    "batch size": "lessons/trainer.html#whose-batch-size",
+    "batch size": "lessons/trainer.html#per-gpu-or-global-what-a-batch-size-means",
     "OutOfMemoryError": "lessons/one_gpu.html#what-a-training-step-keeps-in-memory",
     "deadlock": "glossary.html#term-deadlock",
     "no_sync": "lessons/distributed_data_parallel.html#gradient-accumulation-with-no-sync",
