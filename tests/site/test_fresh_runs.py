@@ -15,7 +15,7 @@ from course import comparing, execution, records, stepping  # noqa: E402 (found 
 
 SECONDS_PER_CELL = 300
 SCRIPTS = {
-    "dp_step": "recording",
+    "dp_step": "dp_step_recording",
     "ring": "ring_recording",
     "pipeline_bubble": "pipeline_recording",
 }

@@ -1,8 +1,8 @@
 """``.. dp-stepper::``: one step of data parallelism, movement by movement, by hand and in torch.
 
-The numbers come from ``recording.py`` and its record; the words from
-``stepper.toml``. The page gets both as a table, which reads without JavaScript, and as JSON, from
-which our script draws the animation.
+The numbers come from ``dp_step_recording.py`` and its record; the words from ``stepper.toml``. The
+page gets both as a table, which reads without JavaScript, and as JSON, from which our script draws
+the animation.
 """
 
 import tomllib
@@ -17,7 +17,7 @@ from course.choices import choice
 from course.element import html, text
 
 HERE = Path(__file__).resolve().parent
-SOURCES = [HERE / "recording.py", HERE / "film.py"]
+SOURCES = [HERE / "dp_step_recording.py"]
 TITLE = "One training step, movement by movement"
 SIDES = {
     "hand": ("By hand", "replicates once, broadcasts after every step"),

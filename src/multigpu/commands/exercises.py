@@ -16,7 +16,8 @@ from multigpu.checking.progress import Progress
 from multigpu.checking.source import first_line, last_line, put_back, reached, starter_for
 from multigpu.commands.showing import console, heading, indented, mark, show_beside
 
-MARKS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}
+# An exercise's state in the list has the mark of this verdict.
+LIKE_STATUS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}
 WORDS = {
     "pass": "done",
     "failed": "does not pass yet",
@@ -39,9 +40,9 @@ def run_list(options: argparse.Namespace) -> int:
         where = [f"exercises/{chapter.module}.py", *([as_lessons(lessons)] if lessons else [])]
         out.print(heading(chapter.title, ", ".join(where)))
         for exercise in exercises:
-            sign, word = MARKS[states[exercise]], WORDS[states[exercise]]
+            status, word = LIKE_STATUS[states[exercise]], WORDS[states[exercise]]
             name = f" {exercise.function:<{width}} "
-            start = Text.assemble("  ", mark(sign) if sign else " ", name)
+            start = Text.assemble("  ", mark(status) if status else " ", name)
             summary = Text(exercise.summary.replace("``", ""), "dim")
             show_beside(start, Text(f"{word}: " if word else "") + summary, out)
     done = sum(state == "pass" for state in states.values())

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import inspect
 import os
+import re
 import shlex
 import sys
 import time
@@ -283,10 +284,24 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
         said = str(error)
         if isinstance(error, NeedsTorchrun):
             said = error.with_program(on_ranks(options))
+        if isinstance(error, CheckpointError) or not error.__cause__:  # else it quotes a learner
+            said = as_options(said)
         print(f"multigpu train: {said}", file=sys.stderr)
     elif "TORCHELASTIC_RUN_ID" in os.environ:
         time.sleep(PATIENCE)  # torchrun ends all ranks with the first that ends: not before it said
     return 2
+
+
+def as_options(message: str) -> str:
+    """``batch_size=100`` in a message as it is typed: ``--batch-size 100``."""
+    names = "|".join(field.name for field in dataclasses.fields(TrainConfig))
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip("'")
+        switches = {"True": option(name), "False": option(f"no_{name}")}
+        return switches.get(value, f"{option(name)} {value}")
+
+    return re.sub(rf"(?<![-\w./])({names})=('[^']*'|[-+.\w]*\w)", typed, message)
 
 
 def on_ranks(options: argparse.Namespace) -> str:

@@ -47,6 +47,7 @@ from multigpu.data.row_groups import (
 
 ROWS_AT_A_TIME = 8_192  # that are decoded at once
 READ_BUFFER = 2**16  # bytes per column: a row group is read through it, not in one piece
+CODECS = {"UNCOMPRESSED": "NONE"}  # what a file calls otherwise than those who write one
 UNEVEN = 1.05  # from this imbalance on, feed() warns
 
 RowTensors = tuple[torch.Tensor, torch.Tensor]  # inputs (rows, columns) and targets (rows,)
@@ -130,14 +131,31 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
 
     Raises FileNotFoundError, and ValueError where it is damaged or not a Parquet file.
     """
+    with reading(path):
+        file = pq.ParquetFile(path, buffer_size=READ_BUFFER, pre_buffer=False)
+    with file:
+        yield file
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Nothing but the file may be read inside: what fails is said to be its fault."""
     try:
-        with pq.ParquetFile(path, buffer_size=READ_BUFFER, pre_buffer=False) as file:
-            yield file
+        yield
     except (pa.ArrowInvalid, OSError) as error:
         if getattr(error, "errno", None):  # the system's own message names the file
             raise
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read as a Parquet file: {reason}") from error
+
+
+def decoded(file: pq.ParquetFile, path: Path, **which: Any) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, as they are decoded.  Raises ValueError where it is damaged."""
+    with reading(path):  # errors of those who take the batches do not come by here
+        yield from file.iter_batches(
+            use_threads=False,  # each rank has its share of the cores
+            **which,
+        )
 
 
 def group_sizes(metadata: pq.FileMetaData) -> tuple[int, ...]:
@@ -309,11 +327,12 @@ class PartitionReader:
         """The rows of a piece. Parquet cannot skip rows: those before it are decoded, too."""
         begin = 0
         # pyarrow.dataset reads row groups, too, but ahead of what is asked for.
-        for batch in self.file.iter_batches(
+        for batch in decoded(
+            self.file,
+            self.source.path,
             batch_size=min(ROWS_AT_A_TIME, piece.stop),
             row_groups=[piece.group],
             columns=[*self.source.inputs, self.source.target],
-            use_threads=False,  # each rank has its share of the cores
         ):
             first, last = max(piece.start - begin, 0), min(piece.stop - begin, batch.num_rows)
             if first < last:
@@ -347,13 +366,29 @@ class PartitionReader:
 def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
     """Write the rows of `source` to `output` in row groups of these sizes.
 
-    `output` may be `source`. Rows, their order, the types and the compression stay. One row group
-    of the new file is in memory at a time. The new file takes the old one's place in one step, when
-    it is complete; until then the old one is untouched. Raises ValueError for a damaged file.
+    `output` may be `source`. Rows, their order, the types and each column's compression stay. One
+    row group of the new file is in memory at a time. The new file takes the old one's place in one
+    step, when it is complete; until then the old one is untouched. Raises ValueError for a damaged
+    file, and for sizes that are not all of its rows.
     """
     output = output.resolve()  # of a link in its place, the file that it points to
     with opened(source) as file, replacing(output) as partial:
-        write(file, partial, sizes)
+        if sum(sizes) != file.metadata.num_rows:
+            raise ValueError(
+                f"{source} has {file.metadata.num_rows:,} rows, the row groups {sum(sizes):,}"
+            )
+        group = file.metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        compression = {c.path_in_schema: CODECS.get(c.compression, c.compression) for c in columns}
+        batches = decoded(file, source, batch_size=ROWS_AT_A_TIME)
+        rows = file.schema_arrow.empty_table()
+        # pyarrow.dataset writes row groups too, but of one size: not 10 rows in 8 of them.
+        with pq.ParquetWriter(partial, file.schema_arrow, compression=compression) as writer:
+            for size in sizes:
+                while rows.num_rows < size:
+                    rows = pa.concat_tables([rows, pa.Table.from_batches([next(batches)])])
+                writer.write_table(rows.slice(0, size), row_group_size=size)
+                rows = rows.slice(size)
         if output.exists():
             shutil.copymode(output, partial)
 
@@ -367,18 +402,3 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def write(file: pq.ParquetFile, path: Path, sizes: Sequence[int]) -> None:
-    """All rows of `file`, row group by row group, compressed as its first column is."""
-    compression = file.metadata.row_group(0).column(0).compression
-    compression = "NONE" if compression == "UNCOMPRESSED" else compression
-    batches = file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False)
-    rows = file.schema_arrow.empty_table()
-    # pyarrow.dataset writes row groups too, but of one size: not 10 rows in 8 of them.
-    with pq.ParquetWriter(path, file.schema_arrow, compression=compression) as writer:
-        for size in sizes:
-            while rows.num_rows < size:
-                rows = pa.concat_tables([rows, pa.Table.from_batches([next(batches)])])
-            writer.write_table(rows.slice(0, size), row_group_size=size)
-            rows = rows.slice(size)

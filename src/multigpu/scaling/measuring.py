@@ -309,12 +309,12 @@ def measure(
             loss_fn=workload.loss_fn,
             metrics=workload.metrics,
         )
-        last = trainer.fit().last
-        evaluated = {
-            name.removeprefix("eval_"): float(value)
-            for name, value in last.items()
-            if name.startswith("eval_")
-        }
+        # The Trainer evaluates a batch before it trains; then the first step was none.
+        eval_feed, trainer.eval_feed = trainer.eval_feed, None
+        figures = {"loss": float(trainer.fit().last["loss"])}
+        if eval_feed is not None:
+            trainer.eval_feed = eval_feed
+            figures = trainer.evaluate()
         machine, copied = current_machine(), None
         peaks: tuple[int, ...] = () if peak is None else (peak(),)
         if candidate.mode == "dp":
@@ -325,7 +325,7 @@ def measure(
             step_seconds=watch.seconds,
             first_seconds=watch.moments[1] - watch.moments[0],
             window=watch.window,
-            figures=evaluated or {"loss": float(last["loss"])},
+            figures=figures,
             peak_bytes=peaks,
             copied_bytes=copied,
         )
@@ -408,7 +408,7 @@ class Stopwatch:
         self.moments = []  # a pipeline takes a batch as a sample before it trains
         try:
             for number in range(start, self.steps_per_epoch):
-                self.note(settled=number in (0, self.warmup))
+                self.note(settled=number in (0, 1, self.warmup))
                 yield next(full)
         finally:
             self.note(settled=True)

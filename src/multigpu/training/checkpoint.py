@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import socket
 import sys
 import uuid
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 FORMAT = "multigpu checkpoint 3"  # 3: it ends with a digest
 DIGEST = 32  # bytes of a SHA-256
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
+SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 SILENT = 0.5  # seconds of waiting before it is said
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
@@ -116,11 +118,12 @@ class Checkpoints:
         main_rank_does(lambda: self._write(state, name=name, best=best), error=CheckpointError)
 
     def clear(self) -> None:
-        """Remove the folder's checkpoints, to begin anew. All ranks call it."""
+        """Remove the folder's checkpoints of either kind, to begin anew. All ranks call it."""
 
         def remove() -> None:
-            for name in ("latest", "best"):
-                self.path(name).unlink(missing_ok=True)
+            for name in ("latest.pt", "best.pt", "latest", "best"):
+                (self.folder / name).unlink(missing_ok=True)
+            self._sweep()
 
         main_rank_does(remove, error=CheckpointError)
 
@@ -180,8 +183,16 @@ class Checkpoints:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
         (self.folder / LOCK).write_text(json.dumps(owner))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what killed writers have left, and shares that no link leads to."""
         for leftover in self.folder.glob(LEFTOVERS):
             leftover.unlink(missing_ok=True)
+        used = {(self.folder / name).resolve().name for name in ("latest", "best")}
+        for shares in self.folder.glob(SHARES):
+            if shares.name not in used:
+                shutil.rmtree(shares, ignore_errors=True)
 
     def _owner(self) -> str:
         """Who holds the lock, in words."""
@@ -202,6 +213,7 @@ class Checkpoints:
                 replace_file(self.path(target), content)
                 if (link := self.folder / target).is_symlink():  # a sharded one of the time before
                     link.unlink()
+            self._sweep()
         except OSError as problem:
             raise self._cannot_write(problem) from problem
 

@@ -1,4 +1,4 @@
-"""What a run has to show: a table with a row per epoch, the best epoch, a progress bar."""
+"""What a run has to show: a table with a row per epoch, and a progress bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from multigpu.devices.monitor import snapshot
 from multigpu.training.checkpoint import replace_file
-from multigpu.training.distributed import from_main_rank
 
 if TYPE_CHECKING:
     import pandas
@@ -122,54 +121,6 @@ def gpu_figures() -> dict[str, float]:
         if status.utilisation is not None:
             figures[f"gpu{status.index}_busy"] = status.utilisation
     return figures
-
-
-class EarlyStopping:
-    """Remembers the best figure of one name, and stops after `patience` epochs without a better.
-
-    A "loss" is better when it is smaller, every other figure when it is larger. A figure that is
-    NaN is never better: it counts as an epoch without improvement. An equal figure is not better.
-    `patience=None` never stops, and still tells which epoch is the best. 0 means the same as 1.
-    """
-
-    def __init__(self, patience: int | None, *, monitor: str) -> None:
-        self.patience, self.monitor = patience, monitor
-        self.smaller_is_better = monitor == "loss" or monitor.endswith("_loss")
-        self.best = math.inf if self.smaller_is_better else -math.inf
-        self.epochs_without_better = 0
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether `patience` epochs have gone by without a better figure."""
-        waited = self.epochs_without_better
-        return self.patience is not None and waited > 0 and waited >= self.patience
-
-    def update(self, figures: Mapping[str, float], *, whole_epoch: bool = True) -> bool:
-        """Take in an epoch's figures; True when it is the best so far.
-
-        An epoch that was broken off is compared only: it does not count as an epoch of waiting.
-
-        Every rank calls this. All take over what rank 0 decides: where one rank went on while the
-        others stopped, it would wait for them forever.
-        """
-        figure = float(figures[self.monitor])
-        better = figure < self.best if self.smaller_is_better else figure > self.best
-        waited = 0 if better else self.epochs_without_better + 1
-        if not whole_epoch:
-            return bool(from_main_rank(better))
-        self.best, self.epochs_without_better = from_main_rank(
-            (figure if better else self.best, waited)
-        )
-        return self.epochs_without_better == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"best": self.best, "epochs_without_better": self.epochs_without_better}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
-        self.best = float(state["best"])
-        self.epochs_without_better = int(state["epochs_without_better"])
 
 
 class ProgressBar:

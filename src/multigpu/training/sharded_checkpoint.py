@@ -3,9 +3,9 @@
     TrainConfig(mode="zero3", checkpoints="sharded", folder="runs/text")
 
 No rank ever holds the whole model. `latest` and `best` are links to folders: in each a file of
-every rank, the index `.metadata`, and `run.pt` with all that is no tensor of model and optimizer.
-A folder is written under a name of its own; then the link is replaced, which is atomic. Folders
-that no link leads to are what killed runs have left.
+every rank, the index `.metadata`, and `run.pt` with all that is no tensor of model and optimizer,
+and with the digests of the other files. A folder is written under a name of its own; then the link
+is replaced, which is atomic. Folders that no link leads to are what killed runs have left.
 
 Any number of ranks reads them, in any mode: each reads what it needs. All ranks must see the same
 folder. To make one file of it without this package:
@@ -20,6 +20,7 @@ import shutil
 import uuid
 import warnings
 from collections.abc import Iterator
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from multigpu.training.checkpoint import (
+    SHARES,
     CheckpointError,
     Checkpoints,
     packed,
@@ -49,8 +51,7 @@ if TYPE_CHECKING:
     from multigpu.training.distributed import Launch
     from multigpu.training.strategy import Strategy
 
-SHARES = ".shares-"  # the folders to which `latest` and `best` lead
-RUN = "run.pt"
+RUN, INDEX = "run.pt", ".metadata"
 
 
 class ShardedCheckpoints(Checkpoints):
@@ -74,7 +75,7 @@ class ShardedCheckpoints(Checkpoints):
         numbers = {k: rest for k, (_, rest) in each.items()}
         optimizer = {**state["optimizer"], "state": numbers}
         rest = {**state, "model": rest_of_model, "optimizer": optimizer}
-        shares = self.folder / from_main_rank(f"{SHARES}{uuid.uuid4().hex}")
+        shares = self.folder / from_main_rank(SHARES.replace("*", uuid.uuid4().hex))
         main_rank_does(lambda: self._make(shares), error=CheckpointError)
         try:
             with quiet_without_group():
@@ -86,6 +87,10 @@ class ShardedCheckpoints(Checkpoints):
                 f"cannot write into {self.folder}: {reason(problem)}. Make room or give another "
                 "folder; what was saved there before is still whole."
             ) from problem
+        mine = [INDEX] if self.launch.is_main else []
+        mine += [file.name for file in shares.glob(f"__{self.launch.rank}_*")]
+        written = all_gather_object({name: digest(shares / name) for name in mine})
+        rest["digests"] = {name: found for each in written for name, found in each.items()}
         names = ("best", name) if best else (name,)
         main_rank_does(lambda: self._finish(rest, shares, names), error=CheckpointError)
 
@@ -98,7 +103,9 @@ class ShardedCheckpoints(Checkpoints):
         state, problem = None, None
         try:
             state = read(path / RUN)
-        except CheckpointError as error:
+            if state is not None:  # one of an earlier version may have no digests
+                self._verify(path, state.get("digests", {RUN: ""}))
+        except (CheckpointError, OSError) as error:
             problem = str(error)
         views = all_gather_object((problem, state and state["saved"]))
         for rank, (said, mark) in enumerate(views):
@@ -111,36 +118,29 @@ class ShardedCheckpoints(Checkpoints):
                 )
         if state is None:
             return None
-        try:
-            metadata = FileSystemReader(path).read_metadata()
-            tensors: dict[str, Any] = {"model": {}, "optimizer": {}}
-            for key, (kind, name, *of_state) in (metadata.planner_data or {}).items():
-                about: Any = metadata.state_dict_metadata[key]
-                place = self._place_for(kind, name, about.size, about.properties.dtype)
-                if of_state:
-                    tensors[kind].setdefault(name, {})[of_state[0]] = place
-                else:
-                    tensors[kind][name] = place
-            with quiet_without_group():
-                load(tensors, checkpoint_id=path, no_dist=not in_a_group())
-        except CheckpointError:  # of another model
-            raise
-        except (CheckpointException, Exception) as problem:  # whatever the bytes lead it to
-            raise CheckpointError(
-                f"{path} is broken: {reason(problem)}. To begin anew, remove it."
-            ) from problem
+        metadata = FileSystemReader(path).read_metadata()
+        tensors: dict[str, Any] = {"model": {}, "optimizer": {}}
+        for key, (kind, name, *of_state) in (metadata.planner_data or {}).items():
+            about: Any = metadata.state_dict_metadata[key]
+            place = self._place_for(kind, name, about.size, about.properties.dtype)
+            if of_state:
+                tensors[kind].setdefault(name, {})[of_state[0]] = place
+            else:
+                tensors[kind][name] = place
+        with quiet_without_group():
+            load(tensors, checkpoint_id=path, no_dist=not in_a_group())
         for number, values in tensors["optimizer"].items():
             state["optimizer"]["state"].setdefault(int(number), {}).update(values)
         return {**state, "model": state["model"] | tensors["model"]}
 
-    def clear(self) -> None:
-        def remove() -> None:
-            for name in ("latest", "best"):
-                self.path(name).unlink(missing_ok=True)
-            self._sweep()
-
-        super().clear()
-        main_rank_does(remove, error=CheckpointError)
+    def _verify(self, folder: Path, digests: dict[str, str]) -> None:
+        """Raise CheckpointError where a file has changed. Every rank looks at some of them."""
+        for name in sorted(digests)[self.launch.rank :: self.launch.world_size]:
+            path = folder / name
+            if not path.is_file() or digest(path) != digests[name]:
+                raise CheckpointError(
+                    f"{path} is broken, or of another version. To begin anew, remove {folder}."
+                )
 
     def _place_for(self, kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
         """A tensor to read one of a checkpoint into: whole, or this rank's share of it."""
@@ -175,12 +175,11 @@ class ShardedCheckpoints(Checkpoints):
         except OSError as problem:
             raise self._cannot_write(problem) from problem
 
-    def _sweep(self) -> None:
-        """Remove folders of shares that are no longer used."""
-        used = {self.path(name).resolve().name for name in ("latest", "best")}
-        for shares in self.folder.glob(f"{SHARES}*"):
-            if shares.name not in used:
-                shutil.rmtree(shares, ignore_errors=True)
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def tensors_and_rest(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

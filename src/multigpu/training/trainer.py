@@ -41,8 +41,9 @@ from multigpu.training.checkpoint import (
 )
 from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
 from multigpu.training.distributed import Launch, all_gather_object, main_rank_does, restarted
+from multigpu.training.early_stopping import EarlyStopping
 from multigpu.training.evaluate import Metrics, evaluate
-from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
+from multigpu.training.history import History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
     learning_rate_of,
     make_optimizer,

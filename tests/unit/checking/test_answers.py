@@ -128,6 +128,17 @@ def test_a_pass_of_the_command_is_one_for_the_notebook(course):
     assert yours_or_reference("data_parallel.split", course=course).whose == "yours"
 
 
+def test_a_fault_of_the_checker_is_no_verdict_on_the_learners_code(course):
+    write(course, RIGHT_SPLIT)
+    progress = Progress(course)
+    name, sources = "data_parallel.split", progress.sources()
+    progress.note([Verdict(name, "checker_fault", "checker_fault", "", 0, 1, 0.1)], sources)
+    assert progress.status(progress.catalog.one(name)) is None
+    progress.note([Verdict(name, "pass", None, "", 1, 1, 0.1)], sources)
+    progress.note([Verdict(name, "checker_fault", "checker_fault", "", 0, 1, 0.1)], sources)
+    assert Progress(course).status(progress.catalog.one(name)) == "pass"
+
+
 @pytest.mark.usefixtures("no_check")
 def test_the_site_can_ask_for_the_reference(course, monkeypatch):
     monkeypatch.setenv("MULTIGPU_ANSWERS", "reference")

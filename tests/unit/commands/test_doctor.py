@@ -140,6 +140,7 @@ def test_a_taken_port_is_noted_and_a_free_one_is_fine() -> None:
         port = other.getsockname()[1]
         assert only(lambda: doctor.free_port(port)).status == "note"
     assert only(lambda: doctor.free_port(port)).status == "ok"
+    assert only(lambda: doctor.free_port(70_000)).status == "note", "no machine has it"
 
 
 @pytest.mark.parametrize(("free", "status"), [(GIB // 2, "problem"), (2 * GIB, "ok")])

@@ -45,6 +45,15 @@ def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
     assert said.count("\n") == 1
 
 
+def test_a_port_that_no_machine_has_is_said_in_one_line(
+    options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start.run_start(options(port=70_000)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Port 70000")
+    assert said.count("\n") == 1
+
+
 def test_a_missing_pandoc_is_said_in_one_line(
     options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

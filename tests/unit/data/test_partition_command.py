@@ -5,6 +5,7 @@ import re
 import signal
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -60,14 +61,59 @@ def test_a_file_gets_as_many_row_groups_as_asked_and_nothing_else_changes(file, 
     ]
 
 
+def test_every_column_keeps_its_compression(tmp_path):
+    """Nested ones, too."""
+    path = tmp_path / "table.parquet"
+    table = pa.table({"a": range(100), "b": ["x"] * 100, "c": [[1, 2]] * 100})
+    codecs = {"a": "GZIP", "b": "NONE", "c.list.element": "ZSTD"}
+    pq.write_table(table, path, compression=codecs)
+
+    def found():
+        group = pq.read_metadata(path).row_group(0)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        return {column.path_in_schema: column.compression for column in columns}
+
+    before = found()
+    assert set(before.values()) == {"GZIP", "UNCOMPRESSED", "ZSTD"}
+    rewrite(path, path, [50, 50])
+    assert found() == before
+
+
+@pytest.mark.parametrize("sizes", [[500, 499], [500, 501]])
+def test_row_groups_that_do_not_add_up_to_the_file_are_refused(file, sizes):
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=rf"table\.parquet .*1,000 rows.*{sum(sizes):,}"):
+        rewrite(file, file, sizes)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), pa.ArrowInvalid("no room")])
+def test_an_error_of_writing_is_not_called_one_of_reading(file, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", fails)
+    with pytest.raises(type(error), match=r"^no room$"):
+        rewrite(file, file, [500, 500])
+
+
+def test_a_damaged_file_is_named_and_stays_as_it_was(file):
+    damaged = bytearray(file.read_bytes())
+    damaged[4:400] = bytes(396)
+    file.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"table\.parquet cannot be read"):
+        rewrite(file, file, [500, 500])
+    assert file.read_bytes() == damaged
+
+
 def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, monkeypatch):
     before = file.read_bytes()
 
-    def half(file, path, sizes):
+    def half(path, *_, **__):
         path.write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler does
 
-    monkeypatch.setattr(parquet, "write", half)
+    monkeypatch.setattr(parquet.pq, "ParquetWriter", half)
     assert main(["partition", str(file), "--partitions", "8"]) == 130
     assert os.listdir(file.parent) == [file.name]
     assert file.read_bytes() == before

@@ -45,6 +45,8 @@ def test_all_forms_of_module_to(module):
     assert (module[0].weight.dtype, devices(module)) == (torch.float32, {CUDA_1})
     module.to(torch.zeros(1, dtype=torch.float64, device="cuda:2"))
     assert (module[0].weight.dtype, devices(module)) == (torch.float64, {CUDA_2})
+    module.to(tensor=torch.zeros(1, device="cuda:1"))
+    assert (module[0].weight.dtype, devices(module)) == (torch.float32, {CUDA_1})
     assert devices(module.cuda()) == {CUDA_0}
     assert devices(module.cuda(1).half()) == {CUDA_1}
     assert devices(nn.Linear(2, 2, device="cuda:1")) == {CUDA_1}

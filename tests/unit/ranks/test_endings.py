@@ -190,6 +190,38 @@ def test_a_result_that_takes_its_time_to_arrive_is_progress():
     subprocess.run([sys.executable, "-c", SLOW_ANSWER], check=True, timeout=60)
 
 
+FAILED_FORK = """
+import os, time
+from multiprocessing import Pipe
+from multigpu.ranks import process_tree
+from multigpu.ranks.limits import UNLIMITED
+from multigpu.ranks.supervisor import Supervisor
+
+fork, started = os.fork, []
+
+def once():
+    if started:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    started.append(fork())
+    return started[0]
+
+process_tree.adopt_orphans()
+ours, theirs = Pipe()
+os.fork = once
+try:
+    Supervisor(3, lambda number, write: time.sleep(1000), limits=UNLIMITED, caller=ours)
+except BlockingIOError:
+    assert not process_tree.descendants()
+else:
+    raise AssertionError("started without its second process")
+"""
+
+
+def test_where_a_process_cannot_be_started_those_before_it_are_ended():
+    """As where a user has too many of them."""
+    subprocess.run([sys.executable, "-c", FAILED_FORK], check=True, timeout=60)
+
+
 def test_a_process_that_could_not_be_ended_is_named(monkeypatch):
     def with_one_left(report, *arguments):
         return read_report(report | {"unended": ["sleep (process 4711)"]}, *arguments)

@@ -1,6 +1,7 @@
 """A whole comparison, small: what came out of real runs in processes of their own."""
 
 import re
+import time
 
 import pytest
 import torch
@@ -85,6 +86,16 @@ def test_every_row_has_a_time_for_each_round(compared):
     assert all(row.first and row.first > 0 for row in compared.rows)
 
 
+def test_a_pipeline_sends_activations_and_their_gradients_and_nothing_else_is_counted():
+    """Wherever it is cut: 16 numbers of each row, there and back."""
+    inputs = torch.rand(60, 16, generator=torch.Generator().manual_seed(1))
+    layers = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)))
+    train = TensorDataset(inputs, torch.arange(60) % 16)
+    work = Workload(name="layers", model=layers, train=train, config=CONFIG)
+    compared = compare(work, modes=["pipeline"], gpus=[2], steps=2, warmup=1, repeats=1)
+    assert compared.row("pipeline", 2).traffic == 2 * 12 * 16 * 4
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is counted where ranks are on the CPU")
 def test_memory_and_bytes_are_counted(compared):
     assert [len(row.peak_bytes) for row in compared.rows] == [1, 3, 3]
@@ -99,6 +110,27 @@ def test_only_several_ranks_have_an_all_reduce(compared):
     shares = {str(row.candidate): row.communication for row in compared.rows}
     assert shares["single"] is shares["dp on 3"] is None
     assert 0 < shares["ddp on 3"] <= 1
+
+
+class SlowAtFirst(nn.Linear):
+    """As a kernel that is chosen at its first use."""
+
+    used = False
+
+    def forward(self, images):
+        if not self.used:
+            time.sleep(0.5)
+        self.used = True
+        return super().forward(images.flatten(1))
+
+
+def test_the_first_step_is_the_first_time_that_the_model_computes():
+    slow = Workload(name="slow", model=SlowAtFirst(64, 10), train=TRAIN, test=TEST, config=CONFIG)
+    row = compare(
+        slow, modes=["single"], gpus=[1], steps=2, warmup=1, repeats=1, count=False
+    ).single
+    assert row.first > 0.5 > row.step_seconds
+    assert "accuracy" in row.figures
 
 
 class Broken(nn.Module):

@@ -34,7 +34,7 @@ from multigpu import virtual_gpus
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk's fsync would take longer,
 FSYNC = 0.003  # and here takes as many seconds, so that kills strike within it, too
 # What a run that was killed may have otherwise than one left alone.
-OTHERWISE = ("seconds", "rows_per_second", "gpu0_gib", "gpu1_gib", "saved", "config")
+OTHERWISE = ("seconds", "rows_per_second", "gpu0_gib", "gpu1_gib", "saved", "config", "digests")
 
 
 def in_a_fork(work: Any, *args: Any, said: Path) -> int:

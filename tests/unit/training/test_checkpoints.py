@@ -219,6 +219,15 @@ def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
         checkpoints.load()
 
 
+def test_a_checkpoint_of_another_version_is_named_with_a_way_out(checkpoints, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", "multigpu checkpoint 2")
+    checkpoints.save(state(1))
+    monkeypatch.undo()
+    monkeypatch.setattr(checkpoint, "WAIT", 0.0)
+    with pytest.raises(CheckpointError, match=r"latest\.pt is .*checkpoint 2\b.*\b3\b.*[Rr]emove"):
+        checkpoints.load()
+
+
 class RunsCode:
     def __reduce__(self):
         return (os._exit, (3,))

@@ -13,7 +13,8 @@ from nvitop.api import NA, Device
 from torch import distributed as dist
 
 from multigpu import run_ranks, virtual_gpus
-from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
+from multigpu.training.early_stopping import EarlyStopping
+from multigpu.training.history import History, ProgressBar, gpu_figures
 
 
 def history(epochs=2):

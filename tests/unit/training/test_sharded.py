@@ -187,9 +187,50 @@ def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp
         kept = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
         ending = "" if kinds[0] == "sharded" else ".pt"
         assert {f"latest{ending}", f"best{ending}"} <= kept
-        assert len([*folder.glob(".shards-*")]) <= 2, "what no link leads to is removed"
+        assert len([*folder.glob(".shares-*")]) <= 2, "what no link leads to is removed"
     said = "".join(capfd.readouterr())
     assert len(re.findall(r"zero3 on 2\b.*\bzero2 on 3\b", said)) == len(places)
+
+
+@pytest.mark.parametrize("kinds", [("full", "sharded"), ("sharded", "full")])
+def test_a_run_that_begins_anew_removes_checkpoints_of_either_kind(tmp_path, kinds):
+    before, now = kinds
+    trainer_of("single", folder=tmp_path, checkpoints=before).fit()
+    trainer = trainer_of("single", folder=tmp_path, checkpoints=now, resume=False, max_steps=1)
+    trainer.fit()
+    assert trainer.position.step == 1
+    ending = ".pt" if now == "full" else ""
+    names = {f"latest{ending}", f"best{ending}", "history.csv"}
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == names
+    assert len([*tmp_path.glob(".shares-*")]) == (now == "sharded")
+
+
+def test_a_changed_byte_in_any_rank_s_share_is_found_on_any_number_of_ranks(tmp_path):
+    """In a weight, where PyTorch reads it without a word."""
+    settings = {"folder": tmp_path, "checkpoints": "sharded", "epochs": 1}
+    model = functools.partial(nn.Linear, 5, 512)
+
+    def on_a_rank():
+        trainer_of("zero3", model(), **settings).fit()
+
+    def refused():
+        with pytest.raises(CheckpointError) as found:
+            trainer_of("zero3", model(), **settings).fit()
+        return str(found.value)
+
+    run_ranks(on_a_rank, 2, show=False)
+    shares = sorted(tmp_path.glob("latest/*.distcp"))
+    assert len(shares) == 2
+    for share in shares:
+        whole = share.read_bytes()
+        changed = bytearray(whole)
+        changed[len(whole) // 2] ^= 1
+        share.write_bytes(changed)
+        for ranks in (1, 3):
+            for said in run_ranks(refused, ranks, show=False):
+                assert re.search(rf"latest.*{share.name}.*broken", said)
+        share.write_bytes(whole)
+    run_ranks(on_a_rank, 1, show=False)
 
 
 def test_every_rank_refuses_what_is_broken_or_of_another_model(tmp_path):
