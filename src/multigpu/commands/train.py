@@ -43,7 +43,7 @@ COMMAND = "-m multigpu train --data flights --mode ddp"
 FOLDERS = ("exercises", "solutions")  # of the course, wherever in it the command is started
 METAVARS = {int: "N", float: "X", str: "NAME"}
 PATIENCE = 10.0  # seconds in which a machine's first rank has said why it ends
-WORDS = 58  # columns for what a rule does
+RULE_WIDTH = 58  # columns for what a rule does
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -249,12 +249,12 @@ def compared(last: Mapping[str, Any], metrics: tuple[str, ...]) -> Iterator[str]
     names = [name for name in metrics if f"eval_{name}" in last]
     if "recall@10" not in names:
         return
-    yield f"{'':{WORDS}}" + "".join(f"{name:>11}" for name in names)
+    yield f"{'':{RULE_WIDTH}}" + "".join(f"{name:>11}" for name in names)
     rules = {RULES[rule]: figures for rule, figures in flight_baselines().items()}
     model = {name: float(last[f"eval_{name}"]) for name in names}
     for rule, figures in {"this model": model, **rules}.items():
         shown = "".join(f"{figures[name]:11.4f}" for name in names if name in figures)
-        yield f"{rule:{WORDS}}{shown}"
+        yield f"{rule:{RULE_WIDTH}}{shown}"
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -47,7 +47,6 @@ from multigpu.data.row_groups import (
 
 ROWS_AT_A_TIME = 8_192  # that are decoded at once
 READ_BUFFER = 2**16  # bytes per column: a row group is read through it, not in one piece
-CODECS = {"UNCOMPRESSED": "NONE"}  # what a file calls otherwise than those who write one
 UNEVEN = 1.05  # from this imbalance on, feed() warns
 
 RowTensors = tuple[torch.Tensor, torch.Tensor]  # inputs (rows, columns) and targets (rows,)
@@ -379,7 +378,10 @@ def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
             )
         group = file.metadata.row_group(0)
         columns = [group.column(number) for number in range(group.num_columns)]
-        compression = {c.path_in_schema: CODECS.get(c.compression, c.compression) for c in columns}
+        compression = {
+            column.path_in_schema: column.compression.replace("UNCOMPRESSED", "NONE")
+            for column in columns
+        }
         batches = decoded(file, source, batch_size=ROWS_AT_A_TIME)
         rows = file.schema_arrow.empty_table()
         # pyarrow.dataset writes row groups too, but of one size: not 10 rows in 8 of them.

@@ -83,39 +83,33 @@ class Checkpoints:
     """The checkpoints of one run, in one folder.
 
     Inside `with`, no other run writes into the folder, and what killed runs have left half written
-    is removed. `save` and `load` are calls of all ranks together; `load` needs no `with`.
+    is removed. `save` and `load` are calls of all ranks together; only `load` needs no `with`.
     """
 
     def __init__(self, folder: str | Path, *, launch: Launch) -> None:
         self.folder, self.launch = Path(folder), launch
         # The kernel gives the lock back when its process ends, however it ends.
         self._lock = FileLock(self.folder / LOCK)
-        self._entered = False
 
     def __enter__(self) -> Checkpoints:
         """Raises CheckpointError where another run has the folder, or it cannot be written."""
         main_rank_does(self._take_folder, error=CheckpointError)
-        self._entered = True
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._entered = False
         self._lock.release()
 
     def path(self, name: str = "latest") -> Path:
         return self.folder / f"{name}.pt"
 
-    def save(self, state: dict[str, Any], *, name: str = "latest", best: bool = False) -> None:
+    def save(self, state: dict[str, Any], *, best: bool = False) -> None:
         """Write `state`, of plain values and tensors, and return when the file is complete.
 
         All ranks call it, rank 0's `state` is written. `best`: it becomes `best.pt`, too. Raises
         CheckpointError on every rank when rank 0 could not write, and TypeError for a state that
         could not be loaded again.
         """
-        if not self._entered:
-            with self:
-                return self.save(state, name=name, best=best)
-        main_rank_does(lambda: self._write(state, name=name, best=best), error=CheckpointError)
+        main_rank_does(lambda: self._write(state, best=best), error=CheckpointError)
 
     def clear(self) -> None:
         """Remove the folder's checkpoints of either kind, to begin anew. All ranks call it."""
@@ -204,14 +198,14 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
 
-    def _write(self, state: dict[str, Any], *, name: str, best: bool) -> None:
+    def _write(self, state: dict[str, Any], *, best: bool) -> None:
         """`best.pt` comes first: a run killed in between goes on from the older `latest.pt`, and
         comes by the same best once more."""
         content = packed({**state, "saved": uuid.uuid4().hex})
         try:
-            for target in ("best", name) if best else (name,):
-                replace_file(self.path(target), content)
-                if (link := self.folder / target).is_symlink():  # a sharded one of the time before
+            for name in ("best", "latest") if best else ("latest",):
+                replace_file(self.path(name), content)
+                if (link := self.folder / name).is_symlink():  # a sharded one of the time before
                     link.unlink()
             self._sweep()
         except OSError as problem:
@@ -286,12 +280,12 @@ def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: 
         )
 
 
-def refuse_other_model(saved: Mapping[str, Any], model: Mapping[str, Any], *, path: Path) -> None:
+def refuse_other_model(saved: Mapping[str, Any], shapes: Mapping[str, Any], *, path: Path) -> None:
     """Raise CheckpointError where a checkpoint's weights have other names or shapes than a model's.
 
-    Both are state dicts, or what `shapes_of` makes of one.
+    On every rank, also where a rank loads some of them only.
     """
-    shapes, found = shapes_of(model), shapes_of(saved)
+    found = shapes_of(saved)
     problems = [
         *(f"{name} {shape} is missing" for name, shape in shapes.items() if name not in found),
         *(f"{name} {shape} is too many" for name, shape in found.items() if name not in shapes),
@@ -312,11 +306,7 @@ def refuse_other_model(saved: Mapping[str, Any], model: Mapping[str, Any], *, pa
 def shapes_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The shapes of a state dict's tensors; a module may keep other things in its state, too."""
     return {
-        name: tuple(value.shape)
-        if isinstance(value, torch.Tensor)
-        else value
-        if isinstance(value, tuple)
-        else "no tensor"
+        name: tuple(value.shape) if isinstance(value, torch.Tensor) else "no tensor"
         for name, value in state.items()
     }
 

@@ -64,11 +64,8 @@ class ShardedCheckpoints(Checkpoints):
     def path(self, name: str = "latest") -> Path:
         return self.folder / name
 
-    def save(self, state: dict[str, Any], *, name: str = "latest", best: bool = False) -> None:
+    def save(self, state: dict[str, Any], *, best: bool = False) -> None:
         """Write `state`; tensors that are divided among the ranks stay divided."""
-        if not self._entered:
-            with self:
-                return self.save(state, name=name, best=best)
         model, rest_of_model = tensors_and_rest(state["model"])
         each = {k: tensors_and_rest(values) for k, values in state["optimizer"]["state"].items()}
         tensors = {"model": model, "optimizer": {k: own for k, (own, _) in each.items()}}
@@ -76,7 +73,6 @@ class ShardedCheckpoints(Checkpoints):
         optimizer = {**state["optimizer"], "state": numbers}
         rest = {**state, "model": rest_of_model, "optimizer": optimizer}
         shares = self.folder / from_main_rank(SHARES.replace("*", uuid.uuid4().hex))
-        main_rank_does(lambda: self._make(shares), error=CheckpointError)
         try:
             with quiet_without_group():
                 save(tensors, checkpoint_id=shares, no_dist=not in_a_group())
@@ -91,7 +87,7 @@ class ShardedCheckpoints(Checkpoints):
         mine += [file.name for file in shares.glob(f"__{self.launch.rank}_*")]
         written = all_gather_object({name: digest(shares / name) for name in mine})
         rest["digests"] = {name: found for each in written for name, found in each.items()}
-        names = ("best", name) if best else (name,)
+        names = ("best", "latest") if best else ("latest",)
         main_rank_does(lambda: self._finish(rest, shares, names), error=CheckpointError)
 
     def load(self, name: str = "latest") -> dict[str, Any] | None:
@@ -153,12 +149,6 @@ class ShardedCheckpoints(Checkpoints):
         if isinstance(there, DTensor) and there.shape == size:
             return torch.zeros_like(there, dtype=dtype, requires_grad=False)
         return torch.empty(size, dtype=dtype)
-
-    def _make(self, shares: Path) -> None:
-        try:
-            shares.mkdir()
-        except OSError as problem:
-            raise self._cannot_write(problem) from problem
 
     def _finish(self, rest: dict[str, Any], shares: Path, names: tuple[str, ...]) -> None:
         """Rank 0: what is not divided, and then the links. `best` comes first, as in one file."""

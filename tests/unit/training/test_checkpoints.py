@@ -24,6 +24,7 @@ from multigpu.training.checkpoint import (
     notes,
     refuse_other_model,
     refuse_other_run,
+    shapes_of,
 )
 from multigpu.training.distributed import Launch
 
@@ -40,6 +41,11 @@ def state(step: int = 3) -> dict:
     return {"model": nn.Linear(2, 2).state_dict(), "step": step, "rows": [{"loss": 0.5}], "x": None}
 
 
+def save(checkpoints: Checkpoints, state: dict, **how: bool) -> None:
+    with checkpoints:
+        checkpoints.save(state, **how)
+
+
 def files(checkpoints: Checkpoints) -> set[str]:
     return {path.name for path in checkpoints.folder.iterdir()} - {checkpoint.LOCK}
 
@@ -47,7 +53,7 @@ def files(checkpoints: Checkpoints) -> set[str]:
 def test_what_was_saved_comes_back(checkpoints):
     saved = state()
     assert checkpoints.load() is None
-    checkpoints.save(saved)
+    save(checkpoints, saved)
     loaded = checkpoints.load()
     assert isinstance(loaded["model"], OrderedDict)
     assert loaded["model"]._metadata == saved["model"]._metadata
@@ -61,7 +67,7 @@ def test_what_was_saved_comes_back(checkpoints):
 
 
 def test_a_damaged_weight_is_found(checkpoints):
-    checkpoints.save({"model": {"weight": torch.zeros(1000)}})
+    save(checkpoints, {"model": {"weight": torch.zeros(1000)}})
     content = bytearray(checkpoints.path().read_bytes())
     inside = content.index(bytes(4000))
     content[inside + 100 : inside + 500] = b"x" * 400
@@ -72,8 +78,8 @@ def test_a_damaged_weight_is_found(checkpoints):
 
 def test_the_best_is_kept_beside_the_latest(checkpoints):
     with checkpoints:
-        checkpoints.save(state(1), best=True)
-        checkpoints.save(state(2))
+        save(checkpoints, state(1), best=True)
+        save(checkpoints, state(2))
     assert [checkpoints.load(name)["step"] for name in ("latest", "best")] == [2, 1]
     checkpoints.clear()
     assert files(checkpoints) == set()
@@ -82,7 +88,7 @@ def test_the_best_is_kept_beside_the_latest(checkpoints):
 def test_a_run_killed_between_the_best_and_the_latest_comes_by_the_best_again(
     checkpoints, monkeypatch
 ):
-    checkpoints.save(state(1), best=True)
+    save(checkpoints, state(1), best=True)
     calls, replace_file = [], checkpoint.replace_file
 
     def killed_at_the_second_call(path, content):
@@ -93,18 +99,18 @@ def test_a_run_killed_between_the_best_and_the_latest_comes_by_the_best_again(
 
     monkeypatch.setattr("multigpu.training.checkpoint.replace_file", killed_at_the_second_call)
     with pytest.raises(CheckpointError, match="killed"):
-        checkpoints.save(state(2), best=True)
+        save(checkpoints, state(2), best=True)
     assert [checkpoints.load(name)["step"] for name in ("latest", "best")] == [1, 2]
 
 
 def test_tensors_of_gpus_are_loaded_without_them(checkpoints):
     with virtual_gpus(2):
-        checkpoints.save({"weight": torch.arange(3.0, device="cuda:1")})
+        save(checkpoints, {"weight": torch.arange(3.0, device="cuda:1")})
     assert checkpoints.load()["weight"].tolist() == [0, 1, 2]
 
 
 def test_a_view_does_not_carry_all_that_it_looks_into(checkpoints):
-    checkpoints.save({"row": torch.zeros(1_000_000)[:2]})
+    save(checkpoints, {"row": torch.zeros(1_000_000)[:2]})
     assert checkpoints.path().stat().st_size < 10_000
 
 
@@ -116,15 +122,15 @@ def test_a_view_does_not_carry_all_that_it_looks_into(checkpoints):
     ],
 )
 def test_what_could_not_be_loaded_again_is_not_saved(checkpoints, value, words):
-    checkpoints.save(state(1))
+    save(checkpoints, state(1))
     with pytest.raises(TypeError, match=words):
-        checkpoints.save({"rows": [{"loss": value}]})
+        save(checkpoints, {"rows": [{"loss": value}]})
     assert checkpoints.load()["step"] == 1
 
 
 @pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
 def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, moment):
-    checkpoints.save(state(1), best=True)
+    save(checkpoints, state(1), best=True)
     child = os.fork()
     if not child:  # it computes nothing, so a fork is enough
         if moment == "write":  # the kernel kills it in the middle of the file
@@ -142,19 +148,19 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, mom
 
 
 def test_a_folder_belongs_to_one_run_at_a_time(checkpoints, capsys):
-    checkpoints.save(state(1))
+    save(checkpoints, state(1))
     with other_process_in(checkpoints.folder) as other:
         leftover = checkpoints.folder / ".latest.pt.1.partial"
         leftover.touch()
         with pytest.raises(CheckpointError, match=rf"{other.pid}\b.*other-host.*09:30"):
-            checkpoints.save(state(2))
+            save(checkpoints, state(2))
         waits = capsys.readouterr().err
         assert re.search(rf"{checkpoints.folder} .*{other.pid}\b.*waiting \d+ s", waits)
         assert leftover.exists(), "it may be what the other run is writing"
         assert checkpoints.load()["step"] == 1, "reading needs no lock"
         other.kill()
         other.wait()
-        checkpoints.save(state(2))
+        save(checkpoints, state(2))
     assert checkpoints.load()["step"] == 2
     assert not leftover.exists()
 
@@ -182,13 +188,13 @@ def test_a_file_system_without_locks_is_used_with_a_warning(checkpoints, monkeyp
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="Operation not supported"):
-        checkpoints.save(state())
+        save(checkpoints, state())
     assert checkpoints.load()["step"] == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half a file", b"loss,step\n1,2\n"])
 def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
-    checkpoints.save(state(1), best=True)
+    save(checkpoints, state(1), best=True)
     checkpoints.path().write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"latest\.pt \({len(content)} .*best\.pt"):
         checkpoints.load()
@@ -199,7 +205,7 @@ def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
 
 @pytest.mark.parametrize("change", [0xFF, 0x08])  # 8: what was stored counts as compressed
 def test_a_changed_byte_of_the_zip_directory_is_refused(checkpoints, change):
-    checkpoints.save(state(1))
+    save(checkpoints, state(1))
     whole = checkpoints.path().read_bytes()
     for place in range(whole.index(b"PK\x01\x02"), len(whole)):
         content = bytearray(whole)
@@ -210,7 +216,7 @@ def test_a_changed_byte_of_the_zip_directory_is_refused(checkpoints, change):
 
 
 def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
-    checkpoints.save(state(1))
+    save(checkpoints, state(1))
     torch.save(nn.Linear(2, 2).state_dict(), checkpoints.path())
     with pytest.raises(CheckpointError, match="Trainer"):
         checkpoints.load()
@@ -221,7 +227,7 @@ def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
 
 def test_a_checkpoint_of_another_version_is_named_with_a_way_out(checkpoints, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", "multigpu checkpoint 2")
-    checkpoints.save(state(1))
+    save(checkpoints, state(1))
     monkeypatch.undo()
     monkeypatch.setattr(checkpoint, "WAIT", 0.0)
     with pytest.raises(CheckpointError, match=r"latest\.pt is .*checkpoint 2\b.*\b3\b.*[Rr]emove"):
@@ -236,7 +242,7 @@ class RunsCode:
 def test_a_folder_that_cannot_be_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"file/run: Not a directory"):
-        Checkpoints(tmp_path / "file" / "run", launch=Launch()).save(state())
+        save(Checkpoints(tmp_path / "file" / "run", launch=Launch()), state())
 
 
 def test_every_rank_hears_that_the_disk_is_full(tmp_path):
@@ -264,7 +270,7 @@ def test_ranks_return_only_when_the_file_is_complete(tmp_path):
         run = Checkpoints(tmp_path, launch=Launch.here())
         seen = []
         for step in range(1, 6):
-            run.save({"step": step, "rank": dist.get_rank(), "weight": torch.zeros(200_000)})
+            save(run, {"step": step, "rank": dist.get_rank(), "weight": torch.zeros(200_000)})
             seen.append(torch.load(run.path(), weights_only=True)["step"])
             dist.barrier()  # else rank 0 writes the next one meanwhile
         return seen, run.load()["rank"]
@@ -299,18 +305,17 @@ def test_machines_without_a_shared_folder(tmp_path):
 
 
 def test_another_model_is_refused():
+    def refuse(model):
+        refuse_other_model(saved, shapes_of(model.state_dict()), path=PATH)
+
     saved = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).state_dict()
-    refuse_other_model(
-        saved, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).state_dict(), path=PATH
-    )
+    refuse(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
     with pytest.raises(CheckpointError, match=r"latest\.pt.*1\.weight\D*2, 4\D*5, 4"):
-        refuse_other_model(
-            saved, nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)).state_dict(), path=PATH
-        )
+        refuse(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)))
     with pytest.raises(CheckpointError, match=r"1\.weight\D*2, 4.*too many"):
-        refuse_other_model(saved, nn.Sequential(nn.Linear(3, 4)).state_dict(), path=PATH)
+        refuse(nn.Sequential(nn.Linear(3, 4)))
     with pytest.raises(CheckpointError, match=r"weight\D*4, 3.*missing.*\b3 more"):
-        refuse_other_model(saved, nn.Linear(3, 4).state_dict(), path=PATH)
+        refuse(nn.Linear(3, 4))
 
 
 def test_another_run_is_refused_and_a_longer_one_is_not():
@@ -335,12 +340,12 @@ def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
     second = Checkpoints(checkpoints.folder, launch=Launch())
     with checkpoints:
         with pytest.raises(CheckpointError, match="this process"):
-            second.save(state())
+            save(second, state())
         held_by_other = subprocess.run(
             [sys.executable, "-c", TRY_LOCK, checkpoints.folder / checkpoint.LOCK], check=False
         )
         assert held_by_other.returncode == 1, "the first one has its lock still"
-    second.save(state(7))
+    save(second, state(7))
     assert checkpoints.load()["step"] == 7
 
 
