@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from multigpu.commands.showing import console
+from multigpu.commands.showing import as_options, console
 
 if TYPE_CHECKING:
     from multigpu.scaling.comparison import Comparison
@@ -74,7 +74,7 @@ def run_compare(options: argparse.Namespace) -> int:
                 tell=status.update,
             )
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(as_options(str(error), vars(options)), file=sys.stderr)
         return 2
     except RankError as error:
         print(f"training failed, so there is nothing to compare:\n{error}", file=sys.stderr)

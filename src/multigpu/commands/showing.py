@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Literal
 
@@ -32,6 +32,22 @@ def console(file: IO[str] | None = None) -> Console:
     plain = bool(os.environ.get("NO_COLOR"))  # rich alone would still write bold
     colours: Literal["auto"] | None = None if plain else "auto"
     return Console(file=file, highlight=False, emoji=False, soft_wrap=True, color_system=colours)
+
+
+def option(name: str) -> str:
+    """``--batch-size`` for ``batch_size``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_options(message: str, names: Iterable[str]) -> str:
+    """``batch_size=100`` in a message as it is typed: ``--batch-size 100``."""
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip("'")
+        switches = {"True": option(name), "False": option(f"no_{name}")}
+        return switches.get(value, f"{option(name)} {value}")
+
+    return re.sub(rf"(?<![-\w./])({'|'.join(names)})=('[^']*'|[-+.\w]*\w)", typed, message)
 
 
 def mark(status: str) -> Text:

@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import inspect
 import os
-import re
 import shlex
 import sys
 import time
@@ -30,6 +29,7 @@ import torch
 from tqdm import tqdm
 
 from multigpu.checking.catalog import find_course
+from multigpu.commands.showing import as_options, option
 from multigpu.data import PartitionedFile
 from multigpu.data.flight_rows import RULES, TARGET, flight_baselines, flight_columns
 from multigpu.training import History, TrainConfig, Trainer
@@ -78,11 +78,6 @@ def train_options(parser: argparse.ArgumentParser) -> None:
             help=f"{says[field.name]}{default_of(field)}".replace("%", "%%"),
             **how,
         )
-
-
-def option(field: str) -> str:
-    """``--batch-size`` for the field ``batch_size``."""
-    return f"--{field.replace('_', '-')}"
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -285,23 +280,11 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
         if isinstance(error, NeedsTorchrun):
             said = error.with_program(on_ranks(options))
         if isinstance(error, CheckpointError) or not error.__cause__:  # else it quotes a learner
-            said = as_options(said)
+            said = as_options(said, [field.name for field in dataclasses.fields(TrainConfig)])
         print(f"multigpu train: {said}", file=sys.stderr)
     elif "TORCHELASTIC_RUN_ID" in os.environ:
         time.sleep(PATIENCE)  # torchrun ends all ranks with the first that ends: not before it said
     return 2
-
-
-def as_options(message: str) -> str:
-    """``batch_size=100`` in a message as it is typed: ``--batch-size 100``."""
-    names = "|".join(field.name for field in dataclasses.fields(TrainConfig))
-
-    def typed(found: re.Match[str]) -> str:
-        name, value = found[1], found[2].strip("'")
-        switches = {"True": option(name), "False": option(f"no_{name}")}
-        return switches.get(value, f"{option(name)} {value}")
-
-    return re.sub(rf"(?<![-\w./])({names})=('[^']*'|[-+.\w]*\w)", typed, message)
 
 
 def on_ranks(options: argparse.Namespace) -> str:

@@ -109,8 +109,8 @@ def test_a_loss_that_is_not_a_number_is_null_in_json(monkeypatch, capsys):
         ("--data tiny --modes dpp", "'dpp'"),
         ("--data tiny --gpus 0", "0 GPUs"),
         ("--data tiny --batch-size 65 --gpus 2", "64 or 66"),
-        ("--data tiny --steps 0 --gpus 1 --modes single", "steps=0"),
-        ("--data tiny --threads 0", "threads=0"),
+        ("--data tiny --steps 0 --gpus 1 --modes single", "--steps 0, --warmup 5: measure"),
+        ("--data tiny --threads 0", "--threads 0: each"),
         ("--data tiny --batch-size 5000 --gpus 1 --modes single", "batch of 5000"),
     ],
 )
