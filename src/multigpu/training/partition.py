@@ -16,20 +16,21 @@ import dataclasses
 import functools
 import itertools
 import math
-import operator
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
-from multigpu.training.model_graph import Program, at_rows, trace_both
+from multigpu.training.model_graph import Program, Value, at_rows, trace_both
 from multigpu.training.stage import Stage, chain_of, verify
 from multigpu.training.strategy import synchronize, to_device
 
@@ -74,11 +75,10 @@ def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any =
     rows, inputs = len(tensors[0]), to_device(inputs, home)
     program = trace_both(model, inputs, rows=rows)
     verify(model, program, inputs, rows=rows)
-    places = pieces_of(program, rows)
     device = torch.device(device) if device is not None else home
     there = to_device(inputs, device)
-    seconds = measure(model, program, places, there, device=device, repeats=repeats)
-    return CutPoints(model, program, places, seconds, rows)
+    seconds = measure(model, program, there, device=device, repeats=repeats)
+    return CutPoints(model, program, seconds, rows)
 
 
 def stages_at(model: nn.Module, sample: tuple[Any, ...], places: Sequence[int]) -> list[nn.Module]:
@@ -96,8 +96,8 @@ def stages_at(model: nn.Module, sample: tuple[Any, ...], places: Sequence[int]) 
 
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
-# What stages get equal shares of → the figure of a StageCost.
-BALANCES = {"time": "busy", "memory": "memory", "layers": "layers"}
+BALANCES = ("time", "memory", "layers")
+Costs = NDArray[np.float64]  # (pieces, pieces + 1)
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,11 @@ LINK_BYTES_PER_SECOND = 5e9  # gloo within one machine, or a slow PCIe: a guess 
 LINK_SECONDS = 50e-6  # per cut, whatever its size
 
 
+def link_seconds(handed_bytes: int) -> float:
+    """Until a micro-batch has come from the stage before, and its gradient has gone back."""
+    return 2 * (handed_bytes / LINK_BYTES_PER_SECOND + LINK_SECONDS) if handed_bytes else 0.0
+
+
 @dataclass(frozen=True)
 class StageCost:
     """One stage, for one micro-batch."""
@@ -158,8 +163,7 @@ class StageCost:
     @property
     def busy(self) -> float:
         """Seconds for one micro-batch: compute, receive, send the gradient back."""
-        handed = 2 * (self.handed_bytes / LINK_BYTES_PER_SECOND + LINK_SECONDS)
-        return self.seconds + (handed if self.handed_bytes else 0.0)
+        return self.seconds + link_seconds(self.handed_bytes)
 
     @property
     def memory(self) -> int:
@@ -181,11 +185,10 @@ class CutPoints:
 
     model: nn.Module
     program: Program
-    pieces: Sequence[int]  # the steps at which measured pieces begin, and the number of steps
-    seconds: Sequence[Seconds]  # of each piece
+    seconds: Sequence[Seconds]  # of each piece: the steps between two places
     rows: int  # of the micro-batch that was measured
 
-    @property
+    @functools.cached_property
     def places(self) -> list[int]:
         """Every step before which it could be cut, with 0 and the end."""
         return sorted(self.program.places)
@@ -213,39 +216,77 @@ class CutPoints:
             own.append(used)
         return own
 
-    def cost(self, number: int, first: int, last: int, setting: Setting) -> StageCost:
-        """Stage `number` made of the pieces from `first` up to `last`, without it.
+    @functools.cached_property
+    def layers(self) -> list[int]:
+        """Calls of modules with parameters, in each piece."""
+        counted = [any(isinstance(one, nn.Parameter) for one in used) for used in self._own]
+        return [sum(counted[begin:end]) for begin, end in itertools.pairwise(self.places)]
 
-        What it holds is not a sum over its pieces: tied weights and shared activations count once.
+    def handed(self, piece: int) -> list[Value]:
+        """The tensors that a stage takes which begins with this piece, or that the last returns."""
+        trace, place = self.program.training, self.places[piece]
+        if 0 < place < len(trace.steps):
+            return [node.meta["value"] for node in trace.crossing(place)]
+        return [] if place else [node.meta["value"] for node in trace.inputs]
+
+    def handed_bytes(self, piece: int, *, copied: bool = False) -> int:
+        """Bytes that travel to a stage which begins with this piece.
+
+        `copied`: and those that are copied before, because a neighbour receives without gaps.
         """
-        trace, begin, end = self.program.training, self.pieces[first], self.pieces[last]
-        steps, own = trace.steps[begin:end], self._own[begin:end]
-        held = {id(one): one for used in own for one in used}.values()
-        parameters = [one for one in held if isinstance(one, nn.Parameter)]
-        trained_bytes = sum(one.nbytes for one in parameters if one.requires_grad)
-        received = trace.crossing(begin) if begin else trace.inputs
-        handed = trace.crossing(end) if end < len(trace.steps) else []
-        kept = {storage: size for step in steps for storage, size in step.saved.items()}
-        for value in (node.meta["value"] for node in (*received, *handed)):
-            kept.setdefault(value.storage, value.bytes)
+        given = self.handed(piece) if piece else []
+        again = [value for value in given if copied and value.gaps]
+        return sum(at_rows(value.bytes, self.rows) for value in (*given, *again))
+
+    def held(self, first: int) -> NDArray[np.int64]:
+        """What a stage holds that begins with the piece `first`, for each piece before which it may
+        end: int64 (pieces + 1, 4), numbers of parameters, bytes of weights, gradients, activations.
+
+        Not a sum over its pieces: tied weights and shared activations count once.
+        """
+        table = np.zeros((self.num_pieces + 1, 4), dtype=np.int64)
+        steps, received = self.program.training.steps, self.handed(first)
+        seen: set[int] = set()  # weights by their id
+        saved: set[int] = set()  # storages, from forward to backward
+        parameters = weights = gradients = activations = 0
+        for piece in range(first, self.num_pieces):
+            for at in range(*self.places[piece : piece + 2]):
+                for one in self._own[at]:
+                    if id(one) not in seen:
+                        seen.add(id(one))
+                        weights += one.nbytes
+                        if isinstance(one, nn.Parameter):
+                            parameters += one.numel()
+                            gradients += one.nbytes if one.requires_grad else 0
+                for storage, size in steps[at].saved.items():
+                    if storage not in saved:
+                        saved.add(storage)
+                        activations += at_rows(size, self.rows)
+            ends: dict[int, Any] = {}  # what goes in and out is kept, too
+            for value in (*received, *self.handed(piece + 1)):
+                if value.storage not in saved:
+                    ends.setdefault(value.storage, value.bytes)
+            kept = activations + sum(at_rows(size, self.rows) for size in ends.values())
+            table[piece + 1] = parameters, weights, gradients, kept
+        return table
+
+    def cost(self, number: int, first: int, last: int, setting: Setting) -> StageCost:
+        """Stage `number` made of the pieces from `first` up to `last`, without it."""
+        steps = self.program.training.steps[self.places[first] : self.places[last]]
+        parameters, weights, gradients, activations = self.held(first)[last].tolist()
         return StageCost(
             modules=tuple(dict.fromkeys(step.module for step in steps if step.module)),
             forward=sum(one.forward for one in self.seconds[first:last]),
             backward=sum(one.backward for one in self.seconds[first:last]),
-            parameters=sum(one.numel() for one in parameters),
-            weight_bytes=sum(one.nbytes for one in held),
-            gradient_bytes=trained_bytes,
-            optimizer_bytes=round(setting.optimizer_state * trained_bytes),
-            activation_bytes=sum(at_rows(size, self.rows) for size in kept.values()),
-            handed_bytes=bytes_of(received, self.rows) if begin else 0,
+            parameters=parameters,
+            weight_bytes=weights,
+            gradient_bytes=gradients,
+            optimizer_bytes=round(setting.optimizer_state * gradients),
+            activation_bytes=activations,
+            handed_bytes=self.handed_bytes(first),
             in_flight=setting.in_flight(number),
-            layers=sum(any(isinstance(one, nn.Parameter) for one in used) for used in own),
+            layers=sum(self.layers[first:last]),
         )
-
-
-def bytes_of(nodes: Sequence[fx.Node], rows: int) -> int:
-    """Bytes of some tensors of the graph, for a batch of so many rows."""
-    return sum(at_rows(node.meta["value"].bytes, rows) for node in nodes)
 
 
 class Stages:
@@ -254,7 +295,7 @@ class Stages:
     def __init__(self, points: CutPoints, setting: Setting, pieces: Sequence[int]) -> None:
         """`pieces`: the numbers of the pieces at which stages begin, and the number of pieces."""
         self.points, self.setting, self.pieces = points, setting, tuple(pieces)
-        self.places = tuple(points.pieces[piece] for piece in pieces)
+        self.places = tuple(points.places[piece] for piece in pieces)
         self.costs = tuple(
             points.cost(number, first, last, setting)
             for number, (first, last) in enumerate(itertools.pairwise(pieces))
@@ -338,106 +379,95 @@ COLUMNS = (
 # hold the activations of more micro-batches than the last.
 
 ALIKE = 1.05  # stages within 5 % of the best count as equally good: then fewer bytes decide
-Span = tuple[int, int, int]  # a stage's number, its first piece, the piece after its last
-Way = tuple[float, list[int]]  # what it costs, and the pieces at which its stages begin and end
 
 
 def divide(points: CutPoints, setting: Setting) -> list[int]:
     """The numbers of the pieces at which stages begin, with 0 and the end; none is empty.
 
-    Two passes over the same table. The first finds the smallest possible largest stage; the second,
-    among all divisions as good as that, the one that hands on the fewest bytes. Both are exact.
+    Two passes. The first finds the smallest possible largest stage; the second, among all divisions
+    as good as that, the one that hands on the fewest bytes. Both are exact.
 
     Raises ValueError where there are fewer pieces than stages, and where no division fits into
     `setting.memory`.
     """
-    pieces, stages, memory = points.num_pieces, setting.num_stages, setting.memory
+    pieces, stages = points.num_pieces, setting.num_stages
     if stages > pieces:
         times = [sum(each) for each in points.seconds]
-        slowest = points.program.training.steps[points.pieces[times.index(max(times))]]
+        slowest = points.program.training.steps[points.places[times.index(max(times))]]
         raise ValueError(
             f"{stages} stages, but the model can only be cut into {pieces} "
             f"{'piece' if pieces == 1 else 'pieces'}: use at most {pieces} "
             f"{'stage' if pieces == 1 else 'stages'}. The slowest piece is {slowest}, "
             f"{human_seconds(max(times))}"
         )
-    table: dict[Span, StageCost] = {}
-    for number in range(stages):
-        for first, last in itertools.combinations(range(pieces + 1), 2):
-            if (first == 0) == (number == 0) and (last == pieces) == (number == stages - 1):
-                cost = points.cost(number, first, last, setting)
-                if memory is None or cost.memory <= memory:
-                    table[number, first, last] = cost
-    weights = {span: getattr(cost, BALANCES[setting.balance]) for span, cost in table.items()}
+    # Each table has the stage from piece `first` up to `last` in row `first` and column `last`.
+    shape = pieces, pieces + 1
+    held = None
+    if setting.balance == "memory" or setting.memory is not None:
+        held = np.stack([points.held(first) for first in range(pieces)])
+    handed = [points.handed_bytes(first) for first in range(pieces)]
+    is_time = setting.balance == "time"
+    before = np.cumsum([0, *(map(sum, points.seconds) if is_time else points.layers)])
+    arrival = np.array([link_seconds(size) if is_time else 0.0 for size in handed])
+    plain = before - before[:-1, None] + arrival[:, None]
 
-    def best(costs: Mapping[Span, float], join: Callable[[float, float], float]) -> Way | None:
-        """The cheapest way through all stages."""
-        ways: dict[int, Way] = {0: (0.0, [0])}
-        for number in range(stages):
-            onward: dict[int, Way] = {}
-            for (stage, first, last), cost in costs.items():
-                if stage == number and first in ways:
-                    so_far, begins = ways[first]
-                    total = join(so_far, cost)
-                    if total < onward.get(last, (math.inf, []))[0]:
-                        onward[last] = total, [*begins, last]
-            ways = onward
-        return ways.get(pieces)
+    def weights(number: int) -> Costs:
+        """What stages get equal shares of, if it is stage `number`; infinite where it cannot be."""
+        found = plain
+        if held is not None:
+            memory = held @ (0, 1, 1 + setting.optimizer_state, setting.in_flight(number))
+            found = memory if setting.balance == "memory" else plain
+            found = np.where(memory <= (setting.memory or math.inf), found, math.inf)
+        return np.where(np.tri(*shape, dtype=bool), math.inf, found)
 
-    largest = best(weights, max)
-    if largest is None:
+    largest, _ = cheapest(map(weights, range(stages)), np.maximum)
+    if largest == math.inf:
         other = dataclasses.replace(setting, balance="memory", memory=None)
         needed = max(cost.memory for cost in Stages(points, other, divide(points, other)).costs)
         raise ValueError(
-            f"no division into {stages} stages fits {human_bytes(memory or 0)} each: the best one "
-            f"needs {human_bytes(needed)} in its largest stage. Use more stages, smaller or fewer "
-            "micro-batches, or more memory."
+            f"no division into {stages} stages fits {human_bytes(setting.memory or 0)} each: the "
+            f"best one needs {human_bytes(needed)} in its largest stage. Use more stages, smaller "
+            "or fewer micro-batches, or more memory."
         )
-    enough = largest[0] * ALIKE
-    handed = {span: cost.handed_bytes for span, cost in table.items() if weights[span] <= enough}
-    fewest = best(handed, operator.add)
-    assert fewest is not None
-    return fewest[1]
+    sent = np.array([points.handed_bytes(first, copied=True) for first in range(pieces)])
+    enough = (weights(number) <= largest * ALIKE for number in range(stages))
+    return cheapest((np.where(each, sent[:, None], math.inf) for each in enough), np.add)[1]
+
+
+def cheapest(costs: Iterable[Costs], join: Callable[..., Costs]) -> tuple[float, list[int]]:
+    """The cheapest way through all stages: what it costs, and the pieces at which they begin."""
+    total, begins = None, []
+    for cost in costs:
+        if total is None:
+            total = np.array([0.0, *[math.inf] * len(cost)])
+        whole = join(total[:-1, None], cost)
+        begins.append(whole.argmin(axis=0))
+        total = whole.min(axis=0)
+    assert total is not None
+    pieces = [len(total) - 1]
+    for first in reversed(begins):
+        pieces.insert(0, int(first[pieces[0]]))
+    return float(total[-1]), pieces
 
 
 # How long each piece takes, forward and backward, on the device that it will run on. Nothing is
 # estimated: every piece runs by itself, as a stage does, several times. What it costs to start a
 # backward pass at all is measured, too, and taken off: a stage pays it once, not per piece.
 
-PIECES = 48  # at most, however many steps a model has
 PER_SWEEP = 2  # timed runs of a piece before the next one has its turn
 ENOUGH_SECONDS = 4.0  # after which no new sweep begins
-
-
-def pieces_of(program: Program, rows: int) -> list[int]:
-    """The places where pieces begin and end, 0 and the end included.
-
-    Where there are more places than pieces, neighbours are grouped, and of each group the place is
-    taken at which the fewest bytes would have to be handed on.
-    """
-    trace, allowed = program.training, sorted(program.places)[1:-1]
-
-    def handed(place: int) -> tuple[int, int]:
-        nodes = trace.crossing(place)
-        copied = [node for node in nodes if node.meta["value"].gaps]
-        return bytes_of([*nodes, *copied], rows), len(nodes)
-
-    size = max(1, math.ceil(len(allowed) / PIECES))
-    groups = (allowed[at : at + size] for at in range(0, len(allowed), size))
-    return [0, *(min(group, key=handed) for group in groups), len(trace.steps)]
 
 
 def measure(
     model: nn.Module,
     program: Program,
-    places: Sequence[int],
     inputs: tuple[Any, ...],
     *,
     device: torch.device,
     repeats: int,
 ) -> list[Seconds]:
     """Seconds of each piece between two places: medians over at least `repeats` runs."""
-    spans = list(itertools.pairwise(places))
+    spans = list(itertools.pairwise(sorted(program.places)))
     runs: list[list[Seconds]] = [[] for _ in spans]
     began = time.perf_counter()
     with torch.random.fork_rng(), torch.enable_grad():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import time
 
 import pytest
 import torch
@@ -93,3 +94,27 @@ def test_the_table_has_a_line_per_stage_and_the_bubble(with_times):
     assert "43%" in table.title  # 3 / 7
     assert str(stages) == table.text()
     assert "<table>" in stages._repr_html_()
+
+
+@pytest.mark.parametrize("begin", (30, 31))
+def test_two_heavy_neighbours_among_many_layers_are_parted(begin):
+    sizes = [8] * (begin + 1) + [1500] * 3 + [8] * (71 - begin)
+    model = nn.Sequential(*itertools.starmap(nn.Linear, itertools.pairwise(sizes)))
+    assert len(model) == 74
+    points = cut_points(model, torch.randn(64, 8), repeats=2)
+    assert points.cut(2).places[1] == begin + 2, points.seconds
+
+
+def test_as_many_stages_as_layers_are_possible():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(50)))
+    points = cut_points(model, torch.randn(4, 8), repeats=1)
+    assert len(points.cut(30)) == 30
+    assert points.cut(50, balance="layers").places == tuple(range(51))
+
+
+def test_hundreds_of_places_are_divided_in_a_second_or_two():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(400)))
+    points = cut_points(model, torch.randn(4, 8), repeats=1)
+    began = time.process_time()
+    points.cut(8, memory=10**9)
+    assert time.process_time() - began < 2
