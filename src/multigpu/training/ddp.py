@@ -51,7 +51,7 @@ class Distributed(Strategy):
                 with self.autocast():
                     returned = loss_fn(call(self.model, inputs), targets)
                 step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
-        self.divide_gradients(step)
+        self.complete_gradients(step)
         return step
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:

@@ -205,7 +205,7 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
         store = PrefixStore(new_name(store, rank, world_size), store)
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
     mine = socket.gethostname(), gpu
-    backend = chosen_by_all(store, rank, world_size, asked=asked, mine=mine, ranks=ranks)
+    backend = agree_on_backend(store, rank, world_size, asked=asked, mine=mine, ranks=ranks)
     dist.init_process_group(backend.name, store=store, rank=rank, world_size=world_size)
     atexit.register(leave_unless_failed)
     return backend
@@ -244,7 +244,7 @@ def new_name(store: Store, rank: int, world_size: int) -> str:
     return name
 
 
-def chosen_by_all(
+def agree_on_backend(
     store: Store,
     rank: int,
     world_size: int,

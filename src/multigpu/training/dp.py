@@ -62,7 +62,7 @@ class DataParallel(Strategy):
                 outputs = call(self.model, inputs)  # scattered, computed by each GPU, gathered
                 returned = loss_fn(outputs, targets)
             step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
-        self.divide_gradients(step)
+        self.complete_gradients(step)
         return step
 
     def place(self, batch: Batch) -> tuple[Any, Any]:

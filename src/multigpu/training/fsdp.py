@@ -14,8 +14,10 @@ gradients and optimizer.
 from __future__ import annotations
 
 import contextlib
+import functools
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -36,7 +38,7 @@ from multigpu.training.strategy import LossFn, Sample, StepLoss, call
 UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
 REPEATED = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict)  # nobody calls them, so they cannot be a block
-END_OF_FORWARD, END_OF_BACKWARD = "the end of forward", "the end of backward"
+END_OF_FORWARD, DIFFERS = "the end of forward", "what differs from time to time"
 
 
 class Sharded(Distributed):
@@ -101,9 +103,10 @@ class Sharded(Distributed):
             self.root.set_requires_gradient_sync(number == len(parts))
             inputs, targets = self.place(part)
             returned = loss_fn(call(self.model, inputs), targets)
-            step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
-            self.call_order.end_of_backward()
-        self.divide_gradients(step)
+            loss = step.add(returned, part.rows, part.global_rows)
+            self.call_order.before_backward(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.complete_gradients(step)
         return step
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
@@ -177,67 +180,85 @@ class CallOrder:
 
     FSDP's messages have no names: what one rank sends for its n-th block is taken for the n-th of
     the other ranks. Where these are different ones, weights or gradients are mixed up without an
-    error, or ranks wait forever. So before FSDP sends anything for a block, all ranks compare which
-    one it is, in every step: blocks that all ranks skip alike, as in stochastic depth, are fine.
-    The comparison is between processes, by gloo, and a GPU does not wait for it.
+    error, or ranks wait forever. So all ranks compare the blocks that they have used at the end of
+    each forward, and before backward also those that the loss depends on, from which follows what
+    backward sends. Two comparisons in a step, between processes, by gloo: a GPU waits for none.
+
+    Within a forward a rank goes on without a question where all ranks have always come to the same
+    block next. One that comes to another takes part in what is gathered for the blocks that they
+    expect, up to where all compare. Blocks that all ranks skip alike, as in stochastic depth, are
+    fine: where they have gone on in two ways, they compare each time from then on.
     """
 
     def __init__(self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str) -> None:
         self.mode, self.in_forward = mode, False
         self.group = dist.new_group(backend="gloo")
         names = {module: name for name, module in root.named_modules()}
-        self.uses = [END_OF_FORWARD, END_OF_BACKWARD]  # all that a rank can come to, on every rank
+        self.blocks: dict[str, Any] = {names[block]: block for block in blocks}
+        self.after: dict[str, str] = {}  # a block → what all ranks have come to next, every time
+        self.order: list[str] = []  # what this rank has come to in this forward
+        self.made: list[tuple[str, list[Any]]] = []  # each block's outputs, as autograd's nodes
         root.register_forward_pre_hook(self._begin, prepend=True)
-        for block in blocks:
-            self.uses += [names[block], f"{names[block]}'s backward"]
-            before, after = self._hooks_of(names[block])
-            block.register_forward_pre_hook(before, prepend=True)  # before FSDP gathers it
-            block.register_forward_hook(after, prepend=True)  # before FSDP's own hook for backward
+        for name, block in self.blocks.items():  # before FSDP's own hooks, which gather the block
+            block.register_forward_pre_hook(functools.partial(self._before, name), prepend=True)
+            block.register_forward_hook(functools.partial(self._after, name), prepend=True)
         root.register_forward_hook(self._end_of_forward)
 
-    def end_of_backward(self) -> None:
-        """Called after backward."""
-        self._use(END_OF_BACKWARD)
+    def before_backward(self, loss: Tensor) -> None:
+        """Called before ``loss.backward()``, which comes to blocks in the reverse order."""
+        nodes: set[Any] = set()
+        ahead: list[Any] = [loss.grad_fn]
+        while ahead:
+            node = ahead.pop()
+            if node is not None and node not in nodes:
+                nodes.add(node)
+                ahead += [before for before, _ in node.next_functions]
+        made = [name for name, outputs in self.made if not nodes.isdisjoint(outputs)]
+        self.order += [f"{name}'s backward" for name in reversed(made)]
+        self.made = []
+        self._compare()
 
     def _begin(self, *_: Any) -> None:
-        self.in_forward = True
+        self.in_forward, self.order, self.made = True, [], []
+
+    def _before(self, name: str, *_: Any) -> None:
+        if self.in_forward:  # not where activations are computed once more for backward
+            self._come_to(name)
+
+    def _after(self, name: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if self.in_forward:
+            tensors = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
+            self.made.append((name, [each.grad_fn for each in tensors if each.grad_fn]))
 
     def _end_of_forward(self, *_: Any) -> None:
-        self._use(END_OF_FORWARD)
+        self._come_to(END_OF_FORWARD)
+        self._compare()
         self.in_forward = False
 
-    def _hooks_of(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        def before(*_: Any) -> None:
-            if self.in_forward:  # not where activations are computed once more for backward
-                self._use(name)
+    def _come_to(self, what: str) -> None:
+        last = self.order[-1] if self.order else "the begin of forward"
+        expected = self.after.get(last)
+        self.order.append(what)
+        if what == expected:
+            return
+        while expected in self.blocks:
+            self.blocks[expected].unshard()
+            expected = self.after.get(expected)
+        self._compare()
+        self.after[last] = DIFFERS if last in self.after else what
 
-        def after(module: nn.Module, inputs: Any, outputs: Any) -> None:
-            used = False
-
-            def backward(_: Tensor) -> None:
-                nonlocal used
-                if not used:
-                    used = True
-                    self._use(f"{name}'s backward")
-
-            if self.in_forward:
-                for each in tree_leaves(outputs):
-                    if isinstance(each, Tensor) and each.requires_grad:
-                        each.register_hook(backward)  # type: ignore[no-untyped-call]
-
-        return before, after
-
-    def _use(self, what: str) -> None:
-        """This rank comes to `what`.  Raises ValueError on every rank where another does not."""
-        number = self.uses.index(what)
+    def _compare(self) -> None:
+        """Raise ValueError on every rank where the ranks have come to different things."""
+        number = zlib.crc32("\n".join(self.order).encode())
         extremes = torch.tensor([number, -number])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
         if extremes[0] == -extremes[1]:
             return
-        of_ranks = all_gather_object(what)
-        rank = next(rank for rank, other in enumerate(of_ranks) if other != of_ranks[0])
+        first, *others = all_gather_object(self.order)
+        rank, order = next((r, o) for r, o in enumerate(others, start=1) if o != first)
+        here, there = next(pair for pair in zip(order, first, strict=False) if pair[0] != pair[1])
         raise ValueError(
-            f"rank {rank} comes to {of_ranks[rank]}, where rank 0 to {of_ranks[0]}: with "
+            f"rank {rank} comes to {here}, where rank 0 to {there}: with "
             f"mode={self.mode!r} all ranks use the same blocks in the same order, in every step, "
             "or their weights would be mixed up. Let each rank use every block, if need be with "
             "the weight 0 in the sum, or use mode='ddp' with find_unused_parameters=True."

@@ -84,11 +84,11 @@ class OwnDataParallel(DataParallel):
         outputs = self._do("parallel_apply", self.called, chunks)
         return self._do("gather", outputs, self.device)
 
-    def divide_gradients(self, loss: StepLoss) -> None:
-        self._do("sum_gradients", self.replicas)  # PyTorch's class does it at the end of backward
+    def complete_gradients(self, loss: StepLoss) -> None:
+        self._do("sum_gradients", self.replicas)  # PyTorch's class has done it in backward
         for replica in self.replicas[1:]:  # the optimizer clears those of the first one
             replica.zero_grad()
-        super().divide_gradients(loss)
+        super().complete_gradients(loss)
 
     def after_step(self) -> None:
         self._do("broadcast", self.replicas)
@@ -123,9 +123,9 @@ class OwnDistributed(Distributed):
         with to_be_written(self.own, "BucketedDDP"):  # its hooks run during backward
             return super().forward_backward(parts, loss_fn)
 
-    def divide_gradients(self, loss: StepLoss) -> None:
-        self.wrapped.sync_gradients()  # PyTorch's class does it at the end of backward
-        super().divide_gradients(loss)
+    def complete_gradients(self, loss: StepLoss) -> None:
+        self.wrapped.sync_gradients()  # PyTorch's class has done it in backward
+        super().complete_gradients(loss)
 
     def where(self) -> str:
         return f"{super().where()}, by {name_of(self.own)}"

@@ -140,7 +140,7 @@ class Pipeline(Strategy):
         if self.of_sums is None:  # the last rank alone knows what loss_fn returns: it tells once
             self.of_sums = any(all_gather_object(step.of_sums))
         step.of_sums = self.of_sums
-        self.divide_gradients(step)
+        self.complete_gradients(step)
         return step
 
     def runner(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:

@@ -35,7 +35,7 @@ class Single(Strategy):
             with self.autocast():
                 returned = loss_fn(call(self.model, inputs), targets)
             step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
-        self.divide_gradients(step)
+        self.complete_gradients(step)
         return step
 
     def where(self) -> str:

@@ -76,7 +76,7 @@ class StepLoss:
     `loss_fn` may return the mean over the rows, or a pair: a sum, and the weight to divide it by,
     for example the number of targets that are not ignored. A mean is weighted by its part's rows
     before backward. The whole batch's weight is only known after the last forward of all ranks, so
-    the gradients of sums are divided then (`Strategy.divide_gradients`).
+    the gradients of sums are divided then (`Strategy.complete_gradients`).
     """
 
     def __init__(self, copies: int = 1) -> None:
@@ -172,14 +172,18 @@ class Strategy:
         """
         raise NotImplementedError
 
-    def divide_gradients(self, loss: StepLoss) -> None:
-        """Divide the gradients of sums by the weight of the whole batch. Every rank calls it."""
+    def complete_gradients(self, loss: StepLoss) -> None:
+        """Called after the last backward, on every rank: `.grad` is the mean's gradient afterwards.
+
+        Here gradients of sums are divided by the weight of the whole batch.
+        """
         if not loss.of_sums:
             return
         weight = torch.as_tensor(loss.weight, dtype=torch.float64).to(self.device)
-        whole = float(self.sum_over_ranks(weight.clone()))
+        whole = self.sum_over_ranks(weight.clone())  # a tensor: nobody waits for the GPU
+        whole = whole.where(whole != 0, 1.0)  # 0: no target counts, nor has it a gradient
         for parameter in self.trained.parameters():
-            if parameter.grad is not None and whole:  # 0: no target counts, nor has it a gradient
+            if parameter.grad is not None:
                 parameter.grad.div_(whole)
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:

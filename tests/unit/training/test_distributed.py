@@ -15,7 +15,7 @@ from multigpu.training import distributed
 from multigpu.training.distributed import (
     NEEDED,
     Launch,
-    chosen_by_all,
+    agree_on_backend,
     join_group,
     leave_unless_failed,
 )
@@ -86,7 +86,7 @@ def chosen(*gpus: str, asked: str | None = None) -> set[tuple[str, int]]:
     for rank, (host, gpu) in enumerate(mine):  # as each rank does before it asks
         store.set(f"multigpu/gpu/{rank}", f"{host}\n{gpu}")
     backends = [
-        chosen_by_all(store, rank, len(gpus), asked=asked, mine=(host, gpu), ranks=2)
+        agree_on_backend(store, rank, len(gpus), asked=asked, mine=(host, gpu), ranks=2)
         for rank, (host, gpu) in enumerate(mine)
     ]
     return {(backend.name, backend.gpus) for backend in backends}

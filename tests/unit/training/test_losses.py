@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
@@ -246,3 +247,21 @@ def test_a_batch_of_which_nothing_counts_changes_nothing():
     with pytest.warns(RuntimeWarning, match="loss of epoch 1 is nan"):
         Trainer(net, config, nothing, loss_fn=ignoring).fit()
     assert torch.equal(net.weight, before)
+
+
+class NobodyWaits(TorchDispatchMode):
+    """Refuses to fetch a number from the device, for which the program waits for a GPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func is not torch.ops.aten._local_scalar_dense.default, "a tensor's number is asked"
+        return func(*args, **kwargs or {})
+
+
+def test_a_step_with_the_default_loss_does_not_wait_for_the_gpu():
+    """Of a data set whose targets are not known beforehand, the loss is a sum and its weight."""
+    trainer = Trainer(model(), TrainConfig(mode="single", batch_size=BATCH), [*data()])
+    assert isinstance(trainer.loss_fn, ClassLoss)
+    batch = next(iter(trainer.train_feed.batches(0)))
+    with NobodyWaits():
+        step = trainer.strategy.forward_backward([batch], trainer.loss_fn)
+    assert step.of_sums

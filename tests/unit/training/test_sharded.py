@@ -101,10 +101,12 @@ def test_zero3_gathers_twice_in_a_step_and_zero2_once():
 
     calls = run_ranks(on_a_rank, 2, show=False).trace.collectives(0)
     marks = [number for number, call in enumerate(calls) if call.op == "barrier"]
-    for (_, _, gathered), first, last in zip(cases, marks[1::3], marks[2::3], strict=True):
+    for (_, parts, gathered), first, last in zip(cases, marks[1::3], marks[2::3], strict=True):
         ops = [call.op for call in calls[first:last]]
         assert sum(op.startswith("all_gather") for op in ops) == gathered, ops
         assert sum(op.startswith("reduce_scatter") for op in ops) == 2, ops  # one per layer
+        # Ranks compare the order of their calls after forward and before backward, of every part.
+        assert ops.count("all_reduce") == 2 * parts, ops
 
 
 def test_blocks_are_gathered_one_by_one_and_shared_weights_with_the_root():
@@ -328,6 +330,23 @@ class OneAnswerUsed(Routed):
         return [self.choose(0)(inputs), self.choose(1)(inputs)][dist.get_rank()]
 
 
+class OtherFirstLater(FromTheSecondStep):
+    """From the second step on, rank 1 leaves the first one out, which all others expect."""
+
+    def choose(self, number):
+        skipping = dist.get_rank() and self.steps > 1
+        return super().choose(1 if skipping else number)
+
+
+class OneAnswerUsedLater(FromTheSecondStep):
+    """From the second step on, what the loss depends on differs."""
+
+    def forward(self, inputs):
+        self.steps += 1
+        answers = [self.choose(0)(inputs), self.choose(1)(inputs)]
+        return sum(answers) if self.steps == 1 else answers[dist.get_rank()]
+
+
 @pytest.mark.parametrize("mode", BOTH)
 def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
     """Outside of blocks all is gathered together: what a rank did not use has the gradient 0."""
@@ -357,6 +376,8 @@ def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
         (WithoutRows, r"rank 1 comes to the end of forward, where rank 0 to parts\.1"),
         (FromTheSecondStep, r"rank 1 comes to the end of forward, where rank 0 to parts\.1"),
         (OneAnswerUsed, r"rank 1 comes to parts\.1's backward, where rank 0 to parts\.0's"),
+        (OtherFirstLater, r"rank 1 comes to parts\.1, where rank 0 to parts\.0"),
+        (OneAnswerUsedLater, r"rank 1 comes to parts\.1's backward, where rank 0 to parts\.0's"),
     ],
 )
 def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up(mode, kind, words):
