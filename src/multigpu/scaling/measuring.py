@@ -462,12 +462,13 @@ def length_of_union(spans: Iterable[Window]) -> float:
 def bytes_between_ranks(trace: Trace, window: Window, *, steps: int) -> int:
     """Bytes that all ranks together send in one step, if each collective goes round a ring.
 
-    Counted are gradients, sharded parameters, and messages from rank to rank. What each rank brings
-    to a collective is read from rank 0's part of the trace, in the window of rank 0 that holds
-    `steps` steps.
+    Counted are gradients, sharded parameters, and messages from rank to rank; not whole numbers,
+    by which ranks compare what they are doing (zero2, zero3). What each rank brings to a collective
+    is read from rank 0's part of the trace, in the window of rank 0 that holds `steps` steps.
     """
     part = trace.since(window[0], until=window[1])
-    collectives = [call for call in part.collectives(0) if call.op in SHARING]
+    sharing = (call for call in part.collectives(0) if call.op in SHARING)
+    collectives = [call for call in sharing if "int" not in str(call.dtype)]
     shared = sum(len(call.members) * ring_bytes(call) for call in collectives)
     messages = sum(call.bytes for call in part.messages() if call.op == "send")
     return round((shared + messages) / steps)

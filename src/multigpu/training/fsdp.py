@@ -37,6 +37,7 @@ from multigpu.training.strategy import LossFn, Sample, StepLoss, call
 
 UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
 REPEATED = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict)  # nobody calls them, so they cannot be a block
 END_OF_FORWARD, DIFFERS = "the end of forward", "what differs from time to time"
 
@@ -76,8 +77,8 @@ class Sharded(Distributed):
         if self.config.precision != "float32":
             # Weights, activations and their messages in bfloat16; gradients are added in float32.
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            kind = nn.modules.batchnorm._BatchNorm  # its statistics stay float32, so its weights do
-            norms = [each for each in model.modules() if isinstance(each, kind) and each.affine]
+            # Their statistics stay float32, so their weights do.
+            norms = [each for each in model.modules() if isinstance(each, NORMS) and each.affine]
         blocks = [*norms, *(block for block in blocks_of(model) if block not in norms)]
         for block in blocks:
             own = MixedPrecisionPolicy() if block in norms else policy

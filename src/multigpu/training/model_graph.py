@@ -36,6 +36,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.fx.node import map_aggregate
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -465,7 +466,7 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def storage_of(tensor: Tensor) -> int:
     """Tensors that share memory have the same."""
-    return int(tensor.untyped_storage()._cdata)
+    return int(StorageWeakRef(tensor.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
 
 
 def names_of(model: nn.Module, fake_model: nn.Module, copies: dict[int, Any]) -> dict[int, str]:
@@ -645,7 +646,7 @@ def line_of(error: BaseException) -> tuple[str, str]:
     found = next((f for f in reversed(frames) if not f.filename.startswith(TORCH)), frames[-1])
     where = f"{short(found.filename)}:{found.lineno}"
     blamed = [f for f in frames[frames.index(found) + 1 :] if f.filename.startswith(NN)]
-    if blamed and blamed[-1].name not in ("_call_impl", "_wrapped_call_impl"):
+    if blamed and not blamed[-1].filename.endswith("module.py"):  # which calls every forward
         file = blamed[-1].filename.removeprefix(TORCH)
         where += f" (in torch{file}:{blamed[-1].lineno}, {blamed[-1].name})"
     return where, (found.line or "").strip()

@@ -54,20 +54,21 @@ class Stage(nn.Module):
         """The steps from `begin` up to `end`, both of `program.places`."""
         super().__init__()
         trace, places = program.training, program.places
-        self.last = end == len(trace.steps)
+        # With _: a model may have a layer called `last`, and it is put here under its name.
+        self._is_last = end == len(trace.steps)
         taken = trace.crossing(begin) if begin else trace.inputs
-        handed = [] if self.last else trace.crossing(end)
+        handed = [] if self._is_last else trace.crossing(end)
         # Between stages a tensor's dimensions are in their order in memory: copied into another
         # order its numbers would meet dropout's in another order than in the model.
         self._orders_in = [node.meta["value"].order for node in taken] if begin else []
         self._orders_out = [node.meta["value"].order for node in handed]
         self._rows = rows_in(taken)
         self.num_inputs, self.num_steps = len(taken), end - begin
-        self.graphs = {
+        self._graphs = {
             True: _subgraph(trace, begin, end),
             False: _subgraph(program.evaluation, places[begin], places[end]),
         }
-        nodes = [*self.graphs[True].nodes, *self.graphs[False].nodes]
+        nodes = [*self._graphs[True].nodes, *self._graphs[False].nodes]
         for op in ("call_module", "get_attr"):  # a module brings its tensors
             for name in sorted({str(node.target) for node in nodes if node.op == op}):
                 if name in program.constants:
@@ -81,7 +82,7 @@ class Stage(nn.Module):
         *path, last = name.split(".")
         home: nn.Module = self
         for part in path:
-            if part not in home._modules:
+            if not hasattr(home, part):
                 home.add_module(part, nn.Module())
             home = home.get_submodule(part)
         source = model.get_submodule(".".join(path))
@@ -90,11 +91,10 @@ class Stage(nn.Module):
         value = getattr(source, last)
         if isinstance(value, nn.Module):
             home.add_module(last, value)
-        elif last in source._parameters:
+        elif isinstance(value, nn.Parameter):
             home.register_parameter(last, value)
         else:
-            persistent = last in source._buffers and last not in source._non_persistent_buffers_set
-            home.register_buffer(last, value, persistent=persistent)
+            home.register_buffer(last, value, persistent=last in source.state_dict())
 
     def forward(self, *given: Any) -> Any:
         """Tensors in, a tensor or a tuple of tensors out; any number of rows.
@@ -124,7 +124,7 @@ class Stage(nn.Module):
             return entered[0].device if isinstance(given, StageDevice) else given
 
         waiting = iter(entered)
-        for node in self.graphs[self.training].nodes:
+        for node in self._graphs[self.training].nodes:
             if node.op == "placeholder":
                 values[node.name] = next(waiting)
                 continue
@@ -140,7 +140,7 @@ class Stage(nn.Module):
                 values[node.name] = call(*args, **kwargs)
             for name in node.meta["over"]:
                 del values[name]
-        if self.last:
+        if self._is_last:
             return answer
         # A neighbour receives into memory without gaps.
         pairs = zip(answer, self._orders_out, strict=True)

@@ -1,5 +1,6 @@
 """What is run and in which order, what a step takes, and what is read from a trace."""
 
+import dataclasses
 import itertools
 import re
 
@@ -206,6 +207,12 @@ def test_other_collectives_are_no_gradients():
     trace = Trace(calls, world_size=2)
     assert all_reduce_share(trace, [(0.0, 10.0)] * 2) == 0
     assert bytes_between_ranks(trace, (0.0, 10.0), steps=1) == 0
+
+
+def test_what_ranks_compare_is_not_counted_in_the_bytes():
+    compared = dataclasses.replace(call(0, 1, 0.0, 1.0, size=16), dtype="torch.int64")
+    trace = Trace([compared, call(0, 2, 1.0, 2.0, size=800)], world_size=2)
+    assert bytes_between_ranks(trace, (0.0, 10.0), steps=1) == 2 * 800
 
 
 def test_bytes_are_those_of_a_ring_per_step_of_the_window():

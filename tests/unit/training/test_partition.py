@@ -271,6 +271,20 @@ def test_hooks_of_the_model_and_of_its_layers_run():
     torch.testing.assert_close(chain(stages.modules, (rows,)), model(rows))
 
 
+def test_layers_may_be_called_last_and_graphs():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.graphs, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, rows):
+            return self.last(self.graphs(rows))
+
+    first, second = cut(Layers(), torch.randn(5, 4), 2, repeats=1).modules
+    assert [*first.state_dict()] == ["graphs.weight", "graphs.bias"]
+    assert [*second.state_dict()] == ["last.weight", "last.bias"]
+
+
 def test_places_of_another_model_are_refused():
     with pytest.raises(ValueError, match=r"step 9\b.*stages\.json"):
         stages_at(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(5, 4),), (0, 9))
