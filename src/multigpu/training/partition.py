@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
+from multigpu.training.config import CHOICES
 from multigpu.training.model_graph import Program, Value, at_rows, trace_both
 from multigpu.training.stage import Stage, chain_of, verify
 from multigpu.training.strategy import synchronize, to_device
@@ -95,8 +96,6 @@ def stages_at(model: nn.Module, sample: tuple[Any, ...], places: Sequence[int]) 
     return chain_of(model, program, places)
 
 
-SCHEDULES = ("1f1b", "gpipe", "interleaved")
-BALANCES = ("time", "memory", "layers")
 Costs = NDArray[np.float64]  # (pieces, pieces + 1)
 
 
@@ -112,8 +111,8 @@ class Setting:
     optimizer_state: float = 2.0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("balance", BALANCES), ("schedule", SCHEDULES)):
-            value = getattr(self, name)
+        for name, choices in (("balance", "balance"), ("schedule", "pipeline_schedule")):
+            value, allowed = getattr(self, name), CHOICES[choices]
             if value not in allowed:
                 raise ValueError(f"{name}={value!r}: choose from {', '.join(map(repr, allowed))}")
         if self.num_stages < 1:
@@ -153,7 +152,6 @@ class StageCost:
     activation_bytes: int  # kept from forward to backward
     handed_bytes: int  # what it receives from the stage before it
     in_flight: int  # micro-batches whose activations it holds at the same time
-    layers: int  # calls of modules with parameters
 
     @property
     def seconds(self) -> float:
@@ -285,7 +283,6 @@ class CutPoints:
             activation_bytes=activations,
             handed_bytes=self.handed_bytes(first),
             in_flight=setting.in_flight(number),
-            layers=sum(self.layers[first:last]),
         )
 
 
