@@ -1,7 +1,8 @@
 """The copies inside nn.DataParallel: stand-ins for the functions of torch.nn.parallel.comm.
 
-They do what torch/csrc/cuda/comm.cpp does, with the same results and the same bytes on each link.
-Sums (`reduce_add`, `reduce_add_coalesced`) are PyTorch's own, which are made of such copies.
+They do what torch/nn/parallel/comm.py and torch/csrc/cuda/comm.cpp do: the same checks in the same
+words, the same results, the same bytes on each link. Sums (`reduce_add`, `reduce_add_coalesced`)
+are PyTorch's own, which are made of such copies.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from multigpu.devices.gpu import CPU, gpu_at
+from multigpu.devices.gpu import CPU, Gpu, gpu_at, named
 
 Tensor = torch.Tensor
 
@@ -21,12 +22,44 @@ def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def _gpus(devices: Sequence[Any]) -> list[Gpu]:
+    """The GPUs that are named by devices, strings or numbers."""
+    for device in map(named, devices):
+        if device.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+    return [gpu_at(named(device).index) for device in devices]
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RuntimeError(otherwise)
+
+
+def _require_gpu(tensor: Tensor, kind: str, place: str) -> None:
+    _require(
+        tensor.is_cuda,
+        f"Expected all {kind} tensors to be CUDA tensors, but {place} has device '{tensor.device}'",
+    )
+
+
 def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[Tensor, ...]:
     """A copy of `tensor` on every device (on its own, the tensor itself), or in each of `out`."""
     tensor = _real(tensor)
-    if out is not None:
-        return tuple(target.copy_(tensor, non_blocking=True) for target in out)
-    return tuple(tensor.to(device, non_blocking=True) for device in devices)
+    if (devices is None) == (out is None):
+        raise RuntimeError(
+            "Exactly one of 'devices' and 'out' must be specified, but got "
+            f"devices={devices} and out={out}"
+        )
+    if out is None:
+        return tuple(tensor.to(gpu.device, non_blocking=True) for gpu in _gpus(devices))
+    for i, target in enumerate(out):
+        _require_gpu(target, "output", f"output tensor at index {i}")
+        _require(
+            target.shape == tensor.shape,
+            "Expected all output tensors to have same shape as the source tensor "
+            f"{list(tensor.shape)}, but output tensor at index {i} has shape {list(target.shape)}",
+        )
+    return tuple(target.copy_(tensor, non_blocking=True) for target in out)
 
 
 def broadcast_coalesced(
@@ -37,22 +70,21 @@ def broadcast_coalesced(
     They travel packed into buffers of `buffer_size` bytes, so many small tensors make one copy.
     """
     tensors = [_real(tensor) for tensor in tensors]
-    first = devices[0]
-    source = gpu_at(first).device if isinstance(first, int) else torch.device(first)
-    if any(tensor.device != source for tensor in tensors):
-        raise RuntimeError(f"all tensors must be on {source}")
-    received: list[dict[int, Tensor]] = [{} for _ in devices[1:]]  # by the id of the original
+    first, *others = _gpus(devices)
+    if any(tensor.device != first.device for tensor in tensors):
+        raise RuntimeError(f"All tensors must be on devices[0]: {first.index}")
+    received: list[dict[int, Tensor]] = [{} for _ in others]  # by the id of the original
     for chunk in _chunks(tensors, buffer_size):
         sizes = [tensor.numel() for tensor in chunk]
         flat = [tensor.reshape(-1) for tensor in chunk]
         packed = torch.cat(flat) if len(flat) > 1 else flat[0]
-        for device, arrived in zip(devices[1:], received, strict=True):
-            parts = torch.split(packed.to(device, non_blocking=True), sizes)
+        for gpu, arrived in zip(others, received, strict=True):
+            parts = torch.split(packed.to(gpu.device, non_blocking=True), sizes)
             for tensor, part in zip(chunk, parts, strict=True):
                 # .data: each copy counts its own versions, though all share one buffer
                 arrived[id(tensor)] = part.view(tensor.shape).data
-    for device, arrived in zip(devices[1:], received, strict=True):
-        arrived |= {id(tensor): tensor.to(device) for tensor in tensors if tensor.is_sparse}
+    for gpu, arrived in zip(others, received, strict=True):
+        arrived |= {id(tensor): tensor.to(gpu.device) for tensor in tensors if tensor.is_sparse}
     return [tensors, *([arrived[id(tensor)] for tensor in tensors] for arrived in received)]
 
 
@@ -82,50 +114,77 @@ def scatter(
     """Consecutive chunks of `tensor` along `dim`, chunk i on devices[i] or in out[i]."""
     tensor = _real(tensor)
     if out is not None:
-        chunks = torch.split(tensor, [target.size(dim) for target in out], dim)
-        return tuple(target.copy_(chunk) for target, chunk in zip(out, chunks, strict=True))
+        for name, value in (("devices", devices), ("chunk_sizes", chunk_sizes)):
+            what = f"'{name}' must not be specified when 'out' is specified, but got {name}={value}"
+            _require(value is None, what)
+        return _scattered_into(out, tensor, dim % tensor.ndim)
+    gpus = _gpus(devices)
+    _require(bool(gpus), "Expected at least one device to scatter to")
     if chunk_sizes is None:
-        chunks = tensor.chunk(len(devices), dim)
-    elif sum(chunk_sizes) == tensor.size(dim):
-        chunks = torch.split(tensor, list(chunk_sizes), dim)
+        chunks = tensor.chunk(len(gpus), dim)  # perhaps fewer than GPUs
     else:
-        raise RuntimeError(
-            f"given chunk sizes don't sum up to the tensor's size (sum(chunk_sizes) == "
-            f"{sum(chunk_sizes)}, but expected {tensor.size(dim)})"
+        _require(
+            len(chunk_sizes) == len(gpus),
+            "Expected devices and chunk_sizes to be of same length, but got "
+            f"len(devices) = {len(gpus)} and len(chunk_sizes) = {len(chunk_sizes)}",
         )
-    return tuple(
-        chunk.to(device, non_blocking=True)
-        for chunk, device in zip(chunks, devices, strict=False)  # perhaps fewer rows than devices
+        chunks = torch.split(tensor, list(chunk_sizes), dim)
+    pairs = zip(chunks, gpus, strict=False)
+    return tuple(chunk.to(gpu.device, non_blocking=True) for chunk, gpu in pairs)
+
+
+def _scattered_into(out: Any, tensor: Tensor, dim: int) -> tuple[Tensor, ...]:
+    _require(bool(out), "Expected at least one output tensor to scatter to")
+    source = list(tensor.shape)
+    for i, target in enumerate(out):
+        _require_gpu(target, "output", f"output tensor at index {i}")
+        _require(
+            [*target.shape[:dim], source[dim], *target.shape[dim + 1 :]] == source,
+            f"Output tensor at index {i} has incorrect shape: {list(target.shape)}. Expected same "
+            f"shape except for scatter dim {dim} as the source tensor: {source}",
+        )
+    sizes = [target.size(dim) for target in out]
+    _require(
+        sum(sizes) == source[dim],
+        f"Total size for output tensors along scatter dim {dim} does not match the source tensor "
+        f"size at dim {dim}. Expected {source[dim]}, but got total size {sum(sizes)}",
     )
+    pairs = zip(out, torch.split(tensor, sizes, dim), strict=True)
+    return tuple(target.copy_(chunk, non_blocking=True) for target, chunk in pairs)
 
 
 def gather(
     tensors: Sequence[Tensor], dim: int = 0, destination: Any = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """All tensors one after the other along `dim`, on one device (the current GPU) or in `out`.
-
-    Raises for tensors that are not on a GPU or do not fit.
-    """
+    """All tensors one after the other along `dim`, on one device (the current GPU) or in `out`."""
     tensors = [_real(tensor) for tensor in tensors]
-    expected = [length for position, length in enumerate(tensors[0].shape) if position != dim]
-    for position, tensor in enumerate(tensors):
-        if tensor.device.type != "cuda":
-            raise RuntimeError(
-                f"Expected all input tensors to be CUDA tensors, but tensor at index {position} "
-                f"has device '{tensor.device}'"
-            )
-        sizes = [length for other, length in enumerate(tensor.shape) if other != dim]
-        if tensor.ndim != tensors[0].ndim or sizes != expected:
-            raise RuntimeError(
-                f"Input tensor at index {position} has invalid shape {list(tensor.shape)}, but "
-                f"expected {list(tensors[0].shape)}"
-            )
+    _require(
+        out is None or destination is None,
+        "'destination' must not be specified when 'out' is specified, but got "
+        f"destination={destination}",
+    )
+    _require(bool(tensors), "Expected at least one tensor to gather from")
+    size = list(tensors[0].shape)
+    for i, tensor in enumerate(tensors):
+        _require_gpu(tensor, "input", f"tensor at index {i}")
+        _require(
+            tensor.ndim == len(size),
+            "Expected all input tensors to have the same number of dimensions, but tensor at "
+            f"index {i} has {tensor.ndim} dimensions, (expected {len(size)})",
+        )
+        size[dim] = tensor.size(dim)
+        _require(
+            size == list(tensor.shape),
+            f"Input tensor at index {i} has invalid shape {list(tensor.shape)}, but expected "
+            f"{size}",
+        )
     lengths = [tensor.size(dim) for tensor in tensors]
+    size[dim] = sum(lengths)
     if out is None:
-        size = list(tensors[0].shape)
-        size[dim] = sum(lengths)
         device = CPU if destination == -1 else "cuda" if destination is None else destination
         out = torch.empty(size, dtype=tensors[0].dtype, device=device)
+    shape = list(out.shape)
+    _require(shape == size, f"Expected out tensor to have shape {size}, but got {shape}")
     for chunk, tensor in zip(torch.split(out, lengths, dim), tensors, strict=True):
         chunk.copy_(tensor, non_blocking=True)
     return out

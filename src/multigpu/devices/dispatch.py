@@ -9,6 +9,7 @@ copies between devices, filling, `set_`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,8 @@ _set_excluded = _core._dispatch_tls_set_dispatch_key_excluded
 
 # Arguments that CUDA's operators accept on the CPU, whatever the other tensors' device.
 _CPU_ARGUMENTS = {
-    "indices": {"index", "index_put", "index_put_", "_index_put_impl_"},
     "lengths": {"_pack_padded_sequence"},
+    "indices": {"index", "index_put", "index_put_", "_index_put_impl_"},
     "batch_sizes": {
         "_pack_padded_sequence_backward", "_pad_packed_sequence", "gru", "lstm", "rnn_relu",
         "rnn_tanh",
@@ -50,6 +51,8 @@ _CPU_RESULT = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
 _INSTEAD = {"_efficientzerotensor": torch.ops.aten.zeros.default}
 _RESHAPING = {"resize_", "resize_as_", "set_", "resize_as_sparse_", "sparse_resize_"}
 _HALF = (torch.float16, torch.bfloat16)
+# What CPU kernels say of an index or a label that only CUDA's kernels would see.
+_ASSERTED = re.compile(r"(?<!Dimension )out of (bounds|range)|valid range|between 0 and 1")
 _NO_KERNEL = ("not implemented for 'Half'", "not implemented for 'BFloat16'", "primitive")
 
 Args = tuple[Any, ...]
@@ -84,6 +87,7 @@ class Plan:
     operator: Any  # what to run: the operator, or one that does the same on virtual GPUs
     takes_numbers: bool  # as tensors without a dimension, on the CPU
     cpu_result: int | None
+    asserts: bool  # its indices or labels are looked at on the GPU alone
     composite: bool  # it is made of other operators
     special: Special | None
 
@@ -108,6 +112,10 @@ class Plan:
             operator=_INSTEAD.get(name, operator),
             takes_numbers=name.removesuffix("_") not in _NO_NUMBERS,
             cpu_result=_CPU_RESULT.get(name),
+            asserts=any(
+                argument.name in ("index", "indices", "target") and "Tensor" in str(argument.type)
+                for argument in schema.arguments
+            ),
             composite=func.has_kernel_for_dispatch_key(_COMPOSITE),
             special=_specials.get(name),
         )
@@ -197,7 +205,7 @@ def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
             named_data["pin_memory"] = False
     if plan.generator:
         named_data["generator"] = _generator(gpu, kwargs.get("generator"))
-    result = _run_on_data(plan, data, named_data)
+    result = _run_on_data(plan, data, named_data, gpu)
     if plan.reshapes:
         _refresh(shells)
     return _put_in(result, gpu, shells, plan.cpu_result)
@@ -290,14 +298,20 @@ def _generator(gpu: Gpu | None, generator: torch.Generator | None) -> torch.Gene
     return generator
 
 
-def _run_on_data(plan: Plan, data: list[Any], named_data: Kwargs) -> Any:
+def _run_on_data(plan: Plan, data: list[Any], named_data: Kwargs, gpu: Gpu | None) -> Any:
     """Run the operator on plain tensors.
 
-    Where the CPU has no kernel for half precision: in float32, rounded at the end.
+    Where the CPU has no kernel for half precision: in float32, rounded at the end. (For matrix
+    decompositions CUDA has none either.)
     """
     try:
         return plan.operator(*data, **named_data)
-    except RuntimeError as error:
+    except (IndexError, RuntimeError) as error:
+        if gpu is not None and plan.asserts and _ASSERTED.search(str(error)):
+            raise errors.device_side_assert(plan.name, str(error)) from None
+        if plan.name.lstrip("_").startswith("linalg_") and '_cpu"' in str(error):
+            text = str(error).replace("linalg_svd_cpu", "svd_cuda_gesvdj")
+            raise type(error)(text.replace('_cpu"', '_cuda"')) from None
         halves = {
             leaf.dtype
             for leaf in tree_leaves((data, named_data))
@@ -404,6 +418,23 @@ def copy_(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     if _gpu(source) is not _gpu(target):
         note_copy(_gpu(source), _gpu(target), _bytes_on_link(source, target))
     return target
+
+
+@special(*errors.INTEGERS_LACK)
+def product(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Products of matrices and convolutions: CUDA has none of integers."""
+    tensor = args[0]
+    if not tensor.is_floating_point() and not tensor.is_complex() and _gpu(tensor) is not None:
+        raise errors.no_integers(plan.name, tensor.dtype)
+    return run_plainly(plan, args, kwargs)
+
+
+@special("_pack_padded_sequence")
+def pack_padded_sequence(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Its lengths must be on the CPU."""
+    if _gpu(args[1]) is not None:
+        raise errors.lengths_on_gpu(args[1])
+    return run_plainly(plan, args, kwargs)
 
 
 @special("_local_scalar_dense")

@@ -23,6 +23,55 @@ def invalid_device_ordinal() -> RuntimeError:
     )
 
 
+def device_side_assert(operator: str, why: str) -> RuntimeError:
+    """A kernel met a number that it cannot use, such as a label that is not a class."""
+    return torch.AcceleratorError(
+        "CUDA error: device-side assert triggered\n"
+        "Search for `cudaErrorAssert' in "
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+        f"information.\n{_KERNEL_ERRORS_ARE_LATE}\n"
+        f"The virtual GPU knows more: {operator}: {why}\n"
+        "On a real GPU every later CUDA call of the process fails, too: restart it, and run the "
+        "same step on the CPU to see such a message there."
+    )
+
+
+# Operators of which CUDA has no kernel for integers, with the name of the one that complains.
+INTEGERS_LACK = {
+    "addbmm": "addmm_cuda",
+    "addmm": "addmm_cuda",
+    "addmv": "addmv_impl_cuda",
+    "baddbmm": "baddbmm_cuda",
+    "bmm": "baddbmm_cuda",
+    "convolution": "",
+    "dot": "dot",
+    "mm": "addmm_cuda",
+    "mv": "addmv_impl_cuda",
+    "vdot": "vdot",
+}
+
+
+def no_integers(operator: str, dtype: torch.dtype) -> RuntimeError:
+    """A product of integers: CUDA's libraries have none."""
+    kind = scalar_type(dtype)
+    if operator == "convolution":
+        return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {kind}")
+    return NotImplementedError(f"\"{INTEGERS_LACK[operator]}\" not implemented for '{kind}'")
+
+
+def lengths_on_gpu(lengths: torch.Tensor) -> RuntimeError:
+    """`pack_padded_sequence(x, lengths)`."""
+    return RuntimeError(
+        f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.ndim}D "
+        f"{lengths.device} {scalar_type(lengths.dtype)} tensor"
+    )
+
+
+def scalar_type(dtype: torch.dtype) -> str:
+    """The core's name of a dtype: Long, Half."""
+    return torch.empty(0, dtype=dtype).type().split(".")[-1].removesuffix("Tensor")
+
+
 # Operators that CUDA runs through another one, which is the one it complains about.
 _RUN_AS = {"stack": "cat", "embedding": "_index_select", "index_select": "_index_select"}
 _ARGUMENTS_THERE = {"embedding": "index"}
@@ -116,9 +165,30 @@ def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeE
 def uninitialised() -> RuntimeError:
     """A parameter of a lazy module (nn.LazyLinear) goes to a virtual GPU."""
     return RuntimeError(
-        "virtual GPUs need parameters that have a shape: run one batch through lazy modules on the "
-        "CPU before you move them, as nn.DataParallel demands, too."
+        "virtual GPUs hold no parameters without a shape. Make lazy modules (nn.LazyLinear) on the "
+        "CPU, run one batch through them there, and then move them with .to(device)."
     )
+
+
+def no_ddp() -> RuntimeError:
+    """DistributedDataParallel gets a model on a virtual GPU."""
+    return RuntimeError(
+        "DistributedDataParallel needs one process per GPU, and virtual GPUs serve one process. "
+        "Use nn.DataParallel here, or leave the model on the CPU."
+    )
+
+
+def no_export() -> RuntimeError:
+    """torch.export gets something on a virtual GPU."""
+    return RuntimeError(
+        "torch.export does not work on virtual GPUs: it would trace a GPU that is not there. "
+        "Export the model and its example inputs on the CPU: model.cpu(), input.cpu()."
+    )
+
+
+def no_dlpack() -> BufferError:
+    """Another library asks for the data of a virtual GPU."""
+    return BufferError("the data of a virtual GPU cannot be exported: copy them with .cpu()")
 
 
 def forked() -> RuntimeError:
@@ -139,13 +209,16 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def out_of_memory(index: int, *, wanted: int, allocated: int, limit: int) -> RuntimeError:
+def out_of_memory(
+    index: int, *, wanted: int, allocated: int, limit: int, allowed: int
+) -> RuntimeError:
     """An allocation of `wanted` bytes on GPU `index` does not fit."""
+    capped = "" if allowed == limit else f"{_gib(allowed)} allowed; "
     return torch.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate {_gib(wanted)}. GPU {index} has a total capacity "
         f"of {_gib(limit)} of which {_gib(limit - allocated)} is free. Including non-PyTorch "
-        f"memory, this process has {_gib(allocated)} memory in use. Of the allocated memory "
-        f"{_gib(allocated)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+        f"memory, this process has {_gib(allocated)} memory in use. {capped}Of the allocated "
+        f"memory {_gib(allocated)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
         "unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
         "documentation for Memory Management  "

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.utils._pytree import tree_leaves
 
 from multigpu.devices import errors
 from multigpu.devices.dispatch import Args, Kwargs
@@ -20,6 +21,7 @@ from multigpu.devices.gate import (
     StandIn,
     call,
     gate,
+    intercepted,
     pinned,
     run_in_core,
     takes_over,
@@ -78,15 +80,6 @@ def module_to(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(module, *args, **kwargs)
 
     return to
-
-
-def refused_export(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.utils.dlpack.to_dlpack(tensor)`, which asks a tensor nothing."""
-
-    def to_dlpack(tensor: Any) -> Any:
-        return tensor.__dlpack__() if isinstance(tensor, VirtualTensor) else plain(tensor)
-
-    return to_dlpack
 
 
 @takes_over(torch.Tensor.cuda)
@@ -260,6 +253,14 @@ def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)
 
 
+@takes_over(torch.nn.functional.triplet_margin_with_distance_loss, torch.lobpcg)
+def with_callback(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The functions of torch that call one of the user's own, which sees GPUs as cuda:i."""
+    args = tuple(intercepted(value) if callable(value) else value for value in args)
+    kwargs = {k: intercepted(value) if callable(value) else value for k, value in kwargs.items()}
+    return run_in_core(func, args, kwargs)
+
+
 # Gradients from users must be on the right GPU. The core checks the device of every gradient that a
 # node of the graph returns, but not for tensor subclasses; this repeats the check for the roots of
 # a backward pass and for custom Functions.
@@ -331,14 +332,34 @@ def refused_compile(model: Any = None, **options: Any) -> Any:
     )
 
 
-def refused_distributed(init: Any) -> Any:
-    @functools.wraps(init)
-    def checked(wrapper: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        if any(isinstance(each, VirtualTensor) for each in module.parameters()):
-            raise RuntimeError(
-                "DistributedDataParallel needs one process per GPU, and virtual GPUs serve one "
-                "process. Use nn.DataParallel here, or leave the model on the CPU."
-            )
-        init(wrapper, module, *args, **kwargs)
+def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
+    """A wrapper for functions that raise `error()` for tensors or modules on virtual GPUs."""
 
-    return checked
+    def wrapper(plain: Any) -> Any:
+        @functools.wraps(plain)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            for given in tree_leaves((args, kwargs)):
+                # (A module whose __init__ this is has no parameters yet.)
+                is_module = isinstance(given, torch.nn.Module) and "_parameters" in vars(given)
+                tensors = [*given.parameters(), *given.buffers()] if is_module else [given]
+                if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
+                    raise error()
+            return plain(*args, **kwargs)
+
+        return checked
+
+    return wrapper
+
+
+def lazy_parameter(new: Any) -> Any:
+    """`UninitializedParameter(device=...)`: a parameter of nn.LazyLinear before its first batch."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return new(*args, **kwargs)
+        except RuntimeError as error:
+            if "Tensor subclass" not in str(error):
+                raise
+            raise errors.uninitialised() from None
+
+    return staticmethod(checked)

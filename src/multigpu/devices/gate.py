@@ -21,7 +21,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -104,8 +107,17 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
         return True
 
     def switch_off(self) -> None:
-        """Undo a `switch_on` of this thread that gave true."""
-        _FunctionMode.__exit__(self, None, None, None)
+        """Undo a `switch_on` of this thread that gave true.
+
+        PyTorch takes the mode off that was entered last. Modes that were entered after this one and
+        are still on (in a generator, say) are put back.
+        """
+        stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        above = stack[stack.index(self) + 1 :] if self in stack else []
+        for _ in (self, *above):
+            _FunctionMode.__exit__(self, None, None, None)
+        for mode in above:
+            _FunctionMode.__enter__(mode)
         running.intercepts = False
 
 

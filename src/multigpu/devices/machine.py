@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import DeviceContext
 
-from multigpu.devices import comm, functions, gpu, torch_cuda
+from multigpu.devices import comm, errors, functions, gpu, torch_cuda
 from multigpu.devices.gate import (
     device_context,
     gate,
@@ -274,7 +274,11 @@ def _switch_on() -> None:
                     _replace(module, name, value)
         _replace(torch.UntypedStorage, "to", storage_to)
         _wrap(torch.nn.Module, "to", functions.module_to)
-        _wrap(torch.utils.dlpack, "to_dlpack", functions.refused_export)
+        for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+            _wrap(lazy, "__new__", functions.lazy_parameter)
+        _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
+        for export in ("export", "draft_export"):
+            _wrap(torch.export, export, functions.refused(errors.no_export))
         _undo.enter_context(around_new_threads(in_new_thread))
         _wrap(futures.thread._WorkItem, "run", intercepted)  # however old the pool's threads
         backward = functions.backward(graph._engine_run_backward)
@@ -284,7 +288,7 @@ def _switch_on() -> None:
         _wrap(DeviceContext, "__torch_function__", device_context)
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
         _replace(torch, "compile", functions.refused_compile)
-        _wrap(DistributedDataParallel, "__init__", functions.refused_distributed)
+        _wrap(DistributedDataParallel, "__init__", functions.refused(errors.no_ddp))
         # Optimizers update many tensors at once by default on CUDA, if they know the tensors' type.
         optimizer: Any = sys.modules["torch.optim.optimizer"]  # torch.optim hides the name
         known = optimizer._foreach_supported_types

@@ -66,11 +66,12 @@ class Holding:
 class MemoryMeter:
     """Counts storages against `limit` bytes.
 
-    `full(wanted=..., allocated=..., limit=...)` is the error to raise where one does not fit.
+    `full(wanted=..., allocated=..., limit=..., allowed=...)` is the error to raise where one does
+    not fit; `allowed` is how much of the limit the process may use.
     """
 
     def __init__(self, limit: int, full: Callable[..., Exception]) -> None:
-        self.limit = limit
+        self.limit = self.allowed = limit
         self.allocated = 0
         self.peak = 0
         self._full = full
@@ -91,8 +92,9 @@ class MemoryMeter:
 
     def check(self, size: int) -> None:
         """Raise the error if `size` more bytes would not fit."""
-        if self.allocated + size > self.limit:
-            raise self._full(wanted=size, allocated=self.allocated, limit=self.limit)
+        if self.allocated + size > self.allowed:
+            state = {"allocated": self.allocated, "limit": self.limit, "allowed": self.allowed}
+            raise self._full(wanted=size, **state)
 
     def change(self, size: int) -> None:
         """`size` bytes more (or fewer, if negative) are allocated."""

@@ -127,7 +127,7 @@ class VirtualTensor(torch.Tensor):
         raise AttributeError("the data of a virtual GPU cannot be handed to other CUDA libraries")
 
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
-        raise BufferError("the data of a virtual GPU cannot be exported: copy them with .cpu()")
+        raise errors.no_dlpack()
 
     def apply_(self, callable: Any) -> NoReturn:
         raise TypeError("apply_ is only implemented on CPU tensors")

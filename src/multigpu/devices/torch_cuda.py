@@ -14,7 +14,8 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
 
@@ -124,6 +125,34 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Free and total bytes."""
     memory = _gpu(device).meter.read()
     return memory.limit - memory.allocated, memory.limit
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    meter = _gpu(device).meter
+    meter.allowed = int(fraction * meter.limit)
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    meter = _gpu(device).meter
+    return meter.allowed / meter.limit
+
+
+def _no_history(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(
+        "virtual GPUs have no allocator whose blocks and history could be recorded. How many bytes "
+        "are allocated: torch.cuda.memory_stats(i), or machine.memory(i) of multigpu."
+    )
+
+
+def _no_sensor(device: Any = None) -> NoReturn:
+    raise RuntimeError(
+        "virtual GPUs have no sensors: no utilization, temperature, power or clock. How much "
+        "memory is in use: torch.cuda.mem_get_info(i), or machine.memory(i) of multigpu."
+    )
 
 
 # Streams and events
@@ -260,6 +289,8 @@ class Generator(metaclass=_AlsoVirtual):
     """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
 
 
+_CUDART = SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0)
+
 # What replaces what, in each of the modules that has the name
 
 _BOTH: dict[str, Any] = {
@@ -276,19 +307,37 @@ _CUDA: dict[str, Any] = {
     "_initialized": True,
     "_lazy_init": _lazy_init,
     "can_device_access_peer": lambda device, peer_device: True,
+    "clock_rate": _no_sensor,
+    "cudart": lambda: _CUDART,
     "current_device": lambda: machine_in_use().current,
     "default_generators": DefaultGenerators(),
     "default_stream": default_stream,
     "device_count": lambda: len(machine_in_use().gpus),
     "Event": Event,
     "get_device_properties": get_device_properties,
+    "get_per_process_memory_fraction": get_per_process_memory_fraction,
     "ipc_collect": _nothing,
     "is_available": lambda: True,
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_current_stream_capturing": lambda: False,
     "mem_get_info": mem_get_info,
+    "memory_snapshot": _no_history,
+    "memory_usage": _no_sensor,
+    "power_draw": _no_sensor,
     "set_device": set_device,
+    "set_per_process_memory_fraction": set_per_process_memory_fraction,
     "Stream": Stream,
+    "temperature": _no_sensor,
+    "utilization": _no_sensor,
+}
+_HISTORY = dict.fromkeys(("_dump_snapshot", "_record_memory_history", "_snapshot"), _no_history)
+# Without a profiler, NVTX answers -2 for a range that it does not track.
+_NVTX: dict[str, Any] = {
+    "mark": _nothing,
+    "range_end": _nothing,
+    "range_pop": lambda: -2,
+    "range_push": lambda message: -2,
+    "range_start": lambda message: 0,
 }
 _ACCELERATOR: dict[str, Any] = {
     **_BOTH,
@@ -303,12 +352,14 @@ REPLACEMENTS: list[tuple[Any, dict[str, Any]]] = [
     (torch.cuda, _CUDA),
     (torch.cuda.device, {"__enter__": enter_device, "__exit__": leave_device}),
     (torch.cuda.graphs, _CUDA),
-    (torch.cuda.memory, _CUDA),
+    (torch.cuda.memory, _CUDA | _HISTORY),
+    (torch.cuda.nvtx, _NVTX),
+    (torch.cuda.profiler, {"start": _nothing, "stop": _nothing}),
     (torch.cuda.random, _CUDA),
     (torch.accelerator, _ACCELERATOR),
     (torch.accelerator.memory, _ACCELERATOR),
     (torch, {"Event": Event, "Generator": Generator, "Stream": Stream}),
-    (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),
+    (torch.backends.cudnn, {"is_acceptable": lambda tensor: False, "is_available": lambda: True}),
     (torch.cuda.nccl, {"is_available": lambda tensors: False}),
     (torch.nn.parallel._functions, {"_streams": None}),
 ]

@@ -204,3 +204,106 @@ def test_errors_never_show_the_inside():
         torch.tensor_split(on("cuda:1", 4), torch.tensor([1], device="cuda:1"))
     with pytest.raises(TypeError, match=r"expected np.ndarray \(got Tensor\)"):
         torch.from_numpy(on("cuda:0"))
+
+
+def integers(*shape: int, dtype: torch.dtype = torch.long) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, device="cuda:1")
+
+
+PRODUCTS_OF_INTEGERS = {
+    "mm": (lambda: integers(2, 2) @ integers(2, 2), "\"addmm_cuda\" not implemented for 'Long'"),
+    "int32": (
+        lambda: integers(2, 2, dtype=torch.int) @ integers(2, 2, dtype=torch.int),
+        "\"addmm_cuda\" not implemented for 'Int'",
+    ),
+    "linear": (
+        lambda: functional.linear(integers(2, 2), integers(3, 2)),
+        "\"addmm_cuda\" not implemented for 'Long'",
+    ),
+    "einsum": (
+        lambda: torch.einsum("bij,bjk->bik", integers(2, 2, 2), integers(2, 2, 2)),
+        "\"baddbmm_cuda\" not implemented for 'Long'",
+    ),
+    "mv": (
+        lambda: integers(2, 2) @ integers(2),
+        "\"addmv_impl_cuda\" not implemented for 'Long'",
+    ),
+    "dot": (lambda: integers(2) @ integers(2), "\"dot\" not implemented for 'Long'"),
+    "conv2d": (
+        lambda: functional.conv2d(integers(1, 1, 3, 3), integers(1, 1, 2, 2)),
+        "getCudnnDataTypeFromScalarType() not supported for Long",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS_OF_INTEGERS)
+def test_cuda_multiplies_no_matrices_of_integers(name):
+    product, message = PRODUCTS_OF_INTEGERS[name]
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        product()
+    assert torch.ones(2, 2, dtype=torch.long).mm(torch.ones(2, 2, dtype=torch.long)).sum() == 8
+
+
+def test_cuda_decomposes_no_matrices_in_half_precision():
+    half = torch.eye(3, device="cuda:1", dtype=torch.float16)
+    for decompose in (torch.linalg.svd, torch.svd, torch.linalg.svdvals):
+        with pytest.raises(RuntimeError, match=r"svd_cuda_gesvdj.* not implemented for 'Half'"):
+            decompose(half)
+    with pytest.raises(RuntimeError, match=r"_cuda.* not implemented for 'BFloat16'"):
+        torch.linalg.eigh(half.bfloat16())
+    assert torch.linalg.norm(half).dtype is torch.float16
+
+
+def test_the_lengths_of_packed_sequences_are_on_the_cpu():
+    lengths = torch.tensor([3, 2], device="cuda:1")
+    message = "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:1 Long tensor"
+    with pytest.raises(RuntimeError, match=message):
+        nn.utils.rnn.pack_padded_sequence(on("cuda:1", 3, 2, 4), lengths)
+
+
+LABELS = torch.tensor([0, 7])  # of three classes, and rows of three
+ASSERTIONS = {
+    "cross_entropy": lambda labels: functional.cross_entropy(on("cuda:1", 2, 3), labels),
+    "nll_loss": lambda labels: functional.nll_loss(on("cuda:1", 2, 3), -labels),
+    "of pixels": lambda labels: nn.NLLLoss()(on("cuda:1", 2, 3, 1, 1), labels.view(2, 1, 1)),
+    "embedding": lambda labels: nn.Embedding(3, 4, device="cuda:1")(labels),
+    "embedding_bag": lambda labels: nn.EmbeddingBag(3, 4, device="cuda:1")(labels[None]),
+    "index": lambda labels: on("cuda:1", 3, 4)[labels],
+    "indices on the CPU": lambda labels: on("cuda:1", 3, 4)[labels.tolist()],
+    "index_put": lambda labels: on("cuda:1", 3, 4).index_put((labels,), on("cuda:1", 2, 4)),
+    "index_select": lambda labels: on("cuda:1", 3, 4).index_select(0, labels),
+    "index_add": lambda labels: on("cuda:1", 3, 4).index_add(0, labels, on("cuda:1", 2, 4)),
+    "gather": lambda labels: on("cuda:1", 3, 4).gather(0, labels[None]),
+    "scatter": lambda labels: on("cuda:1", 3, 4).scatter_(0, labels[None], 1.0),
+    "take": lambda labels: on("cuda:1", 2, 2).take(labels),
+}
+
+
+@pytest.mark.parametrize("name", ASSERTIONS)
+def test_labels_and_indices_out_of_range(name):
+    with pytest.raises(torch.AcceleratorError) as caught:
+        ASSERTIONS[name](LABELS.cuda(1))
+    assert str(caught.value).startswith("CUDA error: device-side assert triggered\n")
+    assert "7" in str(caught.value) or "index out of range" in str(caught.value)
+    assert "restart" in str(caught.value)
+
+
+def test_what_cuda_checks_before_a_kernel_stays_as_it_is():
+    x, labels = on("cuda:1", 3, 4), LABELS.cuda(1)
+    for wrong in (lambda: x[5], lambda: x.index_select(5, labels), lambda: x[labels, 0, 0]):
+        with pytest.raises(IndexError):
+            wrong()
+    with pytest.raises(IndexError, match="Target 7 is out of bounds"):
+        functional.cross_entropy(torch.ones(2, 3), LABELS)
+
+
+def test_torch_export_is_refused_for_gpus_alone():
+    layer, x = nn.Linear(2, 2), torch.ones(1, 2)
+    torch.export.export(layer, (x,))
+    for wrong in (
+        lambda: torch.export.export(layer, (x.cuda(1),)),
+        lambda: torch.export.export(layer.cuda(1), (x,)),
+        lambda: torch.export.export(nn.Flatten(), (), kwargs={"input": x.cuda(1)}),
+    ):
+        with pytest.raises(RuntimeError, match=r"torch\.export does not work on virtual GPUs"):
+            wrong()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from multigpu import virtual_gpus
 from multigpu.devices import current_machine
@@ -59,6 +60,40 @@ def test_machines_may_be_left_in_any_order():
     assert torch.ones(1, device="cuda:3").device.index == 3
     second.__exit__()
     assert (torch.cuda.device_count, depth()) == before
+
+
+class Counting(TorchFunctionMode):
+    """Counts the calls of torch functions while it is on."""
+
+    calls = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_leaving_takes_off_no_mode_that_was_entered_later():
+    before = torch.cuda.device_count, depth()
+    machine, mode = virtual_gpus(2), Counting()
+    machine.__enter__()
+    with mode:
+        machine.__exit__()
+        calls = mode.calls
+        torch.ones(2)
+        assert mode.calls == calls + 1
+        assert depth() == before[1] + 1
+    assert (torch.cuda.device_count, depth()) == before
+
+
+def test_a_mode_that_was_entered_before_may_be_left_first():
+    before = torch.cuda.device_count, depth()
+    mode = Counting()
+    mode.__enter__()
+    with virtual_gpus(2):
+        mode.__exit__(None, None, None)  # which takes off the mode that was entered last
+    assert (torch.cuda.device_count, depth()) == before
+    with virtual_gpus(2):
+        assert torch.ones(1, device="cuda:1").device.index == 1
 
 
 def test_leaving_twice_is_an_error_that_says_so():

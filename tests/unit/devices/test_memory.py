@@ -152,3 +152,17 @@ def test_sizes_are_read(text, size):
 def test_sizes_that_make_no_sense_are_named(text):
     with pytest.raises(ValueError, match="memory="):
         virtual_gpus(2, memory=text)
+
+
+def test_a_process_may_be_allowed_a_part_of_the_memory():
+    with virtual_gpus(2, memory="1 MiB"):
+        torch.cuda.set_per_process_memory_fraction(0.5, 1)
+        assert torch.cuda.memory.get_per_process_memory_fraction(1) == 0.5
+        assert torch.cuda.get_device_properties(1).total_memory == 2**20
+        torch.ones(2**17 + 1, device="cuda:0")
+        with pytest.raises(torch.OutOfMemoryError, match=r"of 1024.00 KiB .* 512.00 KiB allowed"):
+            torch.ones(2**17 + 1, device="cuda:1")
+        with pytest.raises(ValueError, match="Invalid fraction value: 2"):
+            torch.cuda.set_per_process_memory_fraction(2.0)
+        with pytest.raises(TypeError, match="must be `float`"):
+            torch.cuda.set_per_process_memory_fraction(1)

@@ -17,7 +17,8 @@ import multigpu.devices
 
 PRIVATE = {
     # The stacks of modes, of functions and of operators
-    "_EnableTorchFunction", "_pop_torch_dispatch_stack", "_push_on_torch_dispatch_stack",
+    "_EnableTorchFunction", "_get_current_function_mode_stack", "_pop_torch_dispatch_stack",
+    "_push_on_torch_dispatch_stack",
     # What an operator's arguments are; lazy conjugation inside an operator that is run whole
     "_schema", "_dispatch_tls_is_dispatch_key_excluded", "_dispatch_tls_set_dispatch_key_excluded",
     # The shell around the data, its marks, and how a parameter stays the same object elsewhere

@@ -94,3 +94,36 @@ def test_the_profiler_and_flags_do_not_mind():
         assert torch.nn.functional.conv1d(
             torch.ones(1, 1, 3, device="cuda:1"), torch.ones(1, 1, 1, device="cuda:1")
         ).tolist() == [[[1, 1, 1]]]
+
+
+def test_tools_that_watch_a_program_have_nothing_to_do():
+    assert torch.backends.cudnn.is_available()
+    depth = torch.cuda.nvtx.range_push("step")
+    torch.cuda.nvtx.mark("here")
+    assert torch.cuda.nvtx.range_pop() == depth
+    with torch.cuda.nvtx.range("step {}", 1), torch.cuda.profiler.profile():
+        torch.ones(1, device="cuda:1")
+    torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("step"))
+    torch.cuda.profiler.start()
+    torch.cuda.profiler.stop()
+    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.cudart().cudaProfilerStop()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.cuda.memory_snapshot(),
+        lambda: torch.cuda.memory._snapshot(),
+        lambda: torch.cuda.memory._record_memory_history(),
+        lambda: torch.cuda.memory._dump_snapshot("memory.pickle"),
+        lambda: torch.cuda.utilization(),
+        lambda: torch.cuda.temperature(),
+        lambda: torch.cuda.power_draw(),
+        lambda: torch.cuda.clock_rate(),
+        lambda: torch.cuda.memory_usage(),
+    ],
+)
+def test_what_a_virtual_gpu_does_not_have_is_refused(ask):
+    with pytest.raises(RuntimeError, match=r"virtual GPUs have no .* machine\.memory\(i\)"):
+        ask()
