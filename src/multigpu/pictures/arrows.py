@@ -15,12 +15,10 @@ from multigpu.pictures.picture import (
     Picture,
     arrow,
     chip,
-    element,
     line,
     moved,
     rectangle,
     text,
-    text_on,
     tooltip,
     width_of,
 )
@@ -28,6 +26,7 @@ from multigpu.pictures.units import exact_bytes, human_bytes
 
 COLUMN, CHIP, CHIP_ROW = 88.0, 70.0, 34.0
 HEADING = 24.0
+NOTE = 16.0  # a line below a name
 LANE = 32.0  # one arrow: its label above, the arrow below
 THICKEST, THINNEST = 11.0, 3.0
 THICKER = "thicker: more bytes"
@@ -107,12 +106,15 @@ def steps(
     movements: Iterable[Step],
     devices: Iterable[Any] | None = None,
     *,
+    notes: Mapping[Any, Sequence[str]] | None = None,
     title: str = "One step, movement by movement",
 ) -> Picture:
     """Draw movements one below the other, each with its copies (summed by link) and its work.
 
-    Columns are the CPU, then `devices` as given, then all others that take part.
+    Columns are the CPU, then `devices` as given, then all others that take part. `notes` are lines
+    below the names of devices.
     """
+    said = {str(device): tuple(lines) for device, lines in (notes or {}).items()}
     linked = [(movement, links(movement.copies)) for movement in movements]
     given = [str(device) for device in devices or ()]
     seen = {end for _, group in linked for link in group for end in (link.source, link.target)}
@@ -123,13 +125,18 @@ def steps(
     centre = {name: (i + 0.5) * COLUMN for i, name in enumerate(names)}
     width = max(COLUMN * len(names), 3 * COLUMN)
     most = max((link.bytes for _, group in linked for link in group), default=0)
-    y, body = CHIP_ROW if names else 0.0, []
+    y, body = CHIP_ROW + NOTE * max(map(len, said.values()), default=0) if names else 0.0, []
+    top = y if said else CHIP_ROW / 2  # where lifelines begin
+    for name, lines in said.items():
+        for i, words in enumerate(lines):
+            place = centre[name], CHIP_ROW + NOTE * (i + 0.3)
+            body.append(text(*place, words, size=11.5, text_anchor="middle"))
     for movement, group in linked:
         piece, height = _movement(movement, group, centre=centre, width=width, most=most)
         body.append(moved(0, y, piece))
         y += height
     lifelines = [
-        line(x, CHIP_ROW / 2, x, y, stroke="var(--line)", stroke_opacity=0.55)
+        line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55)
         for x in centre.values()
     ]
     chips = [chip(x, 13, CHIP, name, colour_of(name)) for name, x in centre.items()]
@@ -139,8 +146,14 @@ def steps(
         title,
         [*lifelines, *chips, *body],
         size=(width, y + 8),
-        says=[_sentence(movement, group) for movement, group in linked],
-        lines=[row for movement, group in linked for row in _text_lines(movement, group)],
+        says=[
+            *(f"{name}: {', '.join(lines)}." for name, lines in said.items()),
+            *(_sentence(movement, group) for movement, group in linked),
+        ],
+        lines=[
+            *(f"  {name:>7}  {', '.join(lines)}" for name, lines in said.items()),
+            *(row for movement, group in linked for row in _text_lines(movement, group)),
+        ],
         kinds=["compute"] * computes + ["communication"] * moves,
         notes=[THICKER] * moves,
     )
@@ -203,7 +216,7 @@ def _sentence(movement: Step, group: Sequence[Link]) -> str:
     works = "" if movement.note else " works"
     said = [*map(str, group), *(f"{on}{works}: {what}" for on, what in movement.work.items())]
     name = f"{movement.name}: " if movement.name else ""
-    return f"{name}{'; '.join(said) or 'nothing moves between devices'}."
+    return f"{name}{'; '.join(said) or movement.note or 'nothing moves between devices'}."
 
 
 def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
@@ -214,7 +227,7 @@ def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
         yield f"  {link.source:>7} ──▶ {link.target:<7} {human_bytes(link.bytes):>10}{copies}"
     for device, label in movement.work.items():
         yield f"  {device!s:>7}  {label}"
-    if not group and not movement.work:
+    if not group and not movement.work and not movement.note:
         yield "  nothing moved between devices"
 
 
@@ -225,65 +238,19 @@ def star(
     notes: Mapping[Any, Sequence[str]] | None = None,
     title: str = "Traffic with one centre",
 ) -> Picture:
-    """Draw copies to and from `centre`, such as a model server; `notes` are lines for each box.
+    """Draw copies to and from `centre`, such as a model server; `notes` are lines for each device.
 
     Copies are summed by link. Raises ValueError if one neither starts nor ends at `centre`.
     """
-    middle = str(centre)
-    said = {str(name): list(lines) for name, lines in (notes or {}).items()}
-    linked = links(copies)
+    middle, given = str(centre), list(copies)
+    linked = links(given)
     for link in linked:
         if middle not in (link.source, link.target):
             raise ValueError(f"{link} does not pass {middle}, the centre of this picture")
-    leaves = sorted({end for link in linked for end in (link.source, link.target)} - {middle})
-    column, box, height, row = 96.0, 84.0, 40.0, 17.0  # height: of the centre
-    width = max(len(leaves), 3) * column
-    most = max((link.bytes for link in linked), default=1)
-    top, bottom = height + 3, height + 59  # where arrows begin and end
-    words = " · ".join([middle, *said.get(middle, [])])
-    total = f"{sum(link.bytes for link in linked):,} B through its link"
-    fill = colour_of(middle)
-    body = [
-        rectangle(0.5, 0, width - 1, height, rx=7, fill=fill, stroke="var(--line)"),
-        text_on(fill, width / 2, 13, words, class_="strong"),
-        text_on(fill, width / 2, 29, total, size=12),
+    total = exact_bytes(sum(link.bytes for link in linked))
+    movements = [
+        Step(f"to {middle}", [copy for copy in given if str(copy.target) == middle]),
+        Step(f"from {middle}", [copy for copy in given if str(copy.source) == middle]),
+        Step(f"through the link of {middle}", note=total),
     ]
-    lines = [f"  {words}"]
-    tall = row * (1 + max((len(said.get(leaf, [])) for leaf in leaves), default=0)) + 12
-    for number, leaf in enumerate(leaves):
-        x, y, fill = (number + 0.5) * width / len(leaves), bottom + 3, colour_of(leaf)
-        body += [
-            rectangle(x - box / 2, y, box, tall, rx=7, fill="var(--band)", stroke="var(--line)"),
-            rectangle(x - box / 2, y, box, row + 6, rx=7, fill=fill, stroke="var(--line)"),
-            text_on(fill, x, y + 12, leaf, size=12.5, class_="strong"),
-        ]
-        for i, note in enumerate(said.get(leaf, []), 1):
-            body.append(text(x, y + 14 + row * i, note, size=11, text_anchor="middle"))
-        amounts = {"up": "0 B", "down": "0 B"}
-        for link in linked:
-            if leaf not in (link.source, link.target):
-                continue
-            up = link.target == middle  # on the left; labels of neighbours do not meet
-            amount = amounts["up" if up else "down"] = human_bytes(link.bytes)
-            side, begin, end = (-1, bottom, top) if up else (1, top, bottom)
-            thickness = max(THINNEST, 9 * link.bytes / most)
-            shaft = arrow(begin, end, 0, thickness, colour_of(link.source))
-            body.append(
-                tooltip(
-                    str(link),
-                    element("g", shaft, transform=f"translate({x + side * 8:g} 0) rotate(90)"),
-                    text(x + side * 17, bottom - 9 if up else top + 9, amount, size=10.5,
-                         text_anchor="end" if up else "start"),
-                )
-            )  # fmt: skip
-        words = " · ".join([leaf, *said.get(leaf, [])])
-        lines.append(f"    ▲ {amounts['up']:>9}  ▼ {amounts['down']:>9}   {words}")
-    return Picture(
-        title,
-        body,
-        size=(width, height + 72 + tall),
-        says=[f"{link}." for link in linked],
-        lines=lines,
-        kinds=["communication"],
-        notes=[THICKER],
-    )
+    return steps(movements, notes=notes, title=title)

@@ -24,9 +24,16 @@ COPIES = [
 def test_it_sums_by_link_and_says_what_the_centre_carries():
     picture = star(COPIES, "rank 0", notes={"rank 0": ["server"], "rank 1": ["8 rows"]})
     assert re.search(r"\b520 B\b", picture.svg())
-    up_and_down = [line.split() for line in picture.lines[1:]]
-    assert up_and_down[0][:6] == ["▲", "120", "B", "▼", "0", "B"]
-    assert up_and_down[1][:6] == ["▲", "100", "B", "▼", "300", "B"]
+    assert [" ".join(line.split()) for line in picture.lines] == [
+        "rank 0 server",
+        "rank 1 8 rows",
+        "to rank 0",
+        "rank 1 ──▶ rank 0 120 B in 2 copies",
+        "rank 2 ──▶ rank 0 100 B",
+        "from rank 0",
+        "rank 0 ──▶ rank 2 300 B",
+        "through the link of rank 0: 520 B",
+    ]
     assert "8 rows" in picture.svg()
     assert re.search(r"rank 1\D*rank 0\D*120 B\D*2\b", picture.description)
 
