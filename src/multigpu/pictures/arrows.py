@@ -136,8 +136,7 @@ def steps(
         body.append(moved(0, y, piece))
         y += height
     lifelines = [
-        line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55)
-        for x in centre.values()
+        line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55) for x in centre.values()
     ]
     chips = [chip(x, 13, CHIP, name, colour_of(name)) for name, x in centre.items()]
     computes = any(movement.work and not movement.note for movement, _ in linked)
