@@ -190,8 +190,6 @@ def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         if shells[0]._gpu.machine.forked:
             raise errors.forked()
         if tensors.are_scattered():
-            if plan.name.startswith("_foreach_") and len(args[0]) > 1:
-                return _one_by_one(plan, args, kwargs)
             _check_devices(plan, args, kwargs, shells[0]._gpu)
     elif gpu is not None:  # a factory: stopped before it allocates
         size = kwargs.get("size", args[0] if args else None)
@@ -235,25 +233,6 @@ class _Tensors:
         """Whether they are not all on one GPU."""
         gpu = self.shells[0]._gpu
         return self.others > 0 or any(shell._gpu is not gpu for shell in self.shells)
-
-
-def _one_by_one(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-    """Run an operator on lists of tensors position by position: each may be on its own GPU."""
-    count = len(args[0])
-
-    def at(position: int, argument: Any) -> Any:
-        is_list = isinstance(argument, (list, tuple)) and len(argument) == count
-        return argument[position : position + 1] if is_list else argument
-
-    results = [
-        run_plainly(
-            plan,
-            tuple(at(position, argument) for argument in args),
-            {name: at(position, argument) for name, argument in kwargs.items()},
-        )
-        for position in range(count)
-    ]
-    return None if results[0] is None else [item for result in results for item in result]
 
 
 def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:

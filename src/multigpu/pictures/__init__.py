@@ -11,9 +11,9 @@ picture.py; bars.py, curves.py, arrows.py, timeline.py and holdings.py each draw
 """
 
 from multigpu.pictures.arrows import Step, star, steps, traffic
-from multigpu.pictures.bars import Stack, memory, stacks
+from multigpu.pictures.bars import Stack, memory, row_groups, stacks
 from multigpu.pictures.curves import curves
-from multigpu.pictures.holdings import holdings, row_groups
+from multigpu.pictures.holdings import holdings
 from multigpu.pictures.picture import Picture, Slide, Slides, Table
 from multigpu.pictures.timeline import schedule, timeline
 from multigpu.pictures.units import human_bytes

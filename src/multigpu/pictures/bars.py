@@ -1,4 +1,4 @@
-"""Bars: memory filled against its limit, memory in parts, and times.
+"""Bars: memory filled against its limit, memory in parts, times, and the row groups of a file.
 
 Every bar is drawn by `_bar`: a label, a number, and parts on a common scale. What belongs to a GPU
 or rank has its colour, the rest is grey. Solid is compute, striped is communication; a dashed line
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from multigpu.pictures.palette import HOST, colour, colour_of, tint
 from multigpu.pictures.picture import (
@@ -332,4 +332,66 @@ def durations(groups: Iterable[BarGroup], *, title: str, line_at: str = "one GPU
         lines=lines,
         kinds=["compute", *(["communication"] if any(b.communication for b in every) else [])],
         notes=notes,
+    )
+
+
+class RowRange(Protocol):
+    """Rows `start` to `stop` of one row group."""
+
+    @property
+    def group(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+
+
+ReadingPlan = Sequence[Sequence[RowRange]]
+"""What each rank reads, rank by rank."""
+
+
+def row_groups(
+    sizes: Sequence[int],
+    plans: Mapping[str, ReadingPlan],
+    *,
+    title: str = "Who reads which row group",
+) -> Picture:
+    """Draw a file whose row groups have `sizes` rows as a bar for each plan, named by the plan.
+
+    What a rank reads of a row group is a part of the bar in its colour. What no rank reads stays
+    empty. Raises ValueError for a plan that names rows which are not in the file.
+    """
+    *starts, total = accumulate(sizes, initial=0)
+    gap = 4.0 / WIDTH  # between row groups
+    body, lines = [], []
+    for number, (name, plan) in enumerate(plans.items()):
+        parts = []
+        lines.append(f"  {name}")
+        loads = [sum(piece.stop - piece.start for piece in pieces) for pieces in plan]
+        for rank, pieces in enumerate(plan):
+            for piece in pieces:
+                known = piece.group < len(sizes) and 0 <= piece.start <= piece.stop
+                if not (known and piece.stop <= sizes[piece.group]):
+                    raise ValueError(f"{name}, rank {rank}: there is no {piece} in sizes {sizes}")
+                left, right = (
+                    (starts[piece.group] + row) / total for row in (piece.start, piece.stop)
+                )
+                rows = f"rows {piece.start:,} to {piece.stop:,} of row group {piece.group}"
+                right -= gap if piece.stop == sizes[piece.group] else 0
+                says = f"rank {rank}: {rows}"
+                parts.append(BarPart(left, right, colour(rank), label=str(rank), says=says))
+            groups = ", ".join(str(piece.group) for piece in pieces)
+            read = f"row groups {groups}" if pieces else "nothing"
+            lines.append(f"    rank {rank} reads {read}: {loads[rank]:,} rows")
+        y = number * (ROW + 18)
+        words = "rows per rank: " + " · ".join(f"{count:,}" for count in loads)
+        body.append(_bar(y, name, f"{sum(loads):,} rows", parts))
+        body.append(text(0, y + ROW + 4, words, size=SIZE, class_="muted"))
+    return Picture(
+        title,
+        body,
+        size=(WIDTH, len(plans) * (ROW + 18)),
+        says=[f"{each.strip()}." for each in lines],
+        lines=lines,
+        notes=["colour and number: the rank that reads it", "a gap: the next row group"],
     )

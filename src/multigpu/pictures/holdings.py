@@ -1,16 +1,15 @@
-"""Who holds or reads what: `holdings` before and after a collective, `parts` of sums that go round
-in an all-reduce, `row_groups` of a file.
+"""Who holds what: `holdings` before and after a collective, `parts` of sums that go round in an
+all-reduce.
 
 What comes from a rank has its colour; a sum of several ranks' values has all of theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from multigpu.pictures.palette import colour
 from multigpu.pictures.picture import (
@@ -22,7 +21,6 @@ from multigpu.pictures.picture import (
     text,
     text_on,
     tooltip,
-    width_of,
 )
 from multigpu.pictures.units import human_bytes
 
@@ -257,74 +255,3 @@ def _arrow(message: PartSent, x: float, *, width: float) -> str:
         text(track - 3, middle, human_bytes(message.bytes), size=10, class_="strong",
              text_anchor="end", style="paint-order:stroke;stroke:var(--band);stroke-width:3px"),
     )  # fmt: skip
-
-
-FILE_WIDTH = 420.0
-
-
-class RowRange(Protocol):
-    """Rows `start` to `stop` of one row group."""
-
-    @property
-    def group(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-
-
-ReadingPlan = Sequence[Sequence[RowRange]]
-"""What each rank reads, rank by rank."""
-
-
-def row_groups(
-    sizes: Sequence[int],
-    plans: Mapping[str, ReadingPlan],
-    *,
-    title: str = "Who reads which row group",
-) -> Picture:
-    """Draw a file whose row groups have `sizes` rows, once for each plan, under the plan's name.
-
-    A row group is as wide as it has rows. It has the colour of the rank that reads it; where
-    several ranks read parts of it, each part has its own. What no rank reads stays empty.
-
-    Raises ValueError for a plan that names rows which are not in the file.
-    """
-    *starts, total = accumulate(sizes, initial=0)
-    scale, gap = FILE_WIDTH / max(total, 1), 4.0  # a gap between row groups
-    body, lines = [], []
-    for number, (name, plan) in enumerate(plans.items()):
-        top, strip = number * 68 + 18, 24.0
-        body.append(text(0, top - 10, name, class_="strong"))
-        for start, size in zip(starts, sizes, strict=True):
-            wide = max(size * scale - gap, 1)
-            body.append(rectangle(start * scale, top, wide, strip, rx=2, fill="var(--band)"))
-        lines.append(f"  {name}")
-        loads = [sum(piece.stop - piece.start for piece in pieces) for pieces in plan]
-        for rank, pieces in enumerate(plan):
-            for piece in pieces:
-                known = piece.group < len(sizes) and 0 <= piece.start <= piece.stop
-                if not (known and piece.stop <= sizes[piece.group]):
-                    raise ValueError(f"{name}, rank {rank}: there is no {piece} in sizes {sizes}")
-                left = (starts[piece.group] + piece.start) * scale
-                rim = gap if piece.stop == sizes[piece.group] else 0.5
-                wide = max((piece.stop - piece.start) * scale - rim, 1.0)
-                fill = colour(rank)
-                drawn = rectangle(left, top, wide, strip, rx=2, fill=fill, stroke="var(--line)")
-                if wide > width_of(str(rank), size=11):
-                    drawn += text_on(fill, left + wide / 2, top + strip / 2, str(rank), size=11)
-                rows = f"rows {piece.start:,} to {piece.stop:,} of row group {piece.group}"
-                body.append(tooltip(f"rank {rank}: {rows}", drawn))
-            groups = ", ".join(str(piece.group) for piece in pieces)
-            read = f"row groups {groups}" if pieces else "nothing"
-            lines.append(f"    rank {rank} reads {read}: {loads[rank]:,} rows")
-        words = "rows per rank: " + " · ".join(f"{count:,}" for count in loads)
-        body.append(text(0, top + strip + 11, words, size=11, class_="muted"))
-    return Picture(
-        title,
-        body,
-        size=(FILE_WIDTH, len(plans) * 68.0),
-        says=[f"{each.strip()}." for each in lines],
-        lines=lines,
-        notes=["colour and number: the rank that reads it", "a gap: the next row group"],
-    )
