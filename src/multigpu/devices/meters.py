@@ -78,15 +78,15 @@ class MemoryMeter:
         # Re-entrant: the garbage collector may drop a Holding while the lock is held.
         self._lock = threading.RLock()
 
-    def hold(self, storage: Any) -> None:
-        """Count `storage` once, as long as it lives.
+    def hold(self, storage: Any, size: int | None = None) -> None:
+        """Count `storage` (of `size` bytes, if not its own) once, as long as it lives.
 
         A tensor's storage stays the same object of Python, whatever views there are of it.
         """
         holding = getattr(storage, "_holding", None)
         if holding is None:
             holding = storage._holding = Holding(self)
-        size = storage.nbytes()
+        size = storage.nbytes() if size is None else size
         if holding.bytes != size:
             holding.resize(size)
 
