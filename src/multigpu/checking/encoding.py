@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import count
 from multigpu.ranks.errors import type_name
-from multigpu.ranks.limits import Limits
+from multigpu.ranks.resource_monitor import Limits
 
 if TYPE_CHECKING:
     import numpy

@@ -16,7 +16,7 @@ from multigpu.checking.encoding import Request, Unreadable, by_value, decode
 from multigpu.checking.run_status import Ending, refuse_bad_endings
 from multigpu.checking.source import return_lines
 from multigpu.checking.verdicts import Refused, by_rank
-from multigpu.ranks.limits import Limits
+from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.server import Server, SupervisorDied
 from multigpu.ranks.trace import Trace
 

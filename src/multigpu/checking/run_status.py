@@ -19,7 +19,7 @@ from typing import Any
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong, by_rank, printable
 from multigpu.ranks.errors import Finding, ranks_in_words
-from multigpu.ranks.limits import Limits
+from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.supervisor import BROKEN
 from multigpu.ranks.trace import Trace
 

@@ -17,7 +17,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -212,9 +212,12 @@ def intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_new_thread(_: threading.Thread) -> AbstractContextManager[None]:
-    """Threads that are started while virtual GPUs are on intercept as long as they live."""
-    gate.switch_on()
-    return nullcontext()
+    """Threads that are started while virtual GPUs are on intercept as long as they live.
+
+    A mode that is still on when the thread has ended is dropped by C++, after `join` has returned.
+    It needs Python's lock for that, and if the program is ending just then, it aborts.
+    """
+    return gate.functions()
 
 
 def saved_tensors_hooks(init: Callable[..., None]) -> Callable[..., None]:

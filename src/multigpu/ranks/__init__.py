@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multigpu.ranks.backend import rank_device
     from multigpu.ranks.errors import RankError
-    from multigpu.ranks.memory import rank_memory
+    from multigpu.ranks.memory_limit import rank_memory
     from multigpu.ranks.recorder import span
     from multigpu.ranks.run import Results, run_ranks
 
@@ -18,7 +18,7 @@ HOMES = {
     "RankError": "errors",
     "Results": "run",
     "rank_device": "backend",
-    "rank_memory": "memory",
+    "rank_memory": "memory_limit",
     "run_ranks": "run",
     "span": "recorder",
 }

@@ -67,8 +67,7 @@ def join_group(
     No address and no port has to be agreed upon: any number of runs go side by side.
     """
     import torch
-    from torch._C._distributed_c10d import FileStore
-    from torch.distributed import init_process_group
+    import torch.distributed as dist
 
     os.environ |= {
         "RANK": str(rank),
@@ -85,7 +84,6 @@ def join_group(
         from multigpu.ranks.tracing import start_recording
 
         start_recording(write)
-    init_process_group(
-        backend, store=FileStore(store, world_size), rank=rank, world_size=world_size
-    )
+    rendezvous = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=rendezvous, rank=rank, world_size=world_size)
     write({"phase": "joined_group", "time": time.monotonic()})

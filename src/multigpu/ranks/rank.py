@@ -17,9 +17,9 @@ from typing import Any
 from multigpu.ranks.backend import choose_backend, join_group
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
-from multigpu.ranks.limits import UNLIMITED
 from multigpu.ranks.proof import Watch
 from multigpu.ranks.recorder import inside
+from multigpu.ranks.resource_monitor import UNLIMITED
 from multigpu.ranks.warming import costly_imports
 
 ONE_AT_A_TIME = False  # a program may start runs in several threads
@@ -118,7 +118,7 @@ def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
     if limit is None:
         yield
         return
-    from multigpu.ranks.memory import limited_memory
+    from multigpu.ranks.memory_limit import limited_memory
 
     with limited_memory(limit, rank=rank) as peak:
         try:

@@ -32,7 +32,8 @@ from multigpu.ranks import process_tree
 from multigpu.ranks.calls import LATER
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.frames import FrameReader, FrameWriter, Write
-from multigpu.ranks.limits import (
+from multigpu.ranks.proof import Watch
+from multigpu.ranks.resource_monitor import (
     UNLIMITED,
     Excess,
     Limits,
@@ -40,7 +41,6 @@ from multigpu.ranks.limits import (
     own_memory,
     resource_use,
 )
-from multigpu.ranks.proof import Watch
 
 GLANCE = 0.02  # seconds between two looks at what the ranks have said
 LOOK = 0.05  # seconds between two looks at the resources in use

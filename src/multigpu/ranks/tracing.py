@@ -156,7 +156,7 @@ class TracedWork(dist.Work):
 
     def source_rank(self) -> int:
         """Where a message came from."""
-        return self._inner._source_rank()
+        return self._inner.source_rank()
 
     _source_rank = source_rank
 
@@ -166,13 +166,13 @@ class TracedWork(dist.Work):
                 return
             changed = self._copies.publish() if self._copies is not None else False
             self._over = True
-        source = self._sources[self._inner._source_rank()] if self._sources else None
+        source = self._sources[self._inner.source_rank()] if self._sources else None
         self._recorder.done(self._number, changed=changed, source=source)
 
 
 def record_futures(recorder: Recorder) -> None:
     """From now on who waits for a future of ``recorder.futures`` says so."""
-    kind: Any = torch._C.Future
+    kind: Any = torch.futures.Future.__base__  # which the futures of C++ have
     wait, then, wait_all = kind.wait, kind.then, torch.futures.wait_all
     known = recorder.futures
 
@@ -363,7 +363,10 @@ class TracedGroup(dist.ProcessGroup):
             sources=self.group.members if method == "recv_anysource" else (),
         )
         if origin.called_by_cpp:
-            _wait_when_backward_ends(traced)
+            # Where DistributedDataParallel's reducer waits in C++, wait before it, so that it is
+            # seen; outside of backward nothing can be queued.
+            with suppress(RuntimeError):
+                torch.autograd.Variable._execution_engine.queue_callback(traced.synchronize)
         return traced
 
     def _member(self, number: int) -> int:
@@ -386,12 +389,6 @@ def _reduction_of(options: Any) -> str:
         return "sum"
     kind = getattr(options.reduceOp, "op", options.reduceOp)  # ReduceOp itself has no readable text
     return str(kind).rpartition(".")[2].partition(":")[0].strip("<> ").lower()
-
-
-def _wait_when_backward_ends(work: TracedWork) -> None:
-    """Where DistributedDataParallel's reducer waits in C++, wait before it, so that it is seen."""
-    if torch._C._current_graph_task_id() != -1:
-        torch.autograd.Variable._execution_engine.queue_callback(work.synchronize)
 
 
 for _kind, _methods in (

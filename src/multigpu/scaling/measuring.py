@@ -34,7 +34,7 @@ from multigpu.data.feeds import Batch, Feed, feed_for
 from multigpu.devices import current_machine, virtual_gpus
 from multigpu.devices.machine import VirtualMachine
 from multigpu.ranks import Results, run_ranks
-from multigpu.ranks.memory import limited_memory
+from multigpu.ranks.memory_limit import limited_memory
 from multigpu.ranks.trace import Trace
 from multigpu.scaling.comparison import (
     ONE_PROCESS,

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 from torch.utils._python_dispatch import _disable_current_modes
 
+from multigpu.devices.threads import around_new_threads
 from multigpu.ranks import rank_device
-from multigpu.ranks.memory import in_every_thread
 
 from .zero3_meter import Allowed, Meter
 
@@ -33,7 +33,7 @@ def train(submission, model_of, steps, evaluation, allowed):
     """
     rank = dist.get_rank()
     meter = Meter(submission.__file__, Allowed(*allowed))
-    with meter, in_every_thread(lambda: meter):
+    with meter, around_new_threads(lambda _: meter):
         module = model_of(rank).to(rank_device())
         for parameter in module.parameters():
             meter.see(parameter, weights=True)

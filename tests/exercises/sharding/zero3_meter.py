@@ -14,7 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from multigpu.ranks.memory import PLAIN
+from multigpu.ranks.memory_limit import PLAIN
 from multigpu.ranks.tracing import tensors_in
 
 BYTES = 8  # of a number in float64, which all of these models are in

@@ -10,7 +10,7 @@ from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
 from multigpu.checking.run_status import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
-from multigpu.ranks.limits import Limits
+from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.trace import Trace
 
 EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")

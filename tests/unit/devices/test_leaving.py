@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from multigpu import virtual_gpus
 from multigpu.devices import current_machine
 from multigpu.devices.machine import VirtualMachine
+from multigpu.devices.threads import around_new_threads
 
 
 def depth() -> int:
@@ -123,3 +125,17 @@ def test_torch_is_put_back_even_if_undoing_fails(monkeypatch):
             machine.__exit__()
     torch.set_default_device(None)
     assert (torch.cuda.device_count, depth()) == before
+
+
+def test_a_thread_has_taken_its_mode_off_when_it_ends():
+    """Else C++ drops it later, and needs Python's lock then: a program that is ending aborts."""
+    seen = []
+
+    @contextmanager
+    def looking(_) -> Iterator[None]:
+        yield
+        seen.append(depth())
+
+    with around_new_threads(looking), virtual_gpus(2):
+        assert in_a_thread(lambda: torch.ones(2, device="cuda:1")) == []
+    assert seen == [0]

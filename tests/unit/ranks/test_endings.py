@@ -159,7 +159,7 @@ SLOW_ANSWER = """
 import time
 from multiprocessing import Pipe
 from multigpu.ranks import process_tree
-from multigpu.ranks.limits import UNLIMITED
+from multigpu.ranks.resource_monitor import UNLIMITED
 from multigpu.ranks.proof import Watch
 from multigpu.ranks.supervisor import Supervisor
 

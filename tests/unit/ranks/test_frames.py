@@ -51,7 +51,7 @@ def test_each_frame_comes_as_soon_as_it_is_whole():
 LONG_TALK = """
 from multiprocessing import Pipe
 from multigpu.ranks import process_tree, supervisor
-from multigpu.ranks.limits import UNLIMITED
+from multigpu.ranks.resource_monitor import UNLIMITED
 
 def body(number, write):
     for number in range(1000):

@@ -46,7 +46,7 @@ def test_who_counts_as_a_descendant(stranger, platform, found):
 
 SIGNS_OF_TWO = """
 import subprocess, sys, time, psutil
-from multigpu.ranks.limits import resource_use
+from multigpu.ranks.resource_monitor import resource_use
 
 sleeping = subprocess.Popen(["sleep", "1000"])
 before = resource_use()

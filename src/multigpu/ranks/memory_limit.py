@@ -14,7 +14,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
-    _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
 )
 
@@ -25,6 +24,7 @@ from multigpu.ranks.backend import rank_device
 from multigpu.ranks.tracing import tensors_in
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+METERS: list[MemoryMeter] = []  # of the limits that this process is in, the outermost first
 
 
 @contextlib.contextmanager
@@ -41,8 +41,16 @@ def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
         yield lambda: torch.cuda.max_memory_allocated(device)
         return
     meter = MemoryMeter(limit, functools.partial(out_of_memory, rank))
-    with Metering(meter), in_every_thread(lambda: Metering(meter)), resizes_seen_by(meter):
-        yield lambda: meter.read().peak
+    METERS.append(meter)
+    try:
+        with (
+            Metering(meter),
+            around_new_threads(lambda _: Metering(meter)),  # modes belong to one thread
+            resizes_seen_by(meter),
+        ):
+            yield lambda: meter.read().peak
+    finally:
+        METERS.remove(meter)
 
 
 def rank_memory(*, reset_peak: bool = False) -> Memory:
@@ -60,14 +68,13 @@ def rank_memory(*, reset_peak: bool = False) -> Memory:
             torch.cuda.max_memory_allocated(device),
             torch.cuda.mem_get_info(device)[1],
         )
-    for mode in _get_current_dispatch_mode_stack():
-        if isinstance(mode, Metering):
-            if reset_peak:
-                mode.meter.reset_peak()
-            return mode.meter.read()
-    raise RuntimeError(
-        'nobody counts this rank\'s memory: give a limit, run_ranks(..., memory="8 GiB")'
-    )
+    if not METERS:
+        raise RuntimeError(
+            'nobody counts this rank\'s memory: give a limit, run_ranks(..., memory="8 GiB")'
+        )
+    if reset_peak:
+        METERS[0].reset_peak()
+    return METERS[0].read()
 
 
 class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -110,10 +117,3 @@ def resizes_seen_by(meter: MemoryMeter) -> Iterator[None]:
         yield
     finally:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
-
-
-def in_every_thread(
-    mode: Callable[[], contextlib.AbstractContextManager[Any]],
-) -> contextlib.AbstractContextManager[None]:
-    """Run every thread that starts in the block in a mode: modes belong to one thread."""
-    return around_new_threads(lambda thread: mode())

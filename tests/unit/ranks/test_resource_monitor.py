@@ -2,7 +2,7 @@
 
 import pytest
 
-from multigpu.ranks.limits import Limits, ResourceMonitor, ResourceUse
+from multigpu.ranks.resource_monitor import Limits, ResourceMonitor, ResourceUse
 
 LIMITS = Limits(cpu=6, idle=3, wall=60, host_memory=1000, processes=4)
 

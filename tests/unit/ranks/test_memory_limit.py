@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from multigpu import RankError, run_ranks
+from multigpu.devices.threads import around_new_threads
 from multigpu.ranks import rank_memory
-from multigpu.ranks.memory import in_every_thread
 
 KIB = 1024
 
@@ -92,7 +92,7 @@ def test_the_rank_that_passes_its_limit_gets_an_out_of_memory_error(trace):
     assert (caught.value.kind, caught.value.ranks) == ("exception", (1,))
     where = re.findall("where: (.*)", str(caught.value))
     assert len(where) == 1
-    assert "test_memory.py" in where[0]
+    assert "test_memory_limit.py" in where[0]
     assert "pile_up" in where[0]
 
 
@@ -183,7 +183,8 @@ def test_whoever_watches_threads_first_may_stop_first():
     """Several watch them: those who count memory, who record, and virtual GPUs."""
     seen, bootstrap = [], threading.Thread._bootstrap_inner
     first, second = (
-        in_every_thread(lambda name=name: nullcontext(seen.append(name))) for name in ("a", "b")
+        around_new_threads(lambda _, name=name: nullcontext(seen.append(name)))
+        for name in ("a", "b")
     )
     first.__enter__()
     second.__enter__()
