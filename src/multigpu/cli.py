@@ -27,6 +27,7 @@ COMMANDS = {
     "partition": "cut a Parquet file into as many row groups as the ranks need",
     "train": "train one of the course's models, on one GPU or many",
     "compare": "measure single against DP against DDP, like for like",
+    "author": "try the declaration of an exercise: its mistakes and its right answers",
     "doctor": "look whether everything the course needs is there",
 }
 

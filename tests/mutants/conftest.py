@@ -51,7 +51,7 @@ class OneWorld:
         by_check: dict[str, dict[int, list[pytest.Item]]] = {}
         for item in items:
             params = getattr(item, "callspec").params if hasattr(item, "callspec") else {}  # noqa: B009
-            world = params.get("world", params.get("n"))
+            world = params.get("world", params.get("n", getattr(item, "world", None)))
             if isinstance(world, int):
                 check = item.nodeid.partition("[")[0]
                 by_check.setdefault(check, {}).setdefault(world, []).append(item)

@@ -3,10 +3,12 @@
 import csv
 import shutil
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from multigpu.checking.catalog import Catalog
+from multigpu.checking.declaration import load
 
 from .conftest import COURSE
 from .harness import Mutant, mutants_in
@@ -17,9 +19,22 @@ FIRST_RUNS = HERE / "first_runs"
 
 @cache
 def answers() -> list[Mutant]:
-    """All stored answers: the marked ones, then those of first runs."""
+    """All stored answers: those of the declarations, the marked ones, and those of first runs."""
     marked = [mutant for path in sorted(HERE.glob("*/*.py")) for mutant in mutants_in(path)]
-    return [*marked, *map(first_run_as_mutant, first_runs())]
+    return [*declared(), *marked, *map(first_run_as_mutant, first_runs())]
+
+
+def declared() -> Iterator[Mutant]:
+    """The mistakes and the right answers of every declared exercise."""
+    for exercise in Catalog(COURSE).exercises:
+        path = COURSE.check_file(exercise.chapter.module, exercise.function)
+        if path.stem == exercise.function:
+            declaration = load(path)
+            for program in declaration.rights:
+                yield Mutant(exercise.name, program.name, "pass", None, program.text)
+            for each in declaration.mistakes:
+                program = each.program
+                yield Mutant(exercise.name, program.name, each.status, each.id, program.text)
 
 
 @cache

@@ -1,15 +1,46 @@
 """Each message of the checker has an anchor that is its id, and the site's search knows the id.
 
-The entries stand in ``messages/*.inc`` as a definition list: the id in double backticks, what it
-means below. ``troubleshooting.html#split.remainder_dropped`` is such an entry, and from a page
+    .. exercise-messages:: data_parallel
+
+shows the messages of a chapter: of each exercise its mistakes and properties, as its declaration
+tells them. What an exercise without a declaration says is in ``messages/<chapter>.inc``, a
+definition list: the id in double backticks, what it means below.
+
+``troubleshooting.html#split.remainder_dropped`` is such an entry, and from a page
 :message:`split.remainder_dropped` leads to it.
 """
 
+from pathlib import Path
+
 from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
 
 from course.element import html
+from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.declaration import load
 
 PAGE, SECTION = "troubleshooting", "trouble-messages"
+
+
+class ExerciseMessages(SphinxDirective):
+    """The messages of one chapter, an exercise after the other."""
+
+    required_arguments = 1
+
+    def run(self):
+        module, course = self.arguments[0], Course(Path(self.env.srcdir).parent)
+        written = Path(self.env.srcdir, "messages", f"{module}.inc")
+        lines = written.read_text(encoding="utf-8").splitlines() if written.is_file() else []
+        self.env.note_dependency(str(written))
+        for exercise in Catalog(course).find(module):
+            path = course.check_file(module, exercise.function)
+            if path.stem == exercise.function:
+                self.env.note_dependency(str(path))
+                heading = f"``{exercise.function}``"
+                lines += ["", heading, "~" * len(heading), ""]
+                for name, text in load(path).entries.items():
+                    lines += [f"``{name}``", f"   {text[0].upper()}{text[1:]}", ""]
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
 def name_messages(app, doctree):
@@ -31,4 +62,5 @@ def name_messages(app, doctree):
 
 def setup(app):
     app.add_object_type("message", "message", objname="message of the checker")
+    app.add_directive("exercise-messages", ExerciseMessages)
     app.connect("doctree-read", name_messages)

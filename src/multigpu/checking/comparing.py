@@ -104,6 +104,8 @@ def largest_difference(came: Tensor, expected: Tensor) -> str:
 
 def told_apart(*numbers: float) -> list[str]:
     """Numbers with as many digits as it takes to see that they differ, six at least."""
+    if all(isinstance(number, int) for number in numbers):
+        return [str(number) for number in numbers]
     for digits in range(6, 17):
         written = [f"{number:.{digits}g}" for number in numbers]
         if len(set(written)) > 1:

@@ -18,7 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
+from multigpu.checking.catalog import (
+    Catalog,
+    Course,
+    CourseNotFound,
+    Exercise,
+    UnknownExercise,
+    find_course,
+)
+from multigpu.checking.declaration import Case, Declaration, load
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, count, printable
@@ -52,9 +60,7 @@ class Tally:
     def fail(self, refused: Refused) -> None:
         """Note a failing check; the first one is the one that is shown."""
         if refused.status == "not_started" and self.passed:
-            came = f"NotImplementedError, although {count(self.passed, 'check')} passed before."
-            message = f"came: {came}\nusually: one case is not written yet.\nwhere: {refused.where}"
-            refused = Refused("crash", "exception", message, output=refused.output)
+            refused = refused.half_written(f"{count(self.passed, 'check')} passed before")
         self.first = self.first or refused
 
     def fault(self, text: str) -> None:
@@ -158,20 +164,38 @@ class Checks:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run every check on virtual GPUs, and on real ones where there are enough."""
         if "learner" in metafunc.fixturenames and exercise_name(metafunc.definition):
-            import torch
-
-            backings = ["cpu", "real"] if torch.cuda.device_count() > 1 else ["cpu"]
             metafunc.fixturenames.append("backing")
-            metafunc.parametrize(
-                "backing", [self._backing] if self._backing else backings, scope="session"
-            )
+            metafunc.parametrize("backing", self.backings(), scope="session")
 
     @pytest.fixture
     def learner(self, request: pytest.FixtureRequest, backing: str) -> Learner:
         """The submission, ready to run."""
-        name = exercise_name(request.node)
+        return self.learner_for(request.node, backing)
+
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> "DeclarationFile | None":
+        """A file named like an exercise declares it."""
+        in_place = file_path.suffix == ".py" and file_path.parent.parent.name == "exercises"
+        if in_place and is_declaration(file_path):
+            file: DeclarationFile = DeclarationFile.from_parent(parent, path=file_path)
+            file.checks = self
+            return file
+        return None
+
+    def backings(self) -> list[str]:
+        """Where the checks run: on virtual GPUs, and on real ones where there are enough."""
+        import torch
+
+        if self._backing:
+            return [self._backing]
+        return ["cpu", "real"] if torch.cuda.device_count() > 1 else ["cpu"]
+
+    def learner_for(self, item: pytest.Item, backing: str) -> Learner:
+        """The submission, ready to run for one check."""
+        name = exercise_name(item)
         if name is None or self._course is None:
-            raise CheckerFault(f"{request.node.name} uses the learner without @exercise(...)")
+            raise CheckerFault(f"{item.name} uses the learner without @exercise(...)")
         if self._tallies[name].stopped:
             pytest.skip("an earlier check of this exercise has said why already")
         if self._server is None:
@@ -180,7 +204,7 @@ class Checks:
         if self._submission is None:
             self._submission = Submission(self._course.solutions)
         learner = Learner(self._server, self._exercises[name], self._submission, backing)
-        self._learners[request.node.nodeid] = learner
+        self._learners[item.nodeid] = learner
         return learner
 
     @pytest.hookimpl(wrapper=True)
@@ -233,6 +257,58 @@ class Checks:
         """End the server, if it was started here."""
         if self._server is not None and not self._brought:
             self._server.close()
+
+
+class DeclarationFile(pytest.File):
+    """A file that declares an exercise: one check for each place on which its cases run."""
+
+    checks: Checks
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """One item per run, named for where it runs: "split[3 GPUs]"."""
+        declaration = load(self.path)
+        for cases in declaration.runs:
+            place = count(*((cases[0].gpus, "GPU") if cases[0].gpus else (cases[0].world, "rank")))
+            for backing in self.checks.backings():
+                where = place if backing == "cpu" else f"{place}, {backing}"
+                item: Check = Check.from_parent(self, name=f"{declaration.function}[{where}]")
+                item.declaration, item.cases, item.backing = declaration, cases, backing
+                item.add_marker(pytest.mark.exercise(declaration.name))
+                yield item
+
+
+class Check(pytest.Item):
+    """The cases of one place of a declared exercise."""
+
+    declaration: Declaration
+    cases: list[Case]
+    backing: str
+
+    @property
+    def world(self) -> int:
+        """On how many GPUs or ranks."""
+        return self.cases[0].gpus or self.cases[0].world
+
+    def runtest(self) -> None:
+        """Judge the submission."""
+        from multigpu.checking.judging import check
+
+        assert isinstance(self.parent, DeclarationFile)
+        check(self.declaration, self.parent.checks.learner_for(self, self.backing), self.cases)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where a failure is shown to be."""
+        return self.path, 0, self.name
+
+
+def is_declaration(path: Path) -> bool:
+    """Whether a file of tests/exercises declares an exercise, and does not only help others."""
+    module, function = path.parent.name, path.stem
+    try:
+        Catalog(find_course(path)).one(f"{module}.{function}")
+    except (UnknownExercise, CourseNotFound):
+        return False
+    return True
 
 
 def exercise_name(item: pytest.Item) -> str | None:

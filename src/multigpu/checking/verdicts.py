@@ -76,6 +76,12 @@ class Refused(Exception):
         self.unwritten, self.where = unwritten, where
         self.finding = finding
 
+    def half_written(self, although: str) -> "Refused":
+        """Instead of not_started, where the function is written for some cases."""
+        came = f"NotImplementedError, although {although}."
+        message = f"came: {came}\nusually: one case is not written yet.\nwhere: {self.where}"
+        return Refused("crash", "exception", message, output=self.output)
+
 
 class Wrong(Refused):
     """What a check raises for a wrong answer.

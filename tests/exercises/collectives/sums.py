@@ -1,10 +1,24 @@
 """What is wrong with a sum over ranks, told from which rank's numbers are in it how often."""
 
+import torch.distributed as dist
+
 from multigpu.checking import Returned
-from multigpu.checking.verdicts import listed, numbered
+from multigpu.checking.verdicts import count, listed, numbered
+from multigpu.ranks import rank_device
 
 from .cases import numbers, shares, total
 from .telling import examine_same_memory
+
+
+def title_of(case, world):
+    """For example "3 ranks, shape (7,), int64"."""
+    return f"{count(world, 'rank')}, shape {case.shape}, {str(case.dtype)[6:]}"
+
+
+def arguments_of(case, rank):
+    """What the function gets on this rank: its own tensor."""
+    place = rank_device() if dist.get_backend() == "nccl" else "cpu"  # gloo sends from the CPU
+    return (numbers(case.of, rank, case.world).to(place),)
 
 
 def holds(came, right):

@@ -54,54 +54,12 @@ def is_the_other_one(tensor):
     all_reduce(tensor)
 
 
-@wrong("ring_all_reduce.too_few_steps")
-def first_half_a_step_short(tensor):
-    size = dist.get_world_size()
-    if size > 1:
-        reduce_half(cut(tensor), size - 2)
-        gather_half(cut(tensor), size - 1)
-
-
-@wrong("ring_all_reduce.too_few_steps")
-def second_half_a_step_short(tensor):
-    size = dist.get_world_size()
-    if size > 1:
-        reduce_half(cut(tensor), size - 1)
-        gather_half(cut(tensor), size - 2)
-
-
-@wrong("ring_all_reduce.too_few_steps")
-def forgets_the_second_half(tensor):
-    reduce_half(cut(tensor), dist.get_world_size() - 1)
-
-
-@wrong("ring_all_reduce.too_many_steps")
+@wrong("ring_all_reduce.too_many_messages")
 def first_half_a_step_too_many(tensor):
     size = dist.get_world_size()
     if size > 1:
         reduce_half(cut(tensor), size)
         gather_half(cut(tensor), size - 1)
-
-
-@wrong("ring_all_reduce.too_many_steps")
-def second_half_a_step_too_many(tensor):
-    size = dist.get_world_size()
-    if size > 1:
-        reduce_half(cut(tensor), size - 1)
-        gather_half(cut(tensor), size)
-
-
-@wrong("ring_all_reduce.all_send_first", status="hang")
-def sends_first(tensor):
-    rank, size, right_of, left_of = here()
-    chunks = cut(tensor)
-    for step in range(size - 1):
-        target = chunks[(rank - step - 1) % size]
-        arrived = torch.empty_like(target)
-        dist.send(chunks[(rank - step) % size], right_of)
-        dist.recv(arrived, left_of)
-        target += arrived
-    gather_half(chunks, size - 1)
 
 
 @wrong("refused_name")
@@ -116,27 +74,6 @@ def calls_it_by_another_name(tensor):
     ready_made(tensor)
 
 
-@wrong("ring_all_reduce.added_again")
-def adds_in_the_second_half_too(tensor):
-    rank, size, _, _ = here()
-    chunks = cut(tensor)
-    reduce_half(chunks, size - 1)
-    for step in range(size - 1):
-        target = chunks[(rank - step) % size]
-        arrived = torch.empty_like(target)
-        exchange(chunks[(rank + 1 - step) % size], arrived)
-        target += arrived
-
-
-@wrong("ring_all_reduce.never_added")
-def replaces_in_the_first_half(tensor):
-    rank, size, _, _ = here()
-    chunks = cut(tensor)
-    for step in range(size - 1):
-        exchange(chunks[(rank - step) % size], chunks[(rank - step - 1) % size])
-    gather_half(chunks, size - 1)
-
-
 @wrong("ring_all_reduce.never_added")
 def starts_the_second_half_with_its_own_chunk(tensor):
     rank, size, _, _ = here()
@@ -144,36 +81,6 @@ def starts_the_second_half_with_its_own_chunk(tensor):
     reduce_half(chunks, size - 1)
     for step in range(size - 1):
         exchange(chunks[(rank - step) % size], chunks[(rank - step - 1) % size])
-
-
-@wrong("ring_all_reduce.wrong_chunk")
-def starts_the_second_half_with_an_unfinished_chunk(tensor):
-    rank, size, _, _ = here()
-    chunks = cut(tensor)
-    reduce_half(chunks, size - 1)
-    for step in range(size - 1):
-        exchange(chunks[(rank - step - 1) % size], chunks[(rank - step - 2) % size])
-
-
-@wrong("ring_all_reduce.elements_mixed")
-def joins_the_chunks_as_they_came(tensor):
-    rank, size, _, _ = here()
-    chunks = [chunk.clone() for chunk in cut(tensor)]
-    reduce_half(chunks, size - 1)
-    gather_half(chunks, size - 1)
-    as_they_came = [chunks[(rank + 1 - i) % size] for i in range(size)]
-    tensor.copy_(torch.cat(as_they_came).view(tensor.shape))
-
-
-@wrong("ring_all_reduce.remainder_left_out")
-def drops_the_remainder(tensor):
-    size = dist.get_world_size()
-    per_chunk = tensor.numel() // size
-    flat = tensor.view(-1)
-    chunks = [flat[i * per_chunk : (i + 1) * per_chunk] for i in range(size)]
-    if per_chunk:
-        reduce_half(chunks, size - 1)
-        gather_half(chunks, size - 1)
 
 
 @wrong("ring_all_reduce.chunk_too_large")
@@ -187,22 +94,7 @@ def puts_the_remainder_into_the_last_chunk(tensor):
     gather_half(chunks, size - 1)
 
 
-@wrong("exception", status="crash")
-def only_sizes_that_divide(tensor):
-    chunks = tensor.view(dist.get_world_size(), -1)
-    reduce_half(chunks, dist.get_world_size() - 1)
-    gather_half(chunks, dist.get_world_size() - 1)
-
-
-@wrong("exception", status="crash")
-def takes_chunk_for_granted(tensor):
-    """torch.chunk gives fewer chunks when there are too few elements."""
-    chunks = tensor.view(-1).chunk(dist.get_world_size())
-    reduce_half(chunks, dist.get_world_size() - 1)
-    gather_half(chunks, dist.get_world_size() - 1)
-
-
-@wrong("ring_all_reduce.not_neighbours")
+@wrong("ring_all_reduce.not_neighbors")
 def chunk_owners_instead_of_a_ring(tensor):
     rank, size, _, _ = here()
     chunks = cut(tensor)
@@ -280,22 +172,7 @@ def receives_into_a_buffer_of_a_fixed_size(tensor):
     gather_half(chunks, size - 1)
 
 
-@wrong("ring_all_reduce.averaged")
-def takes_the_mean(tensor):
-    size = dist.get_world_size()
-    reduce_half(cut(tensor), size - 1)
-    gather_half(cut(tensor), size - 1)
-    tensor.copy_(tensor / size)
-
-
-@wrong("ring_all_reduce.unchanged")
-def works_on_a_copy(tensor):
-    chunks = [chunk.clone() for chunk in cut(tensor)]
-    reduce_half(chunks, dist.get_world_size() - 1)
-    gather_half(chunks, dist.get_world_size() - 1)
-
-
-@wrong("ring_all_reduce.returned_not_in_place")
+@wrong("returned_not_in_place")
 def returns_the_sum(tensor):
     chunks = [chunk.clone() for chunk in cut(tensor)]
     reduce_half(chunks, dist.get_world_size() - 1)
@@ -303,27 +180,12 @@ def returns_the_sum(tensor):
     return torch.cat(chunks).reshape(tensor.shape)
 
 
-@wrong("ring_all_reduce.rebound")
+@wrong("other_memory")
 def puts_the_result_under_it(tensor):
     chunks = [chunk.clone() for chunk in cut(tensor)]
     reduce_half(chunks, dist.get_world_size() - 1)
     gather_half(chunks, dist.get_world_size() - 1)
     tensor.data = torch.cat(chunks).reshape(tensor.shape)
-
-
-@wrong("ring_all_reduce.rounded")
-def adds_as_float32(tensor):
-    chunks = [chunk.float() for chunk in cut(tensor)]
-    reduce_half(chunks, dist.get_world_size() - 1)
-    gather_half(chunks, dist.get_world_size() - 1)
-    tensor.copy_(torch.cat(chunks).reshape(tensor.shape))
-
-
-@right
-def in_plain_words(tensor):
-    size = dist.get_world_size()
-    reduce_half(cut(tensor), size - 1)
-    gather_half(cut(tensor), size - 1)
 
 
 @right
@@ -361,31 +223,6 @@ def in_padded_chunks_of_one_size(tensor):
     reduce_half(chunks, size - 1)
     gather_half(chunks, size - 1)
     tensor.copy_(padded[: len(flat)].view(tensor.shape))
-
-
-@right
-def leaves_empty_messages_out(tensor):
-    rank, size, right_of, left_of = here()
-    per_chunk = -(-tensor.numel() // size)
-    flat = tensor.view(-1)
-    chunks = [flat[i * per_chunk : (i + 1) * per_chunk] for i in range(size)]
-
-    def swap(outgoing, incoming):
-        handles = []
-        if len(outgoing):
-            handles.append(dist.isend(outgoing, right_of))
-        if len(incoming):
-            handles.append(dist.irecv(incoming, left_of))
-        for handle in handles:
-            handle.wait()
-
-    for step in range(size - 1):
-        target = chunks[(rank - step - 1) % size]
-        arrived = torch.empty_like(target)
-        swap(chunks[(rank - step) % size], arrived)
-        target += arrived
-    for step in range(size - 1):
-        swap(chunks[(rank + 1 - step) % size], chunks[(rank - step) % size])
 
 
 @right

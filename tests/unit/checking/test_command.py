@@ -29,7 +29,7 @@ def split(batch, devices):
     print("looking at", len(batch), "rows")
     return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
 """
-WRONG_SPLIT = SPLIT.replace("batch.chunk", "batch[:-1].chunk")
+WRONG_SPLIT = SPLIT.replace("chunk.to(device)", "chunk.to(devices[0])")
 
 
 @pytest.fixture

@@ -1,0 +1,354 @@
+"""How an exercise is declared: one file tells how it is run, what is right and what goes wrong.
+
+    split = exercise("data_parallel.split", expects="the chunks that torch.chunk makes")
+
+    @split.cases
+    def cases(): ...                                # what it is called with
+    @split.arguments
+    def arguments(case, devices): ...               # as the learner's function gets them
+    @split.expected
+    def expected(case): ...                         # what must come back
+    @split.mistake("remainder_dropped", "{rows} // {n} rounds down ...", fix="Round up.")
+    def floor_division(batch, devices): ...         # a wrong program
+
+A mistake is a wrong program.  When an answer is not what was expected, the mistakes run on the same
+cases, and the one that gives the same result is the diagnosis.  The same program is the test that
+the mistake is refused under its own name, and its sentences are its entry on the troubleshooting
+page.  How all of that is judged: ``judging.py``.
+"""
+
+import ast
+import copy
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from multigpu.checking.source import reached
+from multigpu.checking.verdicts import Status
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+MARKS = ("right", "mistake")  # decorators that mark a program
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+class Case(SimpleNamespace):
+    """One call of the learner's code.
+
+    ``title`` says which in a message ("7 rows on 3 GPUs").  It runs with ``gpus`` GPUs in one
+    process, or on ``world`` ranks.  All else is the exercise's own: what ``arguments``,
+    ``expected`` and the sentences of the mistakes need.
+    """
+
+    title: str
+    gpus: int
+    world: int
+
+    def __eq__(self, other: object) -> bool:
+        """A case is itself only: it may hold tensors."""
+        return self is other
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Cases with the same place run together, one after the other."""
+        return self.gpus, self.world
+
+
+def case(title: str, *, gpus: int = 0, world: int = 0, **values: Any) -> Case:
+    """Make a case, for ``gpus`` GPUs or for ``world`` ranks.
+
+    Raises ValueError for none of the two, or both.
+    """
+    if bool(gpus) == bool(world):
+        raise ValueError(f"the case {title!r} needs either gpus=... or world=..., and not both")
+    return Case(title=title, gpus=gpus, world=world, **values)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tensor that must come back on a certain GPU."""
+
+    value: Any
+    device: str
+
+
+def on(device: str, tensor: Any) -> Placed:
+    """Expect this tensor on this device: ``on("cuda:1", batch[2:4])``."""
+    return Placed(tensor, device)
+
+
+@dataclass(frozen=True)
+class Program:
+    """An answer as text: the definition that takes the place of the solution's."""
+
+    exercise: str
+    name: str
+    text: str
+
+    def module(self, solution: str) -> str:
+        """The solution's module with this answer in the place of its own."""
+        function = self.exercise.rpartition(".")[2]
+        (node,) = [n for n in ast.parse(solution).body if getattr(n, "name", None) == function]
+        assert isinstance(node, Definition)
+        lines = solution.splitlines()
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+        return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", self.text, ""])
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong program, and what to say to somebody whose answer does the same."""
+
+    id: str  # "split.remainder_dropped"
+    usually: str
+    fix: str
+    program: Program
+    status: Status = "wrong"
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that no returned value shows, such as who sent to whom.
+
+    ``examine(run, case)`` returns None where all is well, else what came in words.  It may instead
+    return a pair of these words and the line to blame.
+    """
+
+    id: str
+    expects: str
+    usually: str
+    fix: str
+    examine: Callable[..., str | tuple[str, str] | None]
+    first: bool  # before the values are compared: it explains wrong ones
+
+
+@dataclass
+class Declaration:
+    """Everything about one exercise; see the head of this file."""
+
+    name: str
+    expects: str
+    path: Path
+    parts: str = "entry"
+    keeps: Sequence[str] = ()
+    result: str = "returned"
+    fresh: bool = False
+    share_of: Callable[[Case], int] = field(default=lambda case: 1)
+    options: dict[str, Any] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+    rights: list[Program] = field(default_factory=list)
+    properties: list[Property] = field(default_factory=list)
+    _parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+    @property
+    def function(self) -> str:
+        """The name of the learner's function or class."""
+        return self.name.rpartition(".")[2]
+
+    # --- what a file says -----------------------------------------------------------------------
+
+    def cases(self, function: Function) -> Function:
+        """Mark the generator of all cases.  Those with the same GPUs or ranks run in one go."""
+        return self._keep("cases", function)
+
+    def arguments(self, function: Function) -> Function:
+        """Mark ``arguments(case, devices)``, for ranks ``arguments(case, rank)``: a tuple.
+
+        It runs where the learner's function runs, just before it.
+        """
+        return self._keep("arguments", function)
+
+    def drive(self, function: Function) -> Function:
+        """Mark ``drive(submission, case, devices)``, for ranks ``drive(submission, case, rank)``.
+
+        For an exercise that is more than one call: it returns what came, for example a dict.
+        """
+        return self._keep("drive", function)
+
+    def expected(self, function: Function) -> Function:
+        """Mark ``expected(case)``: what must come back, for ranks a list with one entry per rank.
+
+        Of a dict, only the keys that are expected are compared.
+        """
+        return self._keep("expected", function)
+
+    def words(self, function: Function) -> Function:
+        """Mark ``words(case)``: a dict for the braces in the sentences of the mistakes."""
+        return self._keep("words", function)
+
+    def mistake(
+        self, name: str, usually: str, *, fix: str, status: Status = "wrong"
+    ) -> Callable[[Function], Function]:
+        """Mark a wrong program; put the likeliest first.
+
+        ``usually`` and ``fix`` may hold names of ``words`` in braces.
+        """
+
+        def mark(function: Function) -> Function:
+            program = self._program(function)
+            self.mistakes.append(Mistake(f"{self.function}.{name}", usually, fix, program, status))
+            return function
+
+        return mark
+
+    def right(self, function: Function) -> Function:
+        """Mark a right answer that is written in another way than the solution."""
+        self.rights.append(self._program(function))
+        return function
+
+    def holds(
+        self, name: str, expects: str, usually: str, *, fix: str, first: bool = False
+    ) -> Callable[[Function], Function]:
+        """Mark a property: ``examine(run, case)`` tells what is wrong, or returns None.
+
+        Properties are looked at when the values are right, in their order.  With ``first`` one is
+        looked at before, since it explains wrong values.
+        """
+
+        def mark(function: Function) -> Function:
+            self.properties.append(
+                Property(f"{self.function}.{name}", expects, usually, fix, function, first)
+            )
+            return function
+
+        return mark
+
+    # --- what the machinery asks ----------------------------------------------------------------
+
+    @cached_property
+    def runs(self) -> list[list[Case]]:
+        """The cases, those of one place together, in the order in which places come first."""
+        by_place: dict[tuple[int, int], list[Case]] = {}
+        for each in self._parts["cases"]():
+            by_place.setdefault(each.place, []).append(each)
+        return list(by_place.values())
+
+    @property
+    def example(self) -> Case:
+        """The case whose numbers stand in the sentences on the troubleshooting page."""
+        cases = [case for run in self.runs for case in run]
+        return next((case for case in cases if getattr(case, "example", False)), cases[0])
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """By message id, what it usually means and what to do, for the troubleshooting page."""
+        entries: dict[str, list[str]] = {}
+        told: list[Mistake | Property] = [*self.mistakes, *self.properties]
+        for each in told:
+            text = " ".join(
+                self.fill(part, self.example) for part in (each.usually, each.fix) if part
+            )
+            if text not in entries.setdefault(each.id, []):
+                entries[each.id].append(text)
+        return {name: " Or: ".join(texts) for name, texts in sorted(entries.items())}
+
+    def right_result(self, case: Case) -> Any:
+        """What must come back."""
+        return self._parts["expected"](case)
+
+    @property
+    def call(self) -> tuple[str, Callable[..., Any]]:
+        """Either "arguments" or "drive", and the function."""
+        kind = "drive" if "drive" in self._parts else "arguments"
+        return kind, self._parts[kind]
+
+    def fill(self, sentence: str, case: Case) -> str:
+        """A sentence with the numbers of a case."""
+        own = {key: value for key, value in vars(case).items() if isinstance(value, int | str)}
+        more = self._parts["words"](case) if "words" in self._parts else {}
+        return sentence.format(**own | {"n": case.gpus or case.world} | more)
+
+    def all_programs(self) -> Iterator[tuple[Program, str | None]]:
+        """Every program, with the id of its mistake, or None for a right one."""
+        yield from ((program, None) for program in self.rights)
+        yield from ((mistake.program, mistake.id) for mistake in self.mistakes)
+
+    def _keep(self, part: str, function: Function) -> Function:
+        self._parts[part] = function
+        return function
+
+    def _program(self, function: Callable[..., Any]) -> Program:
+        name = function.__name__
+        return Program(self.name, name, program_text(self._tree, name, self.function))
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text(encoding="utf-8"))
+
+
+def exercise(
+    name: str,
+    *,
+    expects: str,
+    parts: str = "entry",
+    keeps: Sequence[str] = (),
+    result: str = "returned",
+    fresh: bool = False,
+    share_of: Callable[[Case], int] = lambda case: 1,
+    **options: Any,
+) -> Declaration:
+    """Declare an exercise, such as ``data_parallel.split``, in a file of its own.
+
+    * ``expects``: the promise in one sentence, for messages.
+    * ``parts``: what one entry of a returned list is called ("chunk").
+    * ``keeps``: the arguments, by name, that must be afterwards what they were.
+    * ``result``: what is compared with ``expected``: what is ``returned``, or the argument of this
+      name, into which the function writes.
+    * ``fresh``: whether the result needs memory of its own.
+    * ``share_of(case)``: right answers multiply by 1/n, which n (see ``comparing.same``).
+    * ``options``: for ``learner.run``, such as ``memory="1 GiB"``.
+    """
+    caller = inspect.stack()[1].filename
+    return Declaration(name, expects, Path(caller), parts, keeps, result, fresh, share_of, options)
+
+
+def program_text(tree: ast.Module, name: str, function: str) -> str:
+    """A marked definition as an answer: under the name of the exercise, after the imports of the
+    file and the helpers that it needs.
+    """
+    bare = copy.deepcopy(tree)
+    for node in bare.body:
+        if isinstance(node, Definition):
+            node.decorator_list = [d for d in node.decorator_list if _method(d) not in MARKS]
+    imports = [node for node in bare.body if _is_import(node)]
+    definition, *helpers = reached(bare, name)
+    assert isinstance(definition, Definition)
+    definition.name = function
+    return "\n\n".join(ast.unparse(node) for node in [*imports, *reversed(helpers), definition])
+
+
+def _method(decorator: ast.expr) -> str:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return called.attr if isinstance(called, ast.Attribute) else ""
+
+
+def _is_import(node: ast.stmt) -> bool:
+    """Of other libraries: an answer needs nothing of ours, or of the files beside it."""
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and not (node.module or "").startswith("multigpu.checking")
+    return isinstance(node, ast.Import)
+
+
+def load(path: Path) -> Declaration:
+    """The declaration in a file, read anew.
+
+    The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise.
+    """
+    package = f"exercises_of_{path.parent.name}"
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        del sys.modules[name]
+    sys.modules[package] = types.ModuleType(package)
+    sys.modules[package].__path__ = [str(path.parent)]
+    module = importlib.import_module(f"{package}.{path.stem}")
+    found = [value for value in vars(module).values() if isinstance(value, Declaration)]
+    if len(found) != 1:
+        raise ValueError(f"{path} declares {len(found)} exercises; it must be one")
+    return found[0]

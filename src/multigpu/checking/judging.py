@@ -1,0 +1,571 @@
+"""Judges an answer by the exercise's declaration: run, compare, look at the properties, diagnose.
+
+All cases of one place run in one go (``Run``).  The first difference between what came and what was
+expected decides.  What it usually means is found by running the declared mistakes on the same
+cases: the one that gives the same result is the diagnosis, and if none does the message says what
+came and stops.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from multigpu.checking.catalog import Course, find_course
+from multigpu.checking.comparing import alike, factor_between, largest_difference, same
+from multigpu.checking.declaration import Case, Declaration, Mistake, Placed, Program, Property
+from multigpu.checking.encoding import Foreign, Returned, describe
+from multigpu.checking.learner import Answer, Learner, RankAnswer, Submission
+from multigpu.checking.verdicts import Refused, Wrong, count, listed, times
+from multigpu.ranks.calls import Call
+from multigpu.ranks.trace import Trace
+
+SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
+
+# --- in the worker -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CallOnce:
+    """Calls the learner's function with the declared arguments, and notes what came of it."""
+
+    function: str
+    arguments: Callable[..., tuple[Any, ...]]
+    result: str
+    fresh: bool
+    names: tuple[str, ...]  # of the arguments
+
+    def __call__(self, submission: Any, case: Case, place: Any) -> dict[str, Any]:
+        given = self.arguments(case, place)
+        before = [tensor_copy(value) for value in given]
+        flat = [
+            value.view(-1) if is_tensor(value) and value.is_contiguous() else None
+            for value in given
+        ]
+        returned = getattr(submission, self.function)(*given)
+        note: dict[str, Any] = {"result": copied(returned)}
+        changed = [
+            name
+            for name, value, old in zip(self.names, given, before, strict=True)
+            if is_tensor(value) and not unchanged(value, old)
+        ]
+        if self.result != "returned":
+            place_of = self.names.index(self.result)
+            note = {"result": copied(given[place_of]), "returned": copied(returned)}
+            note["memory"] = copied(flat[place_of])
+        elif self.fresh:
+            note["shares_memory"] = any(same_memory(returned, value) for value in given)
+        return note | {"changed": changed}
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def tensor_copy(value: Any) -> Any:
+    return value.detach().clone() if is_tensor(value) else value
+
+
+def unchanged(came: torch.Tensor, old: torch.Tensor) -> bool:
+    return (came.dtype, came.device) == (old.dtype, old.device) and torch.equal(came, old)
+
+
+def same_memory(returned: Any, given: Any) -> bool:
+    """Whether a result lies in the memory of an argument."""
+    if type(returned) is not torch.Tensor or not is_tensor(given) or not given.numel():
+        return False
+    return bool(returned.untyped_storage().data_ptr() == given.untyped_storage().data_ptr())
+
+
+def copied(value: Any) -> Any:
+    """As it is now: a message that nobody waited for could still change it."""
+    if type(value) is torch.Tensor and torch.distributed.is_initialized():
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: copied(part) for key, part in value.items()}
+    return [copied(part) for part in value] if isinstance(value, list) else value
+
+
+def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
+    """Run every case, and tell when each began and ended.  ``place`` ends with drive and cases.
+
+    Where a later case raises in a single process, what came before is handed over: it may be wrong
+    already.  (One of several ranks cannot go on alone.)
+    """
+    *devices, _, drive, cases = place
+    where = devices[0] if devices else torch.distributed.get_rank()
+    notes: list[dict[str, Any]] = []
+    for case in cases:
+        began = time.monotonic()
+        try:
+            came = drive(submission, case, where)
+        except Exception as error:
+            if notes and devices:
+                return notes
+            error.add_note(f"in the case: {case.title}")
+            raise
+        notes.append({"came": came, "times": (began, time.monotonic())})
+    return notes
+
+
+def drive_programs(submission: Any, *place: Any) -> list[Any]:
+    """Run every case with every program, each a module as text.  One that raises gives
+    None.
+    """
+    *devices, own, drive, cases, texts = place
+    results = []
+    for text in texts:
+        program = type(submission)(submission.__name__)
+        program.__file__ = submission.__file__
+        try:
+            exec(compile(text, submission.__file__, "exec"), program.__dict__)
+            came = drive_cases(program, *devices, own, drive, cases)
+            results.append(came if len(came) == len(cases) else None)
+        except Exception:
+            results.append(None)
+    return results
+
+
+# --- in the judge --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of the cases of one place came to."""
+
+    declaration: Declaration
+    cases: Sequence[Case]
+    answer: Answer | RankAnswer
+
+    def came(self, case: Case) -> Any:
+        """What the drive gave for a case; for ranks a list with one entry per rank."""
+        number = self.cases.index(case)
+        if isinstance(self.answer, Answer):
+            return self.answer.result[number]["came"]
+        return [own[number]["came"] for own in self.answer.results]
+
+    def calls(self, case: Case, rank: int) -> list[Call]:
+        """What one rank called of ``torch.distributed`` in the time of a case."""
+        assert isinstance(self.answer, RankAnswer)
+        began, ended = self.answer.results[rank][self.cases.index(case)]["times"]
+        return [call for call in self.trace.of(rank) if began <= call.time <= ended]
+
+    @property
+    def trace(self) -> Trace:
+        """Every call of every rank."""
+        assert isinstance(self.answer, RankAnswer)
+        return self.answer.trace
+
+    def where(self, rank: int = 0) -> str:
+        """The line from which the exercise returned last."""
+        return self.answer.where if isinstance(self.answer, Answer) else self.answer.wheres[rank]
+
+
+def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> None:
+    """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis."""
+    try:
+        run = perform(declaration, learner, cases)
+    except Refused as refused:
+        raise Diagnosis(declaration, learner, cases).of_refusal(refused) from None
+    for each in declaration.properties:
+        if each.first:
+            examine(each, run)
+    for case in run.cases:
+        difference = compare(run, case)
+        if difference is not None:
+            raise Diagnosis(declaration, learner, run.cases).of_difference(difference, run, case)
+    if len(run.cases) < len(cases):  # the next one raised an exception: it will again
+        try:
+            check(declaration, learner, cases[len(run.cases) :])
+        except Refused as refused:
+            if refused.status == "not_started":
+                raise refused.half_written(f"this worked: {run.cases[-1].title}") from None
+            raise
+        return
+    for each in declaration.properties:
+        if not each.first:
+            examine(each, run)
+
+
+def perform(
+    declaration: Declaration, learner: Learner, cases: Sequence[Case], texts: Sequence[str] = ()
+) -> Run:
+    """Run the cases of one place.  Raises Refused where no answer came.
+
+    With ``texts`` each of these modules runs, in the place of the learner's.
+    """
+    place: dict[str, Any] = {"gpus": cases[0].gpus} if cases[0].gpus else {"world": cases[0].world}
+    start = learner.run if cases[0].gpus else learner.run_ranks
+    kind, own = declaration.call
+    call = own
+    if kind == "arguments":
+        names = learner.exercise.signature.positional
+        call = CallOnce(declaration.function, own, declaration.result, declaration.fresh, names)
+    if texts:
+        answer = start(drive_programs, own, call, cases, texts, **place, **declaration.options)
+    else:
+        answer = start(drive_cases, own, call, cases, **place, **declaration.options)
+        if isinstance(answer, Answer):
+            cases = cases[: len(answer.result)]
+    return Run(declaration, cases, answer)
+
+
+def examine(each: Property, run: Run) -> None:
+    """Raise Wrong where a property does not hold."""
+    for case in run.cases:
+        found = each.examine(run, case)
+        if found is None:
+            continue
+        came, where = (found, run.where()) if isinstance(found, str) else found
+        fill = run.declaration.fill
+        raise Wrong(
+            each.id,
+            expected=f"{fill(each.expects, case)} ({case.title})",
+            came=came,
+            usually=" ".join(fill(text, case) for text in (each.usually, each.fix) if text),
+            where=where,
+        )
+
+
+# --- what came against what was expected ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several results is right, such as None or zeros for a gradient that nobody needs."""
+
+    results: tuple[Any, ...]
+
+
+def either(*results: Any) -> Either:
+    """Expect any of these; what is wrong is told by the first."""
+    return Either(results)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a result first differs from the right one.  ``kind`` becomes the id of the message."""
+
+    kind: str
+    came: str
+    usually: str = ""
+    rank: int = 0
+
+
+class Comparison:
+    """Looks for the first difference between two results of one declaration."""
+
+    def __init__(self, parts: str, share_of: int = 1) -> None:
+        self.parts, self.share_of = parts, share_of
+
+    def difference(self, came: Any, right: Any, name: str = "") -> Difference | None:
+        """``name`` is what the place is called: "chunk 1", "fc.weight.grad"."""
+        if isinstance(right, Either):
+            found = [self.difference(came, each, name) for each in right.results]
+            return None if None in found else found[0]
+        it = name or "the result"
+        if came is None and right is not None:
+            if name:
+                return Difference("none", f"{it} is None")
+            return Difference("returned_nothing", "None", "the function ends without `return`.")
+        if isinstance(right, Placed | torch.Tensor):
+            return self._tensor(came, right, name)
+        if isinstance(right, dict):
+            if not isinstance(came, dict):
+                return Difference("wrong_type", f"{it} is {describe(came)}")
+            return next(self._differences({k: came.get(k) for k in right}, right), None)
+        if isinstance(right, list | tuple):
+            if not isinstance(came, list | tuple):
+                return Difference("wrong_type", f"{it} is {describe(came)}")
+            if len(came) != len(right):
+                return Difference(
+                    "wrong_count", f"{overview(came, self.parts)}, and not {len(right)}"
+                )
+            named = [f"{self.parts} {i}" for i in range(len(right))]
+            return next(
+                self._differences(
+                    dict(zip(named, came, strict=True)), dict(zip(named, right, strict=True))
+                ),
+                None,
+            )
+        if type(came) is not type(right) and not (came == right and isinstance(came, int | float)):
+            return Difference("wrong_type", f"{it} is {describe(came)} and not {right!r}")
+        return (
+            None
+            if came == right
+            else Difference("wrong_value", f"{it} is {came!r} and not {right!r}")
+        )
+
+    def _differences(self, came: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
+        """What has the wrong form first, then wrong numbers."""
+        found = [self.difference(came[name], right[name], str(name)) for name in right]
+        there = [each for each in found if each is not None]
+        yield from sorted(there, key=lambda each: each.kind == "wrong_values")
+
+    def _tensor(self, came: Any, right: Any, name: str) -> Difference | None:
+        it = name or "the result"
+        device = right.device if isinstance(right, Placed) else None
+        value: torch.Tensor = right.value if isinstance(right, Placed) else right
+        if not isinstance(came, Returned):
+            return Difference("not_a_tensor", f"{it} is {describe(came)}")
+        if came.shape != value.shape:
+            return Difference(
+                "wrong_shape",
+                f"{it} has the shape {tuple(came.shape)} and not {tuple(value.shape)}",
+            )
+        if came.dtype != value.dtype:
+            return Difference("wrong_dtype", f"{it} is {came.dtype} and not {value.dtype}")
+        if device is not None and came.device != device:
+            return Difference("wrong_device", f"{it} is on {came.device} and not on {device}")
+        if same(came.value, value.detach(), share_of=self.share_of):
+            return None
+        factor = factor_between(came.value, value.detach())
+        if factor is not None:
+            return Difference("wrong_values", f"{it} is {times(factor)} the right value")
+        return Difference("wrong_values", f"{it} {largest_difference(came.value, value.detach())}")
+
+
+def overview(came: Sequence[Any], parts: str) -> str:
+    """For example "2 chunks, of shapes (3, 2) and (1, 2)"."""
+    words = count(len(came), parts) if came else f"no {parts} at all"
+    values = [each.value if isinstance(each, Placed) else each for each in came]
+    if values and all(isinstance(each, Returned | torch.Tensor) for each in values):
+        shapes = [tuple(each.shape) for each in values]
+        words += f", of shape {shapes[0]}" if len(shapes) == 1 else f", of shapes {listed(shapes)}"
+    return words
+
+
+def compare(run: Run, case: Case) -> Difference | None:
+    """The first difference in one case; for ranks that of the first rank that has one."""
+    declaration = run.declaration
+    right, came = declaration.right_result(case), run.came(case)
+    comparison = Comparison(declaration.parts, declaration.share_of(case))
+    if case.gpus:
+        return _compare_one(declaration, comparison, came, right)
+    found = [
+        _compare_one(declaration, comparison, own, expected)
+        for own, expected in zip(came, right, strict=True)
+    ]
+    for rank, difference in enumerate(found):
+        if difference is not None:
+            return replace(difference, came=f"on rank {rank}, {difference.came}", rank=rank)
+    return None
+
+
+def _compare_one(
+    declaration: Declaration, comparison: Comparison, came: Any, right: Any
+) -> Difference | None:
+    """One process's or one rank's result; after a plain call also what it did to its arguments."""
+    if declaration.call[0] == "drive":
+        return comparison.difference(came, right)
+    result = came["result"]
+    found = comparison.difference(result, right)
+    if declaration.result != "returned":
+        return _in_place(declaration, comparison, came, right, found)
+    if found is not None:
+        return found
+    touched = [name for name in declaration.keeps if name in came["changed"]]
+    if touched:
+        return Difference(
+            "input_changed",
+            f"the result is right, but the caller's {touched[0]} is not what it was",
+            "something wrote into it in place. A method with _ at its end does that.",
+        )
+    if declaration.fresh and came["shares_memory"]:
+        return Difference(
+            "shares_memory",
+            "the result is right, but it is in the memory of the argument",
+            "it is a view of the argument, or the argument itself: clone() makes a copy.",
+        )
+    return None
+
+
+def _in_place(
+    declaration: Declaration,
+    comparison: Comparison,
+    came: dict[str, Any],
+    right: Any,
+    found: Difference | None,
+) -> Difference | None:
+    """The function writes into an argument: the numbers are there, and in its own memory."""
+    name, result = declaration.result, came["result"]
+    if found is not None:
+        if comparison.difference(came["returned"], right) is None:
+            return Difference(
+                "returned_not_in_place",
+                f"the right numbers were returned, but {name} does not hold them",
+                f"`{name} = ...` gives the variable another tensor, which the caller never sees."
+                " copy_(), += and recv() write into the tensor that was given.",
+            )
+        return replace(found, came=found.came.replace("the result", name, 1))
+    memory = came["memory"]
+    if memory is not None and not result.value.flatten().equal(memory.value):
+        return Difference(
+            "other_memory",
+            f"{name} has the right numbers, but in other memory: a view that was taken before the"
+            " call does not see them",
+            "tensor.data = ..., set_() and resize_() put other memory under a tensor. copy_(), +=,"
+            " add_() and recv() write into what is there.",
+        )
+    return None
+
+
+# --- which mistake it is -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Looks for the declared mistake that does what an answer did."""
+
+    declaration: Declaration
+    learner: Learner
+    cases: Sequence[Case]
+
+    def of_difference(self, difference: Difference, run: Run, case: Case) -> Wrong:
+        """What to raise for a wrong result."""
+        mistake = self.mistake_like(run, case)
+        usually = difference.usually
+        if mistake is not None:
+            usually = self._sentences(mistake, case)
+        return Wrong(
+            mistake.id if mistake else difference.kind,
+            expected=self._expected(case),
+            came=difference.came,
+            usually=usually,
+            where=run.where(difference.rank),
+        )
+
+    def of_refusal(self, refused: Refused) -> Refused:
+        """The same refusal, under the name of the mistake that ends in the same way."""
+        if refused.status not in ("crash", "hang") and refused.finding is None:
+            return refused
+        began = time.monotonic()
+        for mistake in self.declaration.mistakes:
+            if mistake.status != refused.status or time.monotonic() - began > SECONDS:
+                continue
+            try:
+                perform(self.declaration, self._with(mistake.program), self.cases)
+            except Refused as other:
+                if ending(other) == ending(refused):
+                    return self._renamed(refused, mistake)
+        return refused
+
+    def mistake_like(self, run: Run, case: Case) -> Mistake | None:
+        """The first mistake with the same result in the case that failed.
+
+        Where several have it, one that has the same results in all other cases too comes first.
+        """
+        shown = {each.id for each in self.declaration.properties}
+        mistakes = [m for m in self.declaration.mistakes if m.status == "wrong"]
+        mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], [case])
+        if len({mistake.id for mistake in mistakes}) > 1:
+            mistakes = self._alike(run, mistakes, self.cases) or mistakes
+        return mistakes[0] if mistakes else None
+
+    def _alike(self, run: Run, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Mistake]:
+        """Those mistakes that give in these cases what the answer gave."""
+        return [
+            mistake
+            for mistake, other in zip(mistakes, self._results(mistakes, cases), strict=True)
+            if other is not None
+            and all(alike_results(run.came(each), other.came(each)) for each in cases)
+        ]
+
+    def _results(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
+        """What each mistake gives on these cases: all in one run, or each in its own."""
+        try:
+            return self._together(mistakes, cases)
+        except Refused:
+            began, results = time.monotonic(), list[Run | None]()
+            for mistake in mistakes:
+                late = time.monotonic() - began > SECONDS
+                try:
+                    results += [None] if late else self._together([mistake], cases)
+                except Refused:
+                    results.append(None)
+            return results
+
+    def _together(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
+        if not mistakes:
+            return []
+        solution = self._solution
+        texts = [mistake.program.module(solution) for mistake in mistakes]
+        learner = self._with(None)
+        run = perform(self.declaration, learner, cases, texts)
+        answer = run.answer
+        runs: list[Run | None] = []
+        for number in range(len(mistakes)):
+            if isinstance(answer, Answer):
+                own = answer.result[number]
+                there = own is not None
+            else:
+                own = [results[number] for results in answer.results]
+                there = all(each is not None for each in own)
+            key = "result" if isinstance(answer, Answer) else "results"
+            runs.append(replace(run, answer=replace(answer, **{key: own})) if there else None)
+        return runs
+
+    @cached_property
+    def _course(self) -> Course:
+        return find_course(self.declaration.path)
+
+    @property
+    def _solution(self) -> str:
+        return (self._course.solutions / self.learner.exercise.file).read_text(encoding="utf-8")
+
+    def _with(self, program: Program | None) -> Learner:
+        """A learner who hands in the solution, with ``program`` in its place."""
+        submission = Submission(self._course.solutions)
+        if program is not None:
+            submission.replace(self.learner.exercise, program.module(self._solution))
+        return replace(self.learner, submission=submission, answers=[], notes=[])
+
+    def _expected(self, case: Case) -> str:
+        """The promise, the case, and what a list of results looks like if it is right."""
+        declaration = self.declaration
+        right = declaration.right_result(case)
+        words = declaration.fill(declaration.expects, case)
+        if isinstance(right, list | tuple) and case.gpus:
+            words += f": {overview(right, declaration.parts)}"
+        return f"{words} ({case.title})"
+
+    def _sentences(self, mistake: Mistake, case: Case) -> str:
+        parts = (mistake.usually, mistake.fix)
+        return " ".join(self.declaration.fill(part, case) for part in parts if part)
+
+    def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
+        """The refusal of this run, explained by a mistake."""
+        lines = [line for line in refused.message.split("\n") if not line.startswith("usually: ")]
+        place = next((i for i, line in enumerate(lines) if line.startswith("where: ")), len(lines))
+        lines.insert(place, f"usually: {self._sentences(mistake, self.cases[0])}")
+        refused.message_id, refused.message = mistake.id, "\n".join(lines)
+        return refused
+
+
+def ending(refused: Refused) -> tuple[Any, ...]:
+    """How a run ended, without lines and file names: the same for the same mistake."""
+    finding = refused.finding
+    if finding is not None and finding.kind not in ("exception", "exit"):
+        ranks = finding.details.get("ranks", [])
+        waits = [[(w["op"], w.get("peer")) for w in rank["waits"]] for rank in ranks]
+        return refused.message_id, waits
+    first = refused.message.partition("\n")[0]
+    return refused.message_id, re.sub(r"rank \d+: ", "", first)
+
+
+def alike_results(one: Any, other: Any) -> bool:
+    """The same values, up to rounding through float32, on the same devices."""
+    if isinstance(one, Returned) and isinstance(other, Returned):
+        return one.device == other.device and alike(one.value, other.value)
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = (one.keys() | other.keys()) - {"times"}
+        return all(alike_results(one.get(key), other.get(key)) for key in keys)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike_results, one, other))
+    if isinstance(one, Foreign) and isinstance(other, Foreign):
+        return one.type_name == other.type_name
+    return type(one) is type(other) and bool(one == other)

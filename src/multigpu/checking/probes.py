@@ -1,0 +1,127 @@
+"""Properties that several exercises ask for, each declared once, with its sentences.
+
+    handles_are_waited_for(ring_all_reduce)
+
+adds one to the declaration of an exercise.  A property looks at what values do not show: the trace
+of calls, their order, and where they come from.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from multigpu.checking.comparing import spoken
+from multigpu.checking.declaration import Case, Declaration
+from multigpu.checking.verdicts import count, numbered
+
+Found = tuple[str, str] | None  # what came, and the line to blame
+
+
+def handles_are_waited_for(exercise: Declaration) -> None:
+    """Nothing is still under way at the end, and no tensor changes while it is sent or filled."""
+
+    @exercise.holds(
+        "not_waited",
+        expects="every message that is started is waited for",
+        usually="its handle was thrown away.",
+        fix="Until handle.wait() returns, what you receive is not there, and what you send may"
+        " not be gone.",
+        first=True,
+    )
+    def _(run: Any, case: Case) -> Found:
+        for call in calls_of(run, case):
+            if call.is_open:
+                return f"{spoken(call)} was started, but nobody waited for it", call.place
+        return None
+
+    @exercise.holds(
+        "changed_while_receiving",
+        expects="a tensor that is being received stays untouched until handle.wait()",
+        usually="two messages are received into one tensor at the same time, or it is written too"
+        " early.",
+        fix="Give each message its own buffer, and wait before you write.",
+        first=True,
+    )
+    def _(run: Any, case: Case) -> Found:
+        for call in calls_of(run, case):
+            if call.changed and call.op == "recv":
+                return f"the buffer of {spoken(call)} was changed on the way", call.place
+        return None
+
+    @exercise.holds(
+        "changed_while_sending",
+        expects="a tensor that is being sent stays untouched until handle.wait()",
+        usually="it was received into, added to or cleared too early: the receiver may get the old"
+        " numbers, the new ones or some of both.",
+        fix="Wait for the handle before you write into it, or send a clone().",
+        first=True,
+    )
+    def _(run: Any, case: Case) -> Found:
+        for call in calls_of(run, case):
+            if call.changed and call.op != "recv":
+                return f"the tensor of {spoken(call)} was changed on the way", call.place
+        return None
+
+
+def travels_in_messages(exercise: Declaration, ops: tuple[str, ...] = ("send", "recv")) -> None:
+    """Every rank did what it cannot do without: the numbers took no other road."""
+
+    @exercise.holds(
+        "no_message",
+        expects="the numbers travel in messages between ranks",
+        usually="they took another road, such as a file, a store or numbers known in advance.",
+        fix="Only messages between ranks count.",
+    )
+    def _(run: Any, case: Case) -> Found:
+        if case.world == 1 or not case.size:
+            return None
+        for rank in range(case.world):
+            done = {call.op for call in run.calls(case, rank)}
+            for op in ops:
+                if op not in done:
+                    verb = "sent" if op == "send" else "received"
+                    return f"rank {rank} {verb} no message", run.where(rank)
+        return None
+
+
+def only_neighbors_talk(exercise: Declaration) -> None:
+    """Rank r sends to rank r + 1 or to rank r - 1, in a ring."""
+
+    @exercise.holds(
+        "not_neighbors",
+        expects="a rank sends to its neighbors in the ring only",
+        usually="the result is right, but not made in a ring.",
+        fix="Rank r sends to rank (r + 1) % {n}.",
+    )
+    def _(run: Any, case: Case) -> Found:
+        for rank in range(case.world):
+            neighbors = {(rank + 1) % case.world, (rank - 1) % case.world}
+            for call in run.calls(case, rank):
+                if call.op == "send" and call.peer not in neighbors:
+                    others = numbered("rank", sorted(neighbors))
+                    came = f"rank {rank} sent to rank {call.peer}; its neighbors are {others}"
+                    return came, call.place
+        return None
+
+
+def at_most_messages(
+    exercise: Declaration, name: str, most: Callable[[Case], int], *, usually: str, fix: str
+) -> None:
+    """No rank sends more than ``most(case)`` messages."""
+
+    expects = "each rank sends no more messages than it must"
+
+    @exercise.holds(name, expects=expects, usually=usually, fix=fix)
+    def _(run: Any, case: Case) -> Found:
+        for rank in range(case.world):
+            sends = [call for call in run.calls(case, rank) if call.op == "send"]
+            if len(sends) > most(case):
+                came = (
+                    f"rank {rank} sent {count(len(sends), 'message')} where {most(case)} are enough"
+                )
+                return came, sends[-1].place
+        return None
+
+
+def calls_of(run: Any, case: Case) -> list[Any]:
+    """The calls of all ranks in one case."""
+    return [call for rank in range(case.world) for call in run.calls(case, rank)]

@@ -1,0 +1,346 @@
+"""``collectives.ring_all_reduce``: the sum over all ranks, in chunks that travel around a ring."""
+
+import torch
+import torch.distributed as dist
+
+from multigpu.checking.declaration import case, exercise
+from multigpu.checking.probes import (
+    at_most_messages,
+    handles_are_waited_for,
+    only_neighbors_talk,
+    travels_in_messages,
+)
+from multigpu.checking.verdicts import count
+
+from .cases import odd, plain, total
+from .sums import arguments_of, title_of
+
+ring_all_reduce = exercise(
+    "collectives.ring_all_reduce",
+    expects="every rank's tensor holds the sum of all ranks' tensors",
+    result="tensor",
+)
+
+
+@ring_all_reduce.cases
+def cases():
+    for world in (3, 2, 4, 1):
+        for each in plain(world) + odd(world):
+            chunk = -(-each.size // world)  # rounded up
+            yield case(title_of(each, world), world=world, of=each, size=each.size, chunk=chunk)
+
+
+@ring_all_reduce.arguments
+def arguments(case, rank):
+    return arguments_of(case, rank)
+
+
+@ring_all_reduce.expected
+def expected(case):
+    return [total(case.of, case.world)] * case.world
+
+
+@ring_all_reduce.words
+def words(case):
+    return {"steps": case.world - 1, "most": 2 * (case.world - 1)}
+
+
+handles_are_waited_for(ring_all_reduce)
+travels_in_messages(ring_all_reduce)
+only_neighbors_talk(ring_all_reduce)
+
+
+@ring_all_reduce.holds(
+    "whole_tensor",
+    expects="a rank sends at most ceil({size} / {n}) = {chunk} elements in one message",
+    usually="every message is {n} times as large as it may be.",
+    fix="Cut the tensor into {n} chunks.",
+)
+def whole_tensors(run, case):
+    for rank in range(case.world):
+        sends = [call for call in run.calls(case, rank) if call.op == "send"]
+        if sends and case.world > 1 and min(call.numel for call in sends) >= case.size > case.chunk:
+            return f"rank {rank} sent the whole tensor, {count(case.size, 'element')}", sends[
+                0
+            ].place
+    return None
+
+
+@ring_all_reduce.holds(
+    "chunk_too_large",
+    expects="a rank sends at most ceil({size} / {n}) = {chunk} elements in one message",
+    usually="one chunk takes all that is left over.",
+    fix="tensor_split({n}) makes chunks that differ by one element at most.",
+)
+def chunks_too_large(run, case):
+    for rank in range(case.world):
+        for call in run.calls(case, rank):
+            if call.op == "send" and call.numel > case.chunk:
+                return f"rank {rank} sent {count(call.numel, 'element')} in one message", call.place
+    return None
+
+
+at_most_messages(
+    ring_all_reduce,
+    "too_many_messages",
+    lambda case: 2 * (case.world - 1),
+    usually="each of the two halves needs {n} - 1 = {steps} messages.",
+    fix="A half has n - 1 steps: range(n - 1).",
+)
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+def here():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return rank, size, (rank + 1) % size, (rank - 1) % size
+
+
+def exchange(outgoing, incoming):
+    _, _, right_of, left_of = here()
+    handle = dist.isend(outgoing, right_of)
+    dist.recv(incoming, left_of)
+    handle.wait()
+
+
+def reduce_half(chunks, steps):
+    rank, size, _, _ = here()
+    for step in range(steps):
+        target = chunks[(rank - step - 1) % size]
+        arrived = torch.empty_like(target)
+        exchange(chunks[(rank - step) % size], arrived)
+        target += arrived
+
+
+def gather_half(chunks, steps):
+    rank, size, _, _ = here()
+    for step in range(steps):
+        exchange(chunks[(rank + 1 - step) % size], chunks[(rank - step) % size])
+
+
+def cut(tensor):
+    return tensor.view(-1).tensor_split(dist.get_world_size())
+
+
+def both_halves(chunks):
+    reduce_half(chunks, dist.get_world_size() - 1)
+    gather_half(chunks, dist.get_world_size() - 1)
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@ring_all_reduce.right
+def in_plain_words(tensor):
+    both_halves(cut(tensor))
+
+
+@ring_all_reduce.right
+def leaves_empty_messages_out(tensor):
+    rank, size, right_of, left_of = here()
+    chunks = cut(tensor)
+
+    def swap(outgoing, incoming):
+        handles = []
+        if len(outgoing):
+            handles.append(dist.isend(outgoing, right_of))
+        if len(incoming):
+            handles.append(dist.irecv(incoming, left_of))
+        for handle in handles:
+            handle.wait()
+
+    for step in range(size - 1):
+        target = chunks[(rank - step - 1) % size]
+        arrived = torch.empty_like(target)
+        swap(chunks[(rank - step) % size], arrived)
+        target += arrived
+    for step in range(size - 1):
+        swap(chunks[(rank + 1 - step) % size], chunks[(rank - step) % size])
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@ring_all_reduce.mistake(
+    "all_send_first",
+    "all ranks call dist.send first, and each waits until its receiver takes the message.",
+    fix="Start with isend, receive, then wait for the handle.",
+    status="hang",
+)
+def sends_first(tensor):
+    rank, size, right_of, left_of = here()
+    chunks = cut(tensor)
+    for step in range(size - 1):
+        target = chunks[(rank - step - 1) % size]
+        arrived = torch.empty_like(target)
+        dist.send(chunks[(rank - step) % size], right_of)
+        dist.recv(arrived, left_of)
+        target += arrived
+    gather_half(chunks, size - 1)
+
+
+@ring_all_reduce.mistake(
+    "second_half_missing",
+    "after the first half each rank has one finished chunk, and the others are never sent.",
+    fix="The second half sends the finished chunks around, in {steps} more steps.",
+)
+def forgets_the_second_half(tensor):
+    reduce_half(cut(tensor), dist.get_world_size() - 1)
+
+
+@ring_all_reduce.mistake(
+    "first_half_too_short",
+    "the first half is a step short, so no chunk has the numbers of all ranks.",
+    fix="Each of the two halves has n - 1 steps: range(n - 1).",
+)
+def first_half_a_step_short(tensor):
+    size = dist.get_world_size()
+    if size > 1:
+        reduce_half(cut(tensor), size - 2)
+        gather_half(cut(tensor), size - 1)
+
+
+@ring_all_reduce.mistake(
+    "second_half_too_short",
+    "the second half is a step short, so one finished chunk is missing on every rank.",
+    fix="Each of the two halves has n - 1 steps: range(n - 1).",
+)
+def second_half_a_step_short(tensor):
+    size = dist.get_world_size()
+    if size > 1:
+        reduce_half(cut(tensor), size - 1)
+        gather_half(cut(tensor), size - 2)
+
+
+@ring_all_reduce.mistake(
+    "too_many_messages",
+    "the second half has a step too many.",
+    fix="A half has n - 1 steps: range(n - 1).",
+)
+def second_half_a_step_too_many(tensor):
+    size = dist.get_world_size()
+    if size > 1:
+        reduce_half(cut(tensor), size - 1)
+        gather_half(cut(tensor), size)
+
+
+@ring_all_reduce.mistake(
+    "added_again",
+    "a finished chunk was added to what was there.",
+    fix="In the second half what arrives replaces the chunk.",
+)
+def adds_in_the_second_half_too(tensor):
+    rank, size, _, _ = here()
+    chunks = cut(tensor)
+    reduce_half(chunks, size - 1)
+    for step in range(size - 1):
+        target = chunks[(rank - step) % size]
+        arrived = torch.empty_like(target)
+        exchange(chunks[(rank + 1 - step) % size], arrived)
+        target += arrived
+
+
+@ring_all_reduce.mistake(
+    "never_added",
+    "look at chunk (r + 1) % n of rank r between the halves (if it first sent chunk r). If it is"
+    " not the sum there, then what arrives in the first half replaces the chunk and is not added. If"
+    " it is, the second half begins with another chunk than this finished one.",
+    fix="In the first half add what arrives; the second half starts with the finished chunk.",
+)
+def replaces_in_the_first_half(tensor):
+    rank, size, _, _ = here()
+    chunks = cut(tensor)
+    for step in range(size - 1):
+        exchange(chunks[(rank - step) % size], chunks[(rank - step - 1) % size])
+    gather_half(chunks, size - 1)
+
+
+@ring_all_reduce.mistake(
+    "wrong_chunk",
+    "the second half starts with a chunk whose sum is not complete.",
+    fix="After the first half, the chunk that rank r has received last is complete: it goes first.",
+)
+def starts_the_second_half_with_an_unfinished_chunk(tensor):
+    rank, size, _, _ = here()
+    chunks = cut(tensor)
+    reduce_half(chunks, size - 1)
+    for step in range(size - 1):
+        exchange(chunks[(rank - step - 1) % size], chunks[(rank - step - 2) % size])
+
+
+@ring_all_reduce.mistake(
+    "chunks_mixed",
+    "the chunks were joined in the order in which they arrived.",
+    fix="Chunk i belongs at place i of the tensor.",
+)
+def joins_the_chunks_as_they_came(tensor):
+    rank, size, _, _ = here()
+    chunks = [chunk.clone() for chunk in cut(tensor)]
+    both_halves(chunks)
+    as_they_came = [chunks[(rank + 1 - i) % size] for i in range(size)]
+    tensor.copy_(torch.cat(as_they_came).view(tensor.shape))
+
+
+@ring_all_reduce.mistake(
+    "remainder_left_out",
+    "{size} // {n} rounds down, and the elements that are left over at the end are in no chunk.",
+    fix="tensor_split({n}) makes {n} chunks of all elements.",
+)
+def drops_the_remainder(tensor):
+    size = dist.get_world_size()
+    per_chunk = tensor.numel() // size
+    flat = tensor.view(-1)
+    chunks = [flat[i * per_chunk : (i + 1) * per_chunk] for i in range(size)]
+    if per_chunk:
+        both_halves(chunks)
+
+
+@ring_all_reduce.mistake(
+    "unchanged",
+    "the sum was made in copies of the chunks.",
+    fix="Write into the tensor that was given: views of it, += or copy_().",
+)
+def works_on_a_copy(tensor):
+    both_halves([chunk.clone() for chunk in cut(tensor)])
+
+
+@ring_all_reduce.mistake(
+    "averaged",
+    "the sum was divided by {n}.",
+    fix="all_reduce adds up. For the mean, the caller divides afterward.",
+)
+def takes_the_mean(tensor):
+    both_halves(cut(tensor))
+    tensor.copy_(tensor / dist.get_world_size())
+
+
+@ring_all_reduce.mistake(
+    "rounded",
+    "the numbers went through a smaller dtype on the way.",
+    fix="Add and send in the tensor's own dtype.",
+)
+def adds_as_float32(tensor):
+    chunks = [chunk.float() for chunk in cut(tensor)]
+    both_halves(chunks)
+    tensor.copy_(torch.cat(chunks).reshape(tensor.shape))
+
+
+@ring_all_reduce.mistake(
+    "too_few_chunks",
+    "torch.chunk({n}) makes fewer than {n} chunks when there are few elements.",
+    fix="tensor_split({n}) always makes {n}; some may be empty.",
+    status="crash",
+)
+def takes_chunk_for_granted(tensor):
+    both_halves(tensor.view(-1).chunk(dist.get_world_size()))
+
+
+@ring_all_reduce.mistake(
+    "size_must_divide",
+    "the tensor was cut by view({n}, -1), which needs a number of elements that {n} divides.",
+    fix="tensor.view(-1).tensor_split({n}) cuts any number.",
+    status="crash",
+)
+def only_sizes_that_divide(tensor):
+    both_halves(tensor.view(dist.get_world_size(), -1))
