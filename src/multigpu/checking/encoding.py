@@ -7,7 +7,6 @@ data arrives as Foreign, with only its type's name, so an object of the learner'
 to life in the judge.
 """
 
-import inspect
 import io
 import json
 import struct
@@ -239,11 +238,10 @@ def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
             return super().reducer_override(obj)
 
     # The workers cannot import the check's file, nor those beside it.
-    for function in (drive, *arguments):
-        module = getattr(function, "__module__", None) or ""
-        if inspect.isfunction(function) and not module.startswith("multigpu."):
-            package = module.rpartition(".")[0]
-            cloudpickle.register_pickle_by_value(sys.modules[package or module])
+    # A drive of our own (judging.py) is given a function of that file as its first argument.
+    module: str = (arguments[0] if drive.__module__.startswith("multigpu.") else drive).__module__
+    package = module.rpartition(".")[0]
+    cloudpickle.register_pickle_by_value(sys.modules[package or module])
     file = io.BytesIO()
     Pickler(file).dump((drive, arguments))
     return file.getvalue()

@@ -244,7 +244,7 @@ def adds_in_the_second_half_too(tensor):
 @ring_all_reduce.mistake(
     "never_added",
     "look at chunk (r + 1) % n of rank r between the halves (if it first sent chunk r). If it is"
-    " not the sum there, then what arrives in the first half replaces the chunk and is not added. If"
+    " not the sum there, what arrives in the first half replaces the chunk and is not added. If"
     " it is, the second half begins with another chunk than this finished one.",
     fix="In the first half add what arrives; the second half starts with the finished chunk.",
 )

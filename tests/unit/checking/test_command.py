@@ -550,7 +550,7 @@ def test_a_case_that_is_left_out_is_a_crash_and_no_starter(command, course):
     printed = command("check", "split")[1]
     assert "crash" in printed
     assert "not_started" not in printed
-    assert re.search(r"NotImplementedError.* [1-9]\d* check", printed)
+    assert re.search(r"NotImplementedError, although", printed)
 
 
 def test_a_file_in_the_place_of_a_folder(command, course):
