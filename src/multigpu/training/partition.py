@@ -448,8 +448,8 @@ def cheapest(costs: Iterable[Costs], join: Callable[..., Costs]) -> tuple[float,
 
 
 # How long each piece takes, forward and backward, on the device that it will run on. Nothing is
-# estimated: every piece runs by itself, as a stage does, several times. What it costs to start a
-# backward pass at all is measured, too, and taken off: a stage pays it once, not per piece.
+# estimated: every piece runs by itself, as a stage does, several times. What a stage without any
+# step costs is measured, too, and taken off: it is paid once for a stage, not per piece.
 
 PER_SWEEP = 2  # timed runs of a piece before the next one has its turn
 ENOUGH_SECONDS = 4.0  # after which no new sweep begins
@@ -473,13 +473,14 @@ def measure(
                 break
             given: tuple[Any, ...] = inputs
             for (begin, end), mine in zip(spans, runs, strict=True):
+                taken = given
                 # A copy, so that measuring leaves weights, gradients and buffers alone.
                 stage = copy.deepcopy(Stage(model, program, begin, end)).train().to(device)
                 returned, times = timed(stage, given, device=device, times=PER_SWEEP)
                 given = returned if isinstance(returned, tuple) else (returned,)
                 mine += times
-        nothing = torch.zeros(8, 8, device=device, requires_grad=True)
-        _, idle = timed(nn.Flatten(0), (nothing,), device=device, times=20)
+        empty = Stage(model, program, begin, begin)
+        _, idle = timed(empty, taken, device=device, times=20)
 
     def median(times: list[Seconds]) -> tuple[float, ...]:
         return tuple(map(statistics.median, zip(*times, strict=True)))
