@@ -221,7 +221,7 @@ class CutPoints:
         return [sum(counted[begin:end]) for begin, end in itertools.pairwise(self.places)]
 
     def handed(self, piece: int) -> list[Value]:
-        """The tensors that a stage takes which begins with this piece, or that the last returns."""
+        """The tensors that a stage takes which begins with this piece; none after the last one."""
         trace, place = self.program.training, self.places[piece]
         if 0 < place < len(trace.steps):
             return [node.meta["value"] for node in trace.crossing(place)]
@@ -372,7 +372,7 @@ COLUMNS = (
 )
 
 # Where to cut: the stages whose slowest is as fast as it can be, within the memory of a device.
-# This is more than to divide a list of numbers evenly: see `CutPoints.cost`, and the first stages
+# This is more than to divide a list of numbers evenly: see `CutPoints.held`, and the first stages
 # hold the activations of more micro-batches than the last.
 
 ALIKE = 1.05  # stages within 5 % of the best count as equally good: then fewer bytes decide
@@ -398,7 +398,6 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
             f"{human_seconds(max(times))}"
         )
     # Each table has the stage from piece `first` up to `last` in row `first` and column `last`.
-    shape = pieces, pieces + 1
     held = None
     if setting.balance == "memory" or setting.memory is not None:
         held = np.stack([points.held(first) for first in range(pieces)])
@@ -408,16 +407,17 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
     arrival = np.array([link_seconds(size) if is_time else 0.0 for size in handed])
     plain = before - before[:-1, None] + arrival[:, None]
 
-    def weights(number: int) -> Costs:
+    def shares(number: int) -> Costs:
         """What stages get equal shares of, if it is stage `number`; infinite where it cannot be."""
         found = plain
         if held is not None:
             memory = held @ (0, 1, 1 + setting.optimizer_state, setting.in_flight(number))
             found = memory if setting.balance == "memory" else plain
-            found = np.where(memory <= (setting.memory or math.inf), found, math.inf)
-        return np.where(np.tri(*shape, dtype=bool), math.inf, found)
+            limit = math.inf if setting.memory is None else setting.memory
+            found = np.where(memory <= limit, found, math.inf)
+        return np.where(np.tri(pieces, pieces + 1, dtype=bool), math.inf, found)
 
-    largest, _ = cheapest(map(weights, range(stages)), np.maximum)
+    largest, _ = cheapest(pieces, map(shares, range(stages)), np.maximum)
     if largest == math.inf:
         other = dataclasses.replace(setting, balance="memory", memory=None)
         needed = max(cost.memory for cost in Stages(points, other, divide(points, other)).costs)
@@ -426,25 +426,26 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
             f"best one needs {human_bytes(needed)} in its largest stage. Use more stages, smaller "
             "or fewer micro-batches, or more memory."
         )
-    sent = np.array([points.handed_bytes(first, copied=True) for first in range(pieces)])
-    enough = (weights(number) <= largest * ALIKE for number in range(stages))
-    return cheapest((np.where(each, sent[:, None], math.inf) for each in enough), np.add)[1]
+    sent = np.array([points.handed_bytes(first, copied=True) for first in range(pieces)])[:, None]
+    enough = (shares(number) <= largest * ALIKE for number in range(stages))
+    _, chosen = cheapest(pieces, (np.where(each, sent, math.inf) for each in enough), np.add)
+    return chosen
 
 
-def cheapest(costs: Iterable[Costs], join: Callable[..., Costs]) -> tuple[float, list[int]]:
+def cheapest(
+    pieces: int, costs: Iterable[Costs], join: Callable[..., Costs]
+) -> tuple[float, list[int]]:
     """The cheapest way through all stages: what it costs, and the pieces at which they begin."""
-    total, begins = None, []
+    total = np.array([0.0, *[math.inf] * pieces])  # of the stages so far, up to each piece
+    begins = []
     for cost in costs:
-        if total is None:
-            total = np.array([0.0, *[math.inf] * len(cost)])
-        whole = join(total[:-1, None], cost)
+        whole = join(total[:-1, None], cost)  # (first, last) of the next stage
         begins.append(whole.argmin(axis=0))
         total = whole.min(axis=0)
-    assert total is not None
-    pieces = [len(total) - 1]
+    chosen = [pieces]
     for first in reversed(begins):
-        pieces.insert(0, int(first[pieces[0]]))
-    return float(total[-1]), pieces
+        chosen.insert(0, int(first[chosen[0]]))
+    return float(total[-1]), chosen
 
 
 # How long each piece takes, forward and backward, on the device that it will run on. Nothing is
