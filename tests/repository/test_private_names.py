@@ -23,8 +23,7 @@ PRIVATE = {
         "_EnableTorchFunction", "_get_current_function_mode_stack", "_pop_torch_dispatch_stack",
         "_push_on_torch_dispatch_stack",
         # What an operator's arguments are; lazy conjugation inside an operator that is run whole
-        "_schema", "_dispatch_tls_is_dispatch_key_excluded",
-        "_dispatch_tls_set_dispatch_key_excluded",
+        "_schema", "_SetExcludeDispatchKeyGuard",
         # The shell around the data, its marks, and how a parameter stays the same object elsewhere
         "_cdata", "_indices", "_make_wrapper_subclass", "_set_conj", "_set_neg",
         "_swap_tensor_impl", "_values",

@@ -8,6 +8,7 @@ copies between devices, filling, `set_`.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -23,9 +24,6 @@ from multigpu.devices.tensor import VirtualTensor
 
 _core: Any = torch._C
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_LAZY_MARKS = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative)
-_is_excluded = _core._dispatch_tls_is_dispatch_key_excluded
-_set_excluded = _core._dispatch_tls_set_dispatch_key_excluded
 
 # Arguments that CUDA's operators accept on the CPU, whatever the other tensors' device.
 _CPU_ARGUMENTS = {
@@ -147,35 +145,29 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     plan = _plans.get(func)
     if plan is None:
         plan = _plans[func] = Plan.of(func)
-    with torch._C.DisableTorchFunction(), _LazyMarks():
+    with torch._C.DisableTorchFunction():
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)
         if plan.composite:  # in inference mode the core does not take it apart
             _core._push_on_torch_dispatch_stack(VirtualTensor.gate)
             try:
-                return func.decompose(*args, **kwargs)
+                with lazy_marks():
+                    return func.decompose(*args, **kwargs)
             finally:
                 _core._pop_torch_dispatch_stack(None)
         return run_plainly(plan, args, kwargs)
 
 
-class _LazyMarks:
-    """Lets operators that are made of others see lazy conjugation and negation.
+@contextlib.contextmanager
+def lazy_marks() -> Iterator[None]:
+    """Lets an operator that is run whole, but made of others, conjugate and negate lazily inside.
 
-    Below autograd the core has switched these marks off, as each operator's own arguments have been
-    resolved. But `torch.linalg.pinv`, run whole, makes conjugated tensors inside.
+    The core has switched that off below autograd, where each operator's arguments are resolved.
     """
-
-    __slots__ = ("_switched",)
-
-    def __enter__(self) -> None:
-        self._switched = [key for key in _LAZY_MARKS if _is_excluded(key)]
-        for key in self._switched:
-            _set_excluded(key, False)
-
-    def __exit__(self, *error: Any) -> None:
-        for key in self._switched:
-            _set_excluded(key, True)
+    conjugate, negative = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
+    see = _core._SetExcludeDispatchKeyGuard
+    with see(conjugate, False), see(negative, False):
+        yield
 
 
 def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
@@ -414,6 +406,13 @@ def pack_padded_sequence(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> A
     if _gpu(args[1]) is not None:
         raise errors.lengths_on_gpu(args[1])
     return run_plainly(plan, args, kwargs)
+
+
+@special("linalg_pinv")
+def pseudoinverse(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """It conjugates tensors inside."""
+    with lazy_marks():
+        return run_plainly(plan, args, kwargs)
 
 
 @special("_local_scalar_dense")

@@ -127,6 +127,7 @@ FUNCTIONS = [
         c.exp(),
     ),
     lambda c: (torch.linalg.pinv(c), torch.linalg.svdvals(c), c.mH @ c, torch.linalg.norm(c)),
+    lambda c: (torch.linalg.vecdot(c, c), torch.fft.hfft(c)),
     lambda x: (torch.fft.fft(x).abs(), torch.fft.rfft2(x).real, torch.fft.fftshift(x)),
     lambda x: (
         f.relu(x),
