@@ -70,6 +70,7 @@ class Server:
         self.module = module
         self.process: ServerProcess | None = None
         self._lock = threading.Lock()
+        self._learned: set[str] = set()
 
     def start(self) -> "ServerProcess":
         """Start the server's process, unless it runs."""
@@ -116,7 +117,7 @@ class Server:
                         raise RuntimeError(f"the process that starts ranks has ended: {words}")
                 folder = process.new_folder()
                 with while_connected():  # else receive() will say so
-                    connection.send((list(wanted), folder))
+                    connection.send(({*wanted, *self._learned}, folder))
                     connection.send(job)
                 yield receive
                 reported = True
@@ -129,13 +130,7 @@ class Server:
 
     def learn(self, costly: Iterable[str]) -> None:
         """Ranks have imported this: the server does so before it forks the next ones."""
-        with self._lock:
-            if self.process and (news := set(costly) - self.process.learned):
-                self.process.learned |= news
-                connection, theirs = Pipe()
-                with connection, theirs, while_connected():
-                    self.process.take(theirs)
-                    connection.send((list(news), None))
+        self._learned.update(costly)
 
     def close(self) -> None:
         """End the server, and whatever it runs.  The next run starts another one."""
@@ -157,7 +152,6 @@ class ServerProcess:
     def __init__(self, module: str) -> None:
         self.caller = os.getpid()
         self.connection, theirs = Pipe()
-        self.learned: set[str] = set()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
         outer = os.environ.get(MARK) or tempfile.gettempdir()  # the folder of a run that we are in
         self.mark = os.path.join(outer, f"{RUN}{secrets.token_hex(8)}-")
@@ -181,10 +175,9 @@ class ServerProcess:
             )
 
     def take(self, connection: Connection) -> None:
-        """Have the server read there what it is to import, and the folder of a run to supervise.
+        """Have the server read there what a run needs.
 
-        Its own connection carries nothing else, so that no interruption can bring that into
-        disorder.
+        Its own connection carries nothing else: no interruption can bring that into disorder.
         """
         self._asked = True
         send_handle(self.connection, connection.fileno(), self.popen.pid)
@@ -284,9 +277,9 @@ def main(descriptor: int, name: str) -> None:
                     with Connection(recv_handle(caller)) as connection, telling_faults(connection):
                         wanted, folder = connection.recv()
                         import_costly(wanted)
-                        if folder and module.ONE_AT_A_TIME:
+                        if module.ONE_AT_A_TIME:
                             serve(module, connection, folder)
-                        elif folder:
+                        else:
                             folders[fork_supervisor(module, connection, folder, caller)] = folder
                 collect(folders)
     finally:
