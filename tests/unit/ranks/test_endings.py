@@ -194,7 +194,7 @@ FAILED_FORK = """
 import os, time
 from multiprocessing import Pipe
 from multigpu.ranks import process_tree
-from multigpu.ranks.limits import UNLIMITED
+from multigpu.ranks.resource_monitor import UNLIMITED
 from multigpu.ranks.supervisor import Supervisor
 
 fork, started = os.fork, []
