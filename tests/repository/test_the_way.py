@@ -1,6 +1,6 @@
 """The pages, the README and the command agree on the course's order and names.
 
-The list is ``multigpu.checking.catalog``; everything that people read is compared with it.
+The list is ``multigpu.checking.lessons``; everything that people read is compared with it.
 """
 
 import re
@@ -10,15 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from multigpu.checking.catalog import (
-    CHAPTERS,
-    LESSONS,
-    NOTEBOOKS,
-    Catalog,
-    Course,
-    Lesson,
-    lessons_with,
-)
+from multigpu.checking.catalog import CHAPTERS, Catalog, Course
+from multigpu.checking.lessons import LESSONS, NOTEBOOKS, Lesson, lessons_with
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

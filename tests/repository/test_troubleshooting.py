@@ -9,7 +9,7 @@ import pytest
 
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.declaration import load
-from multigpu.checking.run_status import HANGS, OF_A_FINDING
+from multigpu.checking.run_verdict import HANGS, OF_A_FINDING
 
 ROOT = Path(__file__).parents[2]
 MODULES: dict[str, list[str]] = {}

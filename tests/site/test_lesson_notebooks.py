@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from multigpu.checking.catalog import LESSONS, Lesson
+from multigpu.checking.lessons import LESSONS, Lesson
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))

@@ -3,7 +3,7 @@
 .. code-block:: rst
 
     .. overview::                     opens every lesson; the body lists the objectives; times and
-                                      what it needs are the build's (multigpu.checking.catalog)
+                                      what it needs are the build's (multigpu.checking.lessons)
 
        * say how many rows each GPU gets
 

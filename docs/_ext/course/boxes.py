@@ -8,7 +8,7 @@ from sphinx.util.docutils import SphinxDirective
 from course import times
 from course.element import html, text
 from course.way import lesson_of, said
-from multigpu.checking.catalog import LESSONS
+from multigpu.checking.lessons import LESSONS
 
 
 class Overview(SphinxDirective):
@@ -20,7 +20,7 @@ class Overview(SphinxDirective):
     def run(self):
         lesson = lesson_of(self.env.docname)
         if lesson is None:
-            raise self.error(f"{self.env.docname} is not in multigpu.checking.catalog")
+            raise self.error(f"{self.env.docname} is not in multigpu.checking.lessons")
         facts = html("dl", classes=["course-facts"])
         for term, body in self.facts_of(lesson):
             facts += html("div", html("dt", text(term)), body)

@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from course.element import html, raw, text
 from course.way import Way
-from multigpu.checking.catalog import LESSONS, PARTS
+from multigpu.checking.lessons import LESSONS, PARTS
 
 PITCH = 24  # pixels between two lanes
 

@@ -16,7 +16,7 @@ from bs4 import BeautifulSoup
 
 from course import execution, records
 from course.way import lesson_of
-from multigpu.checking.catalog import LESSONS
+from multigpu.checking.lessons import LESSONS
 
 FOLDER = Path("notebooks", "lessons")
 MADE = "made_from_page"  # in the metadata: the hash of the cells as they were written

@@ -6,7 +6,7 @@ from sphinx.util.docutils import SphinxDirective
 from course import times
 from course.element import html, text
 from course.way import Way, said
-from multigpu.checking.catalog import LESSONS, NOTEBOOKS, PARTS
+from multigpu.checking.lessons import LESSONS, NOTEBOOKS, PARTS
 
 
 class path(nodes.General, nodes.Element):

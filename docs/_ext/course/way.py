@@ -1,12 +1,12 @@
 """What pages of the way need to know: links, times, and which lessons they belong to.
 
-Order, names and numbers come from :mod:`multigpu.checking.catalog`, times from :mod:`course.times`.
+Order, names and numbers come from :mod:`multigpu.checking.lessons`, times from :mod:`course.times`.
 """
 
 from course import times
 from course.element import element, html, text
 from course.starters import find
-from multigpu.checking.catalog import LESSONS, lessons_with
+from multigpu.checking.lessons import LESSONS, lessons_with
 
 FOLDERS = "lessons/", "_notebooks/", "exercises/"
 

@@ -5,7 +5,7 @@ from docutils import nodes
 from course import times
 from course.element import html, text
 from course.way import FOLDERS, Way, belonging, joined, said, typed
-from multigpu.checking.catalog import LESSONS, as_lessons, lessons_with
+from multigpu.checking.lessons import LESSONS, as_lessons, lessons_with
 
 
 class what_next(nodes.General, nodes.Element):

@@ -1,7 +1,7 @@
 """What a check holds in its hands: ``learner.run`` runs the learner's code in a worker.
 
 The Submission reads the learner's files, the WarmServer takes requests, an Answer is what came
-back.  How a run that brought no answer is explained: ``run_status.py``.
+back.  How a run that brought no answer is explained: ``run_verdict.py``.
 """
 
 import ast
@@ -13,7 +13,7 @@ from typing import Any
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Request, Unreadable, by_value, decode
-from multigpu.checking.run_status import Ending, refuse_bad_endings
+from multigpu.checking.run_verdict import Ending, refuse_bad_endings
 from multigpu.checking.source import return_lines
 from multigpu.checking.verdicts import Refused, by_rank
 from multigpu.ranks.resource_monitor import Limits

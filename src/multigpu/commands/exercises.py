@@ -11,7 +11,8 @@ from itertools import groupby
 from rich.syntax import Syntax
 from rich.text import Text
 
-from multigpu.checking.catalog import Course, Exercise, as_lessons, lessons_with
+from multigpu.checking.catalog import Course, Exercise
+from multigpu.checking.lessons import as_lessons, lessons_with
 from multigpu.checking.progress import Progress
 from multigpu.checking.source import first_line, last_line, put_back, reached, starter_for
 from multigpu.commands.showing import console, heading, indented, mark, show_beside

@@ -24,7 +24,8 @@ from filelock import FileLock
 from rich.console import Console
 from rich.text import Text
 
-from multigpu.checking.catalog import LESSONS, Course, CourseNotFound, this_course
+from multigpu.checking.catalog import Course, CourseNotFound, this_course
+from multigpu.checking.lessons import LESSONS
 from multigpu.ranks.process_tree import adopt_orphans, descendants
 
 SOURCES = (

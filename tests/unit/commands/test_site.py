@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from multigpu.checking.catalog import LESSONS
+from multigpu.checking.lessons import LESSONS
 from multigpu.commands import site
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.run_status import Ending, explanation, refuse_bad_endings
+from multigpu.checking.run_verdict import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.resource_monitor import Limits
