@@ -73,7 +73,8 @@ def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
 
     None too when they are equal, or when all is zero.
     """
-    if came.shape != expected.shape or not expected.is_floating_point():
+    real = came.is_floating_point() and expected.is_floating_point()
+    if came.shape != expected.shape or not real:
         return None
     square = float((expected * expected).sum())
     if square == 0 or not torch.isfinite(came).all():

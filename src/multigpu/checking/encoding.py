@@ -111,7 +111,8 @@ class Encoder:
         self._named = (torch.device, torch.dtype)
         self._detach, self._cpu = torch.Tensor.detach, torch.Tensor.cpu
         self._to_dense, self._clone = torch.Tensor.to_dense, torch.Tensor.clone
-        self._contiguous = torch.contiguous_format
+        self._is_complex, self._resolved = torch.is_complex, torch.resolve_conj
+        self._as_real, self._contiguous = torch.view_as_real, torch.contiguous_format
         self._alone = torch._C.DisableTorchFunction
         self._save: Callable[[dict[str, torch.Tensor]], bytes] = save
         self._dumps, self._type, self._str = json.dumps, type, str
@@ -158,9 +159,12 @@ class Encoder:
         with self._alone():  # virtual GPUs would look each attribute up anew
             seen = {attribute: read[attribute](tensor) for attribute in ATTRIBUTES}
         copy = self._to_dense(self._cpu(self._detach(tensor)))
+        if is_complex := self._is_complex(copy):  # safetensors does not know all of these types
+            copy = self._as_real(self._resolved(copy))
         self._tensors[name] = self._clone(copy, memory_format=self._contiguous)
         seen["device"] = self._str(seen["device"])
-        return {"tensor": name, "is_parameter": isinstance(tensor, self._parameter), **seen}
+        seen |= {"is_parameter": isinstance(tensor, self._parameter)}
+        return {"tensor": name, "is_complex": is_complex, **seen}
 
 
 def decode(message: bytes) -> Any:
@@ -179,6 +183,8 @@ def decode(message: bytes) -> Any:
 
 
 def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
+    import torch
+
     if not isinstance(tree, dict):
         return tree
     if "list" in tree:
@@ -190,7 +196,10 @@ def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
     if "foreign" in tree:
         return Foreign(str(tree["foreign"]))
     fields = dict(tree)
-    return Returned(tensors[fields.pop("tensor")], **fields)
+    tensor = tensors[fields.pop("tensor")]
+    if fields.pop("is_complex"):
+        tensor = torch.view_as_complex(tensor)
+    return Returned(tensor, **fields)
 
 
 def describe(value: object) -> str:

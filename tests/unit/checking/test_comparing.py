@@ -110,7 +110,7 @@ def test_a_constant_factor_is_found(factor):
 
 
 @pytest.mark.parametrize(
-    "came", [VALUES, VALUES + 1, VALUES * 0, -VALUES, VALUES * torch.nan, VALUES[:1]]
+    "came", [VALUES, VALUES + 1, VALUES * 0, -VALUES, VALUES * torch.nan, VALUES[:1], VALUES * 2j]
 )
 def test_nothing_else_is_called_a_factor(came):
     assert factor_between(came, VALUES) is None

@@ -136,6 +136,22 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
     assert result["device"] == "cuda:0"
 
 
+@pytest.mark.parametrize("dtype", ["complex32", "complex64", "complex128"])
+def test_complex_numbers_arrive(run, dtype):
+    value = f"torch.tensor([[1 + 2j, 3]], dtype=torch.{dtype})"
+    source = f"import torch\ndef split(batch, devices): return [{value}.conj(), {value}.imag]"
+    whole, part = run(source).result
+    assert (whole.dtype, whole.shape) == (getattr(torch, dtype), (1, 2))
+    assert whole.value.to(torch.complex128).tolist() == [[1 - 2j, 3 + 0j]]
+    assert part.value.tolist() == [[2, 0]]
+
+
+def test_what_python_says_of_a_file_is_in_its_output(run):
+    answer = run(f"{RIGHT}\n1 is 1")
+    assert_right(answer)
+    assert "data_parallel.py:5: SyntaxWarning" in answer.output
+
+
 def test_an_endless_answer_is_cut_short(run):
     source = (
         "def split(batch, devices):\n    a = []\n    a.append(a)\n    return [a, [0] * 10**6]\n"
