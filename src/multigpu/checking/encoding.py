@@ -183,8 +183,6 @@ def decode(message: bytes) -> Any:
 
 
 def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
-    import torch
-
     if not isinstance(tree, dict):
         return tree
     if "list" in tree:
@@ -198,6 +196,8 @@ def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
     fields = dict(tree)
     tensor = tensors[fields.pop("tensor")]
     if fields.pop("is_complex"):
+        import torch  # the command reads this module before torch is loaded
+
         tensor = torch.view_as_complex(tensor)
     return Returned(tensor, **fields)
 

@@ -15,9 +15,10 @@ import sysconfig
 import threading
 import time
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def warm_up() -> None:
 def serve(request: Request, judge: Connection, folder: str) -> None:
     """Run one worker, or one per rank, and report how it ended."""
     forbidden_code(request.exercise.chapter.refused)  # once, for all workers
+    # This, too. What Python warns of or refuses is left to each worker, whose output is shown.
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="error"):
+        compiled(request.source, request.path)
     workers = Supervisor(
         request.ranks or 1,
         Worker(request, folder),
@@ -213,8 +217,14 @@ def load(request: Request) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = request.path
     sys.modules[name] = module
-    exec(compile(request.source, request.path, "exec", dont_inherit=True), module.__dict__)
+    exec(compiled(request.source, request.path), module.__dict__)
     return module
+
+
+@lru_cache(maxsize=1)
+def compiled(source: str, path: str) -> types.CodeType:
+    """The code of a module: made in every worker it takes a seventh of a short run."""
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def find(submission: types.ModuleType, exercise: Exercise) -> Any:
