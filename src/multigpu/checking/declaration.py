@@ -169,7 +169,8 @@ class Declaration:
     def drive(self, function: Function) -> Function:
         """Mark ``drive(submission, case, devices)``, for ranks ``drive(submission, case, rank)``.
 
-        For an exercise that is more than one call: it returns what came, for example a dict.
+        For an exercise that is more than one call: it returns what came, for example a dict.  In
+        one, "the result" is the key for what the learner's function returned.
         """
         return self._keep("drive", function)
 

@@ -24,6 +24,7 @@ from multigpu.checking.verdicts import Refused, Wrong, count, listed, times
 from multigpu.ranks.calls import Call
 from multigpu.ranks.trace import Trace
 
+RESULT = "the result"  # what the learner's function returned, in what a drive returns
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
 
 # --- in the worker -------------------------------------------------------------------------------
@@ -267,9 +268,9 @@ class Comparison:
         if isinstance(right, Either):
             found = [self.difference(came, each, name) for each in right.results]
             return None if None in found else found[0]
-        it = name or "the result"
+        it = name or RESULT
         if came is None and right is not None:
-            if name:
+            if name and name != RESULT:
                 return Difference("none", f"{it} is None")
             return Difference("returned_nothing", "None", "the function ends without `return`.")
         if isinstance(right, Placed | torch.Tensor):
@@ -307,7 +308,7 @@ class Comparison:
         yield from sorted(there, key=lambda each: each.kind == "wrong_values")
 
     def _tensor(self, came: Any, right: Any, name: str) -> Difference | None:
-        it = name or "the result"
+        it = name or RESULT
         device = right.device if isinstance(right, Placed) else None
         value: torch.Tensor = right.value if isinstance(right, Placed) else right
         if not isinstance(came, Returned):
@@ -467,11 +468,15 @@ class Diagnosis:
         return mistakes[0] if mistakes else None
 
     def _alike(self, run: Run, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Mistake]:
-        """Those mistakes that give in these cases what the answer gave."""
+        """Those mistakes that give in these cases what the answer gave.
+
+        One that is right in all of them explains nothing: alike means up to rounding.
+        """
         return [
             mistake
             for mistake, other in zip(mistakes, self._results(mistakes, cases), strict=True)
             if other is not None
+            and any(compare(other, each) is not None for each in cases)
             and all(alike_results(run.came(each), other.came(each)) for each in cases)
         ]
 
