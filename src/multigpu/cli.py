@@ -21,6 +21,7 @@ COMMANDS = {
     "next": "show the task of the next exercise",
     "check": "check what you have written",
     "watch": "check again whenever you save",
+    "grade": "check the answers of a whole class, and write a table of them",
     "hint": "show a hint",
     "reset": "put the starter of an exercise back (asks first, keeps a copy)",
     "solution": "show the reference answer, once yours passes",

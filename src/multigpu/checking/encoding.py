@@ -50,6 +50,7 @@ class Request:
     gpus: int = 0
     ranks: int = 0
     memory: str | None = None  # of each GPU, or of each rank
+    out_of_reach: tuple[str, ...] = ()  # folders that the learner's code must not read
 
 
 @dataclass(frozen=True, eq=False)

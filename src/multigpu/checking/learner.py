@@ -156,6 +156,7 @@ class Learner:
     exercise: Exercise
     submission: Submission
     backing: str = "cpu"
+    out_of_reach: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     answers: list[Answer | RankAnswer] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -229,6 +230,7 @@ class Learner:
             drive=by_value(drive, arguments),
             limits=replace(self.limits, **limits),  # type: ignore[arg-type]
             backing=self.backing,
+            out_of_reach=self.out_of_reach,
             **where,
         )
         try:

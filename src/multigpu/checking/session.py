@@ -125,11 +125,13 @@ class Checks:
         wanted: Iterable[Exercise] = (),
         server: WarmServer | None = None,
         backing: str | None = None,
+        out_of_reach: Iterable[Path] = (),
     ) -> None:
         self._course, self._backing = course, backing
         self._submission = Submission(submission) if submission else None
         sys.path[:] = [path for path in sys.path if Path(path).resolve() != submission]
         self._server, self._brought = server, server is not None
+        self._out_of_reach = tuple(out_of_reach)
         self._exercises: dict[str, Exercise] = {}
         self._tallies = {exercise.name: Tally(exercise.name) for exercise in wanted}
         self._learners: dict[str, Learner] = {}  # by test
@@ -203,7 +205,13 @@ class Checks:
         spare_the_compiler()  # here too: a check may train with torch's own optimizer
         if self._submission is None:
             self._submission = Submission(self._course.solutions)
-        learner = Learner(self._server, self._exercises[name], self._submission, backing)
+        learner = Learner(
+            self._server,
+            self._exercises[name],
+            self._submission,
+            backing,
+            tuple(map(str, (self._course.root, *self._out_of_reach))),  # the answers are there
+        )
         self._learners[item.nodeid] = learner
         return learner
 
@@ -324,12 +332,22 @@ def check_with(
     *,
     submission: Path,
     backing: str | None = None,
+    out_of_reach: Iterable[Path] = (),
     options: Sequence[str] = (),
     plugins: Sequence[object] = (),
 ) -> list[Verdict]:
-    """The verdicts on ``exercises``, in their order.  ``options`` and ``plugins`` are pytest's."""
+    """The verdicts on ``exercises``, in their order.
+
+    The submission cannot read the course's folder, and not these that are ``out_of_reach``.
+    ``options`` and ``plugins`` are pytest's.
+    """
     checks = Checks(
-        course, submission=submission.resolve(), wanted=exercises, server=server, backing=backing
+        course,
+        submission=submission.resolve(),
+        wanted=exercises,
+        server=server,
+        backing=backing,
+        out_of_reach=out_of_reach,
     )
     paths = [course.check_file(each.chapter.module, each.function) for each in exercises]
     files = [str(path) for path in paths if path.is_file()]

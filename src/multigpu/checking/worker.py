@@ -40,6 +40,10 @@ ONE_AT_A_TIME = True  # see ranks.server.Server
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 DEVICES = os.path.dirname(meters.__file__) + os.sep  # this layer brings GPUs into threads
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # the folder src
+INSTALLED = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
+READING = ("open", "os.listdir", "os.scandir")
+PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
@@ -124,6 +128,7 @@ def run(request: Request, place: Place, say: Write) -> None:
 
     drive, arguments = cloudpickle.loads(request.drive)
     forbidden = forbidden_code(request.exercise.chapter.refused)
+    put_out_of_reach(request.out_of_reach, os.path.dirname(request.path))
     tracer = Tracer(request.path, request.return_lines, forbidden, say)
     encoder = Encoder(place.tensor_types)
     say({"phase": "importing"})
@@ -249,6 +254,43 @@ def find(submission: types.ModuleType, exercise: Exercise) -> Any:
         bare_signature = signature.replace(parameters=bare, return_annotation=empty)
         raise SignatureMismatch(f"{name}{bare_signature}") from error
     return found
+
+
+class OutOfReach(PermissionError):
+    """The learner's code tried to read what it must not see while it is checked."""
+
+
+def put_out_of_reach(folders: Iterable[str], own: str) -> None:
+    """Refuse to open what is in these folders, but for the learner's ``own``.
+
+    The reference answers are in one of them.  An audit hook sees every file that Python opens, and
+    every program that it starts, and cannot be taken off.  It refuses to look something up; it is
+    no prison: compiled code, and a program that finds the file by itself, can still read it.
+    """
+    places = (own, os.getcwd(), PACKAGE, *INSTALLED)
+    allowed = tuple(os.path.realpath(place) + os.sep for place in places)
+    refused = tuple(os.path.realpath(folder) + os.sep for folder in folders)
+    own_process = f"/proc/{os.getpid()}/"
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in READING:
+            names: Iterable[Any] = arguments[:1]
+        elif event in PROGRAMS:
+            names = arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:2]
+        elif event == "os.system":
+            names = os.fsdecode(arguments[0]).split()
+        else:
+            return
+        for name in names:
+            if isinstance(name, str | bytes | os.PathLike):
+                path = os.fsdecode(os.path.realpath(name)) + os.sep
+                of_others = path.startswith("/proc/") and path[6:7].isdigit()
+                if (of_others and not path.startswith(own_process)) or (
+                    path.startswith(refused) and not path.startswith(allowed)
+                ):
+                    raise OutOfReach(f"{path[:-1]} is out of reach while an answer is checked")
+
+    sys.addaudithook(look)
 
 
 def definition_line(exercise: Any) -> list[Any] | None:

@@ -1,0 +1,308 @@
+"""``multigpu grade DIR``: the verdicts on a whole class, as a table, a JUnit file and a page.
+
+DIR holds one folder per learner.  What is known of a learner is kept in the output folder, so that
+a run that was stopped goes on where it was, and only answers that have changed are checked again.
+"""
+
+import argparse
+import csv
+import hashlib
+import html
+import json
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
+
+from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
+from multigpu.checking.learner import WarmServer
+from multigpu.checking.verdicts import Verdict
+
+FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
+DEFAULT_POINTS = 1.0
+
+
+def grade_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``multigpu grade``."""
+    parser.add_argument("class_folder", metavar="DIR", type=Path, help="one folder per learner")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="exercises or modules (default: all of them)"
+    )
+    parser.add_argument(
+        "--out", metavar="FOLDER", type=Path, default=Path("grades"), help="default: grades"
+    )
+    parser.add_argument(
+        "--points", metavar="FILE", type=Path, help='points per exercise: "data_parallel.split" = 2'
+    )
+    parser.add_argument("--course", metavar="DIR", type=Path, help="the course's folder")
+
+
+def run_grade(options: argparse.Namespace) -> int:
+    """Check every learner, write the results, say where they are.  2 for wrong usage."""
+    course = Course(options.course.resolve()) if options.course else this_course()
+    exercises = Catalog(course).find_all(options.names or ["all"])
+    try:
+        learners = learners_in(options.class_folder)
+        points = points_in(options.points, exercises)
+        options.out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    graded = Class(course, exercises, learners, options.out, points)
+    graded.check()
+    graded.write()
+    return 0
+
+
+def learners_in(folder: Path) -> list[Path]:
+    """The folders of the learners, by name.  Raises ValueError where there is none."""
+    if not folder.is_dir():
+        raise ValueError(
+            f"There is no folder {folder}: give the one that holds a folder per learner."
+        )
+    found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
+    if not found:
+        hint = " Give the folder above it." if any(folder.glob("*.py")) else ""
+        raise ValueError(f"{folder} holds no folder of a learner.{hint}")
+    return found
+
+
+def points_in(path: Path | None, exercises: Iterable[Exercise]) -> dict[str, float]:
+    """Points per exercise, 1 where the file says nothing.
+
+    The file gives them by exercise or by module.  Raises ValueError for a name that is neither, or
+    for a value that is no number.
+    """
+    given = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
+    names = [name for e in exercises for name in (e.name, e.chapter.module)]
+    flat: dict[str, object] = {}
+    for name, value in given.items():  # split = 2 below [data_parallel] is a table in a table
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        flat |= {f"{name}.{own}".rstrip("."): points for own, points in inner}
+    for name, value in flat.items():
+        if name not in names:
+            raise ValueError(f"{path}: {name} is not one of the exercises that are graded")
+        if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"{path}: {name} = {value!r} is not a number of points")
+    return {
+        e.name: float(flat.get(e.name, flat.get(e.chapter.module, DEFAULT_POINTS)))  # type: ignore[arg-type]
+        for e in exercises
+    }
+
+
+@dataclass
+class Class:
+    """Learners, the exercises that they are graded in, and where the results go."""
+
+    course: Course
+    exercises: Sequence[Exercise]
+    learners: Sequence[Path]
+    out: Path
+    points: dict[str, float]
+
+    def check(self) -> None:
+        """Check every learner whose results are not there yet, and keep the results."""
+        from tqdm import tqdm
+
+        (self.out / "learners").mkdir(exist_ok=True)
+        waiting = [learner for learner in self.learners if self.known(learner) is None]
+        if len(waiting) < len(self.learners):
+            done = len(self.learners) - len(waiting)
+            print(f"{done} of {len(self.learners)} learners have been checked before")
+        server = WarmServer()
+        try:
+            for learner in tqdm(waiting, unit="learner", disable=not waiting):
+                results = []
+                for exercise in self.exercises:
+                    results.append(self.verdict(server, learner, exercise))
+                    if results[-1].status == "checker_fault":
+                        server.close()  # whatever went wrong, the next one gets a fresh server
+                        server = WarmServer()
+                self.keep(learner, results)
+        finally:
+            server.close()
+
+    def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
+        """The verdict on one answer.  A fault of ours is a verdict, too: others go on."""
+        from multigpu.checking.session import check_with
+
+        try:
+            (verdict,) = check_with(
+                server,
+                [exercise],
+                self.course,
+                submission=learner,
+                out_of_reach=[learner.resolve().parent],
+            )
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return Verdict(exercise.name, "checker_fault", "checker_fault", text, 0, 0, 0.0)
+        return verdict
+
+    # --- what is known --------------------------------------------------------------------------
+
+    def digest(self, learner: Path) -> str:
+        """Changes with the learner's answers, with the checks and with what is asked."""
+        checked = hashlib.sha256(" ".join(e.name for e in self.exercises).encode())
+        files = [*learner.rglob("*.py"), *self.course.checks.rglob("*.py")]
+        for path in sorted(files):
+            checked.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+        return checked.hexdigest()
+
+    def known(self, learner: Path) -> list[Verdict] | None:
+        """The verdicts of an earlier run, if they are on the same answers and checks."""
+        try:
+            record = json.loads(self.place(learner).read_text(encoding="utf-8"))
+            if record["digest"] != self.digest(learner):
+                return None
+            return [Verdict(**verdict) for verdict in record["verdicts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, learner: Path, verdicts: Sequence[Verdict]) -> None:
+        """Remember a learner's verdicts: a checker's fault is tried again next time."""
+        faulty = any(verdict.status == "checker_fault" for verdict in verdicts)
+        digest = "" if faulty else self.digest(learner)
+        record = {"digest": digest, "verdicts": [vars(verdict) for verdict in verdicts]}
+        partial = self.place(learner).with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        partial.replace(self.place(learner))
+
+    def place(self, learner: Path) -> Path:
+        """The file with a learner's verdicts."""
+        return self.out / "learners" / f"{learner.name}.json"
+
+    def results(self) -> dict[str, list[Verdict]]:
+        """The verdicts by learner, in the order of the folders."""
+        found = {}
+        for learner in self.learners:
+            record = json.loads(self.place(learner).read_text(encoding="utf-8"))
+            found[learner.name] = [Verdict(**verdict) for verdict in record["verdicts"]]
+        return found
+
+    # --- what is written ------------------------------------------------------------------------
+
+    def earned(self, verdict: Verdict) -> float:
+        """The points for one answer: all or nothing."""
+        return self.points[verdict.exercise] if verdict.status == "pass" else 0.0
+
+    def write(self) -> None:
+        """The table, the JUnit file and the page."""
+        results = self.results()
+        with (self.out / "grades.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
+            writer.writeheader()
+            for learner, verdicts in results.items():
+                for v in verdicts:
+                    writer.writerow(
+                        {"learner": learner, "points": f"{self.earned(v):g}"} | v.record()
+                    )
+        self.junit(results).write(self.out / "junit.xml", encoding="utf-8", xml_declaration=True)
+        (self.out / "index.html").write_text(self.page(results), encoding="utf-8")
+        print(f"{len(results)} learners: {self.out / 'index.html'}, grades.csv and junit.xml")
+
+    def junit(self, results: dict[str, list[Verdict]]) -> "ElementTree[Element]":
+        """One suite per learner, one test case per exercise."""
+        root = Element("testsuites")
+        for learner, verdicts in results.items():
+            failed = [v for v in verdicts if v.status not in ("pass", "checker_fault")]
+            faults = [v for v in verdicts if v.status == "checker_fault"]
+            suite = SubElement(
+                root,
+                "testsuite",
+                name=learner,
+                tests=str(len(verdicts)),
+                failures=str(len(failed)),
+                errors=str(len(faults)),
+            )
+            for v in verdicts:
+                case = SubElement(
+                    suite, "testcase", classname=learner, name=v.exercise, time=f"{v.seconds:.3f}"
+                )
+                if v.status != "pass":
+                    kind = "error" if v.status == "checker_fault" else "failure"
+                    text = SubElement(case, kind, message=v.message_id or v.status)
+                    text.text = v.message
+        indent(root)
+        return ElementTree(root)
+
+    def page(self, results: dict[str, list[Verdict]]) -> str:
+        """One static page: learners × exercises, and below it what each one was told."""
+        head = "".join(f"<th><span>{html.escape(e.name)}</span></th>" for e in self.exercises)
+        most = sum(self.points.values())
+        rows, told = [], []
+        for learner, verdicts in results.items():
+            name = html.escape(learner)
+            anchor = hashlib.sha256(learner.encode()).hexdigest()[:8]
+            cells = "".join(
+                f'<td class="{v.status}"><a href="#{anchor}-{v.exercise}" '
+                f'title="{html.escape(v.exercise)}: {html.escape(v.message_id or v.status)}">'
+                f"{SIGNS.get(v.status, '×')}</a></td>"
+                for v in verdicts
+            )
+            total = sum(map(self.earned, verdicts))
+            rows.append(
+                f'<tr><th scope="row"><a href="#{anchor}">{name}</a></th>{cells}'
+                f"<td>{total:g} of {most:g}</td></tr>"
+            )
+            told.append(f'<h2 id="{anchor}">{name}</h2>')
+            told += [self._told(v, anchor) for v in verdicts if v.status != "not_started"]
+            missing = [v.exercise for v in verdicts if v.status == "not_started"]
+            if missing:
+                told.append(f"<p>Not started: {html.escape(', '.join(missing))}.</p>")
+        return PAGE.format(
+            style=STYLE,
+            head=head,
+            rows="\n".join(rows),
+            told="\n".join(told),
+            learners=len(results),
+            exercises=len(self.exercises),
+        )
+
+    def _told(self, verdict: Verdict, anchor: str) -> str:
+        """What one learner was told about one exercise."""
+        title = (
+            f'<b class="{verdict.status}">{SIGNS.get(verdict.status, "×")}</b> {verdict.exercise}'
+        )
+        told = f'<h3 id="{anchor}-{verdict.exercise}">{title} <small>{verdict.status}</small></h3>'
+        if verdict.message:
+            told += f"<pre>{html.escape(verdict.message)}</pre>"
+        if verdict.output.strip():
+            output = html.escape(verdict.output)
+            told += f"<details><summary>printed</summary><pre>{output}</pre></details>"
+        return told
+
+
+SIGNS = {"pass": "✓", "not_started": "·", "missing_file": "·", "checker_fault": "!"}
+
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
+.table { overflow-x: auto }
+table { border-collapse: collapse }
+th, td { border: 1px solid #8886; padding: .2rem .5rem; text-align: center; white-space: nowrap }
+thead th span { writing-mode: vertical-rl; transform: rotate(180deg); font-weight: normal }
+tbody th { text-align: left; position: sticky; left: 0; background: Canvas }
+td a { display: block; text-decoration: none; color: inherit }
+.pass { color: #1a7f37 } .wrong, .crash, .hang { color: #b35900 } .checker_fault { color: #8250df }
+pre { background: #8882; padding: .6rem; overflow-x: auto; white-space: pre-wrap }
+small { color: #777; font-weight: normal }
+"""
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>Grades</title>
+<style>{style}</style></head><body>
+<h1>Grades</h1>
+<p>{learners} learners, {exercises} exercises. ✓ pass, × wrong, crash or hang, · not started or no
+file, ! a fault of the checker. A mark leads to what the learner was told.</p>
+<div class="table"><table>
+<thead><tr><th scope="col">learner</th>{head}<th scope="col">points</th></tr></thead>
+<tbody>
+{rows}
+</tbody></table></div>
+{told}
+</body></html>
+"""

@@ -1,0 +1,127 @@
+"""``multigpu grade``: a class is checked, whatever one learner's answers do."""
+
+import csv
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from multigpu.checking.catalog import find_course
+from multigpu.cli import main
+from multigpu.commands import grade
+
+COURSE = find_course(grade.Path(__file__).resolve().parent)
+ANSWERS = {
+    "ada": (COURSE.solutions / "data_parallel.py").read_text(),
+    "ben": None,
+    "cleo": "def split(batch, devices):\n    return [batch.to(d) for d in devices]\n",
+    "dora": "import os\n\ndef split(batch, devices):\n    os._exit(0)\n",
+    "eve": "def split(batch, devices):\n    return '<script>alert(1)</script>'\n",
+    "fay": "def split(\n",
+}
+STATUS = {
+    "ada": "pass",
+    "ben": "missing_file",
+    "cleo": "wrong",
+    "dora": "crash",
+    "eve": "wrong",
+    "fay": "crash",
+}
+
+
+@pytest.fixture
+def classroom(tmp_path, monkeypatch):
+    """A class of six, in a folder of its own; the command runs in the course's folder."""
+    monkeypatch.chdir(COURSE.root)
+    for name, text in ANSWERS.items():
+        folder = tmp_path / "class" / name
+        folder.mkdir(parents=True)
+        if text is not None:
+            (folder / "data_parallel.py").write_text(text)
+    return tmp_path / "class"
+
+
+def graded(classroom, *more):
+    out = classroom.parent / "grades"
+    assert main(["grade", str(classroom), "split", "--out", str(out), *more]) == 0
+    return out
+
+
+def rows(out):
+    return {row["learner"]: row for row in csv.DictReader((out / "grades.csv").open())}
+
+
+def test_a_class_is_checked_whole(classroom):
+    out = graded(classroom)
+    assert {name: row["status"] for name, row in rows(out).items()} == STATUS
+    assert rows(out)["ada"]["points"] == "1"
+    suites = ElementTree.parse(out / "junit.xml").getroot()
+    assert {suite.get("name"): suite.get("failures") for suite in suites} == {
+        name: "0" if status == "pass" else "1" for name, status in STATUS.items()
+    }
+    page = (out / "index.html").read_text()
+    assert all(f">{name}</h2>" in page for name in ANSWERS)
+    assert "whole_batch_everywhere" in page
+    assert "<script>" not in page
+
+
+def test_a_second_run_checks_only_what_has_changed(classroom, monkeypatch, capsys):
+    out = graded(classroom)
+    checked = []
+    check = grade.Class.verdict
+
+    def verdict(self, server, learner, exercise):
+        checked.append(learner.name)
+        return check(self, server, learner, exercise)
+
+    monkeypatch.setattr(grade.Class, "verdict", verdict)
+    (classroom / "ben" / "data_parallel.py").write_text(ANSWERS["ada"])
+    (out / "learners" / "cleo.json").write_text("{")  # as if it had been stopped there
+    graded(classroom)
+    assert checked == ["ben", "cleo"]
+    assert rows(out)["ben"]["status"] == "pass"
+    assert "4 of 6 learners have been checked before" in capsys.readouterr().out
+
+
+def test_a_fault_of_ours_stops_nobody_and_is_tried_again(classroom, monkeypatch):
+    def broken(*_arguments, **_options):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("multigpu.checking.session.check_with", broken)
+    out = graded(classroom)
+    assert {row["status"] for row in rows(out).values()} == {"checker_fault"}
+    monkeypatch.undo()
+    monkeypatch.chdir(COURSE.root)
+    assert {name: row["status"] for name, row in rows(graded(classroom)).items()} == STATUS
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [("[data_parallel]\nsplit = 2.5\n", "2.5"), ('"data_parallel.split" = 3\n', "3")],
+)
+def test_points_come_from_a_file(text, points, classroom):
+    path = classroom.parent / "points.toml"
+    path.write_text(text)
+    assert rows(graded(classroom, "--points", str(path)))["ada"]["points"] == points
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("[data_parallel]\nsplt = 2\n", "splt"), ("data_parallel = -1\n", "-1")]
+)
+def test_points_that_mean_nothing_are_named(text, word, classroom, capsys):
+    path = classroom.parent / "points.toml"
+    path.write_text(text)
+    out = classroom.parent / "grades"
+    command = ["grade", str(classroom), "split", "--out", str(out), "--points", str(path)]
+    assert main(command) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_the_folder_of_one_learner_is_no_class(classroom, capsys):
+    assert main(["grade", str(classroom / "ada"), "split"]) == 2
+    assert "folder above" in capsys.readouterr().err
+
+
+def test_what_is_kept_is_json_of_verdicts(classroom):
+    record = json.loads((graded(classroom) / "learners" / "cleo.json").read_text())
+    assert record["verdicts"][0]["message_id"] == "split.whole_batch_everywhere"
