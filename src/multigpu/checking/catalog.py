@@ -7,6 +7,7 @@ parsed and never imported, so that this works before torch is loaded.
 import ast
 import contextlib
 import difflib
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -205,14 +206,40 @@ class Catalog:
     course: Course
 
     @cached_property
+    def chapters(self) -> tuple[Chapter, ...]:
+        """Those of this course that have a solution, then any others, by name.
+
+        A course of one's own says in ``course.toml`` what a chapter refuses:
+
+            [my_chapter]
+            refused = ["torch.nn.parallel"]
+        """
+        solutions = {path.stem: path for path in sorted(self.course.solutions.glob("*.py"))}
+        known = [chapter for chapter in CHAPTERS if solutions.pop(chapter.module, None)]
+        settings = self.course.root / "course.toml"
+        said = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+        others = [
+            Chapter(
+                module,
+                title=(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or module).split("\n")[
+                    0
+                ],
+                refused=tuple(said.get(module, {}).get("refused", ())),
+                messages_only=bool(said.get(module, {}).get("messages_only", False)),
+            )
+            for module, path in solutions.items()
+        ]
+        return (*known, *others)
+
+    @cached_property
     def exercises(self) -> tuple[Exercise, ...]:
-        """Every exercise, chapter after chapter; none of a chapter that has no solution yet."""
-        paths = {chapter: self.course.solutions / f"{chapter.module}.py" for chapter in CHAPTERS}
+        """Every exercise, chapter after chapter."""
         return tuple(
             exercise
-            for chapter, path in paths.items()
-            if path.is_file()
-            for exercise in _exercises_in(chapter, path.read_text("utf-8"))
+            for chapter in self.chapters
+            for exercise in _exercises_in(
+                chapter, (self.course.solutions / f"{chapter.module}.py").read_text("utf-8")
+            )
         )
 
     def find(self, name: str) -> tuple[Exercise, ...]:

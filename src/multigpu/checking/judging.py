@@ -474,13 +474,13 @@ class Diagnosis:
         """
         return [
             mistake
-            for mistake, other in zip(mistakes, self._results(mistakes, cases), strict=True)
+            for mistake, other in zip(mistakes, self.results(mistakes, cases), strict=True)
             if other is not None
             and any(compare(other, each) is not None for each in cases)
             and all(alike_results(run.came(each), other.came(each)) for each in cases)
         ]
 
-    def _results(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
+    def results(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
         """What each mistake gives on these cases: all in one run, or each in its own."""
         try:
             return self._together(mistakes, cases)

@@ -26,9 +26,9 @@ class Progress:
     course: Course
 
     @classmethod
-    def here(cls) -> "Progress":
-        """In the course around the current folder.  Raises CourseNotFound."""
-        return cls(find_course(Path.cwd()))
+    def here(cls, course: Path | None = None) -> "Progress":
+        """In this course, or in the one around the current folder.  Raises CourseNotFound."""
+        return cls(find_course(course.resolve() if course else Path.cwd()))
 
     @cached_property
     def catalog(self) -> Catalog:

@@ -1,17 +1,22 @@
 """``multigpu author``: what somebody who writes exercises asks of a declaration.
 
 ``multigpu author check NAME`` tries every program of a declaration: each right answer must pass,
-each mistake must be refused under its own id, the starter must come out as not started.
+each mistake must be refused under its own id, the starter must come out as not started.  Then it
+shows the entries of the troubleshooting page, and the cases in which no mistake shows.
+``multigpu author starter MODULE`` makes the learners' file from the solution.
 """
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from multigpu.checking.catalog import Catalog, Course, Exercise
-from multigpu.checking.learner import WarmServer
+from multigpu.checking.catalog import Catalog, Course, Exercise, find_course, this_course
+from multigpu.checking.declaration import Declaration
+from multigpu.checking.learner import Learner, Submission, WarmServer
+from multigpu.checking.source import starter_for, written_in
 from multigpu.checking.verdicts import Verdict
 
 
@@ -36,47 +41,60 @@ class Trial:
 
 def author_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu author``."""
-    parser.add_argument("action", choices=["check"], help="try every program of a declaration")
-    parser.add_argument("name", metavar="NAME", help="the exercise, such as data_parallel.split")
-    parser.add_argument("--course", metavar="DIR", type=Path, help="the course's folder")
+    parser.add_argument("action", choices=["check", "starter"])
+    parser.add_argument("name", metavar="NAME", help="data_parallel.split; for a starter: a module")
+    parser.add_argument("--course", metavar="DIR", type=Path, help="a course of your own")
     parser.add_argument("--only", metavar="WORD", help="programs whose name or id has WORD in it")
-    parser.add_argument("--messages", action="store_true", help="show the messages as well")
+    parser.add_argument("--messages", action="store_true", help="show what learners are told")
 
 
 def run_author(options: argparse.Namespace) -> int:
-    """Try the programs, and list what came.  Returns 1 if one did not get what it must get."""
-    from multigpu.checking.catalog import this_course
+    """Do what was asked.  Returns 1 if a program got a wrong verdict, 2 for wrong usage."""
+    course = find_course(options.course.resolve()) if options.course else this_course()
+    if options.action == "starter":
+        return make_starter(course, options.name)
+    from multigpu.checking.declaration import load
     from multigpu.commands.showing import console
 
-    course = Course(options.course.resolve()) if options.course else this_course()
     exercise = Catalog(course).one(options.name)
-    out, failed = console(), 0
-    for trial in trials(course, exercise, only=options.only or ""):
-        failed += not trial.is_right
-        line = f"{' ' if trial.is_right else '!'} {trial.program:<44} {trial.came}"
-        if not trial.is_right:
-            line += f"   must be {trial.due}"
-        out.print(f"{line}   {trial.verdict.seconds:.1f} s", markup=False)
-        if options.messages or not trial.is_right:
-            out.print(trial.verdict.message + "\n", markup=False)
+    path = course.check_file(exercise.chapter.module, exercise.function)
+    if path.stem != exercise.function:
+        print(f"{exercise.name} has no declaration: {path.with_name(exercise.function)}.py")
+        return 2
+    declaration, out, failed = load(path), console(), 0
+    with WarmServer() as server:
+        for trial in trials(course, exercise, declaration, server, only=options.only or ""):
+            failed += not trial.is_right
+            line = f"{' ' if trial.is_right else '!'} {trial.program:<44} {trial.came}"
+            out.print(line + ("" if trial.is_right else f"   must be {trial.due}"), markup=False)
+            if (options.messages and trial.verdict.message) or not trial.is_right:
+                out.print(f"\n{trial.verdict.message}\n", markup=False)
+        silent = [] if options.only else silent_cases(course, exercise, declaration, server)
+    if not options.only:
+        out.print("\non the troubleshooting page:", markup=False)
+        for name, text in declaration.entries.items():
+            out.print(f"  {name}: {text}", markup=False)
+        if silent:
+            out.print("\nno mistake shows in these cases:", markup=False)
+        for title in silent:
+            out.print(f"  {title}", markup=False)
     return 1 if failed else 0
 
 
-def trials(course: Course, exercise: Exercise, *, only: str = "") -> Iterator[Trial]:
-    """Try every program of an exercise's declaration, the starter and the solution."""
-    from multigpu.checking.declaration import load
+def trials(
+    course: Course, exercise: Exercise, declaration: Declaration, server: WarmServer, *, only: str
+) -> Iterator[Trial]:
+    """Try every program of a declaration, the starter and the solution."""
     from multigpu.checking.session import check_with
-    from multigpu.checking.source import starter_for
 
     solution = (course.solutions / exercise.file).read_text(encoding="utf-8")
-    declaration = load(course.check_file(exercise.chapter.module, exercise.function))
     programs = [("the solution", "pass", solution)]
     if not course.broken(exercise.chapter.module).is_file():
         starter = starter_for(exercise.chapter.module, course)
         programs.append(("the starter", "not_started", starter))
     programs += [(p.name, "pass", p.module(solution)) for p in declaration.rights]
     programs += [(m.program.name, m.id, m.program.module(solution)) for m in declaration.mistakes]
-    with WarmServer() as server, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         for name, due, text in programs:
             if only in f"{name} {due}":
                 Path(folder, exercise.file).write_text(text, encoding="utf-8")
@@ -84,3 +102,37 @@ def trials(course: Course, exercise: Exercise, *, only: str = "") -> Iterator[Tr
                     server, [exercise], course, submission=Path(folder), options=["-x"]
                 )
                 yield Trial(name, due, verdict)
+
+
+def silent_cases(
+    course: Course, exercise: Exercise, declaration: Declaration, server: WarmServer
+) -> list[str]:
+    """The cases in which every mistake gives the right result: they may be one too many."""
+    from multigpu.checking.judging import Diagnosis, compare
+
+    learner = Learner(server, exercise, Submission(course.solutions))
+    mistakes = [mistake for mistake in declaration.mistakes if mistake.status == "wrong"]
+    silent = []
+    for cases in declaration.runs:
+        results = Diagnosis(declaration, learner, cases).results(mistakes, cases)
+        for case in cases:
+            if all(run is not None and compare(run, case) is None for run in results):
+                silent.append(case.title)
+    return silent
+
+
+def make_starter(course: Course, module: str) -> int:
+    """Write the learners' file of a module, unless somebody has written answers into it."""
+    path = course.exercises / f"{module}.py"
+    if not (course.solutions / path.name).is_file():
+        print(f"There is no {course.solutions / path.name} to make it from.", file=sys.stderr)
+        return 2
+    written = written_in(path.read_text("utf-8"), module, course) if path.is_file() else []
+    if written:
+        names = ", ".join(written)
+        print(f"{path} holds answers ({names}): move it away first.", file=sys.stderr)
+        return 2
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(starter_for(module, course), encoding="utf-8")
+    print(f"{path}: written")
+    return 0

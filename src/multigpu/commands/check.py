@@ -27,6 +27,9 @@ def check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--submission", metavar="DIR", type=Path, help="the folder to check (default: exercises)"
     )
+    parser.add_argument(
+        "--course", metavar="DIR", type=Path, help="a course of your own (default: this one)"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON only")
 
 
@@ -43,7 +46,7 @@ def watch_options(parser: argparse.ArgumentParser) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check, show, remember.  Returns the exit code."""
-    progress = Progress.here()
+    progress = Progress.here(options.course)
     exercises = progress.catalog.find_all(options.names)
     with WarmServer() as server:  # it imports torch while this process imports pytest
         with waiting_sign(options.json):

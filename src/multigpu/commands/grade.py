@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
+from multigpu.checking.catalog import Catalog, Course, Exercise, find_course, this_course
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.verdicts import Verdict
 
@@ -41,11 +41,12 @@ def grade_options(parser: argparse.ArgumentParser) -> None:
 
 def run_grade(options: argparse.Namespace) -> int:
     """Check every learner, write the results, say where they are.  2 for wrong usage."""
-    course = Course(options.course.resolve()) if options.course else this_course()
-    exercises = Catalog(course).find_all(options.names or ["all"])
+    course = find_course(options.course.resolve()) if options.course else this_course()
+    catalog = Catalog(course)
+    exercises = catalog.find_all(options.names or ["all"])
     try:
         learners = learners_in(options.class_folder)
-        points = points_in(options.points, exercises)
+        points = points_in(options.points, catalog.exercises)
         options.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
@@ -83,7 +84,7 @@ def points_in(path: Path | None, exercises: Iterable[Exercise]) -> dict[str, flo
         flat |= {f"{name}.{own}".rstrip("."): points for own, points in inner}
     for name, value in flat.items():
         if name not in names:
-            raise ValueError(f"{path}: {name} is not one of the exercises that are graded")
+            raise ValueError(f"{path}: {name} is not an exercise or a module of the course")
         if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
             raise ValueError(f"{path}: {name} = {value!r} is not a number of points")
     return {
@@ -231,7 +232,7 @@ class Class:
     def page(self, results: dict[str, list[Verdict]]) -> str:
         """One static page: learners × exercises, and below it what each one was told."""
         head = "".join(f"<th><span>{html.escape(e.name)}</span></th>" for e in self.exercises)
-        most = sum(self.points.values())
+        most = sum(self.points[e.name] for e in self.exercises)
         rows, told = [], []
         for learner, verdicts in results.items():
             name = html.escape(learner)

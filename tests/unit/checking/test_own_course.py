@@ -1,0 +1,148 @@
+"""A course of somebody's own: solutions and declarations in a folder, and all commands take it."""
+
+import csv
+import re
+
+import pytest
+
+from multigpu.cli import main
+
+SOLUTION = '''"""Numbers over ranks."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def largest(tensor: Tensor) -> Tensor:
+    """Give every rank the largest number that any rank holds."""
+    found = tensor.max()
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return found
+'''
+DECLARATION = '''"""``numbers.largest``."""
+
+import torch
+import torch.distributed as dist
+
+from multigpu.checking.declaration import case, exercise
+
+largest = exercise("ranks_of_numbers.largest", expects="the largest number of all ranks")
+
+
+@largest.cases
+def cases():
+    for world in (2, 3, 1):
+        yield case(f"{world} ranks", world=world)
+
+
+@largest.arguments
+def arguments(case, rank):
+    return (torch.tensor([1.0, 10.0 * rank, 2.0]),)
+
+
+@largest.expected
+def expected(case):
+    return [torch.tensor(max(2.0, 10.0 * (case.world - 1)))] * case.world
+
+
+@largest.right
+def with_gather(tensor):
+    everyone = [torch.empty(()) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, tensor.max())
+    return torch.stack(everyone).max()
+
+
+@largest.mistake("own", "rank {n} - 1 alone has it.", fix="Compare with the others.")
+def keeps_its_own(tensor):
+    return tensor.max()
+
+
+@largest.mistake(
+    "waits_alone", "rank 0 receives what nobody sends.", fix="Send first.", status="hang"
+)
+def receives_from_nobody(tensor):
+    if dist.get_world_size() > 1:
+        dist.recv(tensor, (dist.get_rank() + 1) % dist.get_world_size())
+    return tensor.max()
+'''
+REFUSED = '[ranks_of_numbers]\nrefused = ["torch.distributed.nn"]\n'
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    folder = tmp_path / "my_course"
+    (folder / "tests" / "exercises" / "ranks_of_numbers").mkdir(parents=True)
+    (folder / "solutions").mkdir()
+    (folder / "solutions" / "ranks_of_numbers.py").write_text(SOLUTION)
+    declaration = folder / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    declaration.write_text(DECLARATION)
+    monkeypatch.chdir(tmp_path)
+    assert main(["author", "starter", "ranks_of_numbers", "--course", str(folder)]) == 0
+    return folder
+
+
+def check(course, capsys):
+    capsys.readouterr()
+    code = main(["check", "largest", "--course", str(course)])
+    return code, capsys.readouterr().out
+
+
+def test_the_declaration_is_tried_whole(course, capsys):
+    assert main(["author", "check", "largest", "--course", str(course)]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "the starter .* not_started",
+        "keeps_its_own .* largest.own",
+        "largest.waits_alone",
+    ):
+        assert re.search(line, out)
+    assert "no mistake shows in these cases:\n  1 ranks" in out
+    assert "largest.own: rank 2 - 1 alone has it. Compare with the others." in out
+
+
+def test_a_learner_s_way_through_it(course, capsys):
+    starter = course / "exercises" / "ranks_of_numbers.py"
+    assert "not_started" in check(course, capsys)[1]
+    text = starter.read_text()
+    starter.write_text(text.replace("raise NotImplementedError", "return tensor.max()"))
+    code, out = check(course, capsys)
+    assert code == 1
+    assert "largest.own" in out
+    assert "rank 2 - 1 alone has it." in out
+    assert main(["author", "starter", "ranks_of_numbers", "--course", str(course)]) == 2  # written
+    starter.write_text(SOLUTION)
+    assert check(course, capsys)[0] == 0
+
+
+def test_a_chapter_says_what_it_refuses(course, capsys):
+    (course / "course.toml").write_text(REFUSED)
+    ready_made = "from torch.distributed.nn.functional import all_reduce"
+    call = "return all_reduce(tensor.max(), op=dist.ReduceOp.MAX)"
+    text = SOLUTION.replace("found = tensor.max()", call)
+    (course / "exercises" / "ranks_of_numbers.py").write_text(f"{text}\n\n{ready_made}\n")
+    assert "refused_name" in check(course, capsys)[1]
+
+
+def test_a_class_is_graded_in_it(course, capsys):
+    learner = course / "class" / "ada"
+    learner.mkdir(parents=True)
+    (learner / "ranks_of_numbers.py").write_text(SOLUTION)
+    out = course / "grades"
+    command = ["grade", str(course / "class"), "--course", str(course), "--out", str(out)]
+    assert main(command) == 0
+    (row,) = csv.DictReader((out / "grades.csv").open())
+    assert (row["exercise"], row["status"]) == ("ranks_of_numbers.largest", "pass")
+
+
+def test_a_mistake_that_gets_another_verdict_is_named(course, capsys):
+    path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    path.write_text(
+        DECLARATION.replace(
+            '    return tensor.max()\n\n\n@largest.mistake(\n    "w',
+            '    return tensor.min()\n\n\n@largest.mistake(\n    "w',
+            1,
+        ).replace("@largest.right", "@largest.mistake('x', 'y', fix='z')")
+    )
+    assert main(["author", "check", "largest", "--course", str(course)]) == 1
+    assert "must be largest.x" in capsys.readouterr().out
