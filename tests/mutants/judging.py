@@ -68,8 +68,8 @@ def belongs(path: Path, module: str, function: str) -> bool:
     if path.parts[:1] == ("solutions",):
         return path.stem == module
     if path.parts[:2] == ("tests", "exercises"):
-        own = path.stem.removeprefix("test_") == function
-        return path.parts[2] == module and (own or not path.stem.startswith("test_"))
+        others = {e.function for e in Catalog(COURSE).exercises if e.function != function}
+        return path.parts[2] == module and path.stem.removeprefix("test_") not in others
     if path.parts[:2] == ("tests", "mutants"):
         return module in path.parts and (path.stem == function or function in path.parts)
     return False
