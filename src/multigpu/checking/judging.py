@@ -94,10 +94,10 @@ def copied(value: Any) -> Any:
 def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
     """Run every case, and tell when each began and ended.  ``place`` ends with drive and cases.
 
-    Where a later case raises in a single process, what came before is handed over: it may be wrong
-    already.  (One of several ranks cannot go on alone.)
+    Where a later case raises in a single process, what came before is handed over, unless it is to
+    go ``to_the_end``: it may be wrong already.  (One of several ranks cannot go on alone.)
     """
-    *devices, _, drive, cases = place
+    *devices, _, drive, cases, to_the_end = place
     where = devices[0] if devices else torch.distributed.get_rank()
     notes: list[dict[str, Any]] = []
     for case in cases:
@@ -105,7 +105,7 @@ def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
         try:
             came = drive(submission, case, where)
         except Exception as error:
-            if notes and devices:
+            if notes and devices and not to_the_end:
                 return notes
             error.add_note(f"in the case: {case.title}")
             raise
@@ -118,14 +118,13 @@ def drive_programs(submission: Any, *place: Any) -> list[Any]:
     None.
     """
     *devices, own, drive, cases, texts = place
-    results = []
+    results: list[Any] = []
     for text in texts:
         program = type(submission)(submission.__name__)
         program.__file__ = submission.__file__
         try:
             exec(compile(text, submission.__file__, "exec"), program.__dict__)
-            came = drive_cases(program, *devices, own, drive, cases)
-            results.append(came if len(came) == len(cases) else None)
+            results.append(drive_cases(program, *devices, own, drive, cases, True))
         except Exception:
             results.append(None)
     return results
@@ -168,36 +167,37 @@ class Run:
 
 def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> None:
     """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis."""
+    diagnosis, done = Diagnosis(declaration, learner, cases), ""
     try:
         run = perform(declaration, learner, cases)
+        diagnosis.examine_values(run)
+        if len(run.cases) < len(cases):  # the next one raised an exception: it will again
+            done = run.cases[-1].title
+            run = perform(declaration, learner, cases, to_the_end=True)
+            diagnosis.examine_values(run)
+    except Wrong:
+        raise
     except Refused as refused:
-        raise Diagnosis(declaration, learner, cases).of_refusal(refused) from None
-    for each in declaration.properties:
-        if each.first:
-            examine(each, run)
-    for case in run.cases:
-        difference = compare(run, case)
-        if difference is not None:
-            raise Diagnosis(declaration, learner, run.cases).of_difference(difference, run, case)
-    if len(run.cases) < len(cases):  # the next one raised an exception: it will again
-        try:
-            check(declaration, learner, cases[len(run.cases) :])
-        except Refused as refused:
-            if refused.status == "not_started":
-                raise refused.half_written(f"this worked: {run.cases[-1].title}") from None
-            raise
-        return
+        if refused.status == "not_started" and done:
+            refused = refused.half_written(f"this worked: {done}")
+        raise diagnosis.of_refusal(refused) from None
     for each in declaration.properties:
         if not each.first:
             examine(each, run)
 
 
 def perform(
-    declaration: Declaration, learner: Learner, cases: Sequence[Case], texts: Sequence[str] = ()
+    declaration: Declaration,
+    learner: Learner,
+    cases: Sequence[Case],
+    texts: Sequence[str] = (),
+    *,
+    to_the_end: bool = False,
 ) -> Run:
     """Run the cases of one place.  Raises Refused where no answer came.
 
-    With ``texts`` each of these modules runs, in the place of the learner's.
+    With ``texts`` each of these modules runs, in the place of the learner's.  A case that raises in
+    a single process ends the run with those before it, unless it is to go ``to_the_end``.
     """
     place: dict[str, Any] = {"gpus": cases[0].gpus} if cases[0].gpus else {"world": cases[0].world}
     start = learner.run if cases[0].gpus else learner.run_ranks
@@ -209,7 +209,7 @@ def perform(
     if texts:
         answer = start(drive_programs, own, call, cases, texts, **place, **declaration.options)
     else:
-        answer = start(drive_cases, own, call, cases, **place, **declaration.options)
+        answer = start(drive_cases, own, call, cases, to_the_end, **place, **declaration.options)
         if isinstance(answer, Answer):
             cases = cases[: len(answer.result)]
     return Run(declaration, cases, answer)
@@ -426,6 +426,16 @@ class Diagnosis:
     learner: Learner
     cases: Sequence[Case]
 
+    def examine_values(self, run: Run) -> None:
+        """Raise Wrong where a case is not right, or where a property explains why it may not be."""
+        for each in self.declaration.properties:
+            if each.first:
+                examine(each, run)
+        for case in run.cases:
+            difference = compare(run, case)
+            if difference is not None:
+                raise self.of_difference(difference, run, case)
+
     def of_difference(self, difference: Difference, run: Run, case: Case) -> Wrong:
         """What to raise for a wrong result."""
         mistake = self.mistake_like(run, case)
@@ -449,7 +459,7 @@ class Diagnosis:
             if mistake.status != refused.status or time.monotonic() - began > SECONDS:
                 continue
             try:
-                perform(self.declaration, self._with(mistake.program), self.cases)
+                perform(self.declaration, self._with(mistake.program), self.cases, to_the_end=True)
             except Refused as other:
                 if ending(other) == ending(refused):
                     return self._renamed(refused, mistake)

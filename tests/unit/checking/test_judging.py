@@ -1,0 +1,137 @@
+"""Declared exercises: what is judged, which mistake is named, and what never passes."""
+
+import pytest
+import torch
+
+from multigpu.checking.catalog import Catalog
+from multigpu.checking.declaration import case, load, on
+from multigpu.checking.judging import check
+from multigpu.checking.learner import Learner, Submission
+from multigpu.checking.verdicts import Refused
+
+from .conftest import COURSE
+
+SPLIT = load(COURSE.check_file("data_parallel", "split"))
+RING = load(COURSE.check_file("collectives", "ring_all_reduce"))
+GPUS = {cases[0].gpus: cases for cases in SPLIT.runs}
+RANKS = {cases[0].world: cases for cases in RING.runs}
+RIGHT = "chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)"
+
+
+@pytest.fixture
+def judge(server, submission):
+    """``judge(source)``: the refusal of a ``split`` on 3 GPUs; None where it passes."""
+
+    def judge(source, *, declaration=SPLIT, cases=GPUS[3]):
+        exercise = Catalog(COURSE).one(declaration.name)
+        (submission / exercise.file).write_text(source)
+        try:
+            check(declaration, Learner(server, exercise, Submission(submission)), cases)
+        except Refused as refused:
+            return refused
+        return None
+
+    return judge
+
+
+def test_a_right_answer_passes(judge):
+    assert judge(f"def split(batch, devices):\n    return [{RIGHT}]\n") is None
+
+
+def test_who_raises_at_every_second_call_does_not_pass_case_by_case(judge):
+    counting = "CALLS = []\n\ndef split(batch, devices):\n    CALLS.append(1)\n"
+    source = f"{counting}    assert len(CALLS) % 2\n    return [{RIGHT}]\n"
+    assert judge(source).status == "crash"
+
+
+def test_wrong_values_are_told_before_an_exception_in_a_later_case(judge):
+    source = "def split(batch, devices):\n    assert len(batch) > 1\n    return [batch]\n"
+    refused = judge(source)
+    assert (refused.status, refused.message_id) == ("wrong", "wrong_count")
+
+
+def test_a_case_that_is_not_written_is_a_crash_that_names_what_worked(judge):
+    unwritten = "    if len(batch) % len(devices):\n        raise NotImplementedError\n"
+    refused = judge(f"def split(batch, devices):\n{unwritten}    return [{RIGHT}]\n")
+    assert (refused.status, refused.message_id) == ("crash", "exception")
+    assert "this worked" in refused.message
+
+
+def test_a_mistake_in_other_words_is_diagnosed_by_what_it_does(judge):
+    source = (
+        "def split(batch, devices):\n"
+        "    chunks, size = [], max(1, len(batch) // len(devices))\n"
+        "    for i in range(len(devices)):\n"
+        "        rows = batch.narrow(0, min(i * size, len(batch)), min(size, len(batch) - i * size)"
+        " if i * size < len(batch) else 0)\n"
+        "        if rows.size(0):\n"
+        "            chunks += [rows.to(devices[i])]\n"
+        "    return chunks\n"
+    )
+    assert judge(source).message_id == "split.remainder_dropped"
+
+
+def test_what_no_mistake_does_is_told_without_a_guess(judge):
+    refused = judge(f"def split(batch, devices):\n    return [-{RIGHT}]\n")
+    assert refused.message_id == "wrong_values"
+    assert "usually" not in refused.message
+
+
+def test_an_argument_that_is_changed_is_told(judge):
+    source = f"def split(batch, devices):\n    chunks = [{RIGHT}]\n    batch.zero_()\n"
+    source += "    return chunks\n"
+    assert judge(source).message_id == "input_changed"
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [
+        ("None", "returned_nothing"),
+        (f"({RIGHT})", "wrong_type"),
+        ("{i: chunk for i, chunk in enumerate(batch.chunk(3))}", "wrong_type"),
+        (f"[str({RIGHT.split(' for')[0]}) for{RIGHT.split(' for', 1)[1]}]", "not_a_tensor"),
+        (f"[{RIGHT}] + [batch]", "wrong_count"),
+        (f"[{RIGHT.replace('chunk.to', 'chunk.double().to')}]", "wrong_dtype"),
+        (f"[{RIGHT.replace('chunk.to', 'chunk[None].to')}]", "wrong_shape"),
+        (f"[{RIGHT.replace('to(device)', 'to(devices[len(devices) // 2])')}]", "wrong_device"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(returned, kind, judge):
+    assert judge(f"def split(batch, devices):\n    return {returned}\n").message_id == kind
+
+
+def test_ranks_that_hang_like_a_mistake_get_its_name(judge):
+    source = (
+        "import torch.distributed as dist\n\n"
+        "def ring_all_reduce(tensor):\n"
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n"
+        "    dist.send(tensor.view(-1).tensor_split(n)[rank].clone(), (rank + 1) % n)\n"
+        "    dist.recv(tensor, (rank - 1) % n)\n"
+    )
+    refused = judge(source, declaration=RING, cases=RANKS[3])
+    assert (refused.status, refused.message_id) == ("hang", "ring_all_reduce.all_send_first")
+    assert "isend" in refused.message
+
+
+def test_numbers_that_took_another_road_are_refused(judge):
+    source = (
+        "def ring_all_reduce(tensor):\n"
+        "    import torch.distributed as dist\n"
+        "    rank, n = dist.get_rank(), dist.get_world_size()\n"
+        "    unit = tensor.clone() // 100**rank if tensor.numel() else tensor\n"
+        "    tensor.copy_(sum(unit * 100**r for r in range(n)))\n"
+    )
+    cases = [each for each in RANKS[3] if each.of.dtype == torch.int64 and not each.of.large]
+    refused = judge(source, declaration=RING, cases=cases)
+    assert refused.message_id == "ring_all_reduce.no_message"
+
+
+def test_a_case_says_where_it_runs():
+    with pytest.raises(ValueError, match="gpus=.* or world"):
+        case("nowhere")
+    with pytest.raises(ValueError, match="not both"):
+        case("both", gpus=2, world=2)
+
+
+def test_devices_count_where_they_are_expected():
+    assert on("cuda:1", torch.ones(1)).device == "cuda:1"
