@@ -474,7 +474,7 @@ class Diagnosis:
         mistakes = [m for m in self.declaration.mistakes if m.status == "wrong"]
         mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], [case])
         if len({mistake.id for mistake in mistakes}) > 1:
-            mistakes = self._alike(run, mistakes, self.cases) or mistakes
+            mistakes = self._alike(run, mistakes, run.cases) or mistakes
         return mistakes[0] if mistakes else None
 
     def _alike(self, run: Run, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Mistake]:

@@ -135,3 +135,17 @@ def test_a_case_says_where_it_runs():
 
 def test_devices_count_where_they_are_expected():
     assert on("cuda:1", torch.ones(1)).device == "cuda:1"
+
+
+def test_several_mistakes_that_fit_are_told_apart_by_the_cases_before_an_exception(judge):
+    """On 4 rows both programs give one row each; on 7 rows only one of them is the answer's."""
+    source = (
+        "def split(batch, devices):\n"
+        "    assert len(batch) != 7\n"
+        "    rows = len(batch) // len(devices)\n"
+        "    chunks = [batch[i * rows : (i + 1) * rows] for i in range(len(devices))]\n"
+        "    return [chunk.to(device) for chunk, device in zip(chunks, devices) if len(chunk)]\n"
+    )
+    cases = [each for each in GPUS[3] if len(each.batch) in (4, 7) and each.batch.ndim == 2]
+    cases.sort(key=lambda each: len(each.batch))
+    assert judge(source, cases=cases).status == "wrong"
