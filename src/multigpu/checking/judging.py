@@ -103,13 +103,15 @@ def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
     for case in cases:
         began = time.monotonic()
         try:
-            came = drive(submission, case, where)
+            with torch.enable_grad():
+                came = drive(submission, case, where)
+                gradients = torch.is_grad_enabled()
         except Exception as error:
             if notes and devices and not to_the_end:
                 return notes
             error.add_note(f"in the case: {case.title}")
             raise
-        notes.append({"came": came, "times": (began, time.monotonic())})
+        notes.append({"came": came, "times": (began, time.monotonic()), "gradients": gradients})
     return notes
 
 
@@ -147,6 +149,11 @@ class Run:
         if isinstance(self.answer, Answer):
             return self.answer.result[number]["came"]
         return [own[number]["came"] for own in self.answer.results]
+
+    def gradients_on(self, case: Case) -> bool:
+        """Whether gradients are on after a case, as before it; on every rank."""
+        every = self.answer.results if isinstance(self.answer, RankAnswer) else [self.answer.result]
+        return all(own[self.cases.index(case)]["gradients"] for own in every)
 
     def calls(self, case: Case, rank: int) -> list[Call]:
         """What one rank called of ``torch.distributed`` in the time of a case."""
@@ -278,7 +285,10 @@ class Comparison:
         if isinstance(right, dict):
             if not isinstance(came, dict):
                 return Difference("wrong_type", f"{it} is {describe(came)}")
-            return next(self._differences({k: came.get(k) for k in right}, right), None)
+            missing = [key for key in right if key not in came]
+            if missing:
+                return Difference("missing", f"there is no {missing[0]}")
+            return next(self._differences(came, right), None)
         if isinstance(right, list | tuple):
             if not isinstance(came, list | tuple):
                 return Difference("wrong_type", f"{it} is {describe(came)}")

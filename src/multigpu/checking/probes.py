@@ -122,6 +122,20 @@ def at_most_messages(
         return None
 
 
+def leaves_gradients_on(exercise: Declaration) -> None:
+    """The caller's grad mode is after the call what it was before."""
+
+    @exercise.holds(
+        "grad_mode_changed",
+        expects="gradients are on for the caller after the call, as before it",
+        usually="torch.set_grad_enabled(False) on a line of its own lasts after the function, for"
+        " all code that follows.",
+        fix="Write `with torch.no_grad():`.",
+    )
+    def _(run: Any, case: Case) -> str | None:
+        return None if run.gradients_on(case) else "they are off"
+
+
 def calls_of(run: Any, case: Case) -> list[Any]:
     """The calls of all ranks in one case."""
     return [call for rank in range(case.world) for call in run.calls(case, rank)]

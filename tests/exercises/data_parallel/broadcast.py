@@ -1,0 +1,417 @@
+"""``data_parallel.broadcast``: all replicas become as the first one, written in place."""
+
+import copy
+import itertools
+
+import torch
+from torch import nn
+
+from multigpu.checking.comparing import Specimen
+from multigpu.checking.declaration import case, exercise, on
+from multigpu.checking.probes import leaves_gradients_on
+from multigpu.checking.verdicts import count, listed
+
+from .replicas import placed, tensors_of
+
+broadcast = exercise(
+    "data_parallel.broadcast",
+    expects="every parameter and buffer of every replica has the numbers of replica 0, and is the"
+    " same object in the same memory as before",
+)
+
+
+@broadcast.cases
+def cases():
+    for n in (3, 2, 4):
+        yield a_case("all with other numbers", different(n), range(n), example=n == 3)
+    trained = [Specimen(seed=5) for _ in range(3)]
+    with torch.no_grad():
+        for parameter in trained[0].parameters():
+            parameter.add_(1)
+    yield a_case("only the parameters of replica 0 have changed", trained, range(3))
+    for order in ([2, 0, 1], [1, 0], [1]):
+        yield a_case("all with other numbers", different(len(order)), order, n=3)
+    yield a_case("in float32", [model.float() for model in different(3)], range(3))
+    yield a_case("called a second time, with newer numbers", different(3), range(3), twice=True)
+
+
+def different(n):
+    return [Specimen(seed=1 + i) for i in range(n)]
+
+
+def a_case(what, models, order, n=None, twice=False, **more):
+    title = f"{count(len(order), 'replica')} on {listed(f'cuda:{i}' for i in order)}, {what}"
+    n = n or len(order)
+    return case(title, gpus=n, models=models, order=[*order], twice=twice, **more)
+
+
+NEWER = Specimen(seed=9)
+
+
+@broadcast.drive
+def drive(submission, case, devices):
+    replicas = placed(case.models, devices, case.order)
+    if case.twice:
+        submission.broadcast(replicas)
+        overwrite(replicas[0], NEWER)
+    before = tensors_of(replicas)
+    views = {name: tensor.detach() for name, tensor in before.items()}
+    kept = {f"`{name} is the old object`": each for name, each in before.items()}
+    submission.broadcast(replicas)
+    after = tensors_of(replicas)
+    return {
+        **after,
+        **{key: after.get(key[1 : -len(" is the old object`")]) is kept[key] for key in kept},
+        **{f"a view of {name}, taken before,": view for name, view in views.items()},
+        **{f"requires_grad of {name}": tensor.requires_grad for name, tensor in after.items()},
+    }
+
+
+@torch.no_grad()
+def overwrite(replica, newer):
+    for target, source in zip(tensors(replica), tensors(newer), strict=True):
+        target.copy_(source)
+
+
+def tensors(replica):
+    return itertools.chain(replica.parameters(), replica.buffers())
+
+
+@broadcast.expected
+def expected(case):
+    first = NEWER if case.twice else case.models[0]
+    right = tensors_of([first] * len(case.order))
+    home = {f"replica {i}": f"cuda:{gpu}" for i, gpu in enumerate(case.order)}
+    return {
+        **{name: on(home[name[-9:]], tensor) for name, tensor in right.items()},
+        **{f"`{name} is the old object`": True for name in right},
+        **{f"a view of {name}, taken before,": tensor for name, tensor in right.items()},
+        **{f"requires_grad of {name}": tensor.requires_grad for name, tensor in right.items()},
+    }
+
+
+leaves_gradients_on(broadcast)
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@broadcast.right
+def copies_data(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.data.copy_(source.data)
+
+
+@broadcast.right
+@torch.no_grad()
+def as_a_chain(replicas):
+    for before, after in itertools.pairwise(replicas):
+        for target, source in zip(tensors(after), tensors(before)):
+            target.copy_(source.to(target.device))
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@broadcast.mistake(
+    "non_persistent_skipped",
+    "state_dict() leaves out buffers with persistent=False, here `position`.",
+    fix="Copy all of parameters() and all of buffers().",
+)
+def load_state_dict(replicas):
+    for replica in replicas[1:]:
+        replica.load_state_dict(replicas[0].state_dict())
+
+
+@broadcast.mistake(
+    "buffers_skipped",
+    "only the parameters were copied, and parameters() does not give buffers.",
+    fix="Copy all of buffers() too: BatchNorm's statistics are there.",
+)
+@torch.no_grad()
+def parameters_only(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(replica.parameters(), replicas[0].parameters()):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "nothing_copied",
+    "the other replicas kept their old numbers: `p = ...` gives a name to another tensor, and .to()"
+    " makes a new one.",
+    fix="target.copy_(source) writes into the replica.",
+)
+def assigns_to_a_name(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            other = first.to(other.device)
+
+
+@broadcast.mistake(
+    "nothing_copied",
+    "the second call copied nothing.",
+    fix="Copy in every call.",
+)
+@torch.no_grad()
+def copies_the_first_time_only(replicas):
+    if getattr(replicas[0], "was_sent", False):
+        return
+    replicas[0].was_sent = True
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "frozen_skipped",
+    "parameters with requires_grad=False were left out.",
+    fix="They belong to the model too: copy all of parameters().",
+)
+@torch.no_grad()
+def trainable_only(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(replica.parameters(), replicas[0].parameters()):
+            if target.requires_grad:
+                target.copy_(source)
+        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "integers_skipped",
+    "tensors that are not floating point were left out, here `batches`.",
+    fix="Copy every buffer, whatever its type: BatchNorm counts its batches in one.",
+)
+@torch.no_grad()
+def floating_point_only(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            if target.is_floating_point():
+                target.copy_(source)
+
+
+@broadcast.mistake(
+    "parameters_skipped",
+    "only the buffers were copied.",
+    fix="Copy all of parameters() and all of buffers().",
+)
+def buffers_only(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "one_replica_only",
+    "only replica 1 was written to. A `return` inside the loop does that, and so does one iterator"
+    " for all replicas: the first of them uses it up.",
+    fix="Loop over replicas[1:], and call parameters() and buffers() for each.",
+)
+@torch.no_grad()
+def uses_one_iterator_for_all(replicas):
+    source = tensors(replicas[0])
+    for replica in replicas[1:]:
+        for target, values in zip(tensors(replica), source):
+            target.copy_(values)
+
+
+@broadcast.mistake(
+    "new_memory",
+    "`p.data = ...` puts other memory under the parameter, and a view that was taken before does"
+    " not see it.",
+    fix="Write into the memory that is there: p.data.copy_(...), or p.copy_(...) under"
+    " torch.no_grad().",
+)
+def assigns_data(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.data = source.data.to(target.device, copy=True)
+
+
+@broadcast.mistake(
+    "new_memory",
+    "`p.data = ...` puts other memory under the parameter, and a view that was taken before does"
+    " not see it.",
+    fix="Write into the memory that is there: p.data.copy_(...), or p.copy_(...) under"
+    " torch.no_grad().",
+)
+def assigns_data_of_parameters(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(replica.parameters(), replicas[0].parameters()):
+            target.data = source.data.to(target.device, copy=True)
+        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "new_objects",
+    "parameters and buffers were replaced by new ones, and an optimizer that holds the old ones"
+    " never sees the new numbers.",
+    fix="Write into those that are there with copy_.",
+)
+def sets_new_parameters(replicas):
+    for replica in replicas[1:]:
+        device = next(replica.parameters()).device
+        made = copy.deepcopy(replicas[0]).to(device)
+        for target, source in zip(replica.modules(), made.modules()):
+            target._parameters.update(source._parameters)
+            target._buffers.update(source._buffers)
+
+
+@broadcast.mistake(
+    "new_objects",
+    "each parameter and buffer was replaced by a new one, a tied parameter by two, and an optimizer"
+    " that holds the old ones never sees the new numbers.",
+    fix="Write into those that are there with copy_.",
+)
+def sets_new_parameters_one_by_one(replicas):
+    for replica in replicas[1:]:
+        device = next(replica.parameters()).device
+        for source, target in zip(replicas[0].modules(), replica.modules()):
+            for name, parameter in source.named_parameters(recurse=False):
+                own = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
+                setattr(target, name, own)
+            for name, buffer in source.named_buffers(recurse=False):
+                setattr(target, name, buffer.to(device))
+
+
+@broadcast.mistake(
+    "new_objects",
+    "the buffers were replaced by new ones.",
+    fix="Write into those that are there with copy_.",
+)
+@torch.no_grad()
+def assigns_buffers(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(replica.parameters(), replicas[0].parameters()):
+            target.copy_(source)
+        for source, target in zip(replicas[0].modules(), replica.modules()):
+            for name, buffer in source.named_buffers(recurse=False):
+                setattr(target, name, buffer.to(next(replica.parameters()).device))
+
+
+@broadcast.mistake(
+    "wrong_direction",
+    "the copy went the other way, into replica 0.",
+    fix="target.copy_(source) writes into target.",
+)
+@torch.no_grad()
+def copies_into_the_first(replicas):
+    for replica in replicas[1:]:
+        for source, target in zip(tensors(replica), tensors(replicas[0])):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "averaged",
+    "the weights were averaged over the replicas.",
+    fix="Only copy: replica 0 alone has been trained, and the others are out of date.",
+)
+@torch.no_grad()
+def averages_the_weights(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        mean = sum(p.cpu() for p in same) / len(same)
+        for p in same:
+            p.copy_(mean)
+
+
+@broadcast.mistake(
+    "from_the_neighbor",
+    "each replica was copied from the one before it, the last one first, so that one was not up to"
+    " date yet.",
+    fix="Copy from replicas[0].",
+)
+@torch.no_grad()
+def each_from_the_one_before_last_first(replicas):
+    for i in reversed(range(1, len(replicas))):
+        for target, source in zip(tensors(replicas[i]), tensors(replicas[i - 1])):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "added",
+    "the numbers of replica 0 were added to those of the others.",
+    fix="target.copy_(source) replaces them.",
+)
+@torch.no_grad()
+def adds_instead_of_copying(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target += source.to(target.device)
+
+
+@broadcast.mistake(
+    "requires_grad_changed",
+    "the parameters were frozen to write into them.",
+    fix="Write under torch.no_grad(), and leave requires_grad as it is.",
+)
+def freezes_the_replicas(replicas):
+    for replica in replicas[1:]:
+        replica.requires_grad_(False)
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.copy_(source.detach())
+
+
+@broadcast.mistake(
+    "requires_grad_changed",
+    "the parameters were frozen to write into them, and then all of them were made trainable.",
+    fix="Write under torch.no_grad(), and leave requires_grad as it is.",
+)
+def thaws_the_replicas(replicas):
+    for replica in replicas[1:]:
+        replica.requires_grad_(False)
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.copy_(source.detach())
+        replica.requires_grad_(True)
+
+
+@broadcast.mistake(
+    "rounded",
+    "the numbers went through half precision on their way.",
+    fix="copy_ between two GPUs needs no change of type.",
+)
+@torch.no_grad()
+def copies_in_half_precision(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(replica.parameters(), replicas[0].parameters()):
+            target.copy_(source.half())
+        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "rounded",
+    "the numbers went through float32 on their way.",
+    fix="copy_ between two GPUs needs no change of type.",
+)
+@torch.no_grad()
+def travels_as_float32(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.copy_(source.float())
+
+
+@broadcast.mistake(
+    "recorded_by_autograd",
+    "autograd forbids writing in place into a parameter that is trained.",
+    fix="Write under torch.no_grad().",
+    status="crash",
+)
+def forgets_no_grad(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target.copy_(source)
+
+
+@broadcast.mistake(
+    "sliced_a_number",
+    "target[:] = ... needs a dimension, and a parameter or buffer may be a single number.",
+    fix="target.copy_(source) works for every shape.",
+    status="crash",
+)
+@torch.no_grad()
+def slices_numbers_too(replicas):
+    for replica in replicas[1:]:
+        for target, source in zip(tensors(replica), tensors(replicas[0])):
+            target[:] = source.to(target.device)

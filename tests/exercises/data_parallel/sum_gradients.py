@@ -1,0 +1,392 @@
+"""``data_parallel.sum_gradients``: the first replica gets the sum of all gradients."""
+
+import torch
+
+from multigpu.checking.comparing import Specimen
+from multigpu.checking.declaration import case, exercise, on
+from multigpu.checking.probes import leaves_gradients_on
+from multigpu.checking.verdicts import count, listed
+
+from .replicas import parameters_of, placed
+
+sum_gradients = exercise(
+    "data_parallel.sum_gradients",
+    expects="the .grad of every parameter of replica 0 is the sum of those of all replicas, and"
+    " None where all are None",
+)
+
+
+@sum_gradients.cases
+def cases():
+    for n in (3, 2, 4):
+        yield a_case("all trained parameters with gradients", range(n), example=n == 3)
+        yield a_case(
+            f"decode.bias.grad is None in replica 0, encode.bias.grad in replica {n - 1},"
+            " gain.scale.grad in all",
+            range(n),
+            {"encode.bias": [n - 1], "decode.bias": [0], "gain.scale": range(n)},
+        )
+    for busy, n in {1: 3, 2: 4, 3: 4}.items():
+        missing = dict.fromkeys(names(), range(busy, n))
+        yield a_case(f"only the first {busy} had rows", range(n), missing)
+    for order in ([1, 0], [2, 0, 1], [1]):
+        yield a_case("encode.weight.grad is None in replica 0", order, {"encode.weight": [0]}, n=3)
+    yield a_case("in float32", range(3), dtype=torch.float32)
+
+
+def names():
+    return [name for name, _ in Specimen(seed=1).named_parameters()]
+
+
+def a_case(what, order, missing=None, n=None, dtype=torch.float64, **more):
+    """Replicas on the GPUs ``order``; ``missing`` says by name which of them have no gradient."""
+    generator = torch.Generator().manual_seed(len(order))
+    missing = (missing or {}) | {"frozen.weight": range(len(order))}
+    model = Specimen(seed=1).to(dtype)
+    gradients = [
+        {
+            name: torch.randn(p.shape, generator=generator, dtype=dtype)
+            for name, p in model.named_parameters()
+            if i not in missing.get(name, ())
+        }
+        for i in range(len(order))
+    ]
+    title = f"{count(len(order), 'replica')} on {listed(f'cuda:{i}' for i in order)}, {what}"
+    return case(
+        title, gpus=n or len(order), model=model, gradients=gradients, order=[*order], **more
+    )
+
+
+@sum_gradients.drive
+def drive(submission, case, devices):
+    replicas = placed([case.model] * len(case.order), devices, case.order)
+    for replica, own in zip(replicas, case.gradients, strict=True):
+        for name, gradient in own.items():
+            parameter = replica.get_parameter(name)
+            parameter.grad = gradient.to(parameter.device, copy=True)
+    submission.sum_gradients(replicas)
+    first = dict(replicas[0].named_parameters())
+    return parameters_of(replicas) | {f"{name}.grad": p.grad for name, p in first.items()}
+
+
+@sum_gradients.expected
+def expected(case):
+    gradients = {}
+    for name in names():
+        parts = [own[name] for own in case.gradients if name in own]
+        home = f"cuda:{case.order[0]}"
+        gradients[f"{name}.grad"] = on(home, sum(parts)) if parts else None
+    return parameters_of([case.model] * len(case.order)) | gradients
+
+
+@sum_gradients.words
+def words(case):
+    return {"n": len(case.order)}
+
+
+leaves_gradients_on(sum_gradients)
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@sum_gradients.right
+def stacks_and_sums(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        grads = [p.grad.to(same[0].device) for p in same if p.grad is not None]
+        if grads:
+            same[0].grad = torch.stack(grads).sum(dim=0)
+
+
+@sum_gradients.right
+def in_place_where_there_is_one(replicas):
+    first = replicas[0]
+    for replica in replicas[1:]:
+        for mine, other in zip(first.parameters(), replica.parameters()):
+            if other.grad is None:
+                continue
+            if mine.grad is None:
+                mine.grad = torch.zeros_like(mine)
+            mine.grad += other.grad.to(mine.device)
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def add(first, gradient):
+    arrived = gradient.to(first.device)
+    first.grad = arrived if first.grad is None else first.grad + arrived
+
+
+@sum_gradients.mistake(
+    "averaged",
+    "the sum was divided by the number of replicas, {n}.",
+    fix="Only add: the loss is one mean over all rows of the batch, so it has divided already.",
+)
+def divides_by_the_replicas(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        present = [p.grad.to(same[0].device) for p in same if p.grad is not None]
+        if present:
+            same[0].grad = sum(present) / len(replicas)
+
+
+@sum_gradients.mistake(
+    "averaged",
+    "the sum was divided by the number of gradients that are not None.",
+    fix="Only add: the loss is one mean over all rows of the batch, so it has divided already.",
+)
+def divides_by_the_gradients_that_are_there(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        present = [p.grad.to(same[0].device) for p in same if p.grad is not None]
+        if present:
+            same[0].grad = torch.stack(present).mean(0)
+
+
+@sum_gradients.mistake(
+    "zeros_for_none",
+    "the sum starts from zeros, also where no replica has a gradient.",
+    fix="Leave None there: an optimizer skips it, but with momentum or weight decay it moves a"
+    " parameter whose gradient is zero.",
+)
+def fills_up_with_zeros(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        total = torch.zeros_like(same[0])
+        for p in same:
+            if p.grad is not None:
+                total += p.grad.to(total.device)
+        same[0].grad = total
+
+
+@sum_gradients.mistake(
+    "first_had_none",
+    "a parameter was skipped because replica 0 has no gradient for it.",
+    fix="None counts as zero: then the sum is that of the other replicas.",
+)
+def needs_a_gradient_in_the_first(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        if first.grad is None:
+            continue
+        for other in others:
+            if other.grad is not None:
+                first.grad += other.grad.to(first.device)
+
+
+@sum_gradients.mistake(
+    "skipped_when_one_is_missing",
+    "a parameter was skipped because one of its gradients is None.",
+    fix="None counts as zero: add up those that are there.",
+)
+def only_where_all_have_one(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        if any(p.grad is None for p in same):
+            continue
+        same[0].grad = sum(p.grad.to(same[0].device) for p in same)
+
+
+@sum_gradients.mistake(
+    "tied_twice",
+    "encode.weight and decode.weight are one parameter with two names, and the gradients of the"
+    " other replicas were added once for each name.",
+    fix="replica.parameters() and replica.named_parameters() give it once.",
+)
+def tied_weights_once_per_name(replicas):
+    first = dict(replicas[0].named_parameters(remove_duplicate=False))
+    for replica in replicas[1:]:
+        for name, other in replica.named_parameters(remove_duplicate=False):
+            if other.grad is not None:
+                add(first[name], other.grad)
+
+
+@sum_gradients.mistake(
+    "mixed_up",
+    "gradients that are None were left out before the lists were put side by side, so gradients"
+    " met the wrong parameters.",
+    fix="Put the parameters side by side, zip(first.parameters(), other.parameters()), and look"
+    " for None inside the loop.",
+)
+def filters_none_before_zip(replicas):
+    first = [p for p in replicas[0].parameters() if p.grad is not None]
+    for replica in replicas[1:]:
+        gradients = [p.grad for p in replica.parameters() if p.grad is not None]
+        for parameter, gradient in zip(first, gradients):
+            parameter.grad = parameter.grad + gradient.to(parameter.device)
+
+
+@sum_gradients.mistake(
+    "mixed_up",
+    "gradients that are None were left out before they were put beside the parameters of replica"
+    " 0, so gradients met the wrong parameters.",
+    fix="Put the parameters side by side, zip(first.parameters(), other.parameters()), and look"
+    " for None inside the loop.",
+)
+def filters_none_of_the_others(replicas):
+    first = [p for p in replicas[0].parameters() if p.requires_grad]
+    for replica in replicas[1:]:
+        gradients = [p.grad for p in replica.parameters() if p.grad is not None]
+        for parameter, gradient in zip(first, gradients):
+            add(parameter, gradient)
+
+
+@sum_gradients.mistake(
+    "last_one_wins",
+    "each gradient replaced the one before.",
+    fix="Add them up.",
+)
+def overwrites(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                first.grad = other.grad.to(first.device)
+
+
+@sum_gradients.mistake(
+    "nothing_added",
+    "replica 0 has the gradients that it had before: the sum is only in a variable, or in another"
+    " replica.",
+    fix="Store the sum in .grad of the parameters of replicas[0].",
+)
+def adds_into_a_copy(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        if first.grad is not None:
+            total = first.grad.clone()
+            for other in others:
+                if other.grad is not None:
+                    total += other.grad.to(first.device)
+
+
+@sum_gradients.mistake(
+    "first_left_out",
+    "the sum lacks the gradient of replica 0 itself.",
+    fix="Start with it, then add those of the others.",
+)
+def sums_the_others_only(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        present = [p.grad.to(first.device) for p in others if p.grad is not None]
+        if present:
+            first.grad = sum(present)
+
+
+@sum_gradients.mistake(
+    "first_counted_twice",
+    "the sum starts with the gradient of replica 0, and that is added once more.",
+    fix="If you start with it, add only those of the others.",
+)
+def starts_with_the_first_and_adds_all(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        first = same[0]
+        present = [p.grad.to(first.device) for p in same if p.grad is not None]
+        if present:
+            start = present[0] if first.grad is None else first.grad.clone()
+            first.grad = start + sum(present)
+
+
+@sum_gradients.mistake(
+    "others_counted_twice",
+    "the gradients of the other replicas are in the sum twice.",
+    fix="Look for two lines that add them.",
+)
+def adds_the_others_in_two_places(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others + others:
+            if other.grad is not None:
+                add(first, other.grad)
+
+
+@sum_gradients.mistake(
+    "one_left_out",
+    "the gradients of the last replica are not in the sum.",
+    fix="A loop ends one too early, or a slice leaves the last one out.",
+)
+def leaves_the_last_one_out(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others[:-1]:
+            if other.grad is not None:
+                add(first, other.grad)
+
+
+@sum_gradients.mistake(
+    "multiplied",
+    "the sum was multiplied by the number of replicas, {n}.",
+    fix="Only add.",
+)
+def multiplies_by_the_replicas(replicas):
+    for same in zip(*(replica.parameters() for replica in replicas)):
+        present = [p.grad.to(same[0].device) for p in same if p.grad is not None]
+        if present:
+            same[0].grad = sum(present) * len(replicas)
+
+
+@sum_gradients.mistake(
+    "weights_changed",
+    "the weights of the other replicas were added to those of replica 0.",
+    fix="Only .grad changes.",
+)
+def adds_weights_too(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                add(first, other.grad)
+                first.data += other.data.to(first.device)
+
+
+@sum_gradients.mistake(
+    "rounded",
+    "the gradients went through float32 on their way.",
+    fix="Move them in their own type.",
+)
+def travels_as_float32(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                add(first, other.grad.float().to(first.device).to(other.grad.dtype))
+
+
+@sum_gradients.mistake(
+    "none_not_handled",
+    "a gradient is None, and the code takes it for a tensor.",
+    fix="Leave it out of the sum: None counts as zero.",
+    status="crash",
+)
+def does_not_know_none(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            first.grad += other.grad.to(first.device)
+
+
+@sum_gradients.mistake(
+    "none_not_handled",
+    "a gradient of replica 0 is None, and the code adds to it.",
+    fix="None counts as zero: store the gradient that arrives first.",
+    status="crash",
+)
+def adds_to_none(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                first.grad += other.grad.to(first.device)
+
+
+@sum_gradients.mistake(
+    "not_moved",
+    "gradients on different GPUs were added.",
+    fix="Move each one first: other.grad.to(first.device).",
+    status="crash",
+)
+def forgets_to_move(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                first.grad = other.grad if first.grad is None else first.grad + other.grad
+
+
+@sum_gradients.mistake(
+    "not_moved",
+    "replica 0 was given a gradient that is on another GPU.",
+    fix="Move it first: other.grad.to(first.device).",
+    status="crash",
+)
+def stores_what_is_elsewhere(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                first.grad = other.grad
