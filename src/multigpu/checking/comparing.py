@@ -86,6 +86,16 @@ def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
     return factor if alike(came, expected * float(factor)) else None
 
 
+def is_rounded(came: Tensor, expected: Tensor) -> bool:
+    """Whether every number is right up to what float16 or bfloat16 leave of it, or float32."""
+    if not expected.is_floating_point() or came.shape != expected.shape or not expected.numel():
+        return False
+    came, expected = came.double(), expected.double()
+    largest = float(expected.abs().max())
+    # One rounding is 2**-9 of a number; a sum has several, of addends that may be larger than it.
+    return torch.allclose(came, expected, rtol=2**-6, atol=2**-9 * largest)
+
+
 def recognise(came: Tensor, known: Mapping[Name, Tensor]) -> Name | None:
     """The name of the first known value that ``came`` is like."""
     return next((name for name, value in known.items() if alike(came, value)), None)

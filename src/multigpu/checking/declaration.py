@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from multigpu.checking.source import reached
 from multigpu.checking.verdicts import Status
@@ -111,7 +111,12 @@ class Mistake:
     usually: str
     fix: str
     program: Program
-    status: Status = "wrong"
+    ends: Status | Literal["mismatch"] = "wrong"
+
+    @property
+    def status(self) -> Status:
+        """Of the verdict on such an answer."""
+        return "wrong" if self.ends == "mismatch" else self.ends
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,8 @@ class Declaration:
     def arguments(self, function: Function) -> Function:
         """Mark ``arguments(case, devices)``, for ranks ``arguments(case, rank)``: a tuple.
 
-        It runs where the learner's function runs, just before it.
+        It runs where the learner's function runs, just before it.  A case serves several calls, so
+        what the function may write into is a clone.
         """
         return self._keep("arguments", function)
 
@@ -186,11 +192,18 @@ class Declaration:
         return self._keep("words", function)
 
     def mistake(
-        self, name: str, usually: str, *, fix: str, status: Status = "wrong"
+        self,
+        name: str,
+        usually: str,
+        *,
+        fix: str,
+        status: Status | Literal["mismatch"] = "wrong",
     ) -> Callable[[Function], Function]:
         """Mark a wrong program; put the likeliest first.
 
-        ``usually`` and ``fix`` may hold names of ``words`` in braces.
+        ``usually`` and ``fix`` may hold names of ``words`` in braces.  ``status`` says how it ends:
+        with a wrong result, a "crash", a "hang", or with calls of the ranks that do not fit
+        together, a "mismatch".
         """
 
         def mark(function: Function) -> Function:

@@ -6,6 +6,7 @@ cases: the one that gives the same result is the diagnosis, and if none does the
 came and stops.
 """
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +17,24 @@ from typing import Any
 import torch
 
 from multigpu.checking.catalog import Course, find_course
-from multigpu.checking.comparing import alike, factor_between, largest_difference, same
+from multigpu.checking.comparing import (
+    alike,
+    factor_between,
+    is_rounded,
+    largest_difference,
+    same,
+    told_apart,
+)
 from multigpu.checking.declaration import Case, Declaration, Mistake, Placed, Program, Property
 from multigpu.checking.encoding import Foreign, Returned, describe
 from multigpu.checking.learner import Answer, Learner, RankAnswer, Submission
 from multigpu.checking.verdicts import Refused, Wrong, count, listed, times
 from multigpu.ranks.calls import Call
+from multigpu.ranks.recorder import end_span
 from multigpu.ranks.trace import Trace
 
 RESULT = "the result"  # what the learner's function returned, in what a drive returns
+DONE = "a case is done"  # the label of a span in the trace
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
 
 # --- in the worker -------------------------------------------------------------------------------
@@ -112,6 +122,7 @@ def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
             error.add_note(f"in the case: {case.title}")
             raise
         notes.append({"came": came, "times": (began, time.monotonic()), "gradients": gradients})
+        end_span(DONE, began)  # the trace shows how far each rank has come, even if it gets stuck
     return notes
 
 
@@ -249,6 +260,19 @@ class Either:
     results: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Near:
+    """A number up to so many digits; nan is near nan."""
+
+    value: float
+    digits: int
+
+
+def near(value: float, *, digits: int) -> Near:
+    """Expect a Python float that agrees with this one in so many digits."""
+    return Near(value, digits)
+
+
 def either(*results: Any) -> Either:
     """Expect any of these; what is wrong is told by the first."""
     return Either(results)
@@ -289,6 +313,10 @@ class Comparison:
             if missing:
                 return Difference("missing", f"there is no {missing[0]}")
             return next(self._differences(came, right), None)
+        if isinstance(right, Near):
+            return self._number(came, right, it)
+        if isinstance(right, list) and right and all(type(part) is int for part in right):
+            return self._integers(came, right, it)
         if isinstance(right, list | tuple):
             if not isinstance(came, list | tuple):
                 return Difference("wrong_type", f"{it} is {describe(came)}")
@@ -317,6 +345,25 @@ class Comparison:
         there = [each for each in found if each is not None]
         yield from sorted(there, key=lambda each: each.kind == "wrong_values")
 
+    def _number(self, came: Any, right: Near, it: str) -> Difference | None:
+        if not isinstance(came, float):
+            return Difference("wrong_type", f"{it} is {describe(came)} and not a float")
+        if near_enough(came, right):
+            return None
+        there, due = told_apart(came, right.value)
+        return Difference("wrong_value", f"{it} is {there} and not {due}")
+
+    def _integers(self, came: Any, right: list[int], it: str) -> Difference | None:
+        if not isinstance(came, list):
+            return Difference("wrong_type", f"{it} is {describe(came)} and not a list")
+        other = next((part for part in came if type(part) is not int), None)
+        if other is not None:
+            return Difference("wrong_type", f"{it} has {describe(other)} in it and not an integer")
+        if came == right:
+            return None
+        kind = "wrong_value" if len(came) == len(right) else "wrong_count"
+        return Difference(kind, f"{it} is {shortened(came)} and not {shortened(right)}")
+
     def _tensor(self, came: Any, right: Any, name: str) -> Difference | None:
         it = name or RESULT
         device = right.device if isinstance(right, Placed) else None
@@ -337,7 +384,30 @@ class Comparison:
         factor = factor_between(came.value, value.detach())
         if factor is not None:
             return Difference("wrong_values", f"{it} is {times(factor)} the right value")
-        return Difference("wrong_values", f"{it} {largest_difference(came.value, value.detach())}")
+        found = f"{it} {largest_difference(came.value, value.detach())}"
+        if is_rounded(came.value, value.detach()):
+            smaller = "float32" if alike(came.value, value.detach()) else "float16 or bfloat16"
+            return Difference(
+                "rounded",
+                f"{found}: right, but only in the first digits",
+                f"the numbers went through a smaller dtype on the way, such as {smaller}. Send and"
+                " add them in their own dtype.",
+            )
+        return Difference("wrong_values", found)
+
+
+def near_enough(came: float, right: Near) -> bool:
+    """Whether a number agrees in as many digits as are asked for."""
+    if math.isnan(right.value):
+        return math.isnan(came)
+    return math.isclose(came, right.value, rel_tol=10.0**-right.digits, abs_tol=1e-9)
+
+
+def shortened(numbers: Sequence[int]) -> str:
+    """For example "[0, 2, 4]"; the first of a long list."""
+    if len(numbers) > 10:
+        return f"[{', '.join(map(str, numbers[:8]))}, ...], {len(numbers)} in all"
+    return str([*numbers])
 
 
 def overview(came: Sequence[Any], parts: str) -> str:
@@ -462,11 +532,14 @@ class Diagnosis:
 
     def of_refusal(self, refused: Refused) -> Refused:
         """The same refusal, under the name of the mistake that ends in the same way."""
-        if refused.status not in ("crash", "hang") and refused.finding is None:
+        finding = refused.finding
+        ends = "mismatch" if finding and finding.kind == "mismatch" else refused.status
+        if ends not in ("crash", "hang", "mismatch"):
             return refused
+        self._name_case(refused)
         began = time.monotonic()
         for mistake in self.declaration.mistakes:
-            if mistake.status != refused.status or time.monotonic() - began > SECONDS:
+            if mistake.ends != ends or time.monotonic() - began > SECONDS:
                 continue
             try:
                 perform(self.declaration, self._with(mistake.program), self.cases, to_the_end=True)
@@ -481,7 +554,7 @@ class Diagnosis:
         Where several have it, one that has the same results in all other cases too comes first.
         """
         shown = {each.id for each in self.declaration.properties}
-        mistakes = [m for m in self.declaration.mistakes if m.status == "wrong"]
+        mistakes = [m for m in self.declaration.mistakes if m.ends == "wrong"]
         mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], [case])
         if len({mistake.id for mistake in mistakes}) > 1:
             mistakes = self._alike(run, mistakes, run.cases) or mistakes
@@ -562,24 +635,56 @@ class Diagnosis:
         parts = (mistake.usually, mistake.fix)
         return " ".join(self.declaration.fill(part, case) for part in parts if part)
 
+    def _name_case(self, refused: Refused) -> None:
+        """Say in which case ranks got stuck; an exception has it in its notes."""
+        done = cases_done(refused)
+        if done is not None and done < len(self.cases) and not raised(refused):
+            insert(refused, "usually: ", f"in the case: {self.cases[done].title}")
+
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
+        done = cases_done(refused) or 0
+        case = self.cases[min(done, len(self.cases) - 1)]
         lines = [line for line in refused.message.split("\n") if not line.startswith("usually: ")]
-        place = next((i for i, line in enumerate(lines) if line.startswith("where: ")), len(lines))
-        lines.insert(place, f"usually: {self._sentences(mistake, self.cases[0])}")
         refused.message_id, refused.message = mistake.id, "\n".join(lines)
+        insert(refused, "where: ", f"usually: {self._sentences(mistake, case)}")
         return refused
+
+
+def insert(refused: Refused, before: str, text: str) -> None:
+    """Put a line into a message, before the one that begins so, or at the end."""
+    lines = refused.message.split("\n")
+    place = next((i for i, line in enumerate(lines) if line.startswith(before)), len(lines))
+    refused.message = "\n".join([*lines[:place], text, *lines[place:]])
+
+
+def cases_done(refused: Refused) -> int | None:
+    """How many cases all ranks had done when a run ended early; None for a single process."""
+    if refused.trace is None:
+        return None
+    ranks = range(refused.trace.world_size)
+    if refused.finding is not None and raised(refused):
+        ranks = range(refused.finding.ranks[0], refused.finding.ranks[0] + 1)
+    done = [span.rank for span in refused.trace.spans if span.label == DONE]
+    return min(done.count(rank) for rank in ranks)
+
+
+def raised(refused: Refused) -> bool:
+    """Whether a run ended with an exception, and ranks did not get stuck."""
+    return refused.finding is None or refused.finding.kind in ("exception", "exit")
 
 
 def ending(refused: Refused) -> tuple[Any, ...]:
     """How a run ended, without lines and file names: the same for the same mistake."""
-    finding = refused.finding
-    if finding is not None and finding.kind not in ("exception", "exit"):
-        ranks = finding.details.get("ranks", [])
-        waits = [[(w["op"], w.get("peer")) for w in rank["waits"]] for rank in ranks]
-        return refused.message_id, waits
-    first = refused.message.partition("\n")[0]
-    return refused.message_id, re.sub(r"rank \d+: ", "", first)
+    finding, done = refused.finding, cases_done(refused)
+    if finding is None or raised(refused):
+        first = refused.message.partition("\n")[0]
+        return refused.message_id, done, re.sub(r"rank \d+: ", "", first)
+    if finding.kind == "mismatch":  # which ranks wait already when it shows is chance
+        return refused.message_id, done, re.sub(r", \S+:\d+", "", finding.message)
+    ranks = finding.details.get("ranks", [])
+    waits = [[(w["op"], w.get("peer")) for w in rank["waits"]] for rank in ranks]
+    return refused.message_id, done, waits
 
 
 def alike_results(one: Any, other: Any) -> bool:
@@ -593,4 +698,6 @@ def alike_results(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(alike_results, one, other))
     if isinstance(one, Foreign) and isinstance(other, Foreign):
         return one.type_name == other.type_name
+    if isinstance(one, float) and isinstance(other, float):
+        return near_enough(one, Near(other, digits=6))
     return type(one) is type(other) and bool(one == other)

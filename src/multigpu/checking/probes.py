@@ -11,7 +11,7 @@ from typing import Any
 
 from multigpu.checking.comparing import spoken
 from multigpu.checking.declaration import Case, Declaration
-from multigpu.checking.verdicts import count, numbered
+from multigpu.checking.verdicts import count, listed, numbered
 
 Found = tuple[str, str] | None  # what came, and the line to blame
 
@@ -21,7 +21,7 @@ def handles_are_waited_for(exercise: Declaration) -> None:
 
     @exercise.holds(
         "not_waited",
-        expects="every message that is started is waited for",
+        expects="every call that is started is waited for",
         usually="its handle was thrown away.",
         fix="Until handle.wait() returns, what you receive is not there, and what you send may"
         " not be gone.",
@@ -50,8 +50,8 @@ def handles_are_waited_for(exercise: Declaration) -> None:
     @exercise.holds(
         "changed_while_sending",
         expects="a tensor that is being sent stays untouched until handle.wait()",
-        usually="it was received into, added to or cleared too early: the receiver may get the old"
-        " numbers, the new ones or some of both.",
+        usually="it was received into, added to, divided or cleared too early: other ranks may get"
+        " the old numbers, the new ones or some of both.",
         fix="Wait for the handle before you write into it, or send a clone().",
         first=True,
     )
@@ -134,6 +134,41 @@ def leaves_gradients_on(exercise: Declaration) -> None:
     )
     def _(run: Any, case: Case) -> str | None:
         return None if run.gradients_on(case) else "they are off"
+
+
+def something_is_sent(exercise: Declaration) -> None:
+    """Every rank calls something of torch.distributed."""
+
+    @exercise.holds(
+        "nothing_sent",
+        expects="every rank sends its gradients, and all wait for each other",
+        usually="the call is not there, or it is in a loop that had nothing left to go through:"
+        " model.parameters() is a generator, and what uses it a second time gets nothing.",
+        fix="Ask for model.parameters() again in every loop, or make a list of it once.",
+        first=True,
+    )
+    def _(run: Any, case: Case) -> Found:
+        for rank in range(case.world if case.world > 1 else 0):
+            if not run.calls(case, rank):
+                return f"rank {rank} called nothing of torch.distributed", run.where(rank)
+        return None
+
+
+def only_gradients_change(exercise: Declaration) -> None:
+    """The weights stay as they are: what came on a rank has their names in ``changed``."""
+
+    @exercise.holds(
+        "weights_changed",
+        expects="the weights stay as they are, and only .grad changes",
+        usually="the parameter itself was averaged.",
+        fix="Average parameter.grad, and leave the parameter to the optimizer.",
+        first=True,
+    )
+    def _(run: Any, case: Case) -> Found:
+        for rank, came in enumerate(run.came(case)):
+            if came["changed"]:
+                return f"on rank {rank}, {listed(came['changed'])} changed", run.where(rank)
+        return None
 
 
 def calls_of(run: Any, case: Case) -> list[Any]:

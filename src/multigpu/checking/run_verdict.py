@@ -137,7 +137,7 @@ def refuse_bad_endings(
     if refused is not None:
         if endings[0].who:
             refused.output = by_rank([ending.output for ending in endings])
-        refused.finding = finding
+        refused.finding, refused.trace = finding, trace
         raise refused
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from multigpu.ranks.errors import Finding
+    from multigpu.ranks.trace import Trace
 
 Status = Literal["pass", "wrong", "hang", "crash", "not_started", "missing_file", "checker_fault"]
 
@@ -53,8 +54,9 @@ class CheckerFault(Exception):
 class Refused(Exception):
     """A submission does not pass: status, message id and message of the verdict to come.
 
-    ``finding`` says where ranks got stuck or disagree.  ``unwritten`` is the function that is not
-    written yet, where that is the reason; ``where`` is the line, if one is known.
+    ``finding`` says where ranks got stuck or disagree, ``trace`` what they did until then.
+    ``unwritten`` is the function that is not written yet, where that is the reason; ``where`` is
+    the line, if one is known.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Refused(Exception):
         self.output = output
         self.unwritten, self.where = unwritten, where
         self.finding = finding
+        self.trace: Trace | None = None
 
     def half_written(self, although: str) -> "Refused":
         """Instead of not_started, where the function is written for some cases."""

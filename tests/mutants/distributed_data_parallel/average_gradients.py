@@ -15,27 +15,6 @@ def trained(model):
             yield p
 
 
-@wrong("average_gradients.summed")
-def sums(model):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-
-
-@wrong("average_gradients.divided_by_2")
-def divides_by_2(model):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-        p.grad /= 2
-
-
-@wrong("average_gradients.divided_twice")
-def divides_before_and_after(model):
-    for p in trained(model):
-        p.grad /= dist.get_world_size()
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
-
-
 @wrong("average_gradients.divided_by_2")
 def divides_by_the_others(model):
     for p in trained(model):
@@ -43,84 +22,10 @@ def divides_by_the_others(model):
         p.grad /= max(1, dist.get_world_size() - 1)
 
 
-@wrong("average_gradients.unused_out_of_step")
-def skips_none(model):
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-
-
-@wrong("exception", status="crash")
-def forgets_that_grad_can_be_none(model):
-    for p in model.parameters():
-        if p.requires_grad:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-
-
-@wrong("average_gradients.divided_by_users")
-def divides_by_those_that_have_one(model):
-    for p in model.parameters():
-        if p.requires_grad:
-            users = torch.tensor([float(p.grad is not None)])
-            dist.all_reduce(users)
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad /= max(1.0, users.item())
-
-
-@wrong("average_gradients.missing_stays_none")
-def takes_part_but_keeps_none(model):
-    for p in model.parameters():
-        if p.requires_grad:
-            grad = torch.zeros_like(p) if p.grad is None else p.grad
-            dist.all_reduce(grad)
-            grad /= dist.get_world_size()
-
-
-@wrong("average_gradients.weights_changed")
-def averages_the_weights(model):
-    for p in model.parameters():
-        dist.all_reduce(p.data)
-        p.data /= dist.get_world_size()
-
-
-@wrong("average_gradients.not_averaged")
-def throws_the_result_away(model):
-    for p in trained(model):
-        total = p.grad.clone()
-        dist.all_reduce(total)
-        total /= dist.get_world_size()
-
-
-@wrong("average_gradients.only_divided")
+@wrong("average_gradients.not_waited")
 def does_not_wait(model):
     for p in trained(model):
         dist.all_reduce(p.grad, async_op=True)
-        p.grad /= dist.get_world_size()
-
-
-@wrong("average_gradients.of_one_rank")
-def broadcasts_from_rank_0(model):
-    for p in trained(model):
-        dist.broadcast(p.grad, src=0)
-
-
-@wrong("average_gradients.largest")
-def takes_the_largest(model):
-    for p in trained(model):
-        dist.all_reduce(p.grad, op=dist.ReduceOp.MAX)
-
-
-@wrong("average_gradients.only_divided")
-def rank_0_alone_has_the_sum(model):
-    for p in trained(model):
-        total = p.grad.clone()
-        dist.reduce(total, dst=0)
-        if dist.get_rank() == 0:
-            p.grad = total
         p.grad /= dist.get_world_size()
 
 
@@ -133,21 +38,14 @@ def in_another_order_on_every_rank(model):
         p.grad /= dist.get_world_size()
 
 
-@wrong("average_gradients.gradient_lost")
+@wrong("none")
 def clears_too_early(model):
     for p in trained(model):
         dist.all_reduce(p.grad)
         p.grad = p.grad.div_(dist.get_world_size()) if dist.get_rank() == 0 else None
 
 
-@wrong("average_gradients.multiplied")
-def reduces_twice(model):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-        dist.all_reduce(p.grad)
-
-
-@wrong("average_gradients.other_gradient")
+@wrong("wrong_values")
 def mixes_the_pieces(model):
     parameters = list(trained(model))
     flat = torch.cat([p.grad.flatten() for p in parameters]) / dist.get_world_size()
@@ -158,7 +56,7 @@ def mixes_the_pieces(model):
         start += 1
 
 
-@wrong("average_gradients.other_gradient")
+@wrong("wrong_values")
 def mean_of_all_numbers(model):
     for p in trained(model):
         dist.all_reduce(p.grad)
@@ -173,7 +71,7 @@ def borrows_a_hook(model):
         default_hooks.allreduce_hook(None, p.grad)
 
 
-@wrong("average_gradients.rounded")
+@wrong("rounded")
 def travels_as_float32(model):
     for p in trained(model):
         arrived = p.grad.float()
@@ -181,28 +79,55 @@ def travels_as_float32(model):
         p.grad = arrived.to(p.grad.dtype) / dist.get_world_size()
 
 
-@right
-def one_flat_tensor(model):
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    flat = torch.cat(
-        [(p.new_zeros(p.shape) if p.grad is None else p.grad).reshape(-1) for p in parameters]
-    )
+@wrong("rounded")
+def travels_in_half_precision(model):
+    for p in trained(model):
+        half = p.grad.half()
+        dist.all_reduce(half)
+        p.grad = half.to(p.grad.dtype) / dist.get_world_size()
+
+
+@wrong("rounded")
+def one_flat_tensor_in_bfloat16(model):
+    parameters = list(trained(model))
+    flat = torch.cat([p.grad.flatten() for p in parameters]).bfloat16()
     dist.all_reduce(flat)
-    flat.div_(dist.get_world_size())
+    flat /= dist.get_world_size()
     for p, piece in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad = piece.view(p.shape)
+        p.grad = piece.view_as(p).to(p.dtype)
 
 
-@right
-def asks_who_has_one_first(model):
-    parameters = list(model.parameters())
-    used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
-    dist.all_reduce(used, op=dist.ReduceOp.MAX)
-    for p, anybody in zip(parameters, used.tolist()):
-        if anybody:
-            grad = torch.zeros_like(p) if p.grad is None else p.grad
-            dist.all_reduce(grad)
-            p.grad = grad / dist.get_world_size()
+@wrong("average_gradients.nothing_sent")
+def goes_through_trained_twice(model):
+    parameters = trained(model)
+    n = sum(p.numel() for p in parameters)
+    for p in parameters:
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+@wrong("average_gradients.not_averaged")
+def writes_back_from_a_generator_that_is_used_up(model):
+    parameters = trained(model)
+    flat = torch.cat([p.grad.flatten() for p in parameters]) / dist.get_world_size()
+    dist.all_reduce(flat)
+    start = 0
+    for p in parameters:
+        p.grad = flat[start : start + p.numel()].view_as(p)
+        start += p.numel()
+
+
+@wrong("average_gradients.first_left_out")
+def asks_the_first_parameter_for_its_device(model):
+    parameters = model.parameters()
+    device = next(parameters).device
+    world_size = torch.tensor(dist.get_world_size(), device=device)
+    for p in parameters:
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= world_size
 
 
 @right

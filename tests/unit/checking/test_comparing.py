@@ -15,6 +15,7 @@ from multigpu.checking.comparing import (
     all_same,
     examine_handles,
     factor_between,
+    is_rounded,
     largest_difference,
     recognise,
     same,
@@ -225,3 +226,16 @@ def test_rows_do_not_see_each_other():
 def test_a_snapshot_shows_what_is_one_object():
     objects = snapshot(Specimen(seed=1))["objects"]
     assert objects["encode.weight"] == objects["decode.weight"] != objects["encode.bias"]
+
+
+@pytest.mark.parametrize("smaller", [torch.float32, torch.float16, torch.bfloat16])
+def test_numbers_that_went_through_a_smaller_dtype_are_rounded(smaller):
+    exact = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert is_rounded(exact.to(smaller).double(), exact)
+
+
+def test_other_numbers_are_not_rounded():
+    exact = torch.tensor([0.01, 0.5, 3.0])
+    assert not is_rounded(exact * 1.1, exact)
+    assert not is_rounded(exact + 0.05, exact)
+    assert not is_rounded(torch.tensor([1, 2]), torch.tensor([1, 3]))
