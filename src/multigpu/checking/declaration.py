@@ -34,7 +34,7 @@ from multigpu.checking.source import reached
 from multigpu.checking.verdicts import Status
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-MARKS = ("right", "mistake")  # decorators that mark a program
+MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
 Definition = ast.FunctionDef | ast.ClassDef
 
 
@@ -213,6 +213,10 @@ class Declaration:
 
         return mark
 
+    def breaks(self, name: str) -> Callable[[Function], Function]:
+        """Mark a wrong program that breaks a property of this name, which has the sentences."""
+        return self.mistake(name, "", fix="")
+
     def right(self, function: Function) -> Function:
         """Mark a right answer that is written in another way than the solution."""
         self.rights.append(self._program(function))
@@ -260,7 +264,7 @@ class Declaration:
             text = " ".join(
                 self.fill(part, self.example) for part in (each.usually, each.fix) if part
             )
-            if text not in entries.setdefault(each.id, []):
+            if text and text not in entries.setdefault(each.id, []):
                 entries[each.id].append(text)
         return {name: " Or: ".join(texts) for name, texts in sorted(entries.items())}
 

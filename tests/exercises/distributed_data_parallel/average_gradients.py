@@ -224,11 +224,7 @@ def takes_the_first_out_of_the_generator(model):
         p.grad /= dist.get_world_size()
 
 
-@average_gradients.mistake(
-    "nothing_sent",
-    "the first loop has used up the generator, and the second one has nothing to go through.",
-    fix="Ask for model.parameters() again in every loop, or make a list of it once.",
-)
+@average_gradients.breaks("nothing_sent")
 def goes_through_a_generator_twice(model):
     parameters = (p for p in model.parameters() if p.requires_grad)
     for p in parameters:
@@ -336,11 +332,7 @@ def reduces_twice(model):
         dist.all_reduce(p.grad)
 
 
-@average_gradients.mistake(
-    "weights_changed",
-    "the weights were averaged, and not their gradients.",
-    fix="Average parameter.grad, and leave the parameter to the optimizer.",
-)
+@average_gradients.breaks("weights_changed")
 def averages_the_weights(model):
     for p in model.parameters():
         dist.all_reduce(p.data)
