@@ -41,9 +41,9 @@ Definition = ast.FunctionDef | ast.ClassDef
 class Case(SimpleNamespace):
     """One call of the learner's code.
 
-    ``title`` says which in a message ("7 rows on 3 GPUs").  It runs with ``gpus`` GPUs in one
-    process, or on ``world`` ranks.  All else is the exercise's own: what ``arguments``,
-    ``expected`` and the sentences of the mistakes need.
+    ``title`` says which in a message ("7 rows on 3 GPUs").  It runs in one process with ``gpus``
+    GPUs, which may be none, or on ``world`` ranks.  All else is the exercise's own: what
+    ``arguments``, ``expected`` and the sentences of the mistakes need.
     """
 
     title: str
@@ -63,11 +63,11 @@ class Case(SimpleNamespace):
 
 
 def case(title: str, *, gpus: int = 0, world: int = 0, **values: Any) -> Case:
-    """Make a case, for ``gpus`` GPUs or for ``world`` ranks.
+    """Make a case, for one process with ``gpus`` GPUs or for ``world`` ranks.
 
-    Raises ValueError for none of the two, or both.
+    Raises ValueError for both.
     """
-    if bool(gpus) == bool(world):
+    if gpus and world:
         raise ValueError(f"the case {title!r} needs either gpus=... or world=..., and not both")
     return Case(title=title, gpus=gpus, world=world, **values)
 
@@ -146,6 +146,7 @@ class Declaration:
     keeps: Sequence[str] = ()
     result: str = "returned"
     fresh: bool = False
+    everywhere: bool = False
     share_of: Callable[[Case], int] = field(default=lambda case: 1)
     options: dict[str, Any] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
@@ -310,6 +311,7 @@ def exercise(
     keeps: Sequence[str] = (),
     result: str = "returned",
     fresh: bool = False,
+    everywhere: bool = False,
     share_of: Callable[[Case], int] = lambda case: 1,
     **options: Any,
 ) -> Declaration:
@@ -321,11 +323,15 @@ def exercise(
     * ``result``: what is compared with ``expected``: what is ``returned``, or the argument of this
       name, into which the function writes.
     * ``fresh``: whether the result needs memory of its own.
+    * ``everywhere``: whether an answer must be like a mistake in all cases, not only in the one
+      that failed: for results so small that two of them are often equal by chance.
     * ``share_of(case)``: right answers multiply by 1/n, which n (see ``comparing.same``).
     * ``options``: for ``learner.run``, such as ``memory="1 GiB"``.
     """
     caller = inspect.stack()[1].filename
-    return Declaration(name, expects, Path(caller), parts, keeps, result, fresh, share_of, options)
+    return Declaration(
+        name, expects, Path(caller), parts, keeps, result, fresh, everywhere, share_of, options
+    )
 
 
 def program_text(tree: ast.Module, name: str, function: str) -> str:
@@ -351,7 +357,7 @@ def _method(decorator: ast.expr) -> str:
 def _is_import(node: ast.stmt) -> bool:
     """Of other libraries: an answer needs nothing of ours, or of the files beside it."""
     if isinstance(node, ast.ImportFrom):
-        return not node.level and not (node.module or "").startswith("multigpu.checking")
+        return not node.level and not (node.module or "").startswith("multigpu.")
     return isinstance(node, ast.Import)
 
 

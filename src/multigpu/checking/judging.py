@@ -217,8 +217,9 @@ def perform(
     With ``texts`` each of these modules runs, in the place of the learner's.  A case that raises in
     a single process ends the run with those before it, unless it is to go ``to_the_end``.
     """
-    place: dict[str, Any] = {"gpus": cases[0].gpus} if cases[0].gpus else {"world": cases[0].world}
-    start = learner.run if cases[0].gpus else learner.run_ranks
+    gpus, world = cases[0].place
+    place: dict[str, Any] = {"world": world} if world else {"gpus": gpus}
+    start = learner.run_ranks if world else learner.run
     kind, own = declaration.call
     call = own
     if kind == "arguments":
@@ -279,6 +280,21 @@ def either(*results: Any) -> Either:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """Every result is right of which ``examine`` has nothing to say."""
+
+    examine: Callable[[Any], "Difference | None"]
+
+
+def rule(examine: Callable[[Any], "Difference | None"]) -> Rule:
+    """Expect a result that keeps to a rule, where many do: a schedule, a way to divide layers.
+
+    ``examine(result)`` says how it differs, or returns None.
+    """
+    return Rule(examine)
+
+
+@dataclass(frozen=True)
 class Difference:
     """Where a result first differs from the right one.  ``kind`` becomes the id of the message."""
 
@@ -304,6 +320,8 @@ class Comparison:
             if name and name != RESULT:
                 return Difference("none", f"{it} is None")
             return Difference("returned_nothing", "None", "the function ends without `return`.")
+        if isinstance(right, Rule):
+            return right.examine(came)
         if isinstance(right, Placed | torch.Tensor):
             return self._tensor(came, right, name)
         if isinstance(right, dict):
@@ -425,7 +443,7 @@ def compare(run: Run, case: Case) -> Difference | None:
     declaration = run.declaration
     right, came = declaration.right_result(case), run.came(case)
     comparison = Comparison(declaration.parts, declaration.share_of(case))
-    if case.gpus:
+    if not case.world:
         return _compare_one(declaration, comparison, came, right)
     found = [
         _compare_one(declaration, comparison, own, expected)
@@ -555,7 +573,8 @@ class Diagnosis:
         """
         shown = {each.id for each in self.declaration.properties}
         mistakes = [m for m in self.declaration.mistakes if m.ends == "wrong"]
-        mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], [case])
+        cases = run.cases if self.declaration.everywhere else [case]
+        mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], cases)
         if len({mistake.id for mistake in mistakes}) > 1:
             mistakes = self._alike(run, mistakes, run.cases) or mistakes
         return mistakes[0] if mistakes else None
@@ -627,7 +646,7 @@ class Diagnosis:
         declaration = self.declaration
         right = declaration.right_result(case)
         words = declaration.fill(declaration.expects, case)
-        if isinstance(right, list | tuple) and case.gpus:
+        if isinstance(right, list | tuple) and not case.world:
             words += f": {overview(right, declaration.parts)}"
         return f"{words} ({case.title})"
 

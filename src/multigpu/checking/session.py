@@ -276,7 +276,8 @@ class DeclarationFile(pytest.File):
         """One item per run, named for where it runs: "split[3 GPUs]"."""
         declaration = load(self.path)
         for cases in declaration.runs:
-            place = count(*((cases[0].gpus, "GPU") if cases[0].gpus else (cases[0].world, "rank")))
+            gpus, world = cases[0].place
+            place = count(*((world, "rank") if world else (gpus, "GPU")))
             for backing in self.checks.backings():
                 where = place if backing == "cpu" else f"{place}, {backing}"
                 item: Check = Check.from_parent(self, name=f"{declaration.function}[{where}]")
@@ -293,9 +294,9 @@ class Check(pytest.Item):
     backing: str
 
     @property
-    def world(self) -> int:
-        """On how many GPUs or ranks."""
-        return self.cases[0].gpus or self.cases[0].world
+    def world(self) -> int | None:
+        """On how many GPUs or ranks, if on any."""
+        return self.cases[0].gpus or self.cases[0].world or None
 
     def runtest(self) -> None:
         """Judge the submission."""

@@ -1,104 +1,132 @@
-"""A schedule as a learner's function returned it: is it a table, and is each action there once?"""
+"""Schedules as tables: the sizes that are tried, and the rules that every table keeps to."""
 
-from multigpu.checking import describe
+from itertools import product
+
+from multigpu.checking.declaration import case
+from multigpu.checking.encoding import describe
+from multigpu.checking.judging import Difference
 from multigpu.checking.verdicts import count, listed
+from multigpu.scaling.pipeline_times import steps_of
 
 KINDS = ("forward", "backward")
+PAUSES = (None, (), "", "bubble", "idle", "none", "pause", "wait")
+# As in real training first; then one of either, fewer micro-batches than stages, and all others.
+SIZES = [(3, 5), (2, 3), (4, 8), (2, 2), (1, 1), (1, 4), (4, 1), (3, 2), (6, 5)]
 
 
-# Words for a unit of time in which a stage does nothing.
-PAUSES = (None, "", "bubble", "idle", "none", "pause", "wait")
+def all_sizes(function):
+    """A case for each of 1 to 6 stages and 1 to 9 micro-batches."""
+    for stages, micro in dict.fromkeys([*SIZES, *product(range(1, 7), range(1, 10))]):
+        yield case(f"{function}({stages}, {micro})", stages=stages, micro=micro, last=micro - 1)
 
 
-def examine_table(came, num_stages, num_microbatches, wrong, *, too_few=None):
-    """Raise unless it is a list with one list of actions per stage, each action once.
+def shortest(case):
+    """The time of the quickest schedule, if each action takes one unit."""
+    return 2 * (case.micro + case.stages - 1)
 
-    ``wrong(mistake, came, usually)`` makes the verdict.  ``too_few`` says what is usual where a
-    number is too large and there are fewer micro-batches than stages.
+
+def differs(case, came, own_rule):
+    """How a result differs from a table that keeps to all rules; ``own_rule(case, table)`` is one
+    that is the exercise's own.
     """
-    if came is None:
-        raise wrong("returned_nothing", "None", "the function ends without `return`.")
+    wrong = not_a_table(case, came)
+    if wrong is not None:
+        return wrong
+    for find in (wrong_actions, wrong_order, own_rule, orders_differ, too_slow):
+        found = find(case, came)
+        if found is not None:
+            return Difference("wrong_values", found)
+    return None
+
+
+def not_a_table(case, came):
     if not isinstance(came, list | tuple) or not all(map(is_row, came)):
-        raise wrong(
-            "not_a_table",
-            describe(came),
-            "the result is a list with one list of pairs per stage.",
-        )
-    if len(came) != num_stages:
-        raise wrong(
-            "wrong_number_of_stages",
-            count(len(came), "list"),
-            why_so_many(len(came), num_stages, num_microbatches),
-        )
-    if num_microbatches >= num_stages:
-        too_few = None
+        return Difference("wrong_type", f"{describe(came)}, and not a list with a list per stage")
+    if len(came) != case.stages:
+        found = f"{count(len(came), 'list')}, and not {case.stages}"
+        if len(came) == shortest(case):
+            return Difference("wrong_count", found, f"{len(came)} is the number of time units.")
+        return Difference("wrong_count", found)
     for stage, row in enumerate(came):
         for action in row:
-            examine_action(stage, action, num_microbatches, wrong, too_few)
-    for stage, row in enumerate(came):
-        examine_once(stage, row, num_microbatches, wrong)
-
-
-def why_so_many(lists, num_stages, num_microbatches):
-    """What was taken for a stage."""
-    if lists == num_microbatches:
-        return "there is one list for each stage, and micro-batches are inside of them."
-    if lists == 2 * (num_microbatches + num_stages - 1):
-        return f"{lists} is the number of time units: a list belongs to a stage, not to a moment."
-    return "there is one list for each stage."
+            if not is_action(action):
+                words = action if isinstance(action, tuple | str) else describe(action)
+                return Difference("wrong_type", f"{words} on stage {stage}", why_no_action(action))
+    return None
 
 
 def is_row(row):
     """Whether it could be the actions of one stage, and is not an action itself."""
-    return isinstance(row, list | tuple) and row[:1] not in ((KINDS[0],), (KINDS[1],))
+    return isinstance(row, list | tuple) and (not row or row[0] not in KINDS)
 
 
-def examine_action(stage, action, num_microbatches, wrong, too_few):
+def is_action(action):
     pair = isinstance(action, tuple) and len(action) == 2
-    if not pair or action[0] not in KINDS or type(action[1]) is not int:
-        raise wrong(
-            "not_an_action",
-            f"{action if isinstance(action, tuple | str) else describe(action)} on stage {stage}",
-            "pauses do not stand in the table: a stage waits by itself until its next action is"
-            " possible."
-            if is_pause(action)
-            else 'an action is a pair: ("forward", m) or ("backward", m).',
-        )
-    if not 0 <= action[1] < num_microbatches:
-        raise wrong(
-            "no_such_microbatch",
-            f"{action} on stage {stage}",
-            (too_few if action[1] > 0 else None) or counted(num_microbatches),
-        )
+    return pair and action[0] in KINDS and type(action[1]) is int
 
 
-def is_pause(action):
+def why_no_action(action):
     word = action[0] if isinstance(action, list | tuple) and action else action
-    return word == () or (word.lower() if isinstance(word, str) else word) in PAUSES
+    if (word.lower() if isinstance(word, str) else word) in PAUSES:
+        return "the table has no pauses: a stage waits by itself until its next action is possible."
+    return 'an action is a pair, ("forward", m) or ("backward", m).'
 
 
-def counted(num_microbatches):
-    if num_microbatches == 1:
-        return "the only micro-batch is 0."
-    return f"micro-batches are counted from 0 to {num_microbatches - 1}."
+def wrong_actions(case, table):
+    """Each action is there once."""
+    due = set(product(KINDS, range(case.micro)))
+    for stage, row in enumerate(table):
+        for action in row:
+            if action not in due:
+                return f"{action} on stage {stage}: the micro-batches are 0 to {case.last}"
+            if row.count(action) > 1:
+                return f"{action} is there {row.count(action)} times on stage {stage}: {shown(row)}"
+    for stage, row in enumerate(table):
+        missing = sorted(due - set(row), key=lambda action: (KINDS.index(action[0]), action[1]))
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            return f"{listed(missing)} {verb} missing on stage {stage}: {shown(row)}"
+    return None
 
 
-def examine_once(stage, row, num_microbatches, wrong):
-    for action in dict.fromkeys(row):
-        if row.count(action) > 1:
-            raise wrong(
-                "action_twice",
-                f"{action} is there {row.count(action)} times on stage {stage}: {shown(row)}",
-                "two loops overlap. Forwards at the beginning are not to be done again later.",
-            )
-    missing = [(kind, m) for kind in KINDS for m in range(num_microbatches) if (kind, m) not in row]
-    if missing:
-        raise wrong(
-            "action_missing",
-            f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing on stage {stage}:"
-            f" {shown(row)}",
-            "a loop ends too early, or a part is left out where there are few micro-batches.",
-        )
+def wrong_order(case, table):
+    """The forward of a micro-batch comes before its backward."""
+    for stage, row in enumerate(table):
+        for m in range(case.micro):
+            if row.index(("backward", m)) < row.index(("forward", m)):
+                return f"B{m} comes before F{m} on stage {stage}: {shown(row)}"
+    return None
+
+
+def orders_differ(case, table):
+    """Messages carry no number, so neighbors take the micro-batches in one order."""
+    for kind in KINDS:
+        orders = [[m for each, m in row if each == kind] for row in table]
+        for stage, order in enumerate(orders):
+            if order != orders[0]:
+                return (
+                    f"the {kind}s come in other orders on stage 0 and on stage {stage}:"
+                    f" {shown(table[0])} and {shown(table[stage])}"
+                )
+    return None
+
+
+def too_slow(case, table):
+    """With actions of one unit, no schedule is quicker."""
+    try:
+        end = max(step.end for step in steps_of(table, forward=1, backward=1))
+    except ValueError as error:
+        return str(error).partition(". Change")[0].replace("rank", "stage")
+    if end <= shortest(case):
+        return None
+    rows = f"stage 0: {shown(table[0])}; stage {case.stages - 1}: {shown(table[-1])}"
+    return f"it takes {end:g} units of time where {shortest(case)} are enough; {rows}"
+
+
+def forwards_first(row):
+    """Whether no forward comes after a backward."""
+    kinds = [kind for kind, _ in row]
+    return kinds == sorted(kinds, reverse=True)
 
 
 def shown(row):

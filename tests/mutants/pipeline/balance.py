@@ -18,47 +18,7 @@ def same_number_of_layers(costs, num_stages):
     return stages
 
 
-@wrong("balance.equal_layers")
-def rounds_down(costs, num_stages):
-    share = len(costs) // num_stages
-    stages = [range(s * share, (s + 1) * share) for s in range(num_stages - 1)]
-    return stages + [range((num_stages - 1) * share, len(costs))]
-
-
-@wrong("balance.equal_layers")
-def rounds_up(costs, num_stages):
-    share = -(-len(costs) // num_stages)
-    n = len(costs)
-    return [range(min(s * share, n), min((s + 1) * share, n)) for s in range(num_stages)]
-
-
-@wrong("balance.greedy")
-def stops_before_the_share(costs, num_stages):
-    share = sum(costs) / num_stages
-    stages, first, held = [], 0, 0
-    for i, cost in enumerate(costs):
-        if held and held + cost > share and len(stages) < num_stages - 1:
-            stages.append(range(first, i))
-            first, held = i, 0
-        held += cost
-    stages.append(range(first, len(costs)))
-    return stages + [range(len(costs), len(costs))] * (num_stages - len(stages))
-
-
-@wrong("balance.greedy")
-def fills_to_the_share(costs, num_stages):
-    share = sum(costs) / num_stages
-    stages, first, held = [], 0, 0
-    for i, cost in enumerate(costs):
-        held += cost
-        if held >= share and len(stages) < num_stages - 1 and i + 1 < len(costs):
-            stages.append(range(first, i + 1))
-            first, held = i + 1, 0
-    stages.append(range(first, len(costs)))
-    return stages + [range(len(costs), len(costs))] * (num_stages - len(stages))
-
-
-@wrong("balance.not_smallest")
+@wrong("wrong_values")
 def greedy_with_a_layer_for_everybody(costs, num_stages):
     stages, first = [], 0
     for stage in range(num_stages - 1):
@@ -71,7 +31,7 @@ def greedy_with_a_layer_for_everybody(costs, num_stages):
     return stages + [range(first, len(costs))]
 
 
-@wrong("balance.not_smallest")
+@wrong("wrong_values")
 def largest_smallest_cost(costs, num_stages):
     n = len(costs)
     filled = min(num_stages, n)
@@ -120,7 +80,7 @@ def closes_stages_only_when_full(costs, num_stages):
             return stages + [range(n, n)] * (num_stages - len(stages))
 
 
-@wrong("balance.wrong_number_of_stages")
+@wrong("wrong_count")
 def leaves_empty_stages_out(costs, num_stages):
     return right_ranges(costs, min(num_stages, len(costs)))
 
@@ -146,32 +106,32 @@ def dealt_in_turn(costs, num_stages):
     return [range(s, len(costs), num_stages) for s in range(num_stages)]
 
 
-@wrong("balance.not_a_list_of_ranges")
+@wrong("wrong_type")
 def lists_of_layers(costs, num_stages):
     return [list(stage) for stage in right_ranges(costs, num_stages)]
 
 
-@wrong("balance.not_a_list_of_ranges")
+@wrong("wrong_type")
 def costs_instead_of_layers(costs, num_stages):
     return [[costs[i] for i in stage] for stage in right_ranges(costs, num_stages)]
 
 
-@wrong("balance.not_a_list_of_ranges")
+@wrong("wrong_type")
 def pairs_of_numbers(costs, num_stages):
     return [(stage.start, stage.stop) for stage in right_ranges(costs, num_stages)]
 
 
-@wrong("balance.not_a_list_of_ranges")
+@wrong("wrong_type")
 def generates(costs, num_stages):
     return (stage for stage in right_ranges(costs, num_stages))
 
 
-@wrong("balance.returned_nothing")
+@wrong("returned_nothing")
 def prints_it(costs, num_stages):
     print(right_ranges(costs, num_stages))
 
 
-@wrong("balance.not_smallest")
+@wrong("wrong_values")
 def whole_numbers_only(costs, num_stages):
     return right_ranges([int(cost) for cost in costs], num_stages)
 
@@ -201,12 +161,6 @@ def right_ranges(costs, num_stages):
 @right
 def every_cut(costs, num_stages):
     return right_ranges(costs, num_stages)
-
-
-@right
-def empty_ones_first(costs, num_stages):
-    filled = min(num_stages, len(costs))
-    return [range(0, 0)] * (num_stages - filled) + right_ranges(costs, filled)
 
 
 @right

@@ -4,48 +4,13 @@
 from harness import right, wrong
 
 
-@wrong("gpipe.one_at_a_time")
-def one_microbatch_after_the_other(num_stages, num_microbatches):
-    row = []
-    for m in range(num_microbatches):
-        row += [("forward", m), ("backward", m)]
-    return [list(row) for _ in range(num_stages)]
-
-
-@wrong("gpipe.backward_too_early")
-def that_is_one_f_one_b(num_stages, num_microbatches):
-    table = []
-    for s in range(num_stages):
-        ahead = min(num_stages - s - 1, num_microbatches)
-        row = [("forward", m) for m in range(ahead)]
-        for m in range(num_microbatches - ahead):
-            row += [("forward", m + ahead), ("backward", m)]
-        row += [("backward", m) for m in range(num_microbatches - ahead, num_microbatches)]
-        table.append(row)
-    return table
-
-
-@wrong("gpipe.wrong_number_of_stages")
-def by_microbatch(num_stages, num_microbatches):
-    return [
-        [("forward", s) for s in range(num_stages)] + [("backward", s) for s in range(num_stages)]
-        for _ in range(num_microbatches)
-    ]
-
-
-@wrong("gpipe.no_such_microbatch")
-def counts_from_one(num_stages, num_microbatches):
-    ms = range(1, num_microbatches + 1)
-    return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]
-
-
-@wrong("gpipe.action_missing")
+@wrong("gpipe.stages_for_microbatches")
 def stages_for_microbatches(num_stages, num_microbatches):
     ms = range(num_stages)
     return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]
 
 
-@wrong("gpipe.action_missing")
+@wrong("wrong_values")
 def last_backward_lost(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [
@@ -54,12 +19,7 @@ def last_backward_lost(num_stages, num_microbatches):
     ]
 
 
-@wrong("gpipe.action_missing")
-def forwards_only(num_stages, num_microbatches):
-    return [[("forward", m) for m in range(num_microbatches)] for _ in range(num_stages)]
-
-
-@wrong("gpipe.action_twice")
+@wrong("wrong_values")
 def last_stage_forward_again(num_stages, num_microbatches):
     ms = range(num_microbatches)
     table = [
@@ -69,7 +29,7 @@ def last_stage_forward_again(num_stages, num_microbatches):
     return table
 
 
-@wrong("gpipe.bubble_too_large")
+@wrong("gpipe.directions_differ")
 def orders_do_not_fit(num_stages, num_microbatches):
     """Every other stage goes back in the other direction."""
     table = []
@@ -80,31 +40,25 @@ def orders_do_not_fit(num_stages, num_microbatches):
     return table
 
 
-@wrong("gpipe.backward_before_forward")
-def backwards_first(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return [[("backward", m) for m in ms] + [("forward", m) for m in ms] for _ in range(num_stages)]
-
-
-@wrong("gpipe.not_an_action")
+@wrong("wrong_type")
 def letters(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [[("F", m) for m in ms] + [("B", m) for m in ms] for _ in range(num_stages)]
 
 
-@wrong("gpipe.not_an_action")
+@wrong("wrong_type")
 def lists_for_pairs(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [[["forward", m] for m in ms] + [["backward", m] for m in ms] for _ in range(num_stages)]
 
 
-@wrong("gpipe.not_an_action")
+@wrong("wrong_type")
 def texts(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [[f"forward {m}" for m in ms] + [f"backward {m}" for m in ms] for _ in range(num_stages)]
 
 
-@wrong("gpipe.not_an_action")
+@wrong("wrong_type")
 def with_pauses(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [
@@ -113,13 +67,13 @@ def with_pauses(num_stages, num_microbatches):
     ]
 
 
-@wrong("gpipe.not_a_table")
+@wrong("wrong_type")
 def one_list(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [("forward", m) for m in ms] + [("backward", m) for m in ms]
 
 
-@wrong("gpipe.not_a_table")
+@wrong("wrong_type")
 def a_dict(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return {
@@ -127,18 +81,11 @@ def a_dict(num_stages, num_microbatches):
     }
 
 
-@wrong("gpipe.returned_nothing")
+@wrong("returned_nothing")
 def no_return(num_stages, num_microbatches):
     table = [[("forward", m) for m in range(num_microbatches)] for _ in range(num_stages)]
     for row in table:
         row += [("backward", m) for m in range(num_microbatches)]
-
-
-@right
-def back_from_the_last(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    row = [("forward", m) for m in ms] + [("backward", m) for m in ms[::-1]]
-    return [row] * num_stages
 
 
 @right
@@ -156,11 +103,3 @@ def from_slots(num_stages, num_microbatches):
             if 0 <= m < num_microbatches:
                 table[s].append(("backward", m))
     return table
-
-
-@right
-def tuples_all_over(num_stages, num_microbatches):
-    kinds = ("forward", "backward")
-    return [
-        [(kind, m) for kind in kinds for m in range(num_microbatches)] for _ in range(num_stages)
-    ]

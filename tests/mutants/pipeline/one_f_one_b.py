@@ -16,68 +16,13 @@ def with_ahead(num_stages, num_microbatches, ahead_of):
     return table
 
 
-@wrong("one_f_one_b.all_forwards_first")
-def that_is_gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]
-
-
-@wrong("one_f_one_b.one_at_a_time")
-def one_microbatch_after_the_other(num_stages, num_microbatches):
-    return with_ahead(num_stages, num_microbatches, lambda s: 0)
-
-
-@wrong("one_f_one_b.too_many_in_flight")
-def one_forward_too_many(num_stages, num_microbatches):
-    return with_ahead(num_stages, num_microbatches, lambda s: num_stages - s)
-
-
-@wrong("one_f_one_b.too_many_in_flight")
-def as_many_on_every_stage(num_stages, num_microbatches):
-    return with_ahead(num_stages, num_microbatches, lambda s: num_stages - 1)
-
-
-@wrong("one_f_one_b.bubble_too_large")
-def one_forward_too_few(num_stages, num_microbatches):
-    return with_ahead(num_stages, num_microbatches, lambda s: num_stages - s - 2)
-
-
-@wrong("one_f_one_b.too_many_in_flight")
-def ahead_by_stage_number(num_stages, num_microbatches):
-    return with_ahead(num_stages, num_microbatches, lambda s: s)
-
-
-@wrong("one_f_one_b.stages_wait_for_each_other")
+@wrong("wrong_values")
 def first_stage_like_the_last(num_stages, num_microbatches):
     ends = (0, num_stages - 1)
     return with_ahead(num_stages, num_microbatches, lambda s: 0 if s in ends else 1)
 
 
-@wrong("one_f_one_b.action_missing")
-def forgets_the_last_backwards(num_stages, num_microbatches):
-    table = []
-    for s in range(num_stages):
-        ahead = min(num_stages - s - 1, num_microbatches)
-        row = [("forward", m) for m in range(ahead)]
-        for m in range(num_microbatches - ahead):
-            row += [("forward", m + ahead), ("backward", m)]
-        table.append(row)
-    return table
-
-
-@wrong("one_f_one_b.action_twice")
-def begins_the_turns_at_zero(num_stages, num_microbatches):
-    table = []
-    for s in range(num_stages):
-        ahead = min(num_stages - s - 1, num_microbatches)
-        row = [("forward", m) for m in range(ahead)]
-        for m in range(num_microbatches):
-            row += [("forward", m), ("backward", m)]
-        table.append(row)
-    return table
-
-
-@wrong("one_f_one_b.no_such_microbatch")
+@wrong("one_f_one_b.too_few_microbatches")
 def fewer_microbatches_than_stages(num_stages, num_microbatches):
     """Forgets that there may not be enough to go ahead with."""
     table = []
@@ -91,7 +36,7 @@ def fewer_microbatches_than_stages(num_stages, num_microbatches):
     return table
 
 
-@wrong("one_f_one_b.backward_before_forward")
+@wrong("one_f_one_b.backward_first_in_a_turn")
 def backward_of_the_wrong_one(num_stages, num_microbatches):
     table = []
     for s in range(num_stages):
@@ -104,7 +49,7 @@ def backward_of_the_wrong_one(num_stages, num_microbatches):
     return table
 
 
-@wrong("one_f_one_b.bubble_too_large")
+@wrong("wrong_values")
 def newest_first(num_stages, num_microbatches):
     """Takes the newest one back, as if the micro-batches were a pile."""
     table = []
@@ -121,29 +66,14 @@ def newest_first(num_stages, num_microbatches):
     return table
 
 
-@wrong("one_f_one_b.returned_nothing")
+@wrong("returned_nothing")
 def no_return(num_stages, num_microbatches):
     with_ahead(num_stages, num_microbatches, lambda s: num_stages - s - 1)
 
 
-@wrong("one_f_one_b.wrong_number_of_stages")
+@wrong("wrong_count")
 def last_stage_left_out(num_stages, num_microbatches):
     return with_ahead(num_stages, num_microbatches, lambda s: num_stages - s - 1)[:-1]
-
-
-@right
-def as_many_as_it_may_hold(num_stages, num_microbatches):
-    table = []
-    for s in range(num_stages):
-        row, back = [], 0
-        for m in range(num_microbatches):
-            if m - back == num_stages - s:
-                row.append(("backward", back))
-                back += 1
-            row.append(("forward", m))
-        row += [("backward", m) for m in range(back, num_microbatches)]
-        table.append(row)
-    return table
 
 
 @right
