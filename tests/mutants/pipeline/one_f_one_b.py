@@ -22,20 +22,6 @@ def first_stage_like_the_last(num_stages, num_microbatches):
     return with_ahead(num_stages, num_microbatches, lambda s: 0 if s in ends else 1)
 
 
-@wrong("one_f_one_b.too_few_microbatches")
-def fewer_microbatches_than_stages(num_stages, num_microbatches):
-    """Forgets that there may not be enough to go ahead with."""
-    table = []
-    for s in range(num_stages):
-        ahead = num_stages - s - 1
-        row = [("forward", m) for m in range(ahead)]
-        for m in range(num_microbatches - ahead):
-            row += [("forward", m + ahead), ("backward", m)]
-        row += [("backward", m) for m in range(max(num_microbatches - ahead, 0), num_microbatches)]
-        table.append(row)
-    return table
-
-
 @wrong("one_f_one_b.backward_first_in_a_turn")
 def backward_of_the_wrong_one(num_stages, num_microbatches):
     table = []
