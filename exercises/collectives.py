@@ -1,28 +1,28 @@
-"""Collectives by hand: what all ranks do together, made of messages between two of them.
+"""Collectives by hand: operations of all ranks together, made of messages between two ranks.
 
-``torch.distributed`` has all of these ready-made.  Here you build four of them from nothing but
-messages, the last one in the way that made training on many GPUs fast:
+``torch.distributed`` has such operations ready-made.  Here you build four of them from nothing but
+messages between two ranks.  The last one, a ring, is among the methods that NCCL uses on GPUs:
 
-    shift               every rank hands its tensor to the next one
-    broadcast           one rank's tensor goes to all
-    all_reduce          every rank gets the sum of all tensors, by any plan
-    ring_all_reduce     the same in small chunks around a ring: no rank carries more than others
+    shift               every rank passes its tensor to the next one
+    broadcast           every rank gets the tensor of one rank
+    all_reduce          every rank gets the sum of all tensors, by any method
+    ring_all_reduce     the same in small chunks around a ring, so that all ranks send equally much
 
-Every function is called by all ranks at the same time, each in its own process, and
-``torch.distributed`` is initialised already: ``dist.get_rank()`` and ``dist.get_world_size()``
-tell who you are and how many you are.
+Every function is called by all ranks at the same time, each in its own process.
+``torch.distributed`` is initialized already: ``dist.get_rank()`` gives the number of your rank, and
+``dist.get_world_size()`` the number of ranks.
 
     multigpu check collectives.shift        check one function
     multigpu hint collectives.shift         a hint; add --more for a stronger one
     python exercises/collectives.py         watch your functions send real rows
 
 Read the lesson docs/lessons/processes_and_ranks first, then docs/lessons/server_to_all_reduce.
-Allowed are messages between two ranks: ``dist.send``, ``recv``, ``isend``, ``irecv`` and
-``batch_isend_irecv``.  Not allowed, because they are what you are building: the collectives of
-``torch.distributed``, such as ``dist.all_reduce``, ``dist.broadcast`` and ``dist.barrier``.
+You may use messages between two ranks: ``dist.send``, ``recv``, ``isend``, ``irecv`` and
+``batch_isend_irecv``.  The collectives of ``torch.distributed`` are not allowed, because you build
+them here: ``dist.all_reduce``, ``dist.broadcast``, ``dist.barrier`` and all others.
 
-Two rules hold for every message.  ``isend`` and ``irecv`` return a handle: wait for each of them
-(``handle.wait()``).  And do not write into a tensor that you are sending before you have waited.
+Two rules hold for every message.  ``isend`` and ``irecv`` return a handle, and you must wait for
+each handle (``handle.wait()``).  Do not write into a tensor that is being sent until you have.
 """
 
 import torch
@@ -33,14 +33,14 @@ from torch import Tensor
 def shift(tensor: Tensor) -> Tensor:
     """Send a tensor to the next rank, and return the one that the rank before has sent.
 
-    * The ranks form a ring: rank r sends to rank r + 1, the last one sends to rank 0.  So rank r
-      gets the tensor of rank r - 1, and rank 0 that of the last rank.
-    * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of
-      their own.  Any shape is possible, also no dimension at all or no element; tensors are
-      contiguous.
-    * It must not hang.  ``dist.send`` waits until the receiver takes the message, so when all
-      ranks send first, all of them wait for ever.
-    * ``tensor`` itself stays as it is.  The result is a new tensor with memory of its own.
+    * The ranks form a ring: rank r sends to rank r + 1, and the last rank sends to rank 0.  So rank
+      r gets the tensor of rank r - 1, and rank 0 gets that of the last rank.
+    * All ranks call it at the same time, with tensors of one shape and dtype but with different
+      numbers.  Any shape is possible, also no dimension or no element.  Tensors are contiguous:
+      their numbers are side by side in memory, row after row.
+    * It must not hang.  ``dist.send`` may wait until the receiver takes the message, so if all
+      ranks send first, all of them wait forever.
+    * ``tensor`` itself does not change.  The result is a new tensor with memory of its own.
     * With one rank the result is a copy of ``tensor``.
 
     Returns a tensor of the same shape and dtype.
@@ -57,16 +57,19 @@ def shift(tensor: Tensor) -> Tensor:
 
 
 def broadcast(tensor: Tensor, src: int) -> None:
-    """Bring the numbers of one rank to all ranks.
+    """Copy the numbers of one rank's tensor to all ranks.
+
+    This is an operation between processes.  ``data_parallel.broadcast``, which has the same name,
+    copies a whole model to other GPUs within one process.  ``src`` is the source, also called root.
 
     * Afterwards ``tensor`` holds on every rank what it held on rank ``src`` before.  On rank
       ``src`` it does not change.
     * All ranks call it at the same time, with the same ``src``, which may be any rank, and with
-      tensors of one shape and dtype.  Any shape is possible, also no dimension at all or no
-      element; tensors are contiguous.
+      tensors of one shape and dtype.  Any shape is possible, also no dimension or no element.
+      Tensors are contiguous.
     * Write into the tensor that you were given: it keeps its memory, and a view of it sees the new
-      numbers.  ``tensor = ...`` only gives your variable another tensor.
-    * Who forwards it to whom is up to you.  With one rank there is nothing to do.
+      numbers.  ``tensor = ...`` only assigns another tensor to your variable.
+    * You decide which rank sends to which.  With one rank there is nothing to do.
 
     Returns nothing.
 
@@ -82,13 +85,13 @@ def broadcast(tensor: Tensor, src: int) -> None:
 
 
 def all_reduce(tensor: Tensor) -> None:
-    """Add up the tensors of all ranks, and leave the sum on every rank.  Any plan will do.
+    """Add up the tensors of all ranks, and leave the sum on every rank, by any method.
 
     * Afterwards ``tensor`` holds on every rank the sum of the tensors of all ranks, each counted
       once.
-    * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of
-      their own.  Integers must come out exact, so do not add in another dtype.  Any shape is
-      possible, also no dimension at all or no element; tensors are contiguous.
+    * All ranks call it at the same time, with tensors of one shape and dtype but with different
+      numbers.  Sums of integers must be exact, so do not add in another dtype.  Any shape is
+      possible, also no dimension or no element.  Tensors are contiguous.
     * Write into the tensor that you were given: it keeps its memory, and a view of it sees the sum.
     * With one rank the sum is the tensor itself.
 
@@ -109,18 +112,19 @@ def ring_all_reduce(tensor: Tensor) -> None:
     """Add up the tensors of all ranks on every rank, in chunks that travel around a ring.
 
     The tensor is cut into n chunks, one per rank.  In the first n - 1 steps (reduce-scatter) every
-    rank sends one chunk to its neighbour and adds the one that arrives to its own.  Then each rank
+    rank sends one chunk to its neighbor and adds the chunk that arrives to its own.  Then each rank
     holds one chunk with the sum of all ranks.  In the next n - 1 steps (all-gather) these finished
-    chunks travel around.  At every moment all links carry the same.
+    chunks travel around the ring.  In every step all links carry the same number of elements,
+    if n divides the tensor.
 
     * Afterwards ``tensor`` holds on every rank the sum of the tensors of all ranks.
-    * All ranks call it at the same time, with tensors of one shape and dtype and with numbers of
-      their own.  Integers must come out exact.  Any shape and any number of elements is possible:
-      one that does not divide by n, fewer than n, no dimension at all, no element; tensors are
-      contiguous.
+    * All ranks call it at the same time, with tensors of one shape and dtype but with different
+      numbers.  Sums of integers must be exact.  Any shape and any number of elements is possible:
+      a number that n does not divide, fewer elements than n, none at all, or no dimension.
+      Tensors are contiguous.
     * Write into the tensor that you were given: it keeps its memory, and a view of it sees the sum.
-    * Only neighbours talk: rank r sends to rank r + 1 or to rank r - 1 (the last rank and rank 0
-      are neighbours too).
+    * Only neighbors communicate: rank r sends to rank r + 1 or to rank r - 1.  The last rank and
+      rank 0 are neighbors too.
     * A rank sends at most 2 (n - 1) messages in one call, each of at most ceil(size / n) elements,
       where size is the number of elements of ``tensor``.  Messages without any element may be left
       out or sent.

@@ -1,25 +1,25 @@
 """DistributedDataParallel by hand: one process per GPU, each with its own rows and its own model.
 
 Every process, a **rank**, runs the same script.  After backward the ranks average their gradients,
-so all of them take the same step, and their models stay equal without any weight being sent:
+so all of them take the same step, and their models stay equal although no weights are sent:
 
     shard_indices (which rows are mine?) -> forward -> backward
           -> average the gradients with all_reduce -> optimizer step
 
 You write the average three times: after backward (NaiveDDP), during backward (OverlappedDDP), and
-during backward in buckets (BucketedDDP), which is what ``DistributedDataParallel`` does.  The
-functions after that are for ranks with different numbers of rows, and for checkpoints.
+during backward with many gradients per message, in buckets, as PyTorch's DDP does (BucketedDDP).
+The functions after that are for ranks with different numbers of rows, and for checkpoints.
 
-``torch.distributed`` is initialised when your code runs: ``dist.get_rank()`` and
-``dist.get_world_size()`` tell who you are.  Put what you send on the device of the model or of the
-values: then your code works on the CPU and, with NCCL, on GPUs.
+``torch.distributed`` is initialized when your code runs: ask ``dist.get_rank()`` and
+``dist.get_world_size()``.  Put the tensors that you send on the device of the model or of the
+values, so that your code works on the CPU and, with NCCL, on GPUs.
 
     multigpu check distributed_data_parallel.shard_indices    check one function
     multigpu hint distributed_data_parallel.shard_indices     a hint; add --more for a stronger one
     python exercises/distributed_data_parallel.py             train on real digits with your code
 
-Read the lesson docs/lessons/distributed_data_parallel first; each task names its own lesson.  Not
-allowed here, because it is what you are building: ``torch.nn.parallel``, ``DistributedSampler``,
+Read the lesson docs/lessons/distributed_data_parallel first; each task names its own lesson.  You
+build these here, so you may not use them: ``torch.nn.parallel``, ``DistributedSampler``,
 ``torch.distributed.algorithms``, ``torch.distributed.optim``, ``torch.distributed.fsdp``.
 """
 
@@ -44,21 +44,21 @@ def shard_indices(
 ) -> list[int]:
     """Say which rows of the data set one rank trains on in one epoch.
 
-    The result is the very list that ``torch.utils.data.DistributedSampler`` gives:
+    The result is exactly the list that ``torch.utils.data.DistributedSampler`` gives:
 
     * First all ``num_samples`` rows (one or more) get an order, which is the same on every rank.
       With ``shuffle`` it is ``torch.randperm(num_samples, generator=generator)``, where
-      ``generator`` is a new ``torch.Generator`` with the seed ``seed + epoch``: another order in
-      every epoch.  Without ``shuffle`` it is 0, 1, 2, and so on, in every epoch.
-    * Then it is given a length that ``world_size`` divides, because ranks with fewer steps than
-      others would keep them waiting.  With ``drop_last`` the last rows are left out, as few as
-      possible.  Without it the order is filled up from its own beginning, as little as possible,
-      and again and again where there are fewer rows than ranks.
-    * Rank r takes the rows at the places r, r + world_size, r + 2 * world_size, and so on.
+      ``generator`` is a new ``torch.Generator`` with the seed ``seed + epoch``, so every epoch has
+      a different order.  Without ``shuffle`` it is 0, 1, 2, and so on, in every epoch.
+    * Then this list gets a length that ``world_size`` divides, because ranks with more steps would
+      wait for those with fewer.  With ``drop_last`` as few rows as possible are left out at the
+      end.  Otherwise as few as possible are added, taken from the beginning of the list, which is
+      repeated if there are fewer rows than ranks.
+    * Rank r takes the entries at positions r, r + world_size, r + 2 * world_size, and so on.
 
-    No rank talks to another: it is a plain function, and all ranks call it with the same numbers.
+    It is a plain function without messages, and all ranks call it with the same numbers.
 
-    Returns a list of Python integers.  It is empty where ``drop_last`` leaves no row.
+    Returns a list of Python integers, which is empty if ``drop_last`` leaves no row.
 
     Example::
 
@@ -80,10 +80,10 @@ def average_gradients(model: nn.Module) -> None:
       ranks divided by the number of ranks, whether there are 1, 2, 3 or 4.
     * A rank that did not use a parameter has ``None`` there.  It counts as zero, the sum is still
       divided by the number of all ranks, and afterwards that rank has the mean too.
-    * Where no rank has a gradient, it may stay ``None`` or become zeros, as you like.  Frozen
-      parameters (``requires_grad=False``) are such.
-    * Every rank must make the same calls in the same order.  One that leaves a call out keeps the
-      others waiting for ever.
+    * If no rank has a gradient, it may stay ``None`` or become zeros.  This includes frozen
+      parameters (``requires_grad=False``).
+    * Every rank must make the same calls in the same order.  If one rank skips a call, the others
+      wait forever.
     * Only gradients change, never a weight.
 
     Returns nothing.
@@ -101,19 +101,19 @@ def average_gradients(model: nn.Module) -> None:
 
 
 class NaiveDDP(nn.Module):
-    """A model on every rank that starts equal, and averages its gradients after backward.
+    """A model with equal weights on every rank, which averages its gradients after backward.
 
-    * ``NaiveDDP(module)`` wraps the module itself, no copy.  It also writes the parameters and
-      buffers of rank 0's module into those of all other ranks: frozen parameters, integer buffers
-      and non-persistent buffers (those that are not in ``state_dict()``) too.  Ranks may have been
-      started with different ones.
+    * ``NaiveDDP(module)`` wraps the module itself and not a copy.  It also copies the parameters
+      and buffers of rank 0's module into those of all other ranks, which may differ before.  This
+      includes frozen parameters, integer buffers and non-persistent buffers, which
+      ``state_dict()`` leaves out.  (Buffers are tensors of a module that are not trained.)
     * ``forward`` calls the module with the inputs it is given, and returns what the module returns.
     * ``sync_gradients()`` is called after ``loss.backward()`` and before ``optimizer.step()``.
-      Afterwards every gradient is the mean over all ranks, as in ``average_gradients``.  A
-      parameter that only some ranks used works too.
+      Afterwards every gradient is the mean over all ranks, as in ``average_gradients``, also for a
+      parameter that only some ranks used.
     * So training is the same as in one process on the rows of all ranks together, step after step,
-      whatever the number of ranks, as long as all have the same number of rows and the loss is a
-      mean over rows.  Weights are sent once at the beginning and never again.
+      for any number of ranks, if all have the same number of rows and the loss is a mean over
+      rows.  Weights are sent once, at the start.
 
     Example::
 
@@ -140,17 +140,17 @@ class NaiveDDP(nn.Module):
 
 
 class OverlappedDDP(nn.Module):
-    """The same as NaiveDDP, but gradients travel while backward still computes the others.
+    """The same as NaiveDDP, but each gradient is sent while backward still computes the others.
 
     * ``OverlappedDDP(module)`` wraps the module itself and starts all ranks from rank 0's
       parameters and buffers, and ``forward`` calls the module, as in NaiveDDP.
     * During ``loss.backward()``, as soon as the gradient of a parameter is ready, its all-reduce is
-      started: one for each trainable parameter, also for a tied one, which has two names.  Starting
-      is all that happens there: backward goes on at once and does not wait for other ranks.
-    * ``sync_gradients()`` is called after backward.  It waits until all of them are done.
-      Afterwards every gradient is the mean over all ranks, and the handles are let go of.
+      started: one per trainable parameter, also if it is tied and has two names.  For this PyTorch
+      has hooks, functions that it calls at that moment.  Do not wait there for other ranks.
+    * ``sync_gradients()`` is called after backward, and waits until all all-reduces are done.
+      Afterwards every gradient is the mean over all ranks, and no handle is kept.
     * Every trainable parameter is used on every rank, and backward is called once per step.
-      Frozen parameters are left alone.
+      Frozen parameters are not sent.
 
     Training is the same as in one process, as with NaiveDDP.
 
@@ -177,27 +177,27 @@ class OverlappedDDP(nn.Module):
 
 
 class BucketedDDP(nn.Module):
-    """The same as OverlappedDDP, but gradients travel together in buckets, as in PyTorch's DDP.
+    """The same as OverlappedDDP, but gradients are sent together in buckets, as in PyTorch's DDP.
 
     * ``BucketedDDP(module, bucket_bytes=...)`` wraps the module itself and starts all ranks from
       rank 0's parameters and buffers, and ``forward`` calls the module, as in NaiveDDP.
-    * The trainable parameters are put into buckets from the last to the first, because backward
-      reaches the last layers first.  Frozen ones are left out, a tied one is put in once.  Bytes
-      are those of the gradients: numbers times bytes per number.  A bucket is closed before the
-      parameter with which it would hold more than ``bucket_bytes``, or after it, as you like: so
-      a parameter larger than that is no special case.
-    * A bucket travels in one collective.  During ``loss.backward()``, as soon as all gradients of a
-      bucket are ready, its all-reduce is started; backward goes on at once.
+    * A bucket is a group of parameters.  They are assigned from the last to the first, because
+      backward reaches the last layers first.  Frozen ones are left out, a tied one is in once.  A
+      gradient has as many bytes as its numbers times bytes per number.  You may close a bucket
+      before or after the parameter with which it would hold more than ``bucket_bytes``, so a
+      parameter larger than that is not a special case.
+    * A bucket is sent in one collective.  During ``loss.backward()``, as soon as all gradients of a
+      bucket are ready, its all-reduce is started, and backward continues at once.
     * ``sync_gradients()`` is called after backward.  It starts what has not been started yet, and
       waits for all.  Afterwards every gradient is the mean over all ranks.
     * A parameter that only some ranks used works too: a missing gradient counts as zero, and
       afterwards every rank has the mean.  So a bucket may be full on one rank and not on another,
-      and still all ranks must start their collectives in the same order.  Where no rank has a
+      and still all ranks must start their collectives in the same order.  If no rank has a
       gradient, it may stay ``None`` or become zeros.
     * ``with model.no_sync():`` around forward and backward sends nothing.  The gradients of this
-      rank add up in ``.grad``, as without any wrapper, and ``sync_gradients()`` does nothing there.
-      The next backward outside of it averages the whole sums, also after an exception has ended the
-      block.  Outside, backward is called once per step.
+      rank add up in ``.grad``, as without a wrapper, and ``sync_gradients()`` does nothing there.
+      The next backward outside the block averages the whole sums, also if an exception has ended
+      the block.  Outside, backward is called once per step.
 
     Training is the same as in one process, as with NaiveDDP.
 
@@ -234,16 +234,16 @@ class BucketedDDP(nn.Module):
 def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
     """Average gradients over ranks that hold different numbers of rows.
 
-    Each rank has computed the **mean** loss over its own rows and has called ``backward()``.  A
-    plain mean over ranks would let each row of a small rank count more than one of a large rank.
+    Each rank has computed the **mean** loss over its own rows and has called ``backward()``.  In a
+    plain mean over ranks, a row would count more on a rank with few rows than on one with many.
 
-    * ``num_samples`` is this rank's number of rows in this step.  Other ranks have other numbers;
-      some may have none, but one rank at least has a row.
+    * ``num_samples`` is this rank's number of rows in this step.  It differs between ranks and may
+      be zero, but at least one rank has a row.
     * Afterwards the ``.grad`` of every trainable parameter is, on every rank, the gradient of the
       mean loss over the rows of all ranks together: what one process gets from the whole batch.
-    * A rank without rows has not called ``backward()``: all its gradients are ``None``.  It takes
-      part as well, and has the gradients of the whole batch afterwards.
-    * A rank with rows may have left a parameter unused; its ``None`` counts as zero.  Where no rank
+    * A rank without rows has not called ``backward()``, so all its gradients are ``None``.  It must
+      take part as well, and has the gradients of the whole batch afterwards.
+    * A rank with rows may not have used a parameter, and its ``None`` counts as zero.  If no rank
       has a gradient, as for frozen parameters, it may stay ``None`` or become zeros.
     * Only gradients change, never a weight.
 
@@ -264,15 +264,16 @@ def weighted_average_gradients(model: nn.Module, num_samples: int) -> None:
 def global_mean(values: Tensor) -> float:
     """Take the mean over the values of all ranks.
 
-    This is how a loss or an accuracy is measured over the whole test set when each rank has seen a
-    part of it.
+    A loss or an accuracy over the whole test set is computed like this when each rank has seen only
+    a part of it.
 
     * ``values`` holds this rank's values.  It has any shape and a floating-point or integer dtype,
-      the same dtype on every rank.  float16 may be too small for a sum; five digits are asked for.
+      the same dtype on every rank.  The result must be right to five digits, so float16 may be too
+      small for the sum.
     * Ranks may hold different numbers of values, and some none (a tensor of shape (0,)).  Each
       value counts once: with different counts this is not the mean of the ranks' means.
-    * Where no rank has any value, the result is ``nan``.
-    * ``values`` stays as it is.
+    * If no rank has any value, the result is ``nan``.
+    * ``values`` does not change.
 
     Returns the same number on every rank, as a Python ``float``.
 
@@ -289,22 +290,22 @@ def global_mean(values: Tensor) -> float:
 def save_checkpoint(
     path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int
 ) -> None:
-    """Write down all that training needs to go on, into one file.
+    """Save everything that training needs to resume, in one file.
 
-    Every rank calls it, with the same arguments.  ``load_checkpoint`` reads the file, later and in
-    other processes.  The format of the file is yours.
+    Every rank calls it, with the same arguments.  ``load_checkpoint`` reads the file later and in
+    other processes.  You choose the format of the file.
 
     * ``path`` is a ``str`` or a ``pathlib.Path``.  Its folder exists.  A file from an earlier call
-      may lie there already; the new one takes its place.
-    * Only rank 0 writes.  All ranks hold the same, so nothing has to be sent.
+      may be there already, and the new one replaces it.
+    * Only rank 0 writes.  All ranks hold the same values, so nothing has to be sent.
     * The file is complete when the function returns, on every rank.
-    * It is written atomically: at every moment there is either the old file at ``path``, whole, or
-      the new one, whole.  When the job is killed midway, or the disk is full, the old file is still
-      there, untouched.  What you write until then, under another name, may be left behind.
-    * It is written in the folder of ``path`` or below it: a file is renamed in one step only within
-      one file system, and the current folder or ``/tmp`` may be on another one.
-    * To be saved: the model's ``state_dict()`` (parameters, frozen ones too, and buffers), the
-      optimizer's (momentum, step counts, learning rates), and ``epoch``, a whole number.
+    * It is written atomically: at every moment the file at ``path`` is either the complete old file
+      or the complete new one.  If the job is killed midway, or the disk is full, the old file is
+      still there, unchanged.  A partly written file under another name may be left behind.
+    * It is written in the folder of ``path`` or below it, because a file is renamed in one step
+      only within one file system.  The current folder or ``/tmp`` may be on another one.
+    * Save the model's ``state_dict()`` (parameters, frozen ones too, and buffers), the optimizer's
+      (momentum, step counts, learning rates), and ``epoch``, a whole number.
 
     Returns nothing.
 
@@ -320,17 +321,17 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> int:
-    """Read what ``save_checkpoint`` has written, so that training goes on as if never stopped.
+    """Read what ``save_checkpoint`` has written, so that training resumes as if it never stopped.
 
     Every rank calls it, in a new job with the same number of ranks.
 
-    * ``model`` is a new model of the same kind and ``optimizer`` a new optimizer of the same kind
-      that holds its parameters.  Their numbers are others, on each rank different ones.
+    * ``model`` is a new model of the same kind, and ``optimizer`` is a new optimizer of the same
+      kind that holds its parameters.  Their values differ from the saved ones and between ranks.
     * Afterwards the parameters and buffers of the model, and the optimizer's state, are on every
       rank what they were when the checkpoint was saved, to the last bit.  So training (without
-      dropout) goes on exactly as it would have done without the stop, momentum included.
-    * The parameters stay the same objects, for ``optimizer`` holds them, and everything stays on
-      the device where ``model`` is.
+      dropout) resumes exactly as it would have continued without the stop, momentum included.
+    * The parameters stay the same objects, because ``optimizer`` holds them, and everything stays
+      on the device where ``model`` is.
     * ``path`` is a ``str`` or a ``pathlib.Path``.
 
     Returns the ``epoch`` that was saved, as an ``int``, on every rank.

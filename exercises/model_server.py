@@ -7,9 +7,8 @@ the server, ranks 1 to n are the workers:
     worker 2   backward --gradients-->  server    <--new weights--
     worker n   backward --gradients-->  mean, optimizer step
 
-You write one step of each side.  What you send is your own affair: one message per parameter or one
-for all, and any call of ``torch.distributed``.  But both sides must agree, so they are checked
-together.
+You write one step of each side.  You choose what to send, one message per parameter or one for all,
+with any call of ``torch.distributed``.  Both sides must agree, so they are checked together.
 
     multigpu check model_server             check both functions
     multigpu hint model_server.worker_step  a hint; add --more for a stronger one
@@ -19,13 +18,14 @@ Read the lesson docs/lessons/server_to_all_reduce first.
 
 For both sides of a step:
 
-* All ranks have built the same model, with the same weights to begin with.
-* Only rank 0 and the workers talk to each other.  Per worker and step every parameter travels at
-  most once up, as a gradient, and at most once down, as new weights.  With parameters of W bytes
-  and n workers the server's link carries 2 n W bytes in a step: that is the price of a server.
-* Weights that are tied (one parameter used in two places) are one parameter: they travel once.
-  Frozen parameters (``requires_grad`` is False) may stay at home.  Buffers always stay at home.
-* Wait for every handle that a call returns, and do not write into what you are sending before.
+* All ranks have built the same model, with the same weights at the start.
+* Messages go only between rank 0 and a worker.  In each step every parameter is sent at most once
+  from a worker to the server, as a gradient, and at most once back, as new weights.  With
+  parameters of W bytes and n workers the server's link therefore carries 2 n W bytes per step.
+* Weights that are tied (one parameter used in two places) are one parameter and are sent once.
+  Frozen parameters (``requires_grad`` is False) need not be sent.  Buffers, which are tensors of
+  the model that are not trained, must not be sent.
+* If a call returns a handle, wait for it, and until then do not write into what you are sending.
 """
 
 import torch
@@ -37,14 +37,14 @@ def worker_step(model: nn.Module, loss: Tensor) -> None:
     """One step of a worker: backward, gradients to the server, new weights back.
 
     * Ranks 1 to n call it, each with its own copy of the model and with the loss of its own rows.
-      Backward has not run yet: you call it.
-    * The gradients of this one loss go to rank 0.  Nobody else clears ``.grad``: what an earlier
-      step left there must not count again.
+      Backward has not run yet, so you must call it.
+    * The gradients of this one loss are sent to rank 0.  You must clear ``.grad`` yourself, so that
+      gradients of an earlier step do not count again.
     * A parameter that this loss does not depend on has no gradient (``.grad`` is ``None``).  It
       counts as zeros.
-    * Afterwards the model has the weights that the server's optimizer has made, as the server has
-      them.  Its buffers are still the worker's own.
-    * A worker has no optimizer: momentum and the like live on the server alone.
+    * Afterwards the model has the new weights that the server's optimizer computed.  Its buffers
+      are still the worker's own.
+    * A worker has no optimizer: only the server has state such as momentum.
 
     Returns nothing.
 
@@ -62,14 +62,15 @@ def worker_step(model: nn.Module, loss: Tensor) -> None:
 def server_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """One step of the server: the mean of all workers' gradients, one optimizer step, new weights.
 
-    * Rank 0 calls it.  ``optimizer`` holds the parameters of ``model`` and is the only optimizer
-      there is.  The server has no rows: it computes no loss and no gradient of its own.
-    * It gets the gradients of every worker and takes their mean: divide by the number of workers.
-      A missing one counts as zeros; that of a frozen parameter stays None.  Old ones do not count.
+    * Rank 0 calls it.  ``optimizer`` holds the parameters of ``model``, and no other rank has an
+      optimizer.  The server has no rows: it computes no loss and no gradient of its own.
+    * It receives the gradients of every worker and takes their mean, which is their sum divided by
+      the number of workers.  A missing gradient counts as zeros, and that of a frozen parameter
+      stays None.  Gradients of earlier steps do not count.
     * Then it does one step of the optimizer and sends the new weights to every worker.
     * Step after step this equals training in one process on the mean of the workers' losses.
-    * With no workers (world size 1) it returns without communicating, and the weights stay as they
-      are.
+    * With no workers (world size 1) it returns without communicating, and the weights do not
+      change.
 
     Returns nothing.
 

@@ -1,24 +1,24 @@
-"""Sharded training by hand: what every rank holds, and what one rank is enough for (ZeRO).
+"""Sharded training by hand: each rank keeps only a part of the state of training (ZeRO).
 
-With DistributedDataParallel every rank holds everything: all weights, all gradients and the whole
-state of the optimizer.  The same numbers are there n times over.  Here each rank keeps a part of
-them, a **shard**, and does the work on that part for all ranks:
+With DistributedDataParallel every rank holds all weights, all gradients and the whole state of the
+optimizer, so the same numbers are stored n times on n ranks.  Here each rank keeps a part of them,
+a **shard**, and does the work on that part for all ranks:
 
     Zero1Optimizer   the optimizer's state is sharded
-    Zero2Optimizer   and the gradients
-    Zero3            and the weights themselves
+    Zero2Optimizer   the gradients too
+    Zero3            the weights too
 
-Ψ is the number of trained elements, n the number of ranks.  The messages of one step then
-carry 2 Ψ elements, as those of an all-reduce do, and 3 Ψ when the weights are sharded too.
+Ψ is the number of trained elements, n the number of ranks.  With one backward per step, the
+messages carry 2 Ψ elements per rank, as in an all-reduce, and 3 Ψ if the weights are sharded too.
 
-``torch.distributed`` is initialised when your code runs: ``dist.get_rank()`` and
-``dist.get_world_size()`` tell who you are.  It works on the CPU as on GPUs.
+``torch.distributed`` is initialized when your code runs: ask ``dist.get_rank()`` and
+``dist.get_world_size()``.  It works on the CPU and on GPUs.
 
     multigpu check sharding.Zero1Optimizer    check one class
     multigpu hint sharding.Zero1Optimizer     a hint; add --more for a stronger one
     python exercises/sharding.py              train a small GPT, and see what each rank holds
 
-Read the lesson docs/lessons/sharding first.  Not allowed here, because it is what you are building:
+Read the lesson docs/lessons/sharding first.  You build these here, so you may not use them:
 ``torch.nn.parallel``, ``DistributedSampler``, ``torch.distributed.algorithms``,
 ``torch.distributed.optim`` (``ZeroRedundancyOptimizer``), ``torch.distributed.fsdp``
 (``fully_shard``).
@@ -33,36 +33,36 @@ from torch import nn
 
 
 class Zero1Optimizer:
-    """An optimizer whose state is shared out: each rank holds its part, and steps that part.
+    """An optimizer whose state is divided among the ranks: each rank holds and steps its part.
 
     * ``Zero1Optimizer(params, optimizer_class, **kwargs)`` takes what a torch optimizer takes:
       ``params`` is an iterable of parameters, such as ``model.parameters()``, and ``kwargs`` are
       the options of ``optimizer_class`` (``lr``, ``betas``, ``weight_decay`` and so on).
     * ``optimizer_class`` is ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` of
-      ``torch.optim``.  These compute every element by itself, so a part of a parameter can be
-      stepped without the rest.  The steps are made by such an optimizer: you make one, or several,
-      for the elements that this rank owns.
-    * All ranks begin with equal weights, and each calls ``backward()`` on rows of its own.
-      ``step()`` averages the gradients over all ranks, itself: nobody has done it before.
+      ``torch.optim``.  They compute each element independently, so a part of a parameter can be
+      stepped without the rest.  Such an optimizer makes the steps: you create one or more inner
+      optimizers for the elements that this rank owns.
+    * All ranks start with equal weights, and each calls ``backward()`` on its own rows.  Nothing
+      has averaged the gradients before ``step()``, which averages them over all ranks.
     * After every ``step()`` each rank has all the new weights: those that the plain optimizer gives
       in one process on the rows of all ranks together, with the same options.  Momentum, averages
       and counts are kept from step to step.  Nothing but ``step()`` changes weights.
     * A rank holds optimizer state for at most ⌈Ψ/n⌉ elements plus those of the largest parameter,
       at any time, during the step too.  (Adam has two numbers for each such element, SGD with
-      momentum has one.)  A view keeps the whole tensor alive that it is a part of.  You may share
-      out whole parameters, slices of all parameters side by side, or slices of each parameter by
-      itself: all of these fit.
-    * With so few parameters that a rank owns nothing, that rank takes part all the same.  Torch's
+      momentum has one.)  A view keeps the memory of the whole tensor that it is a part of.  You may
+      divide the work by whole parameters, by slices of all parameters side by side, or by slices
+      of each parameter: all of these stay below that limit.
+    * If there are so few parameters that a rank owns nothing, that rank still takes part.  Torch's
       optimizers refuse an empty list.
     * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.
-    * On every rank ``param_groups`` is a list with a dict as that of a torch optimizer: ``params``
-      and all options, given or not.  Who sets ``group["lr"]`` on all ranks trains with it then.
-    * Frozen parameters (``requires_grad=False``) stay as they are, and a tied one comes once.  A
-      gradient that is ``None`` on some ranks counts as zeros there.  Where it is ``None`` on all
-      ranks, the parameter may be left alone or stepped with a gradient of zeros, as you like.
-    * All parameters have one dtype and lie on one device.
-    * One step sends at most 3 Ψ elements per rank, as all-reduce (2 Ψ) and broadcast (Ψ) do, apart
-      from what fills up unequal parts.  2 Ψ is possible: the check tells you what yours sends.
+    * On every rank ``param_groups`` is a list with a dict as in a torch optimizer: ``params`` and
+      all options, given or not.  Setting ``group["lr"]`` on all ranks changes the learning rate.
+    * Frozen parameters (``requires_grad=False``) do not change, and a tied one comes once.  A
+      gradient that is ``None`` on some ranks counts as zeros there.  If it is ``None`` on all
+      ranks, you may leave the parameter unchanged or step it with a gradient of zeros.
+    * All parameters have one dtype and are on one device.
+    * One step sends at most 3 Ψ elements per rank, as all-reduce (2 Ψ) and broadcast (Ψ) do, not
+      counting the padding of unequal parts.  2 Ψ is possible: the check says what yours sends.
 
     Example::
 
@@ -97,18 +97,18 @@ class Zero1Optimizer:
 
 
 class Zero2Optimizer:
-    """As Zero1Optimizer, and gradients are reduced to their owners only, and freed elsewhere.
+    """Like Zero1Optimizer, but each gradient is summed on its owner only, and freed elsewhere.
 
-    All that is said of ``Zero1Optimizer`` holds here too, and the arguments and methods are the
-    same: you may inherit from it.  What differs is in ``step()``:
+    The rules of ``Zero1Optimizer`` hold here too, and the arguments and methods are the same, so
+    you may inherit from it.  Only ``step()`` differs:
 
-    * The sum of a gradient goes to the rank that owns it, and to no other: ``reduce`` or
-      ``reduce_scatter``, and not ``all_reduce``.
+    * The sum of a gradient goes only to the rank that owns it, with ``reduce`` or
+      ``reduce_scatter`` and not with ``all_reduce``.
     * When the inner optimizer steps, only the gradients of what this rank owns are left: at most
       ⌈Ψ/n⌉ elements plus those of the largest parameter.  The ``.grad`` of all other parameters is
-      ``None`` by then, and nothing else keeps its numbers alive: no list, no flat tensor, no view.
-    * One step sends at most 2 Ψ elements per rank, apart from what fills up unequal parts: Ψ for
-      the gradients and Ψ for the new weights.
+      ``None`` by then, and nothing else keeps its numbers in memory: no list, flat tensor or view.
+    * One step sends at most 2 Ψ elements per rank: Ψ for the gradients and Ψ for the new weights.
+      The padding of unequal parts is not counted.
 
     Example::
 
@@ -143,34 +143,34 @@ class Zero2Optimizer:
 
 
 class Zero3(nn.Module):
-    """A model of which each rank keeps a part: whole layers are there only while they are needed.
+    """A model of which each rank keeps a part: a whole layer is in memory only while it is needed.
 
     A **layer** is a module with parameters of its own, those of ``parameters(recurse=False)``.
 
-    * ``Zero3(module)`` cuts the parameters of every layer into n parts of equal length, filled up
-      where n does not divide, and keeps one of them: this rank's shard.  You may cut each parameter
-      by itself, or those of a layer side by side.  Ranks may have been started with different
-      numbers: all take the shards of rank 0's module.  The module is yours; nobody else uses it.
+    * ``Zero3(module)`` cuts the parameters of every layer into n parts of equal length, with
+      padding if n does not divide it, and keeps one of them: this rank's shard.  You may cut each
+      parameter by itself, or those of a layer side by side.  Ranks may start with different
+      weights, and all take the shards of rank 0's module.  No other code uses the module.
     * ``parameters()`` gives this rank's shards and nothing else: for every parameter at most
       ⌈its elements/n⌉, in tensors that an optimizer can step.
     * ``forward`` calls the module with the inputs it is given, and returns what the module returns.
       A layer's parameters are gathered for its forward, and discarded after it.
     * In backward they are gathered again, and discarded.  The layer's gradients are
-      reduce-scattered, and after ``loss.backward()`` the ``.grad`` of every shard is its part of
-      the mean over all ranks.  There is nothing else to call.
+      reduce-scattered (each rank gets the sum of its part), and after ``loss.backward()`` the
+      ``.grad`` of every shard is its part of the mean over all ranks.  No other call is needed.
     * So training is the same as in one process on the rows of all ranks together, step after step,
-      as long as all have the same number of rows and the loss is a mean over rows.
-    * From the end of ``__init__`` on, this rank has at no time more weights than its shards and two
-      whole layers, and beside the shards' ``.grad`` at most the whole gradients of two layers
-      (each of them may be there once more while it is sent).  What fills up is not counted.  A
-      layer with other layers inside may stay while these run.
-    * What counts is memory that is alive.  A view keeps all of the tensor that it is a part of.
+      if all have the same number of rows and the loss is a mean over rows.
+    * From the end of ``__init__`` on, this rank never has more weights than its shards and two
+      whole layers.  Besides the shards' ``.grad`` it has at most the whole gradients of two layers,
+      each of which may exist twice while it is sent.  Padding is not counted.  A layer that
+      contains other layers may stay while these run.
+    * All memory that is still in use counts.  A view keeps the whole tensor that it is a part of.
       Autograd keeps what backward needs, and that includes weights: dropping your own reference to
       a gathered layer after its forward does not free it.
     * One step sends at most 3 Ψ elements per rank: Ψ to gather for forward, Ψ to gather for
       backward, Ψ to reduce-scatter the gradients.  (An all-reduce counts twice its elements.)
-    * ``eval()``, ``train()`` and ``torch.no_grad()`` do what they do with the module itself.
-      Whoever only evaluates calls no backward.
+    * ``eval()``, ``train()`` and ``torch.no_grad()`` do what they do with the module itself.  A
+      forward for evaluation only has no backward.
     * Every parameter is trained, is in one layer only, and is used once in each forward on all
       ranks.  All have one dtype.  There is one backward for each forward that trains, and gradients
       are zeroed before.  There is no BatchNorm and no other buffer that changes.

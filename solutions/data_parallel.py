@@ -1,21 +1,21 @@
 """Data parallelism by hand: one process trains one model on several GPUs.
 
-``nn.DataParallel`` hides its movements behind one wrapper.  Here you write them yourself, seven
-small functions that make up one training step:
+``nn.DataParallel`` moves data between GPUs behind one wrapper.  Here you write these movements
+yourself, as seven small functions that make up one training step:
 
     split -> replicate -> parallel_apply (forward) -> gather -> (backward)
           -> sum_gradients -> (optimizer step) -> broadcast
 
-Everything works with real GPUs and without: where this machine has too few of them,
-``multigpu.gpus(n)`` gives you virtual ones, and the code stays the same.  The examples need
-``from multigpu import gpus`` and ``gpus(4)`` before them.
+Everything works with real GPUs and without: if this machine has too few of them,
+``multigpu.gpus(n)`` gives you virtual ones, and your code stays the same.  Before you try an
+example, write ``from multigpu import gpus`` and call ``gpus(4)``.
 
     multigpu check data_parallel.split         check one function
     multigpu hint data_parallel.split          a hint; add --more for a stronger one
     python exercises/data_parallel.py          watch your functions work on real rows
 
-Read the lesson docs/lessons/data_parallel_by_hand first.  Not allowed here, because it is what you
-are building: ``nn.DataParallel``, ``torch.nn.parallel``, ``torch.cuda.comm``.
+Read the lesson docs/lessons/data_parallel_by_hand first.  You build these here, so you may not use
+them: ``nn.DataParallel``, ``torch.nn.parallel``, ``torch.cuda.comm``.
 """
 
 import copy  # solution only
@@ -30,15 +30,15 @@ def split(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
     """Cut a batch into one chunk of rows per GPU and put each chunk on its GPU.
 
     * ``batch`` has shape (rows, ...) with one row or more, any number of further dimensions and
-      any dtype.  It may lie on the CPU or on a GPU.
+      any dtype.  It may be on the CPU or on a GPU.
     * ``devices`` is a list or a tuple, in any order: chunk i goes to ``devices[i]``.
-    * Chunks are contiguous: the first chunk holds the first rows, the next one the rows after
-      them, and so on.  No row is lost, none comes twice.
-    * The sizes are those of ``torch.chunk``: with k GPUs every chunk has ceil(rows / k) rows, only
-      the last one may be shorter.  A small batch gives fewer chunks than GPUs, never empty ones.
+    * Chunks are contiguous blocks of rows: the first chunk holds the first rows, the next one the
+      rows after them, and so on.  No row is lost or repeated.
+    * The sizes are those of ``torch.chunk``: with k GPUs every chunk has ceil(rows / k) rows, and
+      only the last may be shorter.  A small batch gives fewer chunks than GPUs, never an empty one.
     * A chunk keeps the dtype and the further dimensions of the batch.
 
-    Returns the list of chunks.  They may be views of ``batch`` or copies, as you like.
+    Returns the list of chunks.  Each may be a copy, or a view that shares the batch's memory.
 
     Example::
 
@@ -59,17 +59,20 @@ def split(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
 def replicate(module: nn.Module, devices: Sequence[torch.device]) -> list[nn.Module]:
     """Put a full copy of the model on every GPU.
 
-    * ``replicas[0]`` is ``module`` itself, moved to ``devices[0]``.  The optimizer goes on
-      training exactly this one.
+    * ``replicas[0]`` is ``module`` itself, moved to ``devices[0]``.  The optimizer keeps training
+      this module and no copy of it.
     * Every other replica i is an independent copy on ``devices[i]``.  It has the same parameter
-      values, the same buffers (also non-persistent and integer ones), the same train or eval mode
-      in every submodule and the same ``requires_grad`` on every parameter.
+      values, the same train or eval mode in every submodule and the same ``requires_grad`` on
+      every parameter.
+    * It also has the same buffers, which are tensors that belong to the module but are not trained,
+      such as the counts and averages of BatchNorm.  Integer buffers are copied as well, and so are
+      non-persistent ones, which ``state_dict()`` leaves out.
     * Weights that are tied in ``module`` (one parameter used in two places) are tied in every
       replica too.
     * Nothing is shared: when one replica changes, the others do not.  Each one is a complete module
       with its own ``parameters()`` and ``buffers()``, so it can be trained by itself.
-    * ``devices`` is a list or a tuple with one GPU or more, in any order.  ``module`` may lie on
-      the CPU or on a GPU.
+    * ``devices`` is a list or a tuple with one GPU or more, in any order.  ``module`` may be on the
+      CPU or on a GPU.
 
     Returns the list of replicas, one per device.
 
@@ -92,17 +95,17 @@ def parallel_apply(replicas: Sequence[nn.Module], chunks: Sequence[Tensor]) -> l
 
     * Replica i works on ``chunks[i]``, which is on its GPU already.  The calling thread may take
       one of the chunks itself.
-    * All forwards run at the same time: none waits until another one has finished.
-    * Outputs come in the order of the replicas, whichever was ready first.
-    * There may be fewer chunks than replicas (a small batch).  Then the last replicas have nothing
-      to do, and there are as many outputs as chunks.
-    * A new thread always begins with gradients switched on.  Carry the caller's grad mode
-      (``torch.is_grad_enabled()``) into your threads, so that a caller inside ``torch.no_grad()``
-      or ``torch.inference_mode()`` gets outputs without gradients, and any other caller outputs
+    * All forwards run at the same time: no forward waits until another one has finished.
+    * The outputs are in the order of the replicas, whichever forward finishes first.
+    * A small batch gives fewer chunks than replicas.  Then the last replicas have nothing to do,
+      and there are as many outputs as chunks.
+    * A new thread always starts with gradients enabled.  Set the caller's grad mode
+      (``torch.is_grad_enabled()``) in your threads, so that a caller inside ``torch.no_grad()`` or
+      ``torch.inference_mode()`` gets outputs without gradients.  Any other caller gets outputs
       that can be trained.
-    * When a replica raises an error, raise it again in the calling thread, and let its message or
-      a note on it (``error.add_note``) name the replica: "replica 1".  Replicas are counted from 0.
-      You may raise another error, as long as the first one is its cause (``raise ... from error``).
+    * When a replica raises an error, raise it again in the calling thread.  Its message, or a note
+      on it (``error.add_note``), must name the replica, counted from 0: "replica 1".  You may
+      raise another error if the first one is its cause (``raise ... from error``).
 
     Returns the list of outputs.  Output i stays on the GPU of replica i.
 
@@ -137,17 +140,17 @@ def parallel_apply(replicas: Sequence[nn.Module], chunks: Sequence[Tensor]) -> l
 
 
 def gather(outputs: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Bring the outputs of all replicas together on one GPU, as one tensor.
+    """Join the outputs of all replicas into one tensor on one GPU.
 
     * ``outputs`` is a list or a tuple of one tensor or more.  Each has at least one dimension, and
-      the first one counts rows.  The tensors may have different numbers of rows, and may lie on
-      any GPUs in any order.
+      its first dimension counts rows.  The tensors may have different numbers of rows, and may be
+      on any GPUs in any order.
     * The rows keep their order: first all rows of ``outputs[0]``, then those of ``outputs[1]``,
       and so on.
-    * The result has the dtype of the outputs and as many dimensions as each of them: (2, 10) and
-      (1, 10) give (3, 10).
-    * Gradients must be able to flow back: after ``result.sum().backward()`` every output has got
-      its gradient, on its own GPU.
+    * The result has the dtype of the outputs and as many dimensions as each of them.  For example,
+      (2, 10) and (1, 10) give (3, 10).
+    * Gradients must be able to flow back: after ``result.sum().backward()`` every output has its
+      gradient, on its own GPU.
 
     Returns one tensor on ``device``.
 
@@ -164,14 +167,15 @@ def gather(outputs: Sequence[Tensor], device: torch.device) -> Tensor:
 def sum_gradients(replicas: Sequence[nn.Module]) -> None:
     """Add up the gradients of all replicas in the first one.
 
-    Backward has left in each replica the gradients of its own rows.  Their sum is the gradient of
-    the whole batch.  It is a sum and no mean: the loss was already a mean over all rows.
+    After backward each replica holds the gradients of its own rows.  Their sum is the gradient of
+    the whole batch.  It is a sum, not a mean, because the loss was already a mean over all rows.
 
     * Afterwards the ``.grad`` of every parameter of ``replicas[0]`` is the sum over all replicas,
       on the GPU of ``replicas[0]``.
-    * A ``.grad`` that is ``None`` counts as zero.  Any replica can miss one, the first too: its
-      layer was not used, or it had no rows.
-    * A parameter for which no replica has a gradient keeps ``None``.  Frozen ones are such.
+    * A ``.grad`` that is ``None`` counts as zero.  It can be missing in any replica, the first one
+      included, because a layer was not used or because the replica had no rows.
+    * If no replica has a gradient for a parameter, its ``.grad`` stays ``None``.  This includes
+      frozen parameters (``requires_grad=False``).
     * Tied weights are one parameter, so their gradient is added once per replica.
     * Only gradients change, never a weight.  What is left in the ``.grad`` of the other replicas
       does not matter.
@@ -198,15 +202,17 @@ def sum_gradients(replicas: Sequence[nn.Module]) -> None:
 def broadcast(replicas: Sequence[nn.Module]) -> None:
     """Copy the parameters and buffers of the first replica into all others.
 
-    The optimizer has changed ``replicas[0]`` only.  This brings the others up to date.
+    The optimizer has changed ``replicas[0]`` only, so the other replicas must be updated.  All of
+    this happens in one process.  ``collectives.broadcast``, which you write later, sends a tensor
+    from one process to the others.
 
-    * Afterwards every parameter and every buffer of every replica equals that of ``replicas[0]``:
-      frozen parameters, integer buffers and non-persistent buffers (those that are not in
-      ``state_dict()``) too.
-    * Copy in place: every parameter and buffer stays the same object and keeps its memory, and only
-      the numbers in it change, as ``copy_`` does.  So whoever holds a reference or a view (an
-      optimizer, a hook, a bucket) sees the new numbers.  ``p = ...`` and ``p.data = ...`` put a
-      new tensor there instead.
+    * Afterwards every parameter and every buffer of every replica equals that of ``replicas[0]``.
+      This includes frozen parameters, integer buffers and non-persistent buffers, which
+      ``state_dict()`` leaves out.
+    * Copy in place, as ``copy_`` does: every parameter and buffer stays the same object and keeps
+      its memory, and only the numbers in it change.  Then everything that refers to the tensor sees
+      the new numbers: an optimizer, a view, or a hook (a function that PyTorch calls during forward
+      or backward).  ``p = ...`` and ``p.data = ...`` put a new tensor there instead.
     * ``replicas[0]`` does not change.  Each replica stays on its GPU, with its ``requires_grad``.
 
     Returns nothing.
@@ -236,21 +242,21 @@ def train_step(
 ) -> float:
     """Do one training step on all GPUs, with the same result as one GPU on the whole batch.
 
-    * ``replicas`` come from ``replicate`` and agree with each other.  ``optimizer`` holds the
+    * ``replicas`` come from ``replicate`` and have equal weights.  ``optimizer`` holds the
       parameters of ``replicas[0]``, and no others.
-    * ``inputs`` and ``targets`` have one row or more, the same number each: perhaps fewer rows
-      than GPUs, perhaps a number that does not divide by them.  They usually lie on the CPU.
+    * ``inputs`` and ``targets`` have the same number of rows, one or more.  It may be smaller than
+      the number of GPUs, or not divisible by it.  Both are usually on the CPU.
     * ``loss_fn(outputs, targets)`` is a plain mean over the rows it gets, as cross entropy is.  So
       with chunks of different sizes the mean of the chunks' losses is not the loss of the batch.
     * The models have no BatchNorm and no dropout: with these, several GPUs cannot equal one.
     * The step must equal ``optimizer.zero_grad(); loss = loss_fn(model(inputs), targets);
       loss.backward(); optimizer.step()`` on one GPU, step after step, also with momentum.
       Gradients of an earlier step must not count, whichever replica they are in.  A layer that a
-      step does not use has no gradient (``None``, not zeros), so that momentum leaves it alone.
-    * Afterwards all replicas agree again, in parameters and buffers.
+      step does not use has no gradient (``None``, not zeros), so that momentum does not change it.
+    * Afterwards all replicas have equal parameters and buffers again.
 
     Returns the loss of the whole batch before the step, as a Python ``float``.  You may call the
-    functions above or write it in another way.
+    functions above, or write the step in another way.
 
     Example::
 
@@ -312,7 +318,7 @@ if __name__ == "__main__":
         optimizer.step()
         with movement("broadcast: the new weights"):
             broadcast(replicas)
-        for replica in replicas:  # as new: five more steps begin here
+        for replica in replicas:  # five more steps start here, without old gradients
             replica.zero_grad()
         for step in range(1, 6):
             loss = train_step(replicas, images, labels, loss_fn, optimizer)

@@ -1,23 +1,23 @@
 """Pipeline parallelism by hand: the model is cut into stages, one per GPU, and rows flow through.
 
-Stage 0 holds the first layers, the last stage the last ones.  Outputs go to the next stage, and
-in backward the gradients of these outputs come back.  Only one stage would work at a time, so the
-batch is cut into **micro-batches**: while stage 1 works on the first, stage 0 begins the second.
+Stage 0 holds the first layers, the last stage the last ones.  Outputs are sent to the next stage,
+and in backward their gradients are sent back.  With one batch only one stage would work at a time.
+So it is cut into **micro-batches**: while stage 1 works on the first, stage 0 starts the second.
 
     balance         cut the layers into stages that take equally long
-    gpipe           when each stage does what: all forwards, then all backwards
-    one_f_one_b     the same time with less memory: backward as early as possible
-    run             do it: send, receive, forward, backward, as the schedule says
+    gpipe           the order of work on each stage: all forwards, then all backwards
+    one_f_one_b     the same time with less memory: each backward as early as possible
+    run             one stage at work: send, receive, forward, backward, as the schedule says
 
 The first three are plain functions.  In ``run`` every rank is one stage, in a process of its own,
-and ``torch.distributed`` is initialised: ``dist.get_rank()`` and ``dist.get_world_size()`` tell
-who you are.  It works on the CPU as on GPUs.
+and ``torch.distributed`` is initialized: ask ``dist.get_rank()`` and ``dist.get_world_size()``.
+It works on the CPU and on GPUs.
 
     multigpu check pipeline.balance         check one function
     multigpu hint pipeline.balance          a hint; add --more for a stronger one
     python exercises/pipeline.py            train on real digits with your code, and see the bubble
 
-Read the lesson docs/lessons/pipeline first.  Not allowed here, because it is what you are building:
+Read the lesson docs/lessons/pipeline first.  You build a pipeline here, so you may not use
 ``torch.distributed.pipelining``.
 """
 
@@ -40,13 +40,13 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
 
     * ``costs[i]`` is what layer i costs, for example its seconds: integers or floats, zero or more.
       There is at least one layer and at least one stage.
-    * The result has ``num_stages`` ranges of layers, which follow each other: the first begins at
+    * The result has ``num_stages`` ranges of layers, which follow each other: the first starts at
       layer 0, each next one where the one before ends, and the last ends with the last layer.
-    * The largest cost of a stage, the sum over its layers, is the smallest that is possible.  Where
-      several cuts reach it, any of them is right.  Models have few layers: any method will do that
-      does not try all cuts.
-    * No stage is empty if there are as many layers as stages, or more.  With fewer layers some
-      stages are empty, whichever: ``range(2, 2)``, or any other empty range.
+    * The cost of a stage is the sum over its layers.  The largest cost of a stage is the smallest
+      that is possible, and if several cuts reach it, any of them is right.  Models have few layers,
+      so any method is fast enough that does not try all cuts.
+    * No stage is empty if there are at least as many layers as stages.  With fewer layers some
+      stages are empty, and you choose which: ``range(2, 2)``, or any other empty range.
 
     Returns a list of ``range`` objects.
 
@@ -75,19 +75,19 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
 
 
 def gpipe(num_stages: int, num_microbatches: int) -> list[list[tuple[str, int]]]:
-    """Say what each stage does in which order: first all forwards, then all backwards.
+    """List what each stage does, in order: first all forwards, then all backwards.
 
     This is the schedule of GPipe (Huang et al. 2019, arXiv 1811.06965).
 
-    * ``result[s]`` is the list of what stage s does: ``("forward", m)`` and ``("backward", m)``
-      once for each micro-batch m from 0 to ``num_microbatches - 1``.
+    * ``result[s]`` lists the actions of stage s in order: ``("forward", m)`` and
+      ``("backward", m)`` once for each micro-batch m from 0 to ``num_microbatches - 1``.
     * Every stage does all of its forwards before its first backward.
-    * The backwards may come in the order 0, 1, 2, ... or the other way round, on all stages the
-      same.
+    * The backwards may come in the order 0, 1, 2, ... or in the reverse order, which must be the
+      same on all stages.
     * A stage can do the forward of a micro-batch when the stage before has done it, and the
       backward when the stage after has done it.  A stage whose next action is not possible yet
       waits.  If each action takes one unit of time, the last one is done after
-      ``2 * (num_microbatches + num_stages - 1)`` units, and no schedule takes less.  So the part
+      ``2 * (num_microbatches + num_stages - 1)`` units, and no schedule takes less.  So the share
       of the time in which a stage waits, the **bubble**, is
       ``(num_stages - 1) / (num_microbatches + num_stages - 1)``.
 
@@ -107,17 +107,17 @@ def gpipe(num_stages: int, num_microbatches: int) -> list[list[tuple[str, int]]]
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int) -> list[list[tuple[str, int]]]:
-    """Say what each stage does in which order: one forward, one backward, in turn.
+    """List what each stage does, in order: one forward and one backward in turn.
 
-    A micro-batch is **in flight** on a stage from its forward to its backward, and the stage holds
-    its activations.  With GPipe all micro-batches are in flight at once.  Here each stage does a
-    few forwards, then one backward and one forward in turn, then the backwards that are left
-    (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503).
+    A micro-batch is **in flight** on a stage from its forward to its backward, and meanwhile the
+    stage holds its activations.  With ``gpipe`` all micro-batches are in flight at once.  Here each
+    stage does a few forwards, then one backward and one forward in turn, then the remaining
+    backwards (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503).
 
-    * The result is a table as that of ``gpipe``: each action once per stage.
-    * On stage s at most ``num_stages - s`` micro-batches are in flight at any time: on the last
-      stage one.
-    * If each action takes one unit of time, all is done as early as with GPipe, after
+    * The result is a table like that of ``gpipe``, with each action once per stage.
+    * On stage s at most ``num_stages - s`` micro-batches are in flight at any time, so on the last
+      stage only one.
+    * If each action takes one unit of time, all is done as early as with ``gpipe``, after
       ``2 * (num_microbatches + num_stages - 1)`` units.  The bubble is the same.
     * There may be fewer micro-batches than stages.
 
@@ -155,21 +155,21 @@ def run(
 
     * ``stage`` is this rank's part of the model.  It takes one tensor and returns one.  What
       stage r returns is what stage r + 1 takes: float32, of any shape, and the shape may differ
-      from stage to stage.  How a stage learns the shape of what it receives is up to you.
+      from stage to stage.  You choose how a stage learns the shape of what it receives.
     * ``schedule`` is the whole table, as made by ``gpipe`` and ``one_f_one_b``: this rank does what
       ``schedule[r]`` says, in this order, each action once.  In every table all stages do their
       forwards in one order of the micro-batches, and all do their backwards in one order.
     * ``microbatches`` is the same list of ``(inputs, targets)`` on every rank, on the device of its
-      stage.  Stage 0 takes the inputs (of any dtype), the last stage needs the targets.
+      stage.  Stage 0 takes the inputs (of any dtype), and the last stage needs the targets.
       Micro-batches may have different numbers of rows.
     * ``loss_fn(outputs, targets)`` is the mean loss over the rows of what the last stage returned.
     * Afterwards the gradients of the stage's parameters are those that the uncut model gets from
-      the mean loss over all rows of all micro-batches: weigh each micro-batch by its rows.  They
-      are added to ``.grad``, as always.  The optimizer is not your matter.
-    * It must not hang.  ``dist.send`` waits until the receiver takes the message.  With
-      ``one_f_one_b`` a stage sends forward while the next one sends back.
-    * After the backward of a micro-batch, nothing of its graph is kept.
-    * With one rank there is nobody to talk to.
+      the mean loss over all rows of all micro-batches.  So weight each micro-batch by its number of
+      rows.  Gradients are added to ``.grad``, as backward does.  Do not call the optimizer.
+    * It must not hang.  ``dist.send`` may wait until the receiver takes the message, and with
+      ``one_f_one_b`` a stage sends to the next one while that one sends back.
+    * After the backward of a micro-batch, nothing of its graph is kept in memory.
+    * With one rank there are no messages.
 
     Returns the mean loss of the whole batch as a ``float`` on the last rank, ``None`` elsewhere.
 
@@ -241,9 +241,9 @@ def _wait(messages: Sequence[dist.Work]) -> None:
 
 
 def _way_back() -> dist.ProcessGroup | None:
-    """The group in which gradients travel: with NCCL one of their own, else that of all ranks.
+    """The group in which gradients are sent: with NCCL a second one, else that of all ranks.
 
-    NCCL does one thing after the other between two ranks of a group.  Two large messages that go
+    NCCL runs the messages between two ranks of a group one after the other.  Two large messages
     in opposite directions would wait for each other.
     """
     everyone = dist.group.WORLD

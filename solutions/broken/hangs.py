@@ -1,19 +1,19 @@
-"""Four programs that hang or disagree.  Find out why, and mend them.
+"""Four programs that hang or return different results.  Find out why, and fix them.
 
-Here the functions are written already, and each has a mistake that people make every day.  With
-one rank all four work.  With two or more, a rank waits for a call that another rank never makes,
-or ranks add up numbers that do not belong together.
+Here the functions are written already, and each contains a common mistake.  With one rank all four
+work.  With two or more, a rank waits for a call that another rank never makes, or ranks add up
+numbers that do not belong together.
 
-    multigpu check hangs.rank_zero_metric      which rank waits, in which line, for whom
+    multigpu check hangs.rank_zero_metric      which rank waits, in which line, for which rank
     multigpu hint hangs.rank_zero_metric       a hint; add --more for a stronger one
     python exercises/hangs.py                  run all four on three ranks
 
-``torch.distributed`` is initialised before your code runs: ask ``dist.get_rank()`` and
+``torch.distributed`` is initialized before your code runs: ask ``dist.get_rank()`` and
 ``dist.get_world_size()``.  Put the tensors that you send on the device of the values or of the
-model, then the code also works with NCCL.
+model, so that the code also works with NCCL.
 
-Read the lesson docs/lessons/when_it_hangs first.  Not allowed here, because it would hide what you
-are to find: ``torch.nn.parallel`` (``DistributedDataParallel`` and its ``join``).
+Read the lesson docs/lessons/when_it_hangs first.  You may not use ``torch.nn.parallel`` here:
+``DistributedDataParallel`` and its ``join`` would hide the mistakes that you have to find.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,15 +26,15 @@ from torch import Tensor, nn
 def rank_zero_metric(values: Tensor) -> float:
     """Return the mean over the values of all ranks, on every rank.
 
-    Rank 0 wants to print a metric.  The other ranks need it too, for instance to choose the best
+    Rank 0 prints a metric.  The other ranks need it too, for example to choose the best
     epoch.
 
     * ``values`` has shape (count,) and a floating-point dtype: this rank's values, one or more.
       Ranks may hold different numbers of them.
-    * The result is the mean of all values, each counting once.  With different counts this is not
-      the mean of the ranks' means.
+    * The result is the mean of all values, in which each value counts once.  With different counts
+      this is not the mean of the ranks' means.
     * Every rank gets the same number, as a Python ``float``.
-    * ``values`` stays as it is.
+    * ``values`` does not change.
 
     Example::
 
@@ -54,15 +54,15 @@ def uneven_batches(
 ) -> None:
     """Train on all batches of all ranks, although ranks hold different numbers of them.
 
-    * ``batches`` is this rank's list of ``(inputs, targets)``.  Other ranks may have more or fewer;
-      a rank may have none at all.  All batches have the same number of rows.
+    * ``batches`` is this rank's list of ``(inputs, targets)``.  Other ranks may have more or fewer,
+      and a rank may have none.  All batches have the same number of rows.
     * The loss is the mean squared error, ``nn.functional.mse_loss(model(inputs), targets)``.
     * Step i uses batch i of every rank that has one.  There are as many steps as the longest list
       has batches, so every batch is used once.
-    * In each step the gradients are averaged over ranks by hand, with ``torch.distributed``, then
-      every rank calls ``optimizer.step()`` once.  A rank without a batch takes part as well, and
-      its gradient counts as zero.  You may divide by the number of all ranks or by the number of
-      ranks that had a batch in this step.
+    * In each step the gradients are averaged over ranks by hand, with ``torch.distributed``, and
+      then every rank calls ``optimizer.step()`` once.  A rank without a batch takes part as well,
+      and its gradient counts as zero.  You may divide by the number of all ranks or by the number
+      of ranks that had a batch in this step.
     * All ranks start with the same weights and end with the same weights.  Every parameter is
       trained and used by every batch.  ``optimizer`` may have momentum.
 
@@ -87,12 +87,12 @@ def uneven_batches(
 def reordered_reductions(tensors: dict[str, Tensor]) -> None:
     """Sum each tensor over all ranks, in place.
 
-    * ``tensors`` has the same names on every rank, with the same shapes, but perhaps in another
-      order: a dict keeps the order in which it was filled.
+    * ``tensors`` has the same names on every rank, with the same shapes, but the order may differ,
+      because a dict keeps the order in which it was filled.
     * Afterwards ``tensors[name]`` holds, on every rank, the sum of what the ranks held under this
       name.  It is the same tensor object as before.
-    * The tensors have any shape, also none (one number), and are contiguous.  All of one dict have
-      the same dtype.  The dict may be empty, on all ranks then.
+    * The tensors have any shape, also no dimension (a single number), and are contiguous.  All
+      tensors in a dict have the same dtype.  The dict may be empty, but then it is on all ranks.
 
     Returns nothing.
 
@@ -118,17 +118,17 @@ def early_stop(
 
     * ``batches`` is this rank's list of ``(inputs, targets)``, one or more.  Every rank holds the
       same number of batches, and all batches have the same number of rows.
-    * A step is: the mean squared error of this rank's batch, backward, gradients averaged over all
-      ranks by hand, ``optimizer.step()``.
-    * In every step each rank asks ``should_stop(loss)`` with its own loss of this step, as a Python
-      ``float`` (the loss from before ``optimizer.step()``).
-    * As soon as ``should_stop`` is true on any rank, all ranks stop after this step.  The step
-      itself is done on all ranks, ``optimizer.step()`` too.
+    * In a step, each rank computes the mean squared error of its batch and runs backward.  Then the
+      gradients are averaged over all ranks by hand, and each rank calls ``optimizer.step()``.
+    * In every step each rank calls ``should_stop(loss)`` with its own loss of this step, as a
+      Python ``float`` (the loss from before ``optimizer.step()``).
+    * As soon as ``should_stop`` is true on any rank, all ranks stop after this step.  All ranks
+      still complete the step, ``optimizer.step()`` included.
     * All ranks start with the same weights, so they end with the same weights.  Every parameter is
       trained and used by every batch.  ``optimizer`` may have momentum.
 
-    Returns the number of steps done, the same on every rank: ``len(batches)`` if none wanted to
-    stop.
+    Returns the number of completed steps, the same on every rank.  It is ``len(batches)`` if no
+    rank wanted to stop.
 
     Example::
 
