@@ -18,7 +18,7 @@ help:
 	@echo "make test      the tests, quickly   make test-all  all of them"
 	@echo "make test-gpu  those for NVIDIA GPUs"
 	@echo "make site      build the pages      make record    run their cells and record the outputs"
-	@echo "make lint      ruff, mypy, import-linter, ESLint"
+	@echo "make lint      ruff, mypy, import-linter, the list of words, ESLint"
 	@echo "make bench     measure              make clean     remove what was built, keep .venv"
 
 start: course
@@ -63,6 +63,7 @@ lint: tools $(SITE_TOOLS)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/mypy
+	@$(BIN)/python tools/check_words.py
 	@mkdir -p docs/_build && $(BIN)/python docs/_ext/course/script.py > docs/_build/course.js
 	@if command -v node >/dev/null && [ -e $(ESLINT) ]; \
 	then node $(ESLINT) --config tests/site/eslint.config.mjs docs/_build/course.js; \

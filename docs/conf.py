@@ -72,7 +72,7 @@ html_theme_options = {
         "text": "multigpu",
         "image_light": "_static/icon.svg",
         "image_dark": "_static/icon.svg",
-        "alt_text": "",  # the name stands beside it
+        "alt_text": "",  # the name is beside it
     },
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],

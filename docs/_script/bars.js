@@ -20,7 +20,7 @@ function bar({ label, amount, parts, limit, style = "" }) {
   return html("div", { class: `course-row ${style}` }, words, track);
 }
 
-/* A bar for each stage of ZeRO, the chosen one in its GPU's colour. */
+/* A bar for each stage of ZeRO, the chosen one in its GPU's color. */
 function drawMemory(record, stages, chosen) {
   const limit = 1e9 * Number(chosen.limit);
   const totals = stages.map(({ parts }) => sum(Object.values(parts)));

@@ -23,8 +23,8 @@ class DeviceLanes {
     this.most = Math.max(...this.frames.flatMap((frame) => frame.copies.map((copy) => copy.bytes)));
   }
 
-  colour(gpu) {
-    return gpu < 0 ? this.record.host : this.record.colours[gpu];
+  color(gpu) {
+    return gpu < 0 ? this.record.host : this.record.colors[gpu];
   }
   laneOf(gpu) {
     return HEAD + (gpu + 1) * LANE;
@@ -50,12 +50,12 @@ class DeviceLanes {
 
   lane(gpu) {
     const y = this.laneOf(gpu),
-      colour = this.colour(gpu);
+      color = this.color(gpu);
     return svg(
       "g",
       {},
       svg("rect", { x: 0.5, y: y + 1, width: WIDTH - 1, height: LANE - 4, rx: 7, class: "lane" }),
-      svg("rect", { x: 0.5, y: y + 1, width: 5, height: LANE - 4, rx: 2.5, fill: colour }),
+      svg("rect", { x: 0.5, y: y + 1, width: 5, height: LANE - 4, rx: 2.5, fill: color }),
       svg("text", { x: 10, y: y + LANE / 2 + 3, class: "strong" }, gpu < 0 ? "CPU" : `GPU ${gpu}`),
     );
   }
@@ -97,7 +97,7 @@ class DeviceLanes {
     return [this.squares(gpu, what, amount, gathered ? 0 : first, style)];
   }
 
-  /* Rows and their outputs, five to a line, each in the colour of the GPU it belongs to. */
+  /* Rows and their outputs, five to a line, each in the color of the GPU it belongs to. */
   squares(gpu, column, count, first, style) {
     const group = svg("g", { class: style });
     const ends = this.chunks.map((_, i) => sum(this.chunks.slice(0, i + 1)));
@@ -106,7 +106,7 @@ class DeviceLanes {
       const x = this.columnOf(column) + 5 + (i % 5) * 8;
       const y = this.laneOf(gpu) + 8 + Math.floor(i / 5) * 8;
       const size = { width: 6.5, height: column === "rows" ? 6.5 : 4, rx: 1.5 };
-      group.append(svg("rect", { x, y, ...size, fill: this.colour(owner), class: "item" }));
+      group.append(svg("rect", { x, y, ...size, fill: this.color(owner), class: "item" }));
     }
     return group;
   }
@@ -124,7 +124,7 @@ class DeviceLanes {
           width: wide,
           height: 13,
           class: typeof part === "string" ? `item ${part}` : "item",
-          ...(typeof part === "number" && { fill: this.colour(part) }),
+          ...(typeof part === "number" && { fill: this.color(part) }),
         }),
       ),
     );
@@ -149,20 +149,20 @@ class DeviceLanes {
     const [y1, y2] = [this.laneOf(from) + 16 + shift, this.laneOf(to) + 16 - shift];
     const path = `M${start} ${y1}H${track}V${y2}H${start + 5}`;
     const width = 2 + 1.6 * (copy.bytes / this.most),
-      colour = this.colour(from);
+      color = this.color(from);
     return svg(
       "g",
       { class: "copy" },
-      svg("path", { d: path, stroke: colour, "stroke-width": width, class: "track" }),
-      svg("path", { d: path, stroke: colour, "stroke-width": width, class: "stripes" }),
-      svg("path", { d: `M${start - 1} ${y2}l6.5 -4v8z`, fill: colour }),
+      svg("path", { d: path, stroke: color, "stroke-width": width, class: "track" }),
+      svg("path", { d: path, stroke: color, "stroke-width": width, class: "stripes" }),
+      svg("path", { d: `M${start - 1} ${y2}l6.5 -4v8z`, fill: color }),
       svg("rect", {
         x: -4,
         y: -4,
         width: 8,
         height: 8,
         rx: 2,
-        fill: colour,
+        fill: color,
         class: "packet item",
         style: `offset-path:path("${path}")`,
       }),
@@ -182,7 +182,7 @@ class DeviceLanes {
         svg(
           "g",
           { class: "work" },
-          svg("rect", { x, y, width, height: 14, rx: 4, fill: this.colour(gpu) }),
+          svg("rect", { x, y, width, height: 14, rx: 4, fill: this.color(gpu) }),
           svg(
             "text",
             { x: x + width / 2, y: y + 11, class: `strong ${gpu ? "dark" : "light"}` },

@@ -24,7 +24,7 @@ function button(words, act, attributes = {}) {
   return pressed;
 }
 
-/* Entries of a legend: a swatch, described by its class or its colour, and what it stands for. */
+/* Entries of a legend: a swatch, described by its class or its color, and what it stands for. */
 function legend(entries) {
   const said = entries.map(([swatch, words]) => {
     const shown = swatch.startsWith("#") ? { style: `background:${swatch}` } : { class: swatch };

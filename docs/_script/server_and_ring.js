@@ -4,17 +4,17 @@ const MIDDLE = 100; // of a drawing that is 200 wide and high
 const ROUND = 78;
 
 function drawTraffic(record, { gpus, busiest, total, written, says }) {
-  const inks = (rank) => record.colours[rank % record.colours.length]; // of a rank: fill and ink
+  const inks = (rank) => record.colors[rank % record.colors.length]; // of a rank: fill and ink
   const grain = Math.min((0.42 * Math.PI * ROUND) / gpus, 34 / Math.sqrt(2 * gpus), 9);
   const size = (amount) => grain * Math.sqrt(amount); // of a node that carries so many times W
   const ring = (2 * (gpus - 1)) / gpus; // times W: out of each rank, and into it
   const grade = Math.min(2, 48 / gpus); // width of a link that carries W
-  const centre = [MIDDLE, MIDDLE];
+  const center = [MIDDLE, MIDDLE];
   const nets = [
     net("Model server (rank 0)", [
-      ...around(gpus).map((place, i) => stripe(straight(place, centre), inks(i + 1), 2 * grade)),
+      ...around(gpus).map((place, i) => stripe(straight(place, center), inks(i + 1), 2 * grade)),
       ...around(gpus).map((place, i) => node(place, size(2), inks(i + 1), i + 1)),
-      node(centre, size(2 * gpus), inks(0), 0),
+      node(center, size(2 * gpus), inks(0), 0),
     ]),
     net("Ring", [
       ...around(gpus).map((place, i, all) =>

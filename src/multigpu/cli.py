@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, EOFError):  # the latter: asked, and nobody there to answer
+    except (KeyboardInterrupt, EOFError):  # the latter: asked, but without a terminal to answer in
         print("\nstopped", file=sys.stderr)
         return 130
     if arguments is None and "torch" in sys.modules:
-        # End this program at once: taking torch down in good order costs a tenth of a second.
+        # End this program at once: an orderly exit of torch costs a tenth of a second.
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
             sys.stderr.flush()

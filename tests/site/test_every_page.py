@@ -18,18 +18,18 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 QUIET = "*, *::before, *::after { transition: none !important; animation: none !important; }"
 OPEN_ALL = "document.querySelectorAll('details').forEach(box => { box.open = true; })"
 THEME = "name => { document.documentElement.dataset.theme = name; }"
-# Colours depend on the theme only, everything else on the width only: each rule runs where it can
+# Colors depend on the theme only, everything else on the width only: each rule runs where it can
 # find something new.
 RUN_AXE = """async (rules) => {
   const found = await axe.run(document, { resultTypes: ["violations"], preload: false, ...rules });
   return found.violations.flatMap(rule => rule.nodes.map(node =>
     `${rule.id}: ${node.target} ${node.html.slice(0, 120)}`));
 }"""
-COLOURS = ["color-contrast", "link-in-text-block"]
-ONLY_COLOURS = {"runOnly": COLOURS}
+COLORS = ["color-contrast", "link-in-text-block"]
+ONLY_COLORS = {"runOnly": COLORS}
 # On a phone fingers must hit what is to be hit; axe leaves that out unless it is asked.
 FOR_FINGERS = {
-    "rules": {rule: {"enabled": False} for rule in COLOURS} | {"target-size": {"enabled": True}}
+    "rules": {rule: {"enabled": False} for rule in COLORS} | {"target-size": {"enabled": True}}
 }
 
 
@@ -88,7 +88,7 @@ def look(tab: Any, axe: str) -> dict[str, list]:
     tab.evaluate(THEME, "light")
     light = tab.evaluate(RUN_AXE, {})
     tab.evaluate(THEME, "dark")
-    dark = tab.evaluate(RUN_AXE, ONLY_COLOURS)
+    dark = tab.evaluate(RUN_AXE, ONLY_COLORS)
     tab.set_viewport_size(PHONE)
     tab.reload()
     prepare(tab, axe)

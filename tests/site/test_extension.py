@@ -56,7 +56,7 @@ def test_prints_that_follow_each_other_are_one_block() -> None:
     assert [output["text"] for output in joined] == ["a\nb\n", "c\n"]
 
 
-def test_colours_of_the_terminal_do_not_reach_the_page() -> None:
+def test_colors_of_the_terminal_do_not_reach_the_page() -> None:
     assert outputs.printed("\x1b[31mred\x1b[0m\n", "course-stdout").astext() == "red"
 
 

@@ -22,7 +22,7 @@ def drawn(stations):
     return ElementTree.fromstring(way(stations, title="A way").svg())
 
 
-def test_stations_of_one_process_share_a_frame_and_ranks_have_their_colours():
+def test_stations_of_one_process_share_a_frame_and_ranks_have_their_colors():
     words = [node.text for node in drawn(STATIONS).iter(f"{SVG}text")]
     assert words.count("the judge") == words.count("the ranks") == 1
     assert [word for word in words if word.startswith("rank ")] == ["rank 0", "rank 1"]

@@ -270,11 +270,11 @@ def recorded():
         with virtual_gpus(size) as machine:
             runs[size] = {"hand": hand, "dp": recording_of_data_parallel(machine)}
     weights = sum(p.numel() * p.element_size() for p in fresh_model().parameters())
-    colours = [palette.colour(index) for index in range(max(SIZES))]
+    colors = [palette.color(index) for index in range(max(SIZES))]
     return {
         "rows": ROWS,
         "weights": weights,
-        "colours": colours,
+        "colors": colors,
         "host": palette.HOST,
         "cases": runs,
     }

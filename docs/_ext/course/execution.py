@@ -141,7 +141,7 @@ def named_in(notebook, root):
 
 
 def environment():
-    """What a kernel inherits: 80 columns and no colour, so that output fits the page.
+    """What a kernel inherits: 80 columns and no color, so that output fits the page.
 
     The pages show the reference answers, whatever the reader has solved so far.
     """

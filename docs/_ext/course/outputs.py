@@ -9,7 +9,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def shown(cell_outputs):
-    """The outputs in order, in one box; neighbouring prints are one block."""
+    """The outputs in order, in one box; neighboring prints are one block."""
     box = html("div", classes=["course-output"])
     for output in joined(cell_outputs):
         box += one(output)

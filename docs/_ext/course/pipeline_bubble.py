@@ -29,15 +29,15 @@ def record(env):
             choice("micro_batches", "Micro-batches", MICRO_BATCHES, 8),
             choice("schedule", "Schedule", SCHEDULES, "1F1B"),
         ],
-        "inks": [inks(palette.colour(rank)) for rank in range(max(RANKS))],
+        "inks": [inks(palette.color(rank)) for rank in range(max(RANKS))],
         "cases": cases,
     }
 
 
-def inks(colour):
+def inks(color):
     """Of a forward and of a backward: the fill, the ink on it, and the rim of both."""
-    pale = palette.tint(colour, PALE)
-    return {"f": [pale, palette.ink_on(pale)], "b": [colour, palette.ink_on(colour)]}
+    pale = palette.tint(color, PALE)
+    return {"f": [pale, palette.ink_on(pale)], "b": [color, palette.ink_on(color)]}
 
 
 def sentence(name, case):

@@ -23,7 +23,7 @@ def record(env):
             choice("gpus", "GPUs at work", GPUS, 4),
             choice("weights", "Weights", list(WEIGHTS.items()), 9_600),
         ],
-        "colours": [[fill, palette.ink_on(fill)] for fill in palette.COLOURS],
+        "colors": [[fill, palette.ink_on(fill)] for fill in palette.COLORS],
         "host": palette.HOST,
         "cases": {key(n, size): case(n, size) for n in GPUS for size in WEIGHTS},
     }

@@ -28,7 +28,7 @@ def record(env):
             choice("precision", "Precision", PRECISIONS, "mixed"),
             choice("limit", "The GPU has", [(n, f"{n} GB") for n in LIMITS], 80, view=True),
         ],
-        "shades": {"chosen": shades(palette.colour(0)), "other": shades(palette.HOST)},
+        "shades": {"chosen": shades(palette.color(0)), "other": shades(palette.HOST)},
         "cases": {
             key(gpus, billions, precision): case(gpus, billions, precision)
             for gpus in GPUS

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from multigpu.pictures.palette import HOST, colour
+from multigpu.pictures.palette import HOST, color
 from multigpu.pictures.picture import (
     Picture,
     chip,
@@ -34,8 +34,8 @@ class Station:
     name: str
     says: str
     files: tuple[str, ...]
-    process: str  # where it runs: neighbours in the same one share a frame
-    ranks: int = 0  # of the frame: so many processes, each with its colour
+    process: str  # where it runs: neighbors in the same one share a frame
+    ranks: int = 0  # of the frame: so many processes, each with its color
     shares: str = ""  # what it exchanges with its like on the other ranks
     hands: str = ""  # what goes on to the next station
     link: str = ""
@@ -84,7 +84,7 @@ def _frame(first: Station, top: float, bottom: float) -> str:
     """The process around its stations, with a chip for each rank."""
     chips = [
         chip(WIDTH - 10 - 46 * (first.ranks - rank) + 23, top + 13, 42, f"rank {rank}",
-             colour(rank), size=10)
+             color(rank), size=10)
         for rank in range(first.ranks)
     ]  # fmt: skip
     return (

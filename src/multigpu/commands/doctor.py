@@ -24,7 +24,7 @@ from multigpu.pictures.units import human_bytes
 
 GIB = 2**30
 LEAST = (2, 11)  # PyTorch
-COLOUR = {"ok": "green", "note": "yellow", "problem": "bold red"}
+COLOR = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 class Remark(NamedTuple):
@@ -45,7 +45,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     """Print every remark. Returns 0 when the course can be worked through, else 1."""
     out, problems = console(), 0
     for remark in examine(args.port):
-        status = Text(f"{remark.status:<8} ", COLOUR[remark.status])
+        status = Text(f"{remark.status:<8} ", COLOR[remark.status])
         out.print(status + Text(f"{remark.subject:<11}{remark.says}"))
         if remark.advice:
             out.print(Text(f"{'':20}-> {remark.advice}"))

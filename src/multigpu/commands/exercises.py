@@ -220,7 +220,7 @@ def run_reset(options: argparse.Namespace) -> int:
             text = put_back(path.read_text(encoding="utf-8"), text, exercises[0].function)
     except SyntaxError as error:
         out.print(
-            f"{path.name} cannot be read (line {error.lineno}: {error.msg}). Mend that line, or "
+            f"{path.name} cannot be read (line {error.lineno}: {error.msg}). Fix that line, or "
             f"reset the whole file: multigpu reset {exercises[0].chapter.module}"
         )
         return 1

@@ -74,7 +74,7 @@ def points_in(path: Path | None, exercises: Iterable[Exercise]) -> dict[str, flo
     """Points per exercise, 1 where the file says nothing.
 
     The file gives them by exercise or by module.  Raises ValueError for a name that is neither, or
-    for a value that is no number.
+    for a value that is not a number.
     """
     given = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
     names = [name for e in exercises for name in (e.name, e.chapter.module)]

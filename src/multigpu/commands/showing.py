@@ -13,7 +13,7 @@ from rich.text import Text
 
 from multigpu.checking.verdicts import SHOWN_LINES, Verdict
 
-LOOKS = {  # status: mark, the same in ASCII, colour
+LOOKS = {  # status: mark, the same in ASCII, color
     "pass": ("✓", "+", "green"),
     "wrong": ("✗", "x", "red"),
     "crash": ("✗", "x", "red"),
@@ -30,8 +30,8 @@ WIDTH = 100
 def console(file: IO[str] | None = None) -> Console:
     """The console on standard output, or on ``file``.  Piped text is never wrapped."""
     plain = bool(os.environ.get("NO_COLOR"))  # rich alone would still write bold
-    colours: Literal["auto"] | None = None if plain else "auto"
-    return Console(file=file, highlight=False, emoji=False, soft_wrap=True, color_system=colours)
+    colors: Literal["auto"] | None = None if plain else "auto"
+    return Console(file=file, highlight=False, emoji=False, soft_wrap=True, color_system=colors)
 
 
 def option(name: str) -> str:
@@ -51,10 +51,10 @@ def as_options(message: str, names: Iterable[str]) -> str:
 
 
 def mark(status: str) -> Text:
-    """One coloured character for a status."""
-    pretty, plain, colour = LOOKS[status]
+    """One colored character for a status."""
+    pretty, plain, color = LOOKS[status]
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    return Text(pretty if encoding == "utf8" else plain, style=colour)
+    return Text(pretty if encoding == "utf8" else plain, style=color)
 
 
 def heading(name: str, remark: str) -> Text:
@@ -63,7 +63,7 @@ def heading(name: str, remark: str) -> Text:
 
 
 def indented(text: str) -> Text:
-    """A block of text without the marks that only a page needs; words of code are coloured."""
+    """A block of text without the marks that only a page needs; words of code are colored."""
     plain = text.strip("\n").replace("``", "`").replace("::\n", ":\n")
     block = Text(textwrap.indent(plain, "  "))
     block.highlight_regex(r"`[^`]+`", "cyan")
@@ -81,8 +81,8 @@ def show_verdicts(
 
     With ``folder``, where the answers lie, a place in a file is given as seen from the current
     folder, so that an editor's terminal can open it.  With ``messages``, the built page that
-    explains them, a message id is a link to its entry.  Of several exercises that nobody has begun
-    one line is enough.
+    explains them, a message id is a link to its entry.  Several exercises that have not been
+    begun share one line.
     """
     untouched = sum(verdict.status == "not_started" for verdict in verdicts)
     for verdict in verdicts:
@@ -138,7 +138,7 @@ def show_beside(start: Text, text: Text, out: Console) -> None:
     """``text`` after ``start``; in a terminal its further lines begin below its first."""
     width = min(out.width, WIDTH) - start.cell_len
     inner = len(text.plain) - len(text.plain.lstrip())
-    deeper = inner + 2 if inner else 0  # the rest of an item in a list stands below its words
+    deeper = inner + 2 if inner else 0  # the rest of an item in a list is indented like its words
     lines = text.wrap(out, width - deeper) if out.is_terminal else [text]
     for number, line in enumerate(lines):
         line.rstrip()

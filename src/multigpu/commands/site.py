@@ -2,7 +2,7 @@
 
 Run it with ``make site`` or ``python -m multigpu.commands.site``. Whether the pages are stale is
 decided by the *content* of what they are made from, so a fresh checkout or a touched file costs
-nothing. The learner's ``exercises/`` are no source: the tasks are shown from ``solutions/``, which
+nothing. The learner's ``exercises/`` are not a source: the tasks come from ``solutions/``, which
 carry the same docstrings, and an answer in the making must not cost a build at every start.
 """
 

@@ -1,9 +1,9 @@
 """``multigpu start``: build the site if it is stale, then open site and JupyterLab on one port.
 
-Who may do what: the site is open to every program of this machine (it is what the repository
-contains anyway), the lab asks for a token. Whoever reaches the lab can run commands as you, and on
-a shared GPU machine "localhost" is everybody who is logged in there, so a server without a token
-is no safe default. To keep the token out of your way it is part of both printed addresses: opening
+The site is open to every program of this machine, because it only shows what the repository
+contains; the lab asks for a token. Anyone who reaches the lab can run commands as you, and on a
+shared GPU machine "localhost" is everybody who is logged in there, so a server without a token is
+not a safe default. To keep the token out of your way it is part of both printed addresses: opening
 either one leaves a cookie, and from then on the "open the notebook" buttons need no token.
 """
 

@@ -177,7 +177,7 @@ class TrainingRun:
             kept = trainer.checkpoints
             self.say(f"history      {kept.folder / 'history.csv'}")
             self.say(f"checkpoints  {kept.path('latest')}, {kept.path('best')}")
-        leave_group()  # in good order: this process may end at once
+        leave_group()  # cleanly, because this process may end at once
 
     def say_stopped(self) -> None:
         """One line after Ctrl-C."""

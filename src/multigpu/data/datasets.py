@@ -1,6 +1,6 @@
 """Images and text to train on, small enough for a laptop; nothing is downloaded.
 
-`digits` are the 1,797 handwritten digits of 8 x 8 grey values that come with scikit-learn, so small
+`digits` are the 1,797 handwritten digits of 8 x 8 gray values that come with scikit-learn, so small
 that every step of the course runs in milliseconds: the test part of "Optical Recognition of
 Handwritten Digits" (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998).
 

@@ -73,13 +73,13 @@ def departures() -> Any:
 
     The columns: ``when`` (the moment of departure by the clock of New York, to the minute),
     ``month`` (1–12), ``aircraft`` (its tail number), ``carrier``, ``origin`` and ``destination``
-    (codes, like "UA", "EWR" and "IAH"). The 8,255 flights that were cancelled are left out. Every
+    (codes, like "UA", "EWR" and "IAH"). The 8,255 flights that were canceled are left out. Every
     call returns the same frame: copy it before you change it.
     """
     import pandas as pd  # half a second to import: what needs no flights goes without
 
     table = pd.read_csv(flights_file(), usecols=READ_COLUMNS)
-    table = table[table["dep_delay"].notna()]  # a cancelled flight has no delay
+    table = table[table["dep_delay"].notna()]  # a canceled flight has no delay
     clock = table["sched_dep_time"]  # 1745 is a quarter to six in the evening
     minutes = clock // 100 * 60 + clock % 100 + table["dep_delay"].astype(int)
     # By way of the delay, because the clock time of departure hides whether midnight had passed.

@@ -162,7 +162,7 @@ def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeE
     )
 
 
-def uninitialised() -> RuntimeError:
+def uninitialized() -> RuntimeError:
     """A parameter of a lazy module (nn.LazyLinear) goes to a virtual GPU."""
     return RuntimeError(
         "virtual GPUs hold no parameters without a shape. Make lazy modules (nn.LazyLinear) on the "

@@ -56,7 +56,7 @@ def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` in all its forms."""
     if isinstance(args[0], UninitializedTensorMixin):
-        raise errors.uninitialised()
+        raise errors.uninitialized()
     if virtual_machine() is not None:
         if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
             args = (args[0], core_device(args[1]), *args[2:])
@@ -360,6 +360,6 @@ def lazy_parameter(new: Any) -> Any:
         except RuntimeError as error:
             if "Tensor subclass" not in str(error):
                 raise
-            raise errors.uninitialised() from None
+            raise errors.uninitialized() from None
 
     return staticmethod(checked)

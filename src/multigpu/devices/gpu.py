@@ -52,7 +52,7 @@ class VirtualGenerator(torch.Generator):
     """`torch.Generator(device="cuda:1")`: draws on the GPU's backing, and says it is cuda:1.
 
     Its numbers differ from those of a CPU generator with the same seed, as they do on a real GPU,
-    so that nobody comes to rely on their being equal.
+    so that no program comes to rely on equal numbers.
     """
 
     _device: torch.device

@@ -24,7 +24,7 @@ class GpuStatus:
 
     index: int
     name: str
-    utilisation: int | None  # percent of the last sampling period in which a kernel ran
+    utilization: int | None  # percent of the last sampling period in which a kernel ran
     memory_used: int | None  # bytes, of all processes
     memory_total: int | None  # bytes
     temperature: int | None  # degrees Celsius
@@ -42,7 +42,7 @@ def snapshot() -> list[GpuStatus]:
         GpuStatus(
             index=gpu.index,
             name="virtual GPU",
-            utilisation=None,
+            utilization=None,
             memory_used=gpu.meter.allocated,
             memory_total=gpu.meter.limit,
             temperature=None,
@@ -56,8 +56,8 @@ def snapshot() -> list[GpuStatus]:
 def one_line(status: GpuStatus) -> str:
     """`status` on one line, without what is not known."""
     parts = [f"GPU {status.index}", status.name]
-    if status.utilisation is not None:
-        parts.append(f"{status.utilisation} % busy")
+    if status.utilization is not None:
+        parts.append(f"{status.utilization} % busy")
     if status.memory_used is not None and status.memory_total is not None:
         parts.append(f"{human_bytes(status.memory_used)} of {human_bytes(status.memory_total)}")
     if status.temperature is not None:
@@ -87,7 +87,7 @@ def _real(device: Any) -> GpuStatus:
     return GpuStatus(
         index=device.physical_index,
         name=str(device.name()),
-        utilisation=_number(device.gpu_utilization()),
+        utilization=_number(device.gpu_utilization()),
         memory_used=_number(device.memory_used()),
         memory_total=_number(device.memory_total()),
         temperature=_number(device.temperature()),

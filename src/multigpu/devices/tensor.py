@@ -199,7 +199,7 @@ class VirtualTensor(torch.Tensor):
         return rebuild, contents
 
 
-# Messages of PyTorch and `type(x)` name the class: they shall read as on a real GPU.
+# Messages of PyTorch and `type(x)` name the class: they should read as on a real GPU.
 VirtualTensor.__name__ = VirtualTensor.__qualname__ = "Tensor"
 VirtualTensor.__module__ = "torch"
 

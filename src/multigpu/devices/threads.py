@@ -1,7 +1,7 @@
 """What happens around the life of every new thread: the one place that patches Python's threads.
 
 Virtual GPUs switch their interception on there, ranks record that a thread begins and ends, and
-whoever counts memory enters a mode, because PyTorch's modes belong to one thread.
+a memory meter enters a mode, because PyTorch's modes belong to one thread.
 """
 
 import threading

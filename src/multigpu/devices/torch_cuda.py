@@ -272,7 +272,7 @@ _Generator = torch.Generator
 
 
 class _AlsoVirtual(type):
-    """Makes the stand-in for torch.Generator recognise every generator."""
+    """Makes the stand-in for torch.Generator recognize every generator."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _Generator)

@@ -4,7 +4,7 @@
     traffic(machine.traffic)                  # in a notebook: a drawing
     print(traffic(machine.traffic).text())    # in a terminal: the same in letters
 
-One visual language in all of them: GPU or rank i always has the same colour, compute is solid,
+One visual language in all of them: GPU or rank i always has the same color, compute is solid,
 communication is striped, memory is a bar filled against its limit. The pictures know only plain
 records (anything with the right attributes), so they can draw your own runs too. Begin to read in
 picture.py; bars.py, curves.py, arrows.py, timeline.py and holdings.py each draw one kind.

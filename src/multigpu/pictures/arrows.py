@@ -1,7 +1,7 @@
 """Who sends how many bytes to whom: `traffic`, `steps` for one movement after another, `star`.
 
 Every device is a column. A copy is a striped arrow from the sender's column to the receiver's, in
-the sender's colour, the thicker the more bytes. Work is a solid block in the worker's column.
+the sender's color, the thicker the more bytes. Work is a solid block in the worker's column.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
-from multigpu.pictures.palette import colour_of, index_of
+from multigpu.pictures.palette import color_of, index_of
 from multigpu.pictures.picture import (
     Picture,
     arrow,
@@ -122,23 +122,23 @@ def steps(
     others = sorted(seen - set(given), key=_order)
     hosts = [name for name in others if index_of(name) is None]
     names = hosts + given + [name for name in others if name not in hosts]
-    centre = {name: (i + 0.5) * COLUMN for i, name in enumerate(names)}
+    center = {name: (i + 0.5) * COLUMN for i, name in enumerate(names)}
     width = max(COLUMN * len(names), 3 * COLUMN)
     most = max((link.bytes for _, group in linked for link in group), default=0)
     y, body = CHIP_ROW + NOTE * max(map(len, said.values()), default=0) if names else 0.0, []
     top = y if said else CHIP_ROW / 2  # where lifelines begin
     for name, lines in said.items():
         for i, words in enumerate(lines):
-            place = centre[name], CHIP_ROW + NOTE * (i + 0.3)
+            place = center[name], CHIP_ROW + NOTE * (i + 0.3)
             body.append(text(*place, words, size=11.5, text_anchor="middle"))
     for movement, group in linked:
-        piece, height = _movement(movement, group, centre=centre, width=width, most=most)
+        piece, height = _movement(movement, group, center=center, width=width, most=most)
         body.append(moved(0, y, piece))
         y += height
     lifelines = [
-        line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55) for x in centre.values()
+        line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55) for x in center.values()
     ]
-    chips = [chip(x, 13, CHIP, name, colour_of(name)) for name, x in centre.items()]
+    chips = [chip(x, 13, CHIP, name, color_of(name)) for name, x in center.items()]
     computes = any(movement.work and not movement.note for movement, _ in linked)
     moves = any(group for _, group in linked)
     return Picture(
@@ -162,7 +162,7 @@ def _movement(
     movement: Step,
     group: Sequence[Link],
     *,
-    centre: Mapping[str, float],
+    center: Mapping[str, float],
     width: float,
     most: int,
 ) -> tuple[str, float]:
@@ -184,7 +184,7 @@ def _movement(
     taken: dict[int, list[tuple[float, float]]] = defaultdict(list)  # of each lane
     arrows: dict[int, list[str]] = defaultdict(list)  # of each lane: in the order of reading
     for link in group:
-        start, end = centre[link.source], centre[link.target]
+        start, end = center[link.source], center[link.target]
         left, right = sorted((start, end))
         place = next(  # as high up as there is room
             lane
@@ -200,14 +200,14 @@ def _movement(
                 str(link),  # the rectangle hides the column's line
                 rectangle(middle - half, top + 1, 2 * half, 14, fill="var(--paper)"),
                 text(middle, top + 8, label, size=12, text_anchor="middle"),
-                arrow(start, end, top + 23, thickness, colour_of(link.source)),
+                arrow(start, end, top + 23, thickness, color_of(link.source)),
             )
         )
     parts += [drawn for lane in range(len(taken)) for drawn in arrows[lane]]
     y += len(taken) * LANE
     for device, label in movement.work.items():  # then the work on it
         name = str(device)
-        parts.append(chip(centre[name], y + 13, CHIP + 12, label, colour_of(name), size=12))
+        parts.append(chip(center[name], y + 13, CHIP + 12, label, color_of(name), size=12))
     return "".join(parts), y + (32 if movement.work else 4)
 
 
@@ -232,20 +232,20 @@ def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
 
 def star(
     copies: Iterable[CopyLike],
-    centre: Any,
+    center: Any,
     *,
     notes: Mapping[Any, Sequence[str]] | None = None,
-    title: str = "Traffic with one centre",
+    title: str = "Traffic with one center",
 ) -> Picture:
-    """Draw copies to and from `centre`, such as a model server; `notes` are lines for each device.
+    """Draw copies to and from `center`, such as a model server; `notes` are lines for each device.
 
-    Copies are summed by link. Raises ValueError if one neither starts nor ends at `centre`.
+    Copies are summed by link. Raises ValueError if one neither starts nor ends at `center`.
     """
-    middle, given = str(centre), list(copies)
+    middle, given = str(center), list(copies)
     linked = links(given)
     for link in linked:
         if middle not in (link.source, link.target):
-            raise ValueError(f"{link} does not pass {middle}, the centre of this picture")
+            raise ValueError(f"{link} does not pass {middle}, the center of this picture")
     total = exact_bytes(sum(link.bytes for link in linked))
     movements = [
         Step(f"to {middle}", [copy for copy in given if str(copy.target) == middle]),

@@ -1,7 +1,7 @@
 """Bars: memory filled against its limit, memory in parts, times, and the row groups of a file.
 
 Every bar is drawn by `_bar`: a label, a number, and parts on a common scale. What belongs to a GPU
-or rank has its colour, the rest is grey. Solid is compute, striped is communication; a dashed line
+or rank has its color, the rest is gray. Solid is compute, striped is communication; a dashed line
 is what a bar is compared with, a solid one the limit.
 """
 
@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from textwrap import wrap
 from typing import Any, NamedTuple, Protocol
 
-from multigpu.pictures.palette import HOST, colour, colour_of, tint
+from multigpu.pictures.palette import HOST, color, color_of, tint
 from multigpu.pictures.picture import (
     Picture,
     element,
@@ -59,7 +59,7 @@ def _bar(
     parts: Sequence[BarPart],
     *,
     note: str = "",  # after the label, quiet
-    devices: int = 0,  # a square for each, in its colour
+    devices: int = 0,  # a square for each, in its color
     dashed: float | None = None,
     limit: float | None = None,
     spread: tuple[float, float] | None = None,  # a whisker
@@ -78,7 +78,7 @@ def _bar(
     squares = min(devices, MOST_SQUARES)
     label_at = squares * (SQUARE + 2) + 4 if squares else 0.0
     pieces = [
-        rectangle(i * (SQUARE + 2), words - SQUARE / 2, SQUARE, SQUARE, rx=1.5, fill=colour(i),
+        rectangle(i * (SQUARE + 2), words - SQUARE / 2, SQUARE, SQUARE, rx=1.5, fill=color(i),
                   stroke="var(--line)", stroke_width=0.5)
         for i in range(squares)
     ]  # fmt: skip
@@ -136,7 +136,7 @@ def _letters(
 def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") -> Picture:
     """Draw `(label, used, limit)` or `(label, used, limit, peak)`, in bytes, as one bar each.
 
-    A label that names a device (`cuda:1`, `cuda:1, peak`) gives the bar that device's colour. The
+    A label that names a device (`cuda:1`, `cuda:1, peak`) gives the bar that device's color. The
     bar is solid up to `used` and pale from there to `peak`. Where `limit` is None, the largest
     number of the picture is a full bar, and the legend says so.
     """
@@ -147,9 +147,9 @@ def memory(rows: Iterable[Sequence[Any]], *, title: str = "Memory by device") ->
     for number, (label, used, limit, peak) in enumerate(given):
         full = (largest if limit is None else limit) or 1
         held, most = min(used / full, 1.0), min((peak or 0) / full, 1.0)
-        parts = [BarPart(0, held, colour_of(label))] if used else []
+        parts = [BarPart(0, held, color_of(label))] if used else []
         if most > held:
-            parts.insert(0, BarPart(0, most, colour_of(label), "▒", opacity=0.4))
+            parts.insert(0, BarPart(0, most, color_of(label), "▒", opacity=0.4))
         exact, amount = (
             write(used) + ("" if limit is None else f" of {write(limit)}")
             for write in (exact_bytes, human_bytes)
@@ -200,7 +200,7 @@ def stacks(
     expected: str = "expected",
     amount: Callable[[int], str] = human_bytes,
 ) -> Picture:
-    """Draw a bar in parts for each stack, in the colour of `rank`, whose memory it is.
+    """Draw a bar in parts for each stack, in the color of `rank`, whose memory it is.
 
     All bars have one scale. `expected` names the dashed lines, `amount` writes bytes.
 
@@ -211,7 +211,7 @@ def stacks(
     if len(kinds) > len(SHADES):
         raise ValueError(f"{len(kinds)} parts ({', '.join(kinds)}): at most {len(SHADES)} shades")
     full = max([limit or 0, *(max(bar.total, bar.expected or 0) for bar in given)]) or 1
-    base = HOST if rank is None else colour(rank)
+    base = HOST if rank is None else color(rank)
     fills = {name: tint(base, shade) for name, shade in zip(kinds, SHADES, strict=False)}
     letters = dict(zip(kinds, LETTERS, strict=False))
     names = max((len(bar.label) for bar in given), default=0)
@@ -358,7 +358,7 @@ def row_groups(
 ) -> Picture:
     """Draw a file whose row groups have `sizes` rows as a bar for each plan, named by the plan.
 
-    What a rank reads of a row group is a part of the bar in its colour. What no rank reads stays
+    What a rank reads of a row group is a part of the bar in its color. What no rank reads stays
     empty. Raises ValueError for a plan that names rows which are not in the file.
     """
     *starts, total = accumulate(sizes, initial=0)
@@ -379,7 +379,7 @@ def row_groups(
                 rows = f"rows {piece.start:,} to {piece.stop:,} of row group {piece.group}"
                 right -= gap if piece.stop == sizes[piece.group] else 0
                 says = f"rank {rank}: {rows}"
-                parts.append(BarPart(left, right, colour(rank), label=str(rank), says=says))
+                parts.append(BarPart(left, right, color(rank), label=str(rank), says=says))
             groups = ", ".join(str(piece.group) for piece in pieces)
             read = f"row groups {groups}" if pieces else "nothing"
             lines.append(f"    rank {rank} reads {read}: {loads[rank]:,} rows")
@@ -393,5 +393,5 @@ def row_groups(
         size=(WIDTH, len(plans) * (ROW + 18)),
         says=[f"{each.strip()}." for each in lines],
         lines=lines,
-        notes=["colour and number: the rank that reads it", "a gap: the next row group"],
+        notes=["color and number: the rank that reads it", "a gap: the next row group"],
     )

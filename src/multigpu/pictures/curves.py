@@ -31,7 +31,7 @@ def curves(
 
     Places are at equal distances in rising order, however far apart they are. `along` names them,
     `figure` the values, of which `digits` decimals are written. Lines differ by their dashes and
-    marks, not by colour: colours belong to GPUs and ranks. Raises ValueError if a curve has no
+    marks, not by color: colors belong to GPUs and ranks. Raises ValueError if a curve has no
     place, or a place no value.
     """
     if not series or not all(points and all(points.values()) for points in series.values()):

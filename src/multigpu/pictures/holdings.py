@@ -1,7 +1,7 @@
 """Who holds what: `holdings` before and after a collective, `parts` of sums that go round in an
 all-reduce.
 
-What comes from a rank has its colour; a sum of several ranks' values has all of theirs.
+What comes from a rank has its color; a sum of several ranks' values has all of theirs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from multigpu.pictures.palette import colour
+from multigpu.pictures.palette import color
 from multigpu.pictures.picture import (
     Picture,
     chip,
@@ -56,19 +56,19 @@ class Block:
         return cls("+".join(map(str, owners)) if label is None else label, owners)
 
     def drawn(self, x: float, y: float, says: str) -> str:
-        """The block in the middle of (x, y): hollow, in one colour, or with a band for each."""
+        """The block in the middle of (x, y): hollow, in one color, or with a band for each."""
         box = (x - CHIP / 2, y - BLOCK / 2, CHIP, BLOCK)
         if not self.owners:
             hollow = partial(rectangle, *box, rx=4, fill="var(--paper)", stroke="var(--line)")
             label = text(x, y, self.label, size=12, class_="muted", text_anchor="middle")
             return tooltip(says, hollow(stroke_dasharray="3 3"), label)
         if len(self.owners) == 1:
-            fill = colour(self.owners[0])
+            fill = color(self.owners[0])
             solid = rectangle(*box, rx=2, fill=fill, stroke="var(--line)")
             return tooltip(says, solid, text_on(fill, x, y, self.label, size=12))
         wide, band = CHIP / len(self.owners), 8.0
         bands = (
-            rectangle(box[0] + i * wide, box[1] + BLOCK - band, wide, band, fill=colour(owner))
+            rectangle(box[0] + i * wide, box[1] + BLOCK - band, wide, band, fill=color(owner))
             for i, owner in enumerate(self.owners)
         )
         return tooltip(
@@ -120,7 +120,7 @@ def holdings(
             ]
         y += max(map(len, held_by_rank), default=0) * BLOCK_ROW + 6
     lifelines = [line(x, HEAD / 2, x, y, stroke="var(--line)", stroke_opacity=0.4) for x in columns]
-    chips = [chip(x, 13, CHIP, f"rank {rank}", colour(rank)) for rank, x in enumerate(columns)]
+    chips = [chip(x, 13, CHIP, f"rank {rank}", color(rank)) for rank, x in enumerate(columns)]
     counts = [len(b.owners) for held in rows.values() for blocks in held for b in blocks]
     cells = [
         [" ".join(f"[{block.label or ' '}]" for block in blocks) or "-" for blocks in held_by_rank]
@@ -141,7 +141,7 @@ def holdings(
             (head + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, wide, strict=True))).rstrip()
             for head, row in table
         ],
-        notes=["colour: the rank it comes from"] * any(counts)
+        notes=["color: the rank it comes from"] * any(counts)
         + ["bands: a sum"] * any(count > 1 for count in counts),
     )
 
@@ -179,10 +179,10 @@ def parts(
     *,
     title: str = "",
 ) -> Picture:
-    """Draw what the ranks hold `after` a step, what is new since `before`, and what travelled.
+    """Draw what the ranks hold `after` a step, what is new since `before`, and what traveled.
 
     A tensor is cut into parts, one column each. In a rank's lane a part is a box with a place for
-    every rank: coloured once that rank's numbers are in the sum. `after[rank][part]` is the set of
+    every rank: colored once that rank's numbers are in the sum. `after[rank][part]` is the set of
     ranks whose numbers are in that sum.
     """
     world, columns = len(after), len(after[0])
@@ -195,7 +195,7 @@ def parts(
         y = LANES_TOP + rank * LANE + 1
         body += [
             rectangle(0.5, y, LANES_WIDTH - 1, LANE - 4, rx=7, fill="var(--band)"),
-            rectangle(0.5, y, 5, LANE - 4, rx=2.5, fill=colour(rank)),
+            rectangle(0.5, y, 5, LANE - 4, rx=2.5, fill=color(rank)),
             text(11, y + (LANE - 4) / 2, f"rank {rank}", size=11.5, class_="strong"),
         ]
         for part in range(columns):
@@ -225,7 +225,7 @@ def _box(old: Sum, new: Sum, x: float, y: float, wide: float, *, world: int) -> 
     place, whole = wide / world, len(new) == world
     pieces = [rectangle(x, y, wide, 17, rx=2, fill="var(--paper)", stroke="var(--line)")]
     pieces += [
-        rectangle(x + owner * place + 1, y + 1.5, place - 2, 14, rx=1, fill=colour(owner),
+        rectangle(x + owner * place + 1, y + 1.5, place - 2, 14, rx=1, fill=color(owner),
                   class_=None if owner in old else "arrives")
         for owner in sorted(new)
     ]  # fmt: skip
@@ -243,14 +243,14 @@ def _arrow(message: PartSent, x: float, *, width: float) -> str:
     start, end = (LANES_TOP + rank * LANE + 15 for rank in (source, target))
     shift = 3.0 if source < target else -3.0
     way = f"M{x:g} {start + shift:g}H{track:g}V{end - shift:g}H{x + 5:g}"
-    shaft = {"d": way, "stroke": colour(source), "stroke_width": width, "fill": "none"}
+    shaft = {"d": way, "stroke": color(source), "stroke_width": width, "fill": "none"}
     middle = LANES_TOP + target * LANE + (-2 if source < target else LANE - 2)  # between lanes
     return tooltip(
         str(message),
         element("path", **shaft, stroke_opacity=0.35),
         element("path", **shaft, stroke_dasharray="5 3", class_="stripes"),
-        element("path", d=f"M{x - 1:g} {end - shift:g}l6.5 -4v8z", fill=colour(source)),
-        rectangle(-4, -4, 8, 8, rx=2, fill=colour(source), class_="packet",
+        element("path", d=f"M{x - 1:g} {end - shift:g}l6.5 -4v8z", fill=color(source)),
+        rectangle(-4, -4, 8, 8, rx=2, fill=color(source), class_="packet",
                   stroke="var(--line)", style=f'offset-path:path("{way}");opacity:0'),
         text(track - 3, middle, human_bytes(message.bytes), size=10, class_="strong",
              text_anchor="end", style="paint-order:stroke;stroke:var(--band);stroke-width:3px"),

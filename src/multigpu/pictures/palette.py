@@ -1,7 +1,7 @@
-"""The colours of the course: GPU or rank i has the same one in every picture.
+"""The colors of the course: GPU or rank i has the same one in every picture.
 
-They are those of Okabe and Ito (2008), which people with the common forms of colour blindness can
-tell apart. A colour never carries meaning alone, there is always a name beside it.
+They are those of Okabe and Ito (2008), which people with the common forms of color blindness can
+tell apart. A color never carries meaning alone, there is always a name beside it.
 
 Text and lines are light or dark as the page is: a picture follows the page's own switch where there
 is one (the site's `data-theme`, JupyterLab, VS Code), else what the reader's system asks for. It
@@ -11,8 +11,8 @@ brings its own background, so its text keeps its contrast wherever it is pasted.
 import re
 
 # blue, orange, bluish green, reddish purple, sky blue, vermilion, yellow
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-HOST = "#8A8F98"  # the CPU and its memory: grey
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+HOST = "#8A8F98"  # the CPU and its memory: gray
 
 LIGHT = {
     "paper": "#FFFFFF",
@@ -38,15 +38,15 @@ _DARK_PAGES = ("[data-theme=dark]", "[data-jp-theme-light=false]", ".vscode-dark
 _NUMBERED = re.compile(r"\b(?:cuda:|gpu |rank )(\d+)", re.IGNORECASE)
 
 
-def colour(index: int) -> str:
-    """The colour of GPU or rank `index`, as `#RRGGBB`. After seven they start again."""
-    return COLOURS[index % len(COLOURS)]
+def color(index: int) -> str:
+    """The color of GPU or rank `index`, as `#RRGGBB`. After seven they start again."""
+    return COLORS[index % len(COLORS)]
 
 
-def colour_of(name: str) -> str:
-    """The colour of a device or rank by its name: `cuda:2`, `GPU 2`, `rank 2`; all else is grey."""
+def color_of(name: str) -> str:
+    """The color of a device or rank by its name: `cuda:2`, `GPU 2`, `rank 2`; all else is gray."""
     index = index_of(name)
-    return HOST if index is None else colour(index)
+    return HOST if index is None else color(index)
 
 
 def index_of(name: str) -> int | None:
@@ -56,18 +56,18 @@ def index_of(name: str) -> int | None:
 
 
 def ink_on(fill: str) -> str:
-    """Black or white, whichever reads better on the colour `fill` (contrast as WCAG defines it)."""
+    """Black or white, whichever reads better on the color `fill` (contrast as WCAG defines it)."""
     return max("#000000", "#FFFFFF", key=lambda ink: contrast(ink, fill))
 
 
 def tint(fill: str, strength: float) -> str:
-    """The colour `fill` thinned with white: `strength` 1 is the colour itself, 0 white."""
+    """The color `fill` thinned with white: `strength` 1 is the color itself, 0 white."""
     channels = (int(fill[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 - strength * (255 - c)):02X}" for c in channels)
 
 
 def contrast(one: str, other: str) -> float:
-    """The WCAG contrast ratio of two colours `#RRGGBB`: 1 (the same) to 21; text needs 4.5."""
+    """The WCAG contrast ratio of two colors `#RRGGBB`: 1 (the same) to 21; text needs 4.5."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -81,8 +81,7 @@ def _luminance(fill: str) -> float:
 def style_sheet() -> str:
     """The CSS inside every picture. It only speaks of elements inside the class `CLASS`."""
     light, dark = (
-        "".join(f"--{name}:{value};" for name, value in colours.items())
-        for colours in (LIGHT, DARK)
+        "".join(f"--{name}:{value};" for name, value in colors.items()) for colors in (LIGHT, DARK)
     )
     on_light, on_dark = (
         ",".join(f"{page} .{CLASS}" for page in pages) for pages in (_LIGHT_PAGES, _DARK_PAGES)

@@ -55,7 +55,7 @@ def text(x: float, y: float, content: str, *, size: float = 13, **attributes: ob
 def text_on(
     fill: str, x: float, y: float, content: str, *, anchor: str = "middle", **more: object
 ) -> str:
-    """Text on something of the colour `fill`, in black or white."""
+    """Text on something of the color `fill`, in black or white."""
     ink = f"fill:{ink_on(fill)}"  # as style: the sheet's rule for text would win over an attribute
     return text(x, y, content, text_anchor=anchor, style=ink, **more)  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> st
 
 
 def chip(x: float, y: float, width: float, label: str, fill: str, *, size: float = 13) -> str:
-    """A solid rounded block with a name on it, centred on (x, y): a device, or work on it."""
+    """A solid rounded block with a name on it, centered on (x, y): a device, or work on it."""
     height = size * 1.85
     block = rectangle(
         x - width / 2, y - height / 2, width, height, rx=5, fill=fill, stroke="var(--line)"
@@ -128,7 +128,7 @@ def legend(
 ) -> tuple[str, float]:
     """The one legend of all pictures: what solid, striped and filled mean.
 
-    Entries for `kinds` (`compute`, `communication`, ...), then for the colours `fills`, then notes.
+    Entries for `kinds` (`compute`, `communication`, ...), then for the colors `fills`, then notes.
     Returns the markup, drawn from y = 0 down in a box of `width`, and its height.
     """
     entries = [(kind, _swatch(kind)) for kind in kinds]

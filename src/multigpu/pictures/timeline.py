@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import floor
 from typing import Any, NamedTuple
 
-from multigpu.pictures.palette import HOST, colour_of, tint
+from multigpu.pictures.palette import HOST, color_of, tint
 from multigpu.pictures.picture import (
     Picture,
     line,
@@ -33,9 +33,9 @@ LETTERS = {
 AXIS = 340.0  # length of the time axis
 LANE, TRACK = 34.0, 24.0  # height of a lane with one track, and of each further one
 MOST_TRACKS = 4  # what does not fit into these is drawn together in the last
-MANY = 400  # spans; with more, neighbours that cannot be told apart are drawn as one
+MANY = 400  # spans; with more, neighbors that cannot be told apart are drawn as one
 SIZE = 11.0
-PALE = 0.4  # strength of a forward's colour
+PALE = 0.4  # strength of a forward's color
 TEXT_LANE, TEXT_SCHEDULE = 56, 64  # characters
 
 
@@ -254,7 +254,7 @@ def _drawn(
 
 
 def _shape(span: TimelineSpan, x: float, y: float, scale: float) -> str:
-    wide, fill = max((span.end - span.start) * scale, 1.0), colour_of(span.lane)
+    wide, fill = max((span.end - span.start) * scale, 1.0), color_of(span.lane)
     high = 24.0 if span.kind in ("forward", "backward") else 20.0
     fits = width_of(span.label, size=SIZE) <= wide
     if span.kind == "waiting":  # what is only a thin line needs room for the pointer
@@ -267,7 +267,7 @@ def _shape(span: TimelineSpan, x: float, y: float, scale: float) -> str:
     if span.kind == "compute":
         bar = rectangle(x, y - high / 2, wide, high, rx=3, fill=fill, stroke="var(--line)")
     else:
-        edge = min(wide / 8, 0.75)  # neighbours are told apart
+        edge = min(wide / 8, 0.75)  # neighbors are told apart
         fill, rim = tint(fill, PALE) if span.kind == "forward" else fill, fill
         bar = rectangle(x + edge, y - high / 2, wide - 2 * edge, high, rx=min(3.0, wide / 4),
                         fill=fill, stroke=rim)  # fmt: skip

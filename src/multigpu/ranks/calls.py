@@ -52,7 +52,7 @@ class Call:
     peer: int | None = None  # receiver of a send, source of a recv; None: no message, or any source
     tag: int = 0
     is_async: bool = False
-    wanted: tuple[int, ...] = ()  # the members that a new group shall have
+    wanted: tuple[int, ...] = ()  # the members that a new group should have
     thread: int  # native id
     file: str
     line: int

@@ -76,7 +76,7 @@ class Finding:
     def with_stacks(self, stacks: Mapping[int, str]) -> "Finding":
         """This finding with the stack of each busy rank under the message."""
         shown = [
-            f"rank {rank} stands here:\n{textwrap.indent(stack.strip(), '  ')}"
+            f"rank {rank} is here:\n{textwrap.indent(stack.strip(), '  ')}"
             for rank, stack in sorted(stacks.items())
             if stack.strip()
         ]

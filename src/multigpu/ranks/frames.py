@@ -1,7 +1,7 @@
 """Frames on a pipe that a learner's code can write to: a JSON header and some bytes.
 
 Every frame begins with a token that the learner's code does not know: whatever else is written into
-the pipe is recognised as foreign. Nothing of it is unpickled.
+the pipe is recognized as foreign. Nothing of it is unpickled.
 """
 
 import os

@@ -56,8 +56,8 @@ def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
 def rank_memory(*, reset_peak: bool = False) -> Memory:
     """What this rank's tensors hold now, the most they held, and the limit, in bytes.
 
-    `reset_peak`: the peak counts anew from here. Raises RuntimeError on the CPU where nobody
-    counts: outside of `run_ranks(..., memory="8 GiB")`.
+    `reset_peak`: the peak is counted again from here. Raises RuntimeError on the CPU where
+    memory is not counted: outside of `run_ranks(..., memory="8 GiB")`.
     """
     device = rank_device()
     if device.type == "cuda":
@@ -70,7 +70,7 @@ def rank_memory(*, reset_peak: bool = False) -> Memory:
         )
     if not METERS:
         raise RuntimeError(
-            'nobody counts this rank\'s memory: give a limit, run_ranks(..., memory="8 GiB")'
+            'the memory of this rank is not counted. Pass a limit: run_ranks(..., memory="8 GiB")'
         )
     if reset_peak:
         METERS[0].reset_peak()
@@ -104,7 +104,7 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def resizes_seen_by(meter: MemoryMeter) -> Iterator[None]:
-    """Count storages that are resized in the block: that is no operator, so no mode sees it."""
+    """Count storages that are resized in the block: that is not an operator, so no mode sees it."""
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: Any, size: int) -> Any:

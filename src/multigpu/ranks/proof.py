@@ -198,7 +198,7 @@ class Watch:
         return replace(found, usually=wording.had_not_come(absent, failed[-1]))
 
     def _with_uncaught(self, found: Finding | None) -> Finding | None:
-        """The same finding with the earliest exception that nobody caught in a thread.
+        """The same finding with the earliest uncaught exception of a thread.
 
         It comes before everything else: what was seen later may follow from it.
         """
@@ -268,7 +268,7 @@ class Watch:
     def _fewer(self) -> Finding | None:
         """A member made fewer of a group's collectives, and the run is over.
 
-        Nobody was blocked: what was begun was never waited for, or the backend did without. Calls
+        No rank was blocked: what was begun was never waited for, or the backend did without. Calls
         that failed do not count, for the program knows of them.
         """
         for match in self._matching.matches.values():
@@ -299,7 +299,7 @@ class Watch:
             "mismatch", ranks, *wording.unmatched_message(call), difference="message"
         )
 
-    # Ranks that wait for ever.
+    # Ranks that wait forever.
 
     def _deadlocked(self, threads: SystemThreads, quiet: float) -> bool:
         """Whether it is certain that nothing will happen any more.
@@ -377,7 +377,7 @@ class Watch:
         return blamed
 
     def _no_progress(self, quiet: float) -> Finding | None:
-        """Nobody has said anything for long, and why is not known; blamed are those who work."""
+        """No rank has reported anything for `timeout`, why is unknown; the busy ones are blamed."""
         states = self._states
         not_ended = [state for state in states if not (state.finished or state.gone)]
         if self._timeout is None or quiet < self._timeout or not not_ended:

@@ -5,7 +5,7 @@ even when the rank is killed in the middle of it.
 
 Threads are recorded, too. One that will communicate later has said nothing yet: only because its
 number is known, the supervisor can see that it waits for a set time or for another process, so that
-nobody is stuck. And a main thread that waits in ``thread.join()`` for a thread which itself waits
+it is not stuck. And a main thread that waits in ``thread.join()`` for a thread which itself waits
 for a message is as stuck as that one; without a frame it would look like a thread that computes.
 """
 
@@ -81,7 +81,7 @@ def origin() -> Origin:
 
 
 def _between(file: str) -> bool:
-    """Whether this is no code of the user's, nor torch's."""
+    """Whether this is neither the user's code nor torch's."""
     return (
         file.startswith((HERE, "<frozen"))
         or file in (threading.__file__, threads.__file__)
@@ -120,7 +120,7 @@ class Recorder:
     """Turns calls into frames.  ``write`` takes one frame; any thread may call."""
 
     write: Write
-    dropped: SimpleQueue[Any] | None = None  # messages that nobody waits for, if there were any
+    dropped: SimpleQueue[Any] | None = None  # messages without a wait, if any
     # Futures of async calls: the number of the call, and whether it is over.
     futures: WeakKeyDictionary[Any, tuple[int, Callable[[], bool]]] = field(
         default_factory=WeakKeyDictionary
@@ -147,7 +147,7 @@ class Recorder:
     ) -> int:
         """Say that a call begins; return its number.  ``tensors`` are what this rank brings.
 
-        ``root`` and ``peer`` are global ranks, ``wanted`` those that a new group shall have.
+        ``root`` and ``peer`` are global ranks, ``wanted`` those that a new group should have.
         A call that is not async blocks from here on.
         """
         size = [tensor.numel() for tensor in tensors]
@@ -204,7 +204,7 @@ class Recorder:
             raise
 
     def keep(self, message: Any) -> None:
-        """Hold on to a message that nobody waits for until it is over: with gloo it is lost else.
+        """Hold on to a message without a wait until it is over: gloo would lose it otherwise.
 
         Gloo tells that it is over to those who wait alone, so that a thread does. It is none of
         those that `record_threads` sees, for nothing else can come from it.

@@ -21,8 +21,8 @@ AWAKE_SHARE = 0.1  # and is found awake in fewer of the looks than this
 class Limits:
     """Generous for right answers, which need about a tenth of a second and 50 MB.
 
-    A hang is judged by what the worker does and not by the clock, so that a busy machine makes
-    nobody fail: either it has used ``cpu`` seconds of processor time, or for ``idle`` seconds it
+    A hang is judged by what the worker does and not by the clock, so that a busy machine does not
+    fail an answer: either it has used ``cpu`` seconds of processor time, or for ``idle`` seconds it
     used next to none although it was not waiting for a core.  ``wall`` is only the backstop.
     """
 
@@ -37,7 +37,7 @@ class Limits:
     farewell: float = 0.5  # for child processes to end by themselves after the worker
 
 
-# For code that nobody judges: it may take as long and as much as it likes.
+# For code that is not judged: it may take as long and as much as it likes.
 UNLIMITED = Limits(
     cpu=inf,
     idle=inf,
@@ -74,7 +74,7 @@ def resource_use() -> ResourceUse:
 
 
 def own_memory(process: psutil.Process) -> int:
-    """The bytes of a process that are no part of a file (on macOS: all that are resident)."""
+    """The bytes of a process that are not part of a file (on macOS: all that are resident)."""
     memory = process.memory_info()
     return int(memory.rss - getattr(memory, "shared", 0))
 

@@ -13,7 +13,7 @@ Connections, and what they send, are those of ``multiprocessing``. Its forkserve
 as quickly, but it takes no orders between two forks: to import what the last ranks had to import,
 to freeze the garbage collection, to use large pages. There is one for a whole program, so that we
 would decide what the program's own pools preload. And when its caller is killed, its processes live
-on, and nobody ends what they have started.
+on, and nothing ends what they have started.
 """
 
 import contextlib
@@ -205,7 +205,7 @@ class ServerProcess:
             remove(folder)
 
     def folders(self) -> list[str]:
-        """Those of the runs that go on, or that nobody has cleared up after."""
+        """Those of the runs that go on, or that were never cleared up."""
         return glob(f"{escape(self.mark)}*")
 
     def stop(self) -> None:
@@ -245,7 +245,7 @@ def while_connected() -> Iterator[None]:
 
 
 def shut_down(connection: Connection, direction: int) -> None:
-    """Let the other end see the end of this connection, whoever has copies of it."""
+    """Let the other end see the end of this connection, even if other processes have copies."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(direction)
 

@@ -3,7 +3,7 @@
     stage = WatchedStage(stage, micro_batches=4)
     run(stage, schedule, microbatches, loss_fn)
 
-Whoever calls the stage, PyTorch's schedules or a learner's, need not know of it. The spans are
+The schedule that calls the stage, PyTorch's or a learner's, need not know of it. The spans are
 what ``multigpu.scaling.pipeline_times.recorded_steps`` reads.
 """
 

@@ -163,7 +163,7 @@ class RankState:
     def was_inside(self) -> bool:
         """Whether the rank waited for a call when it was heard of last.
 
-        Where the process aborted, a call that nobody waited for yet is enough: the backend's own
+        Where the process aborted, a call that was not waited for yet is enough: the backend's own
         thread works on it, and gloo's aborts when sizes do not fit.
         """
         aborted = self.status == -signal.SIGABRT

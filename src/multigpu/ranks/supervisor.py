@@ -351,7 +351,7 @@ def live(body: Body, number: int, write: Write, may_leave: int) -> NoReturn:
         multiprocessing.util._exit_function()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         write({"phase": "holding"})
-        if own_pid() == pid:  # a forked child that went on to here has nobody to wait for
+        if own_pid() == pid:  # a forked child that went on to here has no one to wait for
             os.read(may_leave, 1)  # others may still need what this process has to give
         write({"phase": "ended"})
         leave(0)

@@ -123,7 +123,7 @@ class Trace:
     def traffic(self, *, title: str = "Bytes between ranks") -> "Picture":
         """A picture of who gave how many bytes to whom, by kind of call.
 
-        Messages and calls with a root are arrows. In the other collectives nobody is the sender, so
+        Messages and calls with a root are arrows. The other collectives have no sender, so
         they show what each rank brings.
         """
         from multigpu.pictures import Step, steps

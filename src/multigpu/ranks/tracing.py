@@ -114,7 +114,7 @@ class TracedWork(dist.Work):
         self._lock, self._over = threading.Lock(), False
 
     def __del__(self) -> None:
-        """Keep a message that nobody waited for."""
+        """Keep a message that was never waited for."""
         if self._is_message and not self._over:
             self._recorder.keep(self._inner)
 
@@ -236,7 +236,7 @@ PASSED_ON = (
 class TracedGroup(dist.ProcessGroup):
     """Says each call to the recorder, and passes it on to the real group.
 
-    That one has a name with two underscores, for whoever gets hold of it calls it unseen.
+    That one has a name with two underscores, because calls through it are not recorded.
     """
 
     def __init__(self, inner: dist.ProcessGroup, group: Group, recorder: Recorder) -> None:
@@ -313,7 +313,7 @@ class TracedGroup(dist.ProcessGroup):
         )
 
     def passed_on(self, _: str, method: str, *arguments: Any, **named: Any) -> Any:
-        """What is no communication."""
+        """Call a method that does not communicate."""
         return getattr(self.__inner, method)(*arguments, **named)
 
     def _call(
@@ -370,7 +370,7 @@ class TracedGroup(dist.ProcessGroup):
         return traced
 
     def _member(self, number: int) -> int:
-        """The global rank of a member.  Raises ValueError: a backend would wait for nobody."""
+        """The global rank of a member.  Raises ValueError: a backend would wait forever."""
         size = len(self.group.members)
         if not 0 <= number < size:
             raise ValueError(f"there is no rank {number} in a group of {size}: 0 to {size - 1}")

@@ -1,4 +1,4 @@
-"""What is said about a run: calls and ranks in words, and what a finding usually means."""
+"""The texts of findings: calls and ranks in words, and what usually causes a finding."""
 
 import signal
 from collections import defaultdict
@@ -87,18 +87,18 @@ def _after(state: RankState, core: Sequence[Call]) -> str:
 
 # Ranks that raised or ended.
 
-EXITS = "a rank that leaves early leaves the others alone in their next collective."
+EXITS = "a rank that exits early leaves the others waiting in their next collective."
 UNCAUGHT = (
-    "an exception ends its thread only: the rank goes on without what that thread had to do. "
-    "Mend the exception first."
+    "an exception ends only its own thread, so the rank continues without that thread's work. "
+    "Fix the exception first."
 )
 SIGNALS = {
-    "SIGKILL": "the machine ran out of memory and the system chose this process; or somebody "
+    "SIGKILL": "the machine ran out of memory and the system killed this process, or somebody "
     "killed it by hand.",
-    "SIGSEGV": "compiled code read memory that is not its own: an extension, or a broken install.",
-    "SIGBUS": "/dev/shm or the disk is full, and compiled code wrote to it.",
-    "SIGABRT": "compiled code gave up; its last words are in the rank's output.",
-    "SIGTERM": "somebody, or a scheduler, asked the process to end.",
+    "SIGSEGV": "compiled code read invalid memory: a faulty extension or a broken installation.",
+    "SIGBUS": "compiled code wrote to /dev/shm or to a disk that is full.",
+    "SIGABRT": "compiled code aborted. Its last message is in the rank's output.",
+    "SIGTERM": "a person or a scheduler asked the process to end.",
 }
 
 
@@ -145,30 +145,30 @@ SIGNAL_NUMBERS = {int(each) for each in signal.Signals}
 def had_not_come(absent: Sequence[int], call: Call) -> str:
     """Why a call failed although no rank is dead."""
     who = ranks_in_words(absent)
-    return f"{who} had not come to the {call.op} at {call.place} of rank {call.rank} by then."
+    return f"{who} had not reached the {call.op} at {call.place} of rank {call.rank} by then."
 
 
 # Ranks that make no progress.
 
 BUSY = (
-    "an endless loop, a lock that nobody opens, or work that needs more than `timeout` seconds "
-    "without a collective."
+    "an endless loop, a lock that is never released, or work that takes more than `timeout` "
+    "seconds without a collective."
 )
 ALL_WAIT = (
-    "a thread that sleeps or polls hides that the others wait for ever; or all have begun a call "
-    "that the backend cannot end, because it is very big or the tensors do not fit."
+    "a thread that sleeps or polls hides that the others wait forever. Or all ranks are in a call "
+    "that the backend cannot finish, because it is very big or the tensors do not fit."
 )
 LINGERS = (
-    "a thread, a process of its own or an atexit function that goes on after the function has "
-    "returned. Let it end before, or start the thread with `daemon=True`."
+    "a thread, a child process or an atexit function that keeps running after the function has "
+    "returned. Let it end first, or start the thread with `daemon=True`."
 )
 
 
 def no_progress(
     ranks: Sequence[int], seconds: float, states: Sequence[RankState], *, returned: bool
 ) -> str:
-    """That nothing was heard of some ranks for `seconds`, and what each rank does."""
-    what = "returned, but did not end" if returned else "said nothing"
+    """That some ranks reported nothing for `seconds`, and what each rank does."""
+    what = "returned, but did not end" if returned else "made no progress"
     return "\n".join(
         [f"{ranks_in_words(ranks)} {what} for {seconds:g} s.", *what_each_does(states)]
     )
@@ -177,8 +177,8 @@ def no_progress(
 # Calls that do not fit.
 
 ORDER = (
-    "the ranks make their collectives in different orders, or one of them left one out or made "
-    "one more. Every rank must make the same collectives in the same order."
+    "the ranks call their collectives in different orders, or one rank skipped a collective or "
+    "called an extra one. Every rank must call the same collectives in the same order."
 )
 
 
@@ -201,7 +201,7 @@ def collectives_differ(
             lines.append(f"  {who}: {described(same[0])}{group}, {same[0].place}")
     calls = [call for side in sides for call in side]
     if name == "root" and all(call.root == call.rank for call in calls):
-        usually = "each rank named itself. All ranks must name the same root."
+        usually = "each rank passed its own rank as the root. All ranks must pass the same root."
     elif name in ("dtype", "numel") and len({(call.file, call.line) for call in calls}) > 1:
         usually = ORDER
     else:
@@ -210,35 +210,35 @@ def collectives_differ(
 
 
 NEW_GROUPS = (
-    "the ranks called new_group with different lists of ranks. Every rank must make every "
-    "group, with the same list, in the same order, also those it is not in."
+    "the ranks called new_group with different lists of ranks. Every rank must create every "
+    "group, with the same list and in the same order, including groups it is not in."
 )
 DIFFER = {
     "members": NEW_GROUPS,
     "wanted": NEW_GROUPS,
     "op": ORDER,
-    "root": "all ranks must name the same root; it was computed from something that differs.",
+    "root": "all ranks must pass the same root, but it was computed from something that differs.",
     "reduce": "`op` must be the same on all ranks.",
-    "dtype": "the tensor was made or converted in another way on one rank (a Python number, "
-    ".float(), .half()). Every rank must bring the same dtype.",
+    "dtype": "the tensor was created or converted differently on one rank (a Python number, "
+    ".float(), .half()). Every rank must pass the same dtype.",
     "numel": "the ranks hold pieces of different sizes (uneven batches, a shorter last one): pad, "
-    "or exchange the sizes first. Or they take the same tensors in different orders.",
+    "or exchange the sizes first. Or they pass the same tensors in different orders.",
 }
 
 
 def message_differs(send: Call, receive: Call) -> tuple[str, str]:
-    """How a message does not fit into its receiver's buffer, and why it may not."""
+    """How a message does not fit its receiver's buffer, and the usual cause."""
     message = (
         f"rank {send.rank} sends {amount(send)} to rank {receive.rank}, {send.place}, "
         f"but rank {receive.rank} receives {amount(receive)}, {receive.place}."
     )
     if send.dtype != receive.dtype:
         return message, (
-            "one side uses another dtype: torch.zeros(shape) is float32, whatever is sent. "
+            "the two sides use different dtypes. torch.zeros(shape) is float32, whatever is sent; "
             "torch.empty_like(tensor) has the tensor's dtype."
         )
     return message, (
-        "the two ranks computed different sizes, or the messages are in another order on one side."
+        "the two ranks computed different sizes, or one side has its messages in another order."
     )
 
 
@@ -247,36 +247,36 @@ def fewer_collectives(
 ) -> tuple[str, str]:
     """That ranks made different numbers of collectives; `camps` are the ranks by their number.
 
-    `call` is the first that some did not make, although nobody was blocked.
+    `call` is the first that some did not make, although no rank was blocked.
     """
     said = [f"{ranks_in_words(ranks)} made {count}" for count, ranks in sorted(camps.items())]
     most = ranks_in_words(camps[max(camps)])
     message = (
-        f"the ranks did not make equally many collectives{call.in_group(world_size)}: "
+        f"the ranks made different numbers of collectives{call.in_group(world_size)}: "
         f"{listed(said)}.\n  only {most}: {described(call)}, {call.place}"
     )
     if call.is_async and call.waited is None:
         return message, (
-            f"{most} never waited for it, or it would have hung: the others do not take part."
+            f"{most} never waited for it. A wait would hang, because the others do not take part."
         )
     if call.op == "new_group":
         return message, (
-            "every rank must call new_group, also those that will not be in the group."
+            "every rank must call new_group, including ranks that are not in the group."
         )
     return message, (
-        "one rank left a collective out, or made one more; nobody noticed because nobody waited."
+        "one rank skipped a collective or called an extra one. Nothing hung because no rank waited."
     )
 
 
 def unmatched_message(call: Call) -> tuple[str, str]:
-    """That a message found no other side."""
+    """That a message has no matching send or receive."""
     other = f"rank {call.peer}" if call.peer is not None else "any rank"
     if call.op == "send":
         said = f"rank {call.rank} sent {amount(call)} to {other} that {other} never received"
     else:
         said = f"rank {call.rank} began to receive {amount(call)} from {other}, which sent nothing"
     return f"{said}: {call.via}, {call.place}.", (
-        "the other side of the message was left out, or it is another rank's, or has another tag."
+        "the matching call is missing, or it names another rank or another tag."
     )
 
 
@@ -298,11 +298,12 @@ def deadlock(
         waiting = {call.rank for call in core if over & targets[call.key]}
         has, them = ("has", "it") if len(over) == 1 else ("have", "them")
         waits = "waits" if len(waiting) == 1 else "wait"
-        who = f"{ranks_in_words(over)} {has} returned, {ranks_in_words(waiting)} {waits} for {them}"
+        others = ranks_in_words(waiting)
+        who = f"{ranks_in_words(over)} {has} returned, and {others} {waits} for {them}"
     else:
         wait = "wait for each other" if len(ring) > 1 else "waits for itself"
         who = f"{ranks_in_words(ring)} {wait}"
-    return "\n".join([f"{who} for ever:", *what_each_does(states, core)])
+    return "\n".join([f"{who} forever:", *what_each_does(states, core)])
 
 
 def usually_deadlock(
@@ -319,7 +320,7 @@ def usually_deadlock(
     collectives = [call for call in core if call.nth is not None]
     messages = [call for call in core if call.is_message]
     if any(call.peer == call.rank for call in messages):
-        return "a rank waits for a message from or to itself."
+        return "a rank waits for a message from itself or to itself."
     if messages and (said := _crossed(messages, waits) or _all_alike(messages)):
         return said
     if collectives and missing:
@@ -328,10 +329,10 @@ def usually_deadlock(
     if call is not None and call.peer is not None and states[call.peer].over:
         side = "received" if call.op == "send" else "sent"
         return (
-            f"rank {call.peer} never {side} it: the two sides of a message need each other, with "
-            "the same ranks and the same tag."
+            f"rank {call.peer} never {side} it. Every send needs a receive, with the same ranks "
+            "and the same tag."
         )
-    return "one rank took another branch than the others, and they wait for each other."
+    return "one rank took a different branch from the others, so they wait for each other."
 
 
 def _crossed(messages: Sequence[Call], waits: Sequence[Call]) -> str | None:
@@ -361,15 +362,15 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
     if kinds == {"send"}:
         if len({(call.file, call.line) for call in messages}) > 1:
             return (
-                "all of them send, in different places, and nobody receives. One side may have "
-                "left out a receive and gone on to its next message, perhaps that of a later call. "
-                "Go through the sends in order, and find the receive of each."
+                "all of these ranks send, in different places, and none receives. One side may "
+                "have skipped a receive and moved on to its next message, perhaps of a later call. "
+                "Go through the sends in order, and find the receive that belongs to each."
             )
         return (
             "every rank sends first, and a send waits until it is received. Let some ranks "
             "receive first, or start the sends with isend or batch_isend_irecv and wait later."
         )
-    return "every rank receives first, so nobody has sent. Let one rank begin with its send."
+    return "every rank receives first, so no message has been sent. Let one rank send first."
 
 
 def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:
@@ -379,20 +380,20 @@ def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> s
     present = ranks_in_words(each.rank for each in waits if each.nth == call.nth)
     if not any((call.file, call.line) in state.places for state in missing):
         return (
-            f"only {present} came to {call.place}: {a_call} under an `if` that is not true on "
+            f"only {present} reached {call.place}: {a_call} under an `if` that is not true on "
             "every rank, or in a loop that not every rank enters. All members of the group must "
             "call it."
         )
     if all(state.over for state in missing):
         return (
             f"{absent} had fewer batches (or left the loop earlier) than the others. All ranks "
-            "must go through the loop equally often."
+            "must run the loop the same number of times."
         )
     # A missing rank that waits in another group, for a rank that waits for it here.
     others = [call for state in missing for call in state.waiting_in() if call.nth is not None]
     if any(o.group != w.group and w.rank in o.members for o in others for w in waits):
         return (
             "the ranks use their groups in different orders. Ranks that share two groups must "
-            "make the collectives of both in the same order."
+            "call the collectives of both in the same order."
         )
     return ORDER

@@ -125,7 +125,7 @@ def in_steps(queues: list[list[PartSent]]) -> list[AllReduceStep]:
         labels.append(f"{kind} {1 + sum(label.startswith(kind) for label in labels)}")
         sent.append(ready or heads)
         held.append(_copied(holds))
-    # Neighbouring numbers that always share the same fate are one part.
+    # Neighboring numbers that always share the same fate are one part.
     fates = [[of_rank[i] for step in held for of_rank in step] for i in range(NUMBERS)]
     starts = [i for i in range(NUMBERS) if i == 0 or fates[i] != fates[i - 1]]
     by_part = [[[of_rank[i] for i in starts] for of_rank in step] for step in held]

@@ -2,7 +2,7 @@
 
 `Comparison` is one run of `compare` (measuring.py): its `Settings`, the `Machine`, and a `Row` for
 each `Candidate`. Below the picture is what others have published, each number with its source
-(published.toml); `published_times` and the like return it as records.
+(published.toml); `published_times` and similar functions return it as records.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Row:
     first: float | None = None  # seconds of the very first step, the median over the rounds
     peak_bytes: tuple[int, ...] = ()  # the most that each GPU or rank held; empty: not known
     communication: float | None = None  # share of a step in which an all-reduce is under way
-    traffic: int | None = None  # bytes between GPUs in one step, in all
+    traffic: int | None = None  # bytes between GPUs in one step, in total
 
     @property
     def step_seconds(self) -> float:

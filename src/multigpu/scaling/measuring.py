@@ -364,8 +364,8 @@ class Stopwatch:
     batch, computes, and asks for the next one. So the time between two askings is a whole step,
     loading included, and the Trainer need not know that it is measured.
 
-    One epoch has exactly `warmup + steps` batches. Where the data has fewer, it goes on with its
-    next epoch; so no evaluation comes in between. A smaller batch at the end of an epoch is left
+    One epoch has exactly `warmup + steps` batches. Where the data has fewer, it continues with the
+    next epoch, without an evaluation in between. A smaller batch at the end of an epoch is left
     out: all steps have the same global batch. `moments` are the times (time.monotonic) at which
     each step began, and the end of the last one: one more than there are steps.
     """

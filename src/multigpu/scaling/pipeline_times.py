@@ -80,7 +80,7 @@ def steps_of(
     done: dict[Action, PipelineStep] = {}
     free = [0.0] * len(left)  # when each rank has ended what it does
     before = -1
-    while before < len(done):  # until nobody can go on
+    while before < len(done):  # until no rank can go on
         before = len(done)
         for rank, row in enumerate(left):
             while row and all(need in done for need in _needs_of(row[0], last_stage)):
@@ -178,7 +178,7 @@ def fastest_step(trace: Trace) -> tuple[PipelineStep, ...]:
 
     A step begins with the forward of micro-batch 0 on rank 0, in its first stage.
 
-    Raises ValueError for fewer than two steps, and for spans that are no whole steps.
+    Raises ValueError for fewer than two steps, and for spans that are not whole steps.
     """
     labels = "forward 0", "forward 0 0"  # a second number is the stage, where ranks have several
     begun = [s.start for s in trace.spans if s.rank == 0 and s.label in labels]
@@ -191,7 +191,7 @@ def fastest_step(trace: Trace) -> tuple[PipelineStep, ...]:
     counts = [len(step) for step in steps]
     if len(set(counts)) > 1 or not all(map(_is_whole, steps)):
         raise ValueError(
-            f"the recorded spans are no whole steps ({counts} actions). PipelineStage needs "
+            f"the recorded spans are not whole steps ({counts} actions). PipelineStage needs "
             "input_args and output_args here. Else it tries each stage out before the first "
             "micro-batch, and that is recorded as a forward"
         )

@@ -24,7 +24,7 @@ __all__ = ["History", "TrainConfig", "Trainer", "cut", "cut_points"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: whoever wants a model needs no pandas."""
+    """Import a name when it is asked for: a program that wants a model needs no pandas."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)

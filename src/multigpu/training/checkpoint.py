@@ -5,7 +5,7 @@
         checkpoints.save({"model": ..., "step": 400}, best=True)
 
 `latest.pt` is what a run goes on from, `best.pt` what did best in the evaluation. Rank 0 writes,
-into a file beside it that then takes the name: `os.replace` is atomic, so whoever reads finds the
+into a file beside it that then takes the name: `os.replace` is atomic, so a reader finds the
 old checkpoint or the new one, whenever the writer is killed. Without this package's help,
 `torch.load("latest.pt")["model"]` is a state dict.
 
@@ -72,7 +72,7 @@ FREE = (
     "progress",
 )
 SHOWN = 3  # parameters that a message names
-WAY_OUT = "or give this run another folder, or begin anew there with resume=False."
+WAY_OUT = "or give this run another folder, or begin again there with resume=False."
 
 
 class CheckpointError(RuntimeError):
@@ -112,7 +112,7 @@ class Checkpoints:
         main_rank_does(lambda: self._write(state, best=best), error=CheckpointError)
 
     def clear(self) -> None:
-        """Remove the folder's checkpoints of either kind, to begin anew. All ranks call it."""
+        """Remove the folder's checkpoints of either kind, to begin again. All ranks call it."""
 
         def remove() -> None:
             for name in ("latest.pt", "best.pt", "latest", "best"):
@@ -125,7 +125,7 @@ class Checkpoints:
         """The saved state, tensors on the CPU, the same on every rank; None where there is none.
 
         Ranks that do not see rank 0's file, on another machine, are sent it. Raises CheckpointError
-        on every rank for a file that is no checkpoint, or where rank 0 lacks what others have.
+        on every rank for a file that is not a checkpoint, or where rank 0 lacks what others have.
         """
         path = self.path(name)
         state, problem = None, None
@@ -233,9 +233,9 @@ def read(path: Path) -> dict[str, Any] | None:
 def parsed(content: bytes, path: Path) -> dict[str, Any]:
     """The state in a file's bytes.  Raises CheckpointError, with what to do about it."""
     best = path.with_name("best.pt")
-    way_out = "Remove it, or move it away, to begin anew."
+    way_out = "Remove it, or move it away, to begin again."
     if path != best and best.exists():
-        way_out = f"To go on from the best model, copy {best} over it; to begin anew, remove it."
+        way_out = f"To go on from the best model, copy {best} over it; to begin again, remove it."
     broken = CheckpointError(
         f"{path} ({len(content):,} bytes) is broken or no checkpoint. {way_out}"
     )
@@ -325,7 +325,7 @@ def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> st
     )
     if within_epoch and not same_batches:
         said += (
-            "; the ranks share out this epoch's rows anew, so some come twice and some not at all"
+            "; the ranks split this epoch's rows differently, so some repeat and some are skipped"
         )
     return f"{said}."
 

@@ -144,7 +144,7 @@ class TrainConfig:
     that no rank ever holds the whole model"""
     resume: bool = True
     """go on from the latest checkpoint in the folder, if there is one; else remove it and begin
-    anew"""
+    again"""
     workers: int = 0
     """processes of each rank that load rows ahead"""
     progress: bool | None = None

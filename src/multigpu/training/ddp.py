@@ -55,7 +55,7 @@ class Distributed(Strategy):
         return step
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
-        """After its first backward pass DDP divides the gradients into buckets anew, in the order
+        """After its first backward pass DDP divides the gradients into buckets again, in the order
         in which they came. A run that goes on must begin with those buckets: how three numbers
         and more are summed depends on their place in a bucket.
         """

@@ -274,7 +274,7 @@ def agree_on_backend(
 
 
 def leave_group() -> None:
-    """Leave in good order: NCCL complains at the end of a process that did not.
+    """Shut down cleanly: NCCL complains at the end of a process that did not.
 
     The threads of gloo end with the last reference to the group. Where there is another, they are
     waited for: one that is busy when the interpreter ends may abort it.
@@ -286,7 +286,7 @@ def leave_group() -> None:
 
 
 def leave_unless_failed() -> None:
-    """At the end of the process: leave, but not after an error that nobody caught.
+    """At the end of the process: leave, but not after an uncaught error.
 
     Leaving NCCL waits for what is under way, and the others may be waiting for this rank. It must
     end, so that torchrun sees it and ends them.

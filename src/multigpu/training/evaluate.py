@@ -128,7 +128,7 @@ class Metrics:
 
         In a sequence each token counts as a row: (rows, block, classes) and (rows, block).
         Raises ValueError when the shapes do not fit, when there are fewer than k classes, or when
-        the targets are no classes.
+        the targets are not classes.
         """
         if not self.kinds:
             return
@@ -150,7 +150,7 @@ class Metrics:
             )
         best = scores.topk(self.k, dim=-1)  # (..., k)
         found = (best.indices == targets.unsqueeze(-1)) & ~best.values.isnan()
-        counted = targets != self.ignored  # an ignored target is no place of the scores
+        counted = targets != self.ignored  # an ignored target is not an index into the scores
         self.counts = self.counts.to(scores.device)
         self.counts[:-1] += (found & counted.unsqueeze(-1)).reshape(-1, self.k).sum(dim=0)
         self.counts[-1] += counted.sum()

@@ -38,7 +38,7 @@ from multigpu.training.strategy import LossFn, Sample, StepLoss, call
 UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
 REPEATED = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict)  # nobody calls them, so they cannot be a block
+WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict)  # they are never called, so they cannot be a block
 END_OF_FORWARD, DIFFERS = "the end of forward", "what differs from time to time"
 
 

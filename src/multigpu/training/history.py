@@ -52,7 +52,7 @@ class History:
         return pandas.DataFrame(self.rows, columns=self._columns())
 
     def to_csv(self, path: str | Path) -> None:
-        """Write all rows to `path`. Whoever reads it meanwhile sees the old file or the new one."""
+        """Write all rows to `path`. Readers see the old file or the new one, never a part."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = StringIO()
@@ -65,7 +65,7 @@ class History:
         """The frame as it is printed: NaN is written out, what is missing leaves its cell empty."""
         import pandas
 
-        rows = [  # pandas shows a value that is no number as a missing one
+        rows = [  # pandas shows a value that is not a number as a missing one
             {
                 name: "nan" if isinstance(value, float) and math.isnan(value) else value
                 for name, value in row.items()
@@ -118,8 +118,8 @@ def gpu_figures() -> dict[str, float]:
     for status in snapshot():
         if status.memory_used is not None:
             figures[f"gpu{status.index}_gib"] = status.memory_used / 2**30
-        if status.utilisation is not None:
-            figures[f"gpu{status.index}_busy"] = status.utilisation
+        if status.utilization is not None:
+            figures[f"gpu{status.index}_busy"] = status.utilization
     return figures
 
 
@@ -170,7 +170,7 @@ class ProgressBar:
         self._tell("set_postfix", shown, refresh=False)
 
     def _tell(self, what: str, *values: Any, **named: Any) -> None:
-        """Training goes on when nobody can see the bar any more."""
+        """Training continues when the bar can no longer be shown."""
         if self._bar is None:
             return
         try:

@@ -81,7 +81,7 @@ def at_rows(size: Any, rows: int) -> int:
 
 @dataclass(frozen=True)
 class StageDevice:
-    """Stands in a graph for the device that it runs on."""
+    """Represents in a graph the device that it runs on."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Value:
     bytes: Any
     requires_grad: bool
     storage: int  # the same for tensors that share memory
-    order: tuple[int, ...]  # its dimensions as they lie in memory, the outermost first
+    order: tuple[int, ...]  # its dimensions in memory order, the outermost first
     gaps: bool  # has to be copied before it is handed on
 
     @classmethod
@@ -375,7 +375,7 @@ class ShapeTracer(fx.Tracer):
         return tensor
 
     def _argument(self, given: Any) -> Any:
-        """What stands in the graph for an argument."""
+        """What represents an argument in the graph."""
         if isinstance(given, torch.device):
             return StageDevice() if given == self.device else given
         if not isinstance(given, Tensor):
@@ -562,7 +562,7 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
     """The places at which both can be cut, with 0 and the end.
 
     `F.dropout(x, 0.1, self.training)` has another argument in each mode, and stochastic depth calls
-    what evaluation does not call at all. A neighbour expects the same tensors in both, so a place
+    what evaluation does not call at all. A neighbor expects the same tensors in both, so a place
     counts where the two are alike and the same is handed on.
     """
     same = dict(zip(training.inputs, evaluation.inputs, strict=True))

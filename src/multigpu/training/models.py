@@ -19,7 +19,7 @@ MEMORIES = (0.5, 0.82, 0.95, 0.9975)  # what is left of a flight after one more,
 class TinyMLP(nn.Module):
     """A perceptron with two hidden layers for the digits: 10 classes, 221 parameters.
 
-    It sees four numbers of an image, the mean grey of each quarter, and so it stays poor. It is
+    It sees four numbers of an image, the mean gray of each quarter, and so it stays poor. It is
     here to be measured: a step takes less time than it takes to tell another GPU about it.
     """
 
@@ -164,7 +164,7 @@ class NextDestination(nn.Module):
 class SmallGPT(nn.Module):
     """A decoder-only transformer that predicts the next byte; 220,544 parameters by default.
 
-    Like GPT-2 (Radford et al. 2019) it normalises before each part, and the embedding of a byte and
+    Like GPT-2 (Radford et al. 2019) it normalizes before each part, and the embedding of a byte and
     its score share one matrix. Such tied weights test anything that splits a model. There is no
     dropout, so what it computes for a row does not depend on the other rows.
     """
@@ -192,7 +192,7 @@ class SmallGPT(nn.Module):
         self.layers = nn.ModuleList(Layer(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        self.apply(_initialise)
+        self.apply(_initialize)
         self.head.weight = self.bytes.weight
 
     def forward(self, numbers: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ def next_byte_loss(scores: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     """Small random weights, as in GPT-2, so that the first scores are nearly equal."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
@@ -253,7 +253,7 @@ class SmallViT(nn.Module):
     """A vision transformer for the 8 x 8 digits: 10 classes, 202,186 parameters by default.
 
     Like ViT (Dosovitskiy et al. 2020) it cuts an image into patches, puts a class token before
-    them, and reads the answer from that token. Its layers are PyTorch's own, normalising first. All
+    them, and reads the answer from that token. Its layers are PyTorch's own, normalizing first. All
     layers are alike, but the patches and the head take less: equal counts are not equal times.
     There is no dropout unless you ask for it.
     """

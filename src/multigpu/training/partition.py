@@ -6,7 +6,7 @@
     stages.modules[0]                   # an nn.Module: stage 0
 
 model_graph.py finds out what the model calls, as a torch.fx graph. Here the graph is timed in
-pieces, and a dynamic programme chooses the cuts between them. stage.py is what comes out.
+pieces, and a dynamic program chooses the cuts between them. stage.py is what comes out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def cut(
     the first dimension of each tensor is the rows. Its pieces are measured on `device`, the model's
     own by default, `repeats` times. `setting`, all of them by name:
 
-    * `balance`: what shall be equal: "time" (forward and backward; the default), "memory" or
+    * `balance`: what should be equal: "time" (forward and backward; the default), "memory" or
       "layers" (modules with parameters).
     * `memory`: the limit of a device in bytes, for weights, gradients, the optimizer's
       `optimizer_state` numbers per parameter (2, as Adam has, by default), and the activations of
@@ -165,7 +165,7 @@ class StageCost:
 
     @property
     def memory(self) -> int:
-        """Bytes in all, with the activations of all micro-batches in flight."""
+        """Bytes in total, with the activations of all micro-batches in flight."""
         fixed = self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
         return fixed + self.in_flight * self.activation_bytes
 
@@ -230,7 +230,7 @@ class CutPoints:
     def handed_bytes(self, piece: int, *, copied: bool = False) -> int:
         """Bytes that travel to a stage which begins with this piece.
 
-        `copied`: and those that are copied before, because a neighbour receives without gaps.
+        `copied`: and those that are copied before, because a neighbor receives without gaps.
         """
         given = self.handed(piece) if piece else []
         again = [value for value in given if copied and value.gaps]

@@ -1,6 +1,6 @@
 """Random numbers that can be repeated: a seed for each rank, and the state of every generator.
 
-A run that was ended goes on with the numbers it would have drawn when every generator that a
+A resumed run draws the numbers it would have drawn when every generator that a
 training step may draw from is put back to where it was, on every rank. The states are tensors and
 plain numbers, so that a checkpoint loads with `weights_only=True`, which runs no code from it.
 """

@@ -3,9 +3,9 @@
     TrainConfig(mode="zero3", checkpoints="sharded", folder="runs/text")
 
 No rank ever holds the whole model. `latest` and `best` are links to folders: in each a file of
-every rank, the index `.metadata`, and `run.pt` with all that is no tensor of model and optimizer,
-and with the digests of the other files. A folder is written under a name of its own; then the link
-is replaced, which is atomic. Folders that no link leads to are what killed runs have left.
+every rank, the index `.metadata`, and `run.pt` with everything of model and optimizer that is not a
+tensor, and with the digests of the other files. A folder is written under a name of its own; then
+the link is replaced, which is atomic. Folders that no link leads to are what killed runs have left.
 
 Any number of ranks reads them, in any mode: each reads what it needs. All ranks must see the same
 folder. To make one file of it without this package:
@@ -135,7 +135,7 @@ class ShardedCheckpoints(Checkpoints):
             path = folder / name
             if not path.is_file() or digest(path) != digests[name]:
                 raise CheckpointError(
-                    f"{path} is broken, or of another version. To begin anew, remove {folder}."
+                    f"{path} is broken, or of another version. To begin again, remove {folder}."
                 )
 
     def _place_for(self, kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:

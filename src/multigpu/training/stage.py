@@ -27,7 +27,7 @@ from multigpu.training.strategy import modes_kept
 
 
 def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[nn.Module]:
-    """A stage for each pair of neighbouring `places`.
+    """A stage for each pair of neighboring `places`.
 
     The first one also holds the parameters and buffers that forward never uses: they belong to a
     checkpoint all the same.
@@ -142,7 +142,7 @@ class Stage(nn.Module):
                 del values[name]
         if self._is_last:
             return answer
-        # A neighbour receives into memory without gaps.
+        # A neighbor receives into memory without gaps.
         pairs = zip(answer, self._orders_out, strict=True)
         handed = tuple(tensor.permute(order).contiguous() for tensor, order in pairs)
         return handed[0] if len(handed) == 1 else handed
@@ -155,7 +155,7 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     """The graph of some steps.
 
     fx's split_module would give parameters to a stage as inputs, and a long skip to no stage in
-    between; PyTorch's PipelineStage receives from its neighbour alone.
+    between; PyTorch's PipelineStage receives from its neighbor alone.
     """
     graph = fx.Graph()
     taken = trace.crossing(begin) if begin else trace.inputs

@@ -90,7 +90,7 @@ class StepLoss:
         """Take in what `loss_fn` has returned for `rows` of the step's `global_rows`.
 
         Returns what backward begins at: its gradients, added up over all parts and averaged over
-        ranks, are those of the mean, or of the sum. Raises TypeError for what is no loss.
+        ranks, are those of the mean, or of the sum. Raises TypeError for anything but a loss.
         """
         self.of_sums = isinstance(returned, tuple) and len(returned) == 2
         if self.of_sums:
@@ -180,7 +180,7 @@ class Strategy:
         if not loss.of_sums:
             return
         weight = torch.as_tensor(loss.weight, dtype=torch.float64).to(self.device)
-        whole = self.sum_over_ranks(weight.clone())  # a tensor: nobody waits for the GPU
+        whole = self.sum_over_ranks(weight.clone())  # a tensor: the CPU need not wait
         whole = whole.where(whole != 0, 1.0)  # 0: no target counts, nor has it a gradient
         for parameter in self.trained.parameters():
             if parameter.grad is not None:

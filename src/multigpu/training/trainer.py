@@ -284,13 +284,13 @@ class Trainer:
         self._write_history()
 
     def _warn_of_nan(self, row: dict[str, float | int]) -> None:
-        """Say once which figure is no number: as long as it is none, no epoch is the best one."""
+        """Say once which figure is not a number: until it is one, no epoch is the best."""
         for name in ("loss", "eval_loss", f"eval_{self.config.monitor}"):
             before, now = self.history.last.get(name, 0.0), row.get(name, 0.0)
             if self.launch.is_main and math.isfinite(before) and not math.isfinite(now):
                 warnings.warn(
                     f"The {name} of epoch {row['epoch']} is {now}. Look for inf and nan in the "
-                    "data and in the outputs, then begin anew with a lower learning rate or with "
+                    "data and in the outputs, then begin again with a lower learning rate or with "
                     "clip_norm.",
                     RuntimeWarning,
                     stacklevel=4,
@@ -440,7 +440,7 @@ class Trainer:
         except ValueError as problem:
             raise CheckpointError(
                 f"{path} is of a run that trained other parameters: {problem}. Freeze the same "
-                "ones, or give this run another folder, or begin anew there with resume=False."
+                "ones, or give this run another folder, or begin again there with resume=False."
             ) from problem
         restore_schedule(self.schedule, state["schedule"])
         self.history.load_state_dict(state["history"])
@@ -482,7 +482,7 @@ class Trainer:
 def refuse_wrapped(model: nn.Module) -> None:
     """Raise ValueError where a model, or a part of it, is wrapped for several GPUs already."""
     wrappers: tuple[type, ...] = (nn.DataParallel, DistributedDataParallel)
-    # Importing FSDP takes seconds; where nobody has, no model is wrapped in it.
+    # Importing FSDP takes seconds; where it is not imported, no model is wrapped in it.
     if fsdp := sys.modules.get("torch.distributed.fsdp"):
         wrappers += (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
     for name, module in model.named_modules():

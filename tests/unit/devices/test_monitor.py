@@ -46,7 +46,7 @@ def test_real_gpus_report_through_nvitop(monkeypatch):
     assert status == GpuStatus(
         index=1,
         name="NVIDIA H100 80GB HBM3",
-        utilisation=37,
+        utilization=37,
         memory_used=5 * 2**30,
         memory_total=80 * 2**30,
         temperature=None,

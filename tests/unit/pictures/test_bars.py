@@ -41,12 +41,12 @@ def test_what_was_expected_is_a_dashed_line():
     assert "the formula 50 B" in picture.text()
 
 
-def test_the_memory_of_a_rank_has_its_colour_and_names_can_be_read():
+def test_the_memory_of_a_rank_has_its_color_and_names_can_be_read():
     picture = stacks([Stack("a", {"x": 1})], rank=1)
-    assert widths(picture, palette.colour(1))
+    assert widths(picture, palette.color(1))
     for rank in range(7):
         for shade in SHADES:
-            fill = palette.tint(palette.colour(rank), shade)
+            fill = palette.tint(palette.color(rank), shade)
             assert palette.contrast(palette.ink_on(fill), fill) > 4.5
 
 
@@ -82,10 +82,10 @@ def test_the_share_of_communication_is_striped():
     assert float(stripes.get("x2")) - float(stripes.get("x1")) == pytest.approx(0.25 * BARS)
 
 
-def test_a_square_for_each_device_in_its_colour():
+def test_a_square_for_each_device_in_its_color():
     _, root = drawn(bar("a", 1.0, devices=3))
     fills = [r.get("fill") for r in root.iter(f"{SVG}rect")]
-    assert [fill for fill in fills if fill in palette.COLOURS] == list(palette.COLOURS[:3])
+    assert [fill for fill in fills if fill in palette.COLORS] == list(palette.COLORS[:3])
 
 
 def test_each_group_has_its_own_scale():

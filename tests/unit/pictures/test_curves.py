@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from multigpu.pictures import curves
-from multigpu.pictures.palette import COLOURS
+from multigpu.pictures.palette import COLORS
 
 SERIES = {
     "none": {128: [0.5], 512: [0.7], 2048: [0.6]},
@@ -49,12 +49,12 @@ def test_a_line_rises_where_its_values_do_and_places_are_equally_far_apart(pictu
     assert linear[1] == none[1]
 
 
-def test_lines_differ_without_colour(picture):
+def test_lines_differ_without_color(picture):
     svg = picture.svg()
     dashes = re.findall(r'<polyline [^>]*?(?:stroke-dasharray="([^"]*)")?[^>]*>', svg)
     assert len(set(re.findall(r'stroke-dasharray="([^"]*)"', svg))) == 2
     assert len(dashes) == 3
-    assert not [colour for colour in COLOURS if colour in svg]
+    assert not [color for color in COLORS if color in svg]
 
 
 def test_values_of_one_place_have_a_line_from_smallest_to_largest(picture):

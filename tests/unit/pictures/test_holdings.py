@@ -7,7 +7,7 @@ import pytest
 
 from multigpu.pictures import row_groups
 from multigpu.pictures.holdings import PartSent, added, parts
-from multigpu.pictures.palette import colour
+from multigpu.pictures.palette import color
 
 
 def held(*sets):
@@ -18,12 +18,12 @@ def test_a_sum_is_written_with_the_ranks_in_it():
     assert added(frozenset([2, 0])) == "0+2"
 
 
-def test_a_part_is_coloured_by_the_ranks_in_its_sum_and_what_is_new_arrives():
+def test_a_part_is_colored_by_the_ranks_in_its_sum_and_what_is_new_arrives():
     before = [held({0}), held({1})]
     after = [held({0}), held({0, 1})]
     svg = parts(before, after, [PartSent(0, 1, 96, {0: frozenset([0])})]).svg()
     assert svg.count('class="arrives"') == 1
-    assert f'fill="{colour(0)}" class="arrives"' in svg
+    assert f'fill="{color(0)}" class="arrives"' in svg
     assert ">all<" in svg, "a complete sum says so"
 
 
@@ -51,8 +51,8 @@ def test_it_says_who_reads_what_and_how_much():
     svg = picture.svg()
     assert "14 · 10<" in svg
     assert re.search(r"rank 3\D*\b2\D+\b4\D+\b2<", svg)
-    assert svg.count(f'fill="{colour(0)}"') == 3
-    assert f'fill="{colour(4)}"' not in svg
+    assert svg.count(f'fill="{color(0)}"') == 3
+    assert f'fill="{color(4)}"' not in svg
 
 
 @pytest.mark.parametrize("wrong", [Rows(3, 0, 1), Rows(2, 0, 5), Rows(0, -1, 3)])

@@ -1,4 +1,4 @@
-"""A device has one colour, and everything written on it or beside it can be read."""
+"""A device has one color, and everything written on it or beside it can be read."""
 
 import itertools
 
@@ -7,22 +7,22 @@ import pytest
 from multigpu.pictures import palette
 
 
-def test_a_gpu_and_a_rank_of_the_same_number_share_their_colour():
+def test_a_gpu_and_a_rank_of_the_same_number_share_their_color():
     for name in ("cuda:2", "GPU 2", "rank 2", "cuda:2, peak"):
-        assert palette.colour_of(name) == palette.colour(2)
+        assert palette.color_of(name) == palette.color(2)
 
 
-def test_the_cpu_is_grey_and_no_gpu_is():
-    assert palette.colour_of("cpu") == palette.colour_of("host") == palette.HOST
-    assert palette.HOST not in palette.COLOURS
+def test_the_cpu_is_gray_and_no_gpu_is():
+    assert palette.color_of("cpu") == palette.color_of("host") == palette.HOST
+    assert palette.HOST not in palette.COLORS
 
 
-def test_seven_devices_have_seven_colours():
-    assert len({palette.colour(i) for i in range(7)}) == 7
+def test_seven_devices_have_seven_colors():
+    assert len({palette.color(i) for i in range(7)}) == 7
 
 
-@pytest.mark.parametrize("fill", [*palette.COLOURS, palette.HOST])
-def test_names_on_a_colour_can_be_read(fill):
+@pytest.mark.parametrize("fill", [*palette.COLORS, palette.HOST])
+def test_names_on_a_color_can_be_read(fill):
     assert palette.contrast(palette.ink_on(fill), fill) >= 4.5
 
 

@@ -37,7 +37,7 @@ def texts(picture):
 
 
 def arrowheads(picture):
-    """The colour and the x of each arrow's tip."""
+    """The color and the x of each arrow's tip."""
     paths = ElementTree.fromstring(picture.svg()).iter(f"{SVG}path")
     return [(path.get("fill"), float(path.get("d")[1:].split()[0])) for path in paths]
 
@@ -86,12 +86,12 @@ def test_the_description_is_exact_where_the_drawing_rounds():
     assert "24,360 B" in picture.description
 
 
-def test_an_arrow_has_the_senders_colour_and_ends_at_the_receiver():
+def test_an_arrow_has_the_senders_color_and_ends_at_the_receiver():
     towards_1, back = arrowheads(
         traffic([Copy("cuda:0", "cuda:1", 8), Copy("cuda:1", "cuda:0", 8)])
     )
-    assert towards_1[0] == palette.colour(0)
-    assert back[0] == palette.colour(1)
+    assert towards_1[0] == palette.color(0)
+    assert back[0] == palette.color(1)
     assert towards_1[1] > back[1]  # cuda:1 stands right of cuda:0
 
 
@@ -137,14 +137,14 @@ def test_a_step_shows_its_movements_in_order_with_their_bytes_and_their_work():
     assert "120 B" in said
 
 
-def widths(picture, colour):
+def widths(picture, color):
     rectangles = ElementTree.fromstring(picture.svg()).iter(f"{SVG}rect")
-    return [float(r.get("width")) for r in rectangles if r.get("fill") == colour]
+    return [float(r.get("width")) for r in rectangles if r.get("fill") == color]
 
 
 def test_a_memory_bar_is_filled_against_its_limit():
     picture = memory([("cuda:0", 50, 100), ("cuda:1", 25, 100)])
-    (half,), (quarter,) = widths(picture, palette.colour(0)), widths(picture, palette.colour(1))
+    (half,), (quarter,) = widths(picture, palette.color(0)), widths(picture, palette.color(1))
     assert half == pytest.approx(2 * quarter, rel=0.01)
     assert any(re.fullmatch(r"50 B\D*100 B", words) for words in texts(picture))
     assert any("limit" in words for words in texts(picture))
@@ -152,7 +152,7 @@ def test_a_memory_bar_is_filled_against_its_limit():
 
 def test_without_limits_the_fullest_bar_is_the_measure():
     picture = memory([("cuda:0", 50, None), ("cuda:1", 25, None)])
-    (full,), (half,) = widths(picture, palette.colour(0)), widths(picture, palette.colour(1))
+    (full,), (half,) = widths(picture, palette.color(0)), widths(picture, palette.color(1))
     assert full == pytest.approx(2 * half, rel=0.01)
     assert "50 B" in texts(picture)
     assert any("largest" in words for words in texts(picture))
@@ -160,14 +160,14 @@ def test_without_limits_the_fullest_bar_is_the_measure():
 
 def test_a_bar_never_leaves_its_frame_and_a_little_is_seen():
     picture = memory([("cuda:0", 300, 100), ("cuda:1", 1, 10**9), ("cuda:2", 0, 100)])
-    assert widths(picture, palette.colour(0)) <= widths(picture, "var(--band)")[:1]
-    assert widths(picture, palette.colour(1))[0] >= 1
-    assert widths(picture, palette.colour(2)) == []
+    assert widths(picture, palette.color(0)) <= widths(picture, "var(--band)")[:1]
+    assert widths(picture, palette.color(1))[0] >= 1
+    assert widths(picture, palette.color(2)) == []
 
 
 def test_a_peak_is_drawn_behind_what_is_used_now():
     picture = memory([("cuda:0", 20, 100, 60)])
-    peak, now = widths(picture, palette.colour(0))
+    peak, now = widths(picture, palette.color(0))
     assert peak == pytest.approx(3 * now, rel=0.02)
     assert any("pale" in words for words in texts(picture))
     for told in (picture.description, picture.text()):
@@ -183,11 +183,11 @@ STEP = [
 
 def test_compute_is_solid_and_communication_striped():
     root = ElementTree.fromstring(timeline(STEP).svg())
-    solid = [r for r in root.iter(f"{SVG}rect") if r.get("fill") == palette.colour(0)]
+    solid = [r for r in root.iter(f"{SVG}rect") if r.get("fill") == palette.color(0)]
     striped = [
         stroke
         for stroke in root.iter(f"{SVG}line")
-        if stroke.get("stroke") == palette.colour(0) and stroke.get("stroke-dasharray")
+        if stroke.get("stroke") == palette.color(0) and stroke.get("stroke-dasharray")
     ]
     assert len(solid) == len(striped) == 1
     long = float(striped[0].get("x2")) - float(striped[0].get("x1"))

@@ -39,7 +39,7 @@ OVERLAP = [
 def test_waiting_is_a_thin_line_and_has_its_entry_in_the_legend():
     picture = timeline(WAITS)
     assert "waiting" in texts(picture)
-    thin = [n for n in nodes(picture, "line") if n.get("stroke") == palette.colour(0)]
+    thin = [n for n in nodes(picture, "line") if n.get("stroke") == palette.color(0)]
     assert "2.5" in {node.get("stroke-width") for node in thin}
     assert "──" in picture.text()
     assert "waiting" in picture.text()
@@ -56,7 +56,7 @@ def test_what_happens_at_the_same_time_is_drawn_in_tracks():
     assert timeline(OVERLAP).height > timeline(OVERLAP[:1]).height
 
 
-def test_neighbours_in_time_share_a_track():
+def test_neighbors_in_time_share_a_track():
     assert timeline(WAITS).height == timeline(WAITS[1:3]).height
 
 
@@ -95,11 +95,11 @@ def test_lanes_can_be_named_so_that_an_idle_one_is_seen():
     assert set(rows[2].split()[2]) == {"·"}
 
 
-def test_a_sum_has_the_colours_of_all_whose_values_are_in_it():
+def test_a_sum_has_the_colors_of_all_whose_values_are_in_it():
     picture = holdings([[0], [1], [2]], [[{0, 2}], [1], [None]])
     assert "0+2" in texts(picture)
-    assert fills(picture).count(palette.colour(0)) == 3  # chip, before, sum
-    assert fills(picture).count(palette.colour(1)) == 3  # chip, before, after
+    assert fills(picture).count(palette.color(0)) == 3  # chip, before, sum
+    assert fills(picture).count(palette.color(1)) == 3  # chip, before, after
     after = picture.description.partition("After")[2]
     assert re.search(r"rank 0\D*0\+2\b", after)
     assert re.search(r"rank 2\D*nothing", after)

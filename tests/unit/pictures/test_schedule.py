@@ -25,19 +25,19 @@ def blocks(picture, fill):
     return [float(r.get("width")) for r in root.iter(f"{SVG}rect") if r.get("fill") == fill]
 
 
-def test_forward_is_pale_and_backward_full_in_the_colour_of_the_rank():
+def test_forward_is_pale_and_backward_full_in_the_color_of_the_rank():
     picture = schedule(STEPS)
-    orange = palette.colour(1)
+    orange = palette.color(1)
     (pale,) = blocks(picture, palette.tint(orange, 0.4))
     (full,) = blocks(picture, orange)
     assert full == pytest.approx(2 * pale, abs=2)
-    assert blocks(picture, palette.colour(0)) == []
+    assert blocks(picture, palette.color(0)) == []
 
 
 def test_numbers_can_be_read_on_every_block():
     for rank in range(7):
         for strength in (0.4, 1.0):
-            fill = palette.tint(palette.colour(rank), strength)
+            fill = palette.tint(palette.color(rank), strength)
             assert palette.contrast(palette.ink_on(fill), fill) > 4.5
 
 

@@ -1,4 +1,4 @@
-"""The picture of a centre that everybody talks to."""
+"""The picture of a center that everybody talks to."""
 
 import re
 from dataclasses import dataclass

@@ -130,7 +130,7 @@ def test_a_time_limit_beyond_that_of_the_run_hides_no_deadlock(patient, minutes)
 def test_a_time_limit_that_nobody_catches_names_the_rank_that_did_not_come():
     error = failed(lambda: limited_barrier() if dist.get_rank() == 0 else None, 2)
     assert (error.kind, error.ranks) == ("exception", (0,))
-    assert "rank 1 had not come" in error.finding.usually
+    assert "rank 1 had not reached" in error.finding.usually
 
 
 def test_no_progress_shows_where_the_busy_rank_stands():

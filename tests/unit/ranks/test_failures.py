@@ -267,7 +267,7 @@ def test_of_exceptions_in_a_thread_and_in_the_rank_the_earlier_one_comes_first(p
     assert "ZeroDivisionError" not in run.look().message
 
 
-def test_a_thread_whose_call_failed_with_its_neighbour_is_no_cause(play):
+def test_a_thread_whose_call_failed_with_its_neighbor_is_no_cause(play):
     run = play(2)
     number = run.call(0, "all_reduce", thread=7)
     run.say(0, phase="failed", id=number, text=FOLLOW_UPS[0])

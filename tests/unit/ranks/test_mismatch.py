@@ -48,7 +48,7 @@ def test_another_root(play):
     found = run.look()
     assert found.ranks == (0, 1, 2)
     assert found.details["difference"] == "root"
-    assert "itself" in found.usually
+    assert "own rank" in found.usually
 
 
 def test_what_is_usually_wrong_depends_on_what_differs(play):

@@ -1,4 +1,4 @@
-"""The steps of an all-reduce: what travelled, what every rank holds, by any plan."""
+"""The steps of an all-reduce: what traveled, what every rank holds, by any plan."""
 
 import importlib.util
 import re
@@ -40,7 +40,7 @@ def ready_made(tensor: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_a_ring_takes_two_rounds_in_which_every_rank_sends_to_its_neighbour(world: int) -> None:
+def test_a_ring_takes_two_rounds_in_which_every_rank_sends_to_its_neighbor(world: int) -> None:
     steps = steps_of_all_reduce(by_hand.ring_all_reduce, world)
     rounds = [f"add {i}" for i in range(1, world)] + [f"copy {i}" for i in range(1, world)]
     assert [step.label for step in steps] == ["start", *rounds]

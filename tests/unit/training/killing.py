@@ -130,7 +130,7 @@ def killed_until_done(
             os.kill(victim, signal.SIGKILL)
         time.sleep(0.02)
         for rank in ranks:
-            os.kill(rank, signal.SIGKILL)  # those that lost a neighbour; a second one is harmless
+            os.kill(rank, signal.SIGKILL)  # those that lost a neighbor; a second one is harmless
         if ended(ranks):
             return struck
         struck.append(where(folder))

@@ -97,7 +97,7 @@ def test_the_table_has_a_line_per_stage_and_the_bubble(with_times):
 
 
 @pytest.mark.parametrize("begin", [30, 31])
-def test_two_heavy_neighbours_among_many_layers_are_parted(begin):
+def test_two_heavy_neighbors_among_many_layers_are_parted(begin):
     sizes = [8] * (begin + 1) + [1500] * 3 + [8] * (71 - begin)
     model = nn.Sequential(*itertools.starmap(nn.Linear, itertools.pairwise(sizes)))
     assert len(model) == 74

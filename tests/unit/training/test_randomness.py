@@ -66,8 +66,8 @@ def test_every_rank_gets_its_own_back():
         states = all_gather_object(randomness.collect())
         numbers = draw()
         randomness.restore(states[dist.get_rank()])
-        neighbour = states[(dist.get_rank() + 1) % 3]
-        return draw() == numbers, len(states), neighbour["torch"].sum().item()
+        neighbor = states[(dist.get_rank() + 1) % 3]
+        return draw() == numbers, len(states), neighbor["torch"].sum().item()
 
     results = list(run_ranks(rank, 3, show=False))
     assert [result[:2] for result in results] == [(True, 3)] * 3
