@@ -44,7 +44,7 @@ def rank_zero_metric(values: Tensor) -> float:
     Lesson: docs/lessons/when_it_hangs
     """
     total = torch.stack([values.sum(), values.new_tensor(len(values))])  # sum, count
-    dist.all_reduce(total)  # every rank, whoever prints afterwards
+    dist.all_reduce(total)  # every rank, also those that do not print
     return (total[0] / total[1]).item()
 
 
