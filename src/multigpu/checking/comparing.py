@@ -87,11 +87,17 @@ def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
 
 
 def is_rounded(came: Tensor, expected: Tensor) -> bool:
-    """Whether every number is right up to what float16 or bfloat16 leave of it, or float32."""
-    if not expected.is_floating_point() or came.shape != expected.shape or not expected.numel():
+    """Whether every number is right up to what float16 or bfloat16 leave of it, or float32.
+
+    Of integers, whether they are too large for float32 and right up to what it leaves of them.
+    """
+    if came.shape != expected.shape or not expected.numel():
         return False
+    exact = not expected.is_floating_point()
     came, expected = came.double(), expected.double()
     largest = float(expected.abs().max())
+    if exact:
+        return largest > 2**24 and torch.allclose(came, expected, rtol=0, atol=2**-23 * largest)
     # One rounding is 2**-9 of a number; a sum has several, of addends that may be larger than it.
     return torch.allclose(came, expected, rtol=2**-6, atol=2**-9 * largest)
 

@@ -188,6 +188,13 @@ class Declaration:
         """
         return self._keep("expected", function)
 
+    def reading(self, function: Function) -> Function:
+        """Mark ``reading(case, tensor)``: what a tensor with wrong values is, in words, or None.
+
+        For example "these are the numbers of rank 0".
+        """
+        return self._keep("reading", function)
+
     def words(self, function: Function) -> Function:
         """Mark ``words(case)``: a dict for the braces in the sentences of the mistakes."""
         return self._keep("words", function)
@@ -272,6 +279,11 @@ class Declaration:
     def right_result(self, case: Case) -> Any:
         """What must come back."""
         return self._parts["expected"](case)
+
+    def read(self, case: Case, came: Any) -> str | None:
+        """What a wrong tensor is, in words."""
+        reading = self._parts.get("reading")
+        return reading(case, came) if reading else None
 
     @property
     def call(self) -> tuple[str, Callable[..., Any]]:

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from multigpu.ranks.trace import Trace
 RESULT = "the result"  # what the learner's function returned, in what a drive returns
 DONE = "a case is done"  # the label of a span in the trace
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
+TRIES = 4  # mistakes that are run one by one even if it takes longer
 
 # --- in the worker -------------------------------------------------------------------------------
 
@@ -59,6 +60,8 @@ class CallOnce:
         ]
         returned = getattr(submission, self.function)(*given)
         note: dict[str, Any] = {"result": copied(returned)}
+        if self.fresh:
+            note = {"result": tensor_copy(returned), "kept": returned}
         changed = [
             name
             for name, value, old in zip(self.names, given, before, strict=True)
@@ -307,8 +310,14 @@ class Difference:
 class Comparison:
     """Looks for the first difference between two results of one declaration."""
 
-    def __init__(self, parts: str, share_of: int = 1) -> None:
-        self.parts, self.share_of = parts, share_of
+    def __init__(
+        self,
+        parts: str,
+        share_of: int = 1,
+        read: Callable[[torch.Tensor], str | None] = lambda tensor: None,
+    ) -> None:
+        """``read`` says in words what a tensor with wrong values is, where it can."""
+        self.parts, self.share_of, self.read = parts, share_of, read
 
     def difference(self, came: Any, right: Any, name: str = "") -> Difference | None:
         """``name`` is what the place is called: "chunk 1", "fc.weight.grad"."""
@@ -361,7 +370,7 @@ class Comparison:
         """What has the wrong form first, then wrong numbers."""
         found = [self.difference(came[name], right[name], str(name)) for name in right]
         there = [each for each in found if each is not None]
-        yield from sorted(there, key=lambda each: each.kind == "wrong_values")
+        yield from sorted(there, key=lambda each: each.kind in ("wrong_values", "rounded"))
 
     def _number(self, came: Any, right: Near, it: str) -> Difference | None:
         if not isinstance(came, float):
@@ -405,13 +414,16 @@ class Comparison:
         found = f"{it} {largest_difference(came.value, value.detach())}"
         if is_rounded(came.value, value.detach()):
             smaller = "float32" if alike(came.value, value.detach()) else "float16 or bfloat16"
+            if not value.is_floating_point():
+                smaller = "float32 or float64"
             return Difference(
                 "rounded",
                 f"{found}: right, but only in the first digits",
-                f"the numbers went through a smaller dtype on the way, such as {smaller}. Send and"
+                f"the numbers went through another dtype on the way, such as {smaller}. Send and"
                 " add them in their own dtype.",
             )
-        return Difference("wrong_values", found)
+        reading = self.read(came.value)
+        return Difference("wrong_values", f"{found}; {reading}" if reading else found)
 
 
 def near_enough(came: float, right: Near) -> bool:
@@ -442,7 +454,8 @@ def compare(run: Run, case: Case) -> Difference | None:
     """The first difference in one case; for ranks that of the first rank that has one."""
     declaration = run.declaration
     right, came = declaration.right_result(case), run.came(case)
-    comparison = Comparison(declaration.parts, declaration.share_of(case))
+    read = partial(declaration.read, case)
+    comparison = Comparison(declaration.parts, declaration.share_of(case), read)
     if not case.world:
         return _compare_one(declaration, comparison, came, right)
     found = [
@@ -479,6 +492,13 @@ def _compare_one(
             "shares_memory",
             "the result is right, but it is in the memory of the argument",
             "it is a view of the argument, or the argument itself: clone() makes a copy.",
+        )
+    if declaration.fresh and comparison.difference(came["kept"], right) is not None:
+        return Difference(
+            "result_overwritten",
+            "the result was right, but a later call has changed it",
+            "one buffer is kept for all calls, so that every result is in the same memory. Make a"
+            " new tensor in every call.",
         )
     return None
 
@@ -556,9 +576,10 @@ class Diagnosis:
             return refused
         self._name_case(refused)
         began = time.monotonic()
-        for mistake in self.declaration.mistakes:
-            if mistake.ends != ends or time.monotonic() - began > SECONDS:
-                continue
+        mistakes = [mistake for mistake in self.declaration.mistakes if mistake.ends == ends]
+        for number, mistake in enumerate(mistakes):
+            if number >= TRIES and time.monotonic() - began > SECONDS:
+                break
             try:
                 perform(self.declaration, self._with(mistake.program), self.cases, to_the_end=True)
             except Refused as other:
@@ -694,11 +715,11 @@ def raised(refused: Refused) -> bool:
 
 
 def ending(refused: Refused) -> tuple[Any, ...]:
-    """How a run ended, without lines and file names: the same for the same mistake."""
+    """How a run ended, without lines, ranks and ports: the same for the same mistake."""
     finding, done = refused.finding, cases_done(refused)
     if finding is None or raised(refused):
         first = refused.message.partition("\n")[0]
-        return refused.message_id, done, re.sub(r"rank \d+: ", "", first)
+        return refused.message_id, done, re.sub(r"rank -?\d+:?|:\d+", "", first)
     if finding.kind == "mismatch":  # which ranks wait already when it shows is chance
         return refused.message_id, done, re.sub(r", \S+:\d+", "", finding.message)
     ranks = finding.details.get("ranks", [])

@@ -6,7 +6,7 @@ adds one to the declaration of an exercise.  A property looks at what values do 
 of calls, their order, and where they come from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from multigpu.checking.comparing import spoken
@@ -62,8 +62,12 @@ def handles_are_waited_for(exercise: Declaration) -> None:
         return None
 
 
-def travels_in_messages(exercise: Declaration, ops: tuple[str, ...] = ("send", "recv")) -> None:
-    """Every rank did what it cannot do without: the numbers took no other road."""
+def travels_in_messages(
+    exercise: Declaration,
+    ops: Sequence[str] = ("send", "recv"),
+    ranks: Callable[[Case], Sequence[int]] = lambda case: range(case.world),
+) -> None:
+    """Every rank, or each of ``ranks``, did what it cannot do without: no other road was taken."""
 
     @exercise.holds(
         "no_message",
@@ -74,7 +78,7 @@ def travels_in_messages(exercise: Declaration, ops: tuple[str, ...] = ("send", "
     def _(run: Any, case: Case) -> Found:
         if case.world == 1 or not case.size:
             return None
-        for rank in range(case.world):
+        for rank in ranks(case):
             done = {call.op for call in run.calls(case, rank)}
             for op in ops:
                 if op not in done:

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from multigpu.checking.declaration import case, exercise
+from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import (
     at_most_messages,
     handles_are_waited_for,
@@ -12,8 +12,7 @@ from multigpu.checking.probes import (
 )
 from multigpu.checking.verdicts import count
 
-from .cases import odd, plain, total
-from .sums import arguments_of, title_of
+from .numbers import each_tensor, made_of, own_tensor, total
 
 ring_all_reduce = exercise(
     "collectives.ring_all_reduce",
@@ -25,24 +24,29 @@ ring_all_reduce = exercise(
 @ring_all_reduce.cases
 def cases():
     for world in (3, 2, 4, 1):
-        for each in plain(world) + odd(world):
-            chunk = -(-each.size // world)  # rounded up
-            yield case(title_of(each, world), world=world, of=each, size=each.size, chunk=chunk)
+        for each in each_tensor(world):
+            each.chunk = -(-each.size // world)  # rounded up
+            yield each
 
 
 @ring_all_reduce.arguments
 def arguments(case, rank):
-    return arguments_of(case, rank)
+    return (own_tensor(case, rank),)
 
 
 @ring_all_reduce.expected
 def expected(case):
-    return [total(case.of, case.world)] * case.world
+    return [total(case)] * case.world
 
 
 @ring_all_reduce.words
 def words(case):
     return {"steps": case.world - 1, "most": 2 * (case.world - 1)}
+
+
+@ring_all_reduce.reading
+def reading(case, tensor):
+    return made_of(case, tensor)
 
 
 handles_are_waited_for(ring_all_reduce)

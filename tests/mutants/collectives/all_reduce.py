@@ -30,122 +30,32 @@ def exchanged(tensor):
     return held
 
 
-@wrong("all_reduce.only_some_ranks")
-def only_rank_zero_has_it(tensor):
-    if dist.get_rank() == 0:
-        arrived = torch.empty_like(tensor)
-        for rank in others():
-            dist.recv(arrived, rank)
-            tensor += arrived
-    else:
-        dist.send(tensor, 0)
-
-
-@wrong("all_reduce.averaged")
-def divides(tensor):
-    total = sum(exchanged(tensor).values())
-    tensor.copy_(total / dist.get_world_size())
-
-
-@wrong("all_reduce.own_added_twice")
-def starts_with_its_own_and_adds_all(tensor):
-    for held in exchanged(tensor).values():
-        tensor += held
-
-
-@wrong("all_reduce.own_left_out")
-def adds_the_others_only(tensor):
-    held = exchanged(tensor)
-    if others():
-        tensor.zero_()
-        for rank in others():
-            tensor += held[rank]
-
-
-@wrong("all_reduce.one_ranks_numbers")
-def the_last_message_wins(tensor):
-    held = exchanged(tensor)
-    for rank in ranks():
-        tensor.copy_(held[rank])
-
-
-@wrong("all_reduce.ranks_missing")
-def leaves_the_last_rank_out(tensor):
-    held = exchanged(tensor)
-    tensor.zero_()
-    for rank in range(max(dist.get_world_size() - 1, 1)):
-        tensor += held[rank]
-
-
-@wrong("all_reduce.counted_twice")
-def passes_the_sum_around(tensor):
-    """What goes around is the sum so far, so early ranks are counted again and again."""
-    for _ in range(dist.get_world_size() - 1):
-        tensor += shift(tensor)
-
-
-@wrong("all_reduce.multiplied")
-def adds_everything_twice(tensor):
-    held = exchanged(tensor)
-    tensor.copy_(sum(held.values()) + sum(held.values()))
-
-
-@wrong("all_reduce.returned_not_in_place")
+@wrong("returned_not_in_place")
 def returns_the_sum(tensor):
     return sum(exchanged(tensor).values())
 
 
-@wrong("all_reduce.unchanged")
-def rebinds(tensor):
-    for rank, held in exchanged(tensor).items():
-        if rank != dist.get_rank():
-            tensor = tensor + held
-
-
-@wrong("all_reduce.rebound")
+@wrong("other_memory")
 def replaces_data(tensor):
     tensor.data = sum(exchanged(tensor).values())
 
 
-@wrong("all_reduce.rebound")
+@wrong("wrong_dtype")
 def makes_it_float(tensor):
     tensor.data = sum(exchanged(tensor.float()).values())
 
 
-@wrong("all_reduce.rounded")
-def adds_as_float32(tensor):
-    tensor.copy_(sum(exchanged(tensor.float()).values()))
-
-
-@wrong("all_reduce.rounded")
+@wrong("rounded")
 def adds_as_float64(tensor):
     tensor.copy_(sum(exchanged(tensor.double()).values()))
 
 
-@wrong("all_reduce.cleared")
-def adds_to_a_copy_of_nothing(tensor):
-    total = torch.zeros_like(tensor)
-    for held in exchanged(tensor).values():
-        total + held
-    tensor.copy_(total)
-
-
-@wrong("all_reduce.some_elements")
+@wrong("wrong_values")
 def adds_the_first_half_only(tensor):
     half = max(tensor.numel() // 2, 1)
     held = exchanged(tensor)
     for rank in others():
         tensor.view(-1)[:half] += held[rank].view(-1)[:half]
-
-
-@wrong("all_reduce.all_send_first", status="hang")
-def everybody_sends_first(tensor):
-    for rank in others():
-        dist.send(tensor, rank)
-    arrived = torch.empty_like(tensor)
-    for rank in others():
-        dist.recv(arrived, rank)
-        tensor += arrived
 
 
 @wrong("all_reduce.changed_while_sending")
@@ -188,18 +98,6 @@ def one_buffer_for_all_receives(tensor):
     handles = [dist.isend(own, rank) for rank in others()]
     receiving = [dist.irecv(arrived, rank) for rank in others()]
     for handle in handles + receiving:
-        handle.wait()
-    for _ in others():
-        tensor += arrived
-
-
-@wrong("all_reduce.counted_twice")
-def one_buffer_for_all_messages(tensor):
-    own, arrived = tensor.clone(), torch.zeros_like(tensor)
-    handles = [dist.isend(own, rank) for rank in others()]
-    for rank in others():
-        dist.irecv(arrived, rank).wait()
-    for handle in handles:
         handle.wait()
     for _ in others():
         tensor += arrived
@@ -268,20 +166,6 @@ def a_functional_one(tensor):
     from torch.distributed._functional_collectives import all_reduce as functional
 
     tensor.copy_(functional(tensor, "sum", dist.group.WORLD))
-
-
-@right
-def everybody_tells_everybody(tensor):
-    held = exchanged(tensor)
-    tensor.copy_(sum(held.values()))
-
-
-@right
-def own_tensor_goes_around(tensor):
-    travelling = tensor.clone()
-    for _ in range(dist.get_world_size() - 1):
-        travelling = shift(travelling)
-        tensor += travelling
 
 
 @right

@@ -19,26 +19,6 @@ def left_of():
 
 
 @wrong("shift.all_send_first", status="hang")
-def sends_first(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    dist.send(tensor, right_of())
-    dist.recv(received, left_of())
-    return received
-
-
-@wrong("shift.all_receive_first", status="hang")
-def receives_first(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    dist.recv(received, left_of())
-    dist.send(tensor, right_of())
-    return received
-
-
-@wrong("shift.all_send_first", status="hang")
 def waits_before_receiving(tensor):
     if size() == 1:
         return tensor.clone()
@@ -57,29 +37,7 @@ def forgets_to_send(tensor):
     return received
 
 
-@wrong("shift.wrong_direction")
-def runs_the_other_way(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, left_of())
-    dist.recv(received, right_of())
-    sending.wait()
-    return received
-
-
-@wrong("shift.own_returned")
-def returns_what_it_sent(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return tensor.clone()
-
-
-@wrong("shift.returned_nothing")
+@wrong("returned_nothing")
 def returns_nothing(tensor):
     if size() > 1:
         received = torch.empty_like(tensor)
@@ -88,7 +46,7 @@ def returns_nothing(tensor):
         sending.wait()
 
 
-@wrong("shift.returned_nothing")
+@wrong("returned_nothing")
 def writes_into_the_argument(tensor):
     if size() > 1:
         received = torch.empty_like(tensor)
@@ -118,16 +76,6 @@ def clears_the_buffer_too_late(tensor):
     for handle in handles:
         handle.wait()
     return received
-
-
-@wrong("shift.input_changed")
-def receives_into_the_input_after_a_copy(tensor):
-    if size() == 1:
-        return tensor.clone()
-    sending = dist.isend(tensor.clone(), right_of())
-    dist.recv(tensor, left_of())
-    sending.wait()
-    return tensor
 
 
 @wrong("shift.not_waited")
@@ -174,7 +122,7 @@ def waits_for_the_last_handle_only(tensor):
     return received
 
 
-@wrong("shift.not_a_copy")
+@wrong("shares_memory")
 def alone_it_returns_the_tensor_itself(tensor):
     if size() == 1:
         return tensor
@@ -185,25 +133,7 @@ def alone_it_returns_the_tensor_itself(tensor):
     return received
 
 
-@wrong("exception", status="crash")
-def sends_to_itself_when_alone(tensor):
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return received
-
-
-@wrong("exception", status="crash")
-def no_modulo(tensor):
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, dist.get_rank() + 1)
-    dist.recv(received, dist.get_rank() - 1)
-    sending.wait()
-    return received
-
-
-@wrong("shift.result_overwritten")
+@wrong("result_overwritten")
 def keeps_a_buffer_for_each_shape(tensor, buffers={}):
     key = (tensor.shape, tensor.dtype)
     received = buffers.setdefault(key, torch.empty_like(tensor))
@@ -215,7 +145,7 @@ def keeps_a_buffer_for_each_shape(tensor, buffers={}):
     return received
 
 
-@wrong("shift.result_overwritten")
+@wrong("result_overwritten")
 def keeps_a_buffer_when_alone(tensor, buffers={}):
     if size() == 1:
         return buffers.setdefault((tensor.shape, tensor.dtype), tensor.clone()).copy_(tensor)
@@ -238,17 +168,6 @@ def receives_into_a_buffer_of_a_fixed_size(tensor):
     return received.reshape(tensor.shape)
 
 
-@wrong("shift.dtype_changed")
-def makes_floats(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.zeros(tensor.shape)
-    sending = dist.isend(tensor.float(), right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return received
-
-
 @wrong("mismatch")
 def receives_floats(tensor):
     if size() == 1:
@@ -260,18 +179,7 @@ def receives_floats(tensor):
     return received.to(tensor.dtype)
 
 
-@wrong("shift.rounded")
-def travels_as_float32(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.zeros(tensor.shape)
-    sending = dist.isend(tensor.float(), right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return received.to(tensor.dtype)
-
-
-@wrong("shift.shape_changed")
+@wrong("wrong_shape")
 def returns_it_flat(tensor):
     if size() == 1:
         return tensor.clone()
@@ -282,7 +190,7 @@ def returns_it_flat(tensor):
     return received.flatten()
 
 
-@wrong("shift.not_a_tensor")
+@wrong("not_a_tensor")
 def returns_a_list(tensor):
     if size() == 1:
         return [tensor.clone()]
@@ -291,42 +199,6 @@ def returns_a_list(tensor):
     dist.recv(received, left_of())
     sending.wait()
     return [received]
-
-
-@wrong("shift.wrong_rank")
-def everybody_gets_rank_zeros(tensor):
-    received = tensor.clone()
-    if dist.get_rank() == 0 and size() > 1:
-        for rank in range(1, size()):
-            dist.send(tensor, rank)
-        dist.recv(received, size() - 1)
-    elif size() > 1:
-        dist.recv(received, 0)
-        if dist.get_rank() == size() - 1:
-            dist.send(tensor, 0)
-    return received
-
-
-@wrong("shift.nothing_received")
-def returns_the_empty_tensor(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received, answer = torch.empty_like(tensor), torch.zeros_like(tensor)
-    sending = dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return answer
-
-
-@wrong("shift.other_values")
-def adds_its_own(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return received + tensor
 
 
 @wrong("refused_name")
@@ -345,34 +217,6 @@ def goes_through_the_store(tensor):
     store.set(f"{shift.calls} {dist.get_rank()}", pickle.dumps(tensor.tolist()))
     arrived = pickle.loads(store.get(f"{shift.calls} {left_of()}"))
     return torch.tensor(arrived, dtype=tensor.dtype).reshape(tensor.shape)
-
-
-@right
-def in_a_batch(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    ops = [
-        dist.P2POp(dist.irecv, received, left_of()),
-        dist.P2POp(dist.isend, tensor, right_of()),
-    ]
-    for handle in dist.batch_isend_irecv(ops):
-        handle.wait()
-    return received
-
-
-@right
-def even_ranks_send_first(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    if dist.get_rank() % 2 == 0:
-        dist.send(tensor, right_of())
-        dist.recv(received, left_of())
-    else:
-        dist.recv(received, left_of())
-        dist.send(tensor, right_of())
-    return received
 
 
 @right

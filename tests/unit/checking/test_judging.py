@@ -121,7 +121,7 @@ def test_numbers_that_took_another_road_are_refused(judge):
         "    unit = tensor.clone() // 100**rank if tensor.numel() else tensor\n"
         "    tensor.copy_(sum(unit * 100**r for r in range(n)))\n"
     )
-    cases = [each for each in RANKS[3] if each.of.dtype == torch.int64 and not each.of.large]
+    cases = [each for each in RANKS[3] if each.dtype == torch.int64 and not each.large]
     refused = judge(source, declaration=RING, cases=cases)
     assert refused.message_id == "ring_all_reduce.no_message"
 

@@ -1,0 +1,252 @@
+"""``collectives.all_reduce``: the sum of all ranks' tensors on every rank, by any plan."""
+
+import torch
+import torch.distributed as dist
+
+from multigpu.checking.declaration import exercise
+from multigpu.checking.probes import handles_are_waited_for, travels_in_messages
+
+from .numbers import each_tensor, made_of, own_tensor, total
+
+all_reduce = exercise(
+    "collectives.all_reduce",
+    expects="every rank's tensor holds the sum of all ranks' tensors",
+    result="tensor",
+)
+
+
+@all_reduce.cases
+def cases():
+    for world in (3, 2, 4, 1):
+        yield from each_tensor(world)
+
+
+@all_reduce.arguments
+def arguments(case, rank):
+    return (own_tensor(case, rank),)
+
+
+@all_reduce.expected
+def expected(case):
+    return [total(case)] * case.world
+
+
+@all_reduce.words
+def words(case):
+    return {"steps": case.world - 1}
+
+
+@all_reduce.reading
+def reading(case, tensor):
+    return made_of(case, tensor)
+
+
+handles_are_waited_for(all_reduce)
+travels_in_messages(all_reduce)
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+def others():
+    return [rank for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
+
+
+def exchanged(tensor):
+    """The tensors of all ranks, in their order."""
+    held = {dist.get_rank(): tensor.clone()}
+    handles = [dist.isend(held[dist.get_rank()], rank) for rank in others()]
+    for rank in others():
+        held[rank] = torch.empty_like(tensor)
+        handles.append(dist.irecv(held[rank], rank))
+    for handle in handles:
+        handle.wait()
+    return [held[rank] for rank in sorted(held)]
+
+
+def passed_on(tensor):
+    """What the rank before holds."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return tensor.clone()
+    arrived = torch.empty_like(tensor)
+    sending = dist.isend(tensor, (rank + 1) % size)
+    dist.recv(arrived, (rank - 1) % size)
+    sending.wait()
+    return arrived
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@all_reduce.right
+def everybody_tells_everybody(tensor):
+    tensor.copy_(sum(exchanged(tensor)))
+
+
+@all_reduce.right
+def own_tensor_goes_around(tensor):
+    travelling = tensor.clone()
+    for _ in range(dist.get_world_size() - 1):
+        travelling = passed_on(travelling)
+        tensor += travelling
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@all_reduce.mistake(
+    "all_send_first",
+    "all ranks call dist.send first, and each waits until its receiver takes the message.",
+    fix="Start the sends with isend, receive, then wait for the handles; or let rank 0 receive"
+    " while the others send.",
+    status="hang",
+)
+def everybody_sends_first(tensor):
+    for rank in others():
+        dist.send(tensor, rank)
+    arrived = torch.empty_like(tensor)
+    for rank in others():
+        dist.recv(arrived, rank)
+        tensor += arrived
+
+
+@all_reduce.mistake(
+    "only_rank_zero",
+    "rank 0 has the sum, and did not send it to the others.",
+    fix="Send it to all other ranks: broadcast(tensor, 0) does.",
+)
+def only_rank_zero_has_it(tensor):
+    held = exchanged(tensor)
+    if dist.get_rank() == 0:
+        tensor.copy_(sum(held))
+
+
+@all_reduce.mistake(
+    "unchanged",
+    "the sum was made in another tensor, or nothing was added. `tensor = tensor + arrived` gives"
+    " only your variable another one.",
+    fix="Write into the tensor that was given: += or copy_().",
+)
+def rebinds(tensor):
+    for held in exchanged(tensor):
+        tensor = tensor + held
+
+
+@all_reduce.mistake(
+    "averaged",
+    "the sum was divided by {n}.",
+    fix="all_reduce adds up. For the mean, the caller divides afterward.",
+)
+def divides(tensor):
+    tensor.copy_(sum(exchanged(tensor)) / dist.get_world_size())
+
+
+@all_reduce.mistake(
+    "counted_twice",
+    "the sum so far was sent on and added, so early numbers are added again with each step.",
+    fix="Send on what has just arrived, not the sum.",
+)
+def passes_the_sum_around(tensor):
+    for _ in range(dist.get_world_size() - 1):
+        tensor += passed_on(tensor)
+
+
+@all_reduce.mistake(
+    "own_added_twice",
+    "the sum starts with the rank's own numbers, and then these are added again.",
+    fix="Start with zeros, leave the own numbers out of the loop, or end a ring after"
+    " n - 1 = {steps} steps.",
+)
+def starts_with_its_own_and_adds_all(tensor):
+    for held in exchanged(tensor):
+        tensor += held
+
+
+@all_reduce.mistake(
+    "own_left_out",
+    "the rank's own numbers were overwritten by a message, or never added.",
+    fix="Receive into a spare tensor and add that.",
+)
+def adds_the_others_only(tensor):
+    held = exchanged(tensor)
+    if others():
+        tensor.copy_(sum(held[rank] for rank in others()))
+
+
+@all_reduce.mistake(
+    "last_message_only",
+    "each message overwrites the one before.",
+    fix="Receive into a spare tensor and add that with +=.",
+)
+def the_last_message_wins(tensor):
+    for held in exchanged(tensor):
+        tensor.copy_(held)
+
+
+@all_reduce.mistake(
+    "last_rank_missing",
+    "the numbers of the last rank are in no sum.",
+    fix="The loop ends too early: range({n}) goes up to rank {steps}.",
+)
+def leaves_the_last_rank_out(tensor):
+    tensor.copy_(sum(exchanged(tensor)[: max(dist.get_world_size() - 1, 1)]))
+
+
+@all_reduce.mistake(
+    "power_of_two_needed",
+    "ranks whose partner rank ^ distance does not exist skip a step, and what they would have got"
+    " is missing.",
+    fix="This plan needs 2, 4, 8 … ranks. A ring, or a sum on rank 0 that is sent to all,"
+    " works with any number.",
+)
+def butterfly(tensor):
+    rank, size, distance = dist.get_rank(), dist.get_world_size(), 1
+    while distance < size:
+        partner = rank ^ distance
+        if partner < size:
+            arrived = torch.empty_like(tensor)
+            handle = dist.isend(tensor, partner)
+            dist.recv(arrived, partner)
+            handle.wait()
+            tensor += arrived
+        distance *= 2
+
+
+@all_reduce.mistake(
+    "multiplied",
+    "every message was added twice.",
+    fix="Each rank's numbers must reach each sum once.",
+)
+def adds_everything_twice(tensor):
+    tensor.copy_(2 * sum(exchanged(tensor)))
+
+
+@all_reduce.mistake(
+    "one_buffer",
+    "all messages were received into one buffer, and its last content was added for each of them.",
+    fix="Add a message before the next one is received into its buffer, or give each its own.",
+)
+def one_buffer_for_all_messages(tensor):
+    held = exchanged(tensor)
+    for _ in others():
+        tensor += held[others()[-1]]
+
+
+@all_reduce.mistake(
+    "cleared",
+    "the tensor was cleared, and nothing was added to it: `a + b` changes neither a nor b.",
+    fix="a += b adds to a.",
+)
+def adds_to_a_copy_of_nothing(tensor):
+    exchanged(tensor)
+    tensor.zero_()
+
+
+@all_reduce.mistake(
+    "rounded",
+    "the numbers were added as float32.",
+    fix="Add and send in the tensor's own dtype.",
+)
+def adds_as_float32(tensor):
+    tensor.copy_(sum(exchanged(tensor.float())))
