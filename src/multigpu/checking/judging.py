@@ -9,6 +9,8 @@ came and stops.
 import math
 import re
 import time
+from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -199,6 +201,9 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
     except Wrong:
         raise
     except Refused as refused:
+        if before := stuck_in(refused):  # on ranks: what came before may be wrong already
+            done = cases[before - 1].title
+            diagnosis.examine_values_of(cases[:before])
         if refused.status == "not_started" and done:
             refused = refused.half_written(f"this worked: {done}")
         raise diagnosis.of_refusal(refused) from None
@@ -484,7 +489,7 @@ def _compare_one(
     if touched:
         return Difference(
             "input_changed",
-            f"the result is right, but the caller's {touched[0]} is not what it was",
+            f"the result is right, but the caller's {touched[0]} changed",
             "something wrote into it in place. A method with _ at its end does that.",
         )
     if declaration.fresh and came["shares_memory"]:
@@ -553,6 +558,14 @@ class Diagnosis:
             difference = compare(run, case)
             if difference is not None:
                 raise self.of_difference(difference, run, case)
+
+    def examine_values_of(self, cases: Sequence[Case]) -> None:
+        """Run these cases, which went through, and raise Wrong as ``examine_values`` does."""
+        try:
+            run = perform(self.declaration, self.learner, cases)
+        except Refused:
+            return
+        self.examine_values(run)
 
     def of_difference(self, difference: Difference, run: Run, case: Case) -> Wrong:
         """What to raise for a wrong result."""
@@ -677,13 +690,13 @@ class Diagnosis:
 
     def _name_case(self, refused: Refused) -> None:
         """Say in which case ranks got stuck; an exception has it in its notes."""
-        done = cases_done(refused)
+        done = stuck_in(refused)
         if done is not None and done < len(self.cases) and not raised(refused):
             insert(refused, "usually: ", f"in the case: {self.cases[done].title}")
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
-        done = cases_done(refused) or 0
+        done = stuck_in(refused) or 0
         case = self.cases[min(done, len(self.cases) - 1)]
         lines = [line for line in refused.message.split("\n") if not line.startswith("usually: ")]
         refused.message_id, refused.message = mistake.id, "\n".join(lines)
@@ -698,15 +711,24 @@ def insert(refused: Refused, before: str, text: str) -> None:
     refused.message = "\n".join([*lines[:place], text, *lines[place:]])
 
 
-def cases_done(refused: Refused) -> int | None:
-    """How many cases all ranks had done when a run ended early; None for a single process."""
-    if refused.trace is None:
+def stuck_in(refused: Refused) -> int | None:
+    """The number of the case in which a run of ranks went wrong; None for a single process.
+
+    It is the first one in which the ranks did not make the same number of collectives: one that
+    leaves a call out can go on for many cases.  Else it is the first that is not done.
+    """
+    trace = refused.trace
+    if trace is None:
         return None
-    ranks = range(refused.trace.world_size)
-    if refused.finding is not None and raised(refused):
-        ranks = range(refused.finding.ranks[0], refused.finding.ranks[0] + 1)
-    done = [span.rank for span in refused.trace.spans if span.label == DONE]
-    return min(done.count(rank) for rank in ranks)
+    ranks = range(trace.world_size)
+    ends = [[s.end for s in trace.spans if (s.rank, s.label) == (r, DONE)] for r in ranks]
+    if raised(refused) and refused.finding is not None:
+        return len(ends[refused.finding.ranks[0]])
+    of_all = [call for call in trace.collectives() if len(call.members) == len(ranks)]
+    made = Counter((bisect(ends[call.rank], call.time), call.rank) for call in of_all)
+    by_case = [[made[i, rank] for rank in ranks] for i in range(max(map(len, ends)))]
+    uneven = [i for i, counts in enumerate(by_case) if len(set(counts)) > 1]
+    return min([*uneven, *map(len, ends)])
 
 
 def raised(refused: Refused) -> bool:
@@ -716,7 +738,7 @@ def raised(refused: Refused) -> bool:
 
 def ending(refused: Refused) -> tuple[Any, ...]:
     """How a run ended, without lines, ranks and ports: the same for the same mistake."""
-    finding, done = refused.finding, cases_done(refused)
+    finding, done = refused.finding, stuck_in(refused)
     if finding is None or raised(refused):
         first = refused.message.partition("\n")[0]
         return refused.message_id, done, re.sub(r"rank -?\d+:?|:\d+", "", first)
