@@ -10,6 +10,7 @@ definition list: the id in double backticks, what it means below.
 :message:`split.remainder_dropped` leads to it.
 """
 
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -19,6 +20,8 @@ from course.element import html
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.declaration import load
 
+CODE = re.compile(r"`+([^`]+)`+")
+SPECIAL = re.compile(r"([\\*_|])")
 PAGE, SECTION = "troubleshooting", "trouble-messages"
 
 
@@ -39,20 +42,36 @@ class ExerciseMessages(SphinxDirective):
                 heading = f"``{exercise.function}``"
                 lines += ["", heading, "~" * len(heading), ""]
                 for name, text in load(path).entries.items():
-                    lines += [f"``{name}``", f"   {text[0].upper()}{text[1:]}", ""]
+                    lines += [f"``{name}``", f"   {as_page_text(text[0].upper() + text[1:])}", ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
+def as_page_text(sentences):
+    """Plain sentences as reStructuredText: ``copy_`` is not a link, and `code` is code."""
+    parts = CODE.split(sentences)
+    parts[::2] = [SPECIAL.sub(r"\\\1", words) for words in parts[::2]]
+    parts[1::2] = [f"``{code}``" for code in parts[1::2]]
+    return "".join(parts)
+
+
 def name_messages(app, doctree):
-    """Give every entry its id as an anchor and as a name that can be searched and referred to."""
+    """Give every entry its id as an anchor and as a name that can be searched and referred to.
+
+    Two exercises are called ``broadcast``.  Where both have a message of one name, the anchor leads
+    to the first.
+    """
     if app.env.docname != PAGE:
         return
     domain = app.env.domains.standard_domain
     for section in doctree.findall(nodes.section):
         if SECTION in section["ids"]:
             section["classes"].append("course-messages")
+            known = set()
             for term in section.findall(nodes.term):
                 name = term.astext()
+                if name in known:
+                    continue
+                known.add(name)
                 term["ids"] = [name]
                 domain.note_object("message", name, name, location=term)
                 words = term.children
