@@ -402,7 +402,7 @@ if __name__ == "__main__":
         yield f"rank {rank}: {global_mean(hits):.1%} of all test rows are right"
         path = f"{folder}/checkpoint.pt"
         save_checkpoint(path, model, optimizer, 1)
-        yield f"rank {rank}: goes on after epoch {load_checkpoint(path, model, optimizer)}"
+        yield f"rank {rank}: resumes after epoch {load_checkpoint(path, model, optimizer)}"
 
     def in_buckets(model):
         return BucketedDDP(model, bucket_bytes=8 * 1024)

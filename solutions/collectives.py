@@ -199,20 +199,20 @@ if __name__ == "__main__":
 
     def pass_on_a_label() -> str:
         mine = labels[dist.get_rank() + 3]
-        return f"had the digit {mine.item()}, has got {shift(mine).item()}"
+        return f"had the digit {mine.item()}, received {shift(mine).item()}"
 
     def start_alike() -> str:
         torch.manual_seed(dist.get_rank())
         weights = torch.randn(3)
         before = weights.clone()
         broadcast(weights, src=0)
-        return f"began with the weights {before}, has got {weights}"
+        return f"started with the weights {before}, now has {weights}"
 
     def count_digits() -> str:
         counts = labels[own_rows()].bincount(minlength=10)
         own = counts.tolist()
         all_reduce(counts)
-        return f"counted {own}, all together {counts.tolist()}"
+        return f"counted {own}, sum over all ranks {counts.tolist()}"
 
     def add_gradients() -> str:
         torch.manual_seed(0)  # the same weights on every rank

@@ -365,7 +365,7 @@ if __name__ == "__main__":
     inputs, targets = text().train.tensors
 
     class Replicated(torch.optim.AdamW):
-        """What sharding takes the place of: each rank holds all, and all-reduces the gradients."""
+        """Without sharding: each rank holds everything, and all-reduces the gradients."""
 
         def __init__(self, params, optimizer_class, **kwargs):
             super().__init__(params, **kwargs)
@@ -377,12 +377,12 @@ if __name__ == "__main__":
             super().step()
 
     def elements(tensors):
-        """How many numbers these tensors keep alive: what is there twice, or as a view, once."""
+        """How many numbers these tensors keep in memory; shared memory counts once."""
         storages = {t.untyped_storage().data_ptr(): t for t in tensors if t is not None}
         return sum(len(t.untyped_storage()) // t.element_size() for t in storages.values())
 
     def small_gpt():
-        """With a head of its own: Zero3 takes each parameter as that of one layer."""
+        """With its own head, because Zero3 needs each parameter in one layer only."""
         model = SmallGPT()
         model.head.weight = nn.Parameter(model.head.weight.detach().clone())
         return model
