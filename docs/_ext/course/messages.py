@@ -57,8 +57,8 @@ def as_page_text(sentences):
 def name_messages(app, doctree):
     """Give every entry its id as an anchor and as a name that can be searched and referred to.
 
-    Two exercises are called ``broadcast``.  Where both have a message of one name, the anchor leads
-    to the first.
+    Two exercises are called ``broadcast``.  If both have a message of one name, references lead to
+    the first.
     """
     if app.env.docname != PAGE:
         return
@@ -69,14 +69,14 @@ def name_messages(app, doctree):
             known = set()
             for term in section.findall(nodes.term):
                 name = term.astext()
-                if name in known:
-                    continue
+                anchor = f"{name}-2" if name in known else name
+                term["ids"] = [anchor]
+                if name not in known:
+                    domain.note_object("message", name, name, location=term)
                 known.add(name)
-                term["ids"] = [name]
-                domain.note_object("message", name, name, location=term)
                 words = term.children
                 term.clear()
-                term += html("a", *words, href=f"#{name}")
+                term += html("a", *words, href=f"#{anchor}")
 
 
 def setup(app):
