@@ -89,7 +89,7 @@ def added(*numbers):
 
 @global_mean.right
 def gathers_everything(values):
-    everything = [None] * dist.get_world_size()
+    everything: list = [None] * dist.get_world_size()
     dist.all_gather_object(everything, values.flatten().tolist())
     flat = [value for own in everything for value in own]
     return sum(flat) / len(flat) if flat else float("nan")
