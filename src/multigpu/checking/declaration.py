@@ -49,6 +49,7 @@ class Case(SimpleNamespace):
     title: str
     gpus: int
     world: int
+    alone: bool
 
     def __eq__(self, other: object) -> bool:
         """A case is itself only: it may hold tensors."""
@@ -62,14 +63,17 @@ class Case(SimpleNamespace):
         return self.gpus, self.world
 
 
-def case(title: str, *, gpus: int = 0, world: int = 0, **values: Any) -> Case:
+def case(title: str, *, gpus: int = 0, world: int = 0, alone: bool = False, **values: Any) -> Case:
     """Make a case, for one process with ``gpus`` GPUs or for ``world`` ranks.
+
+    ``alone`` gives it a run of its own, so that ranks which get stuck do so there: a rank that left
+    too early does not go on to another case.
 
     Raises ValueError for both.
     """
     if gpus and world:
         raise ValueError(f"the case {title!r} needs either gpus=... or world=..., and not both")
-    return Case(title=title, gpus=gpus, world=world, **values)
+    return Case(title=title, gpus=gpus, world=world, alone=alone, **values)
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ class Mistake:
     fix: str
     program: Program
     ends: Status | Literal["mismatch"] = "wrong"
+    roughly: bool | Callable[[Any], bool] = False
 
     @property
     def status(self) -> Status:
@@ -177,7 +182,8 @@ class Declaration:
         """Mark ``drive(submission, case, devices)``, for ranks ``drive(submission, case, rank)``.
 
         For an exercise that is more than one call: it returns what came, for example a dict.  In
-        one, "the result" is the key for what the learner's function returned.
+        one, "the result" is the key for what the learner's function returned, and "watched" that
+        for what only properties look at.
         """
         return self._keep("drive", function)
 
@@ -206,17 +212,22 @@ class Declaration:
         *,
         fix: str,
         status: Status | Literal["mismatch"] = "wrong",
+        roughly: bool | Callable[[Any], bool] = False,
     ) -> Callable[[Function], Function]:
         """Mark a wrong program; put the likeliest first.
 
         ``usually`` and ``fix`` may hold names of ``words`` in braces.  ``status`` says how it ends:
         with a wrong result, a "crash", a "hang", or with calls of the ranks that do not fit
-        together, a "mismatch".
+        together, a "mismatch".  ``roughly`` is for a mistake that is the only cause of its ending:
+        it explains every mismatch, or every deadlock in which a rank waits for one that has
+        returned, whatever calls they are.  Or ``roughly(finding)`` says which of them it explains.
         """
 
         def mark(function: Function) -> Function:
             program = self._program(function)
-            self.mistakes.append(Mistake(f"{self.function}.{name}", usually, fix, program, status))
+            self.mistakes.append(
+                Mistake(f"{self.function}.{name}", usually, fix, program, status, roughly)
+            )
             return function
 
         return mark
@@ -252,9 +263,9 @@ class Declaration:
     @cached_property
     def runs(self) -> list[list[Case]]:
         """The cases, those of one place together, in the order in which places come first."""
-        by_place: dict[tuple[int, int], list[Case]] = {}
+        by_place: dict[Any, list[Case]] = {}
         for each in self._parts["cases"]():
-            by_place.setdefault(each.place, []).append(each)
+            by_place.setdefault((each.place, each.alone and each), []).append(each)
         return list(by_place.values())
 
     @property

@@ -328,7 +328,7 @@ class Comparison:
         """``name`` is what the place is called: "chunk 1", "fc.weight.grad"."""
         if isinstance(right, Either):
             found = [self.difference(came, each, name) for each in right.results]
-            return None if None in found else found[0]
+            return likeliest(found)
         it = name or RESULT
         if came is None and right is not None:
             if name and name != RESULT:
@@ -455,6 +455,13 @@ def overview(came: Sequence[Any], parts: str) -> str:
     return words
 
 
+def likeliest(found: Sequence[Difference | None]) -> Difference | None:
+    """Of the differences from several right results: None if one is reached, or nearly reached."""
+    if None in found:
+        return None
+    return next((each for each in found if each and each.kind == "rounded"), found[0])
+
+
 def compare(run: Run, case: Case) -> Difference | None:
     """The first difference in one case; for ranks that of the first rank that has one."""
     declaration = run.declaration
@@ -463,6 +470,15 @@ def compare(run: Run, case: Case) -> Difference | None:
     comparison = Comparison(declaration.parts, declaration.share_of(case), read)
     if not case.world:
         return _compare_one(declaration, comparison, came, right)
+    if isinstance(right, Either):  # all ranks have the same one of several results
+        all_found = [_compare_ranks(declaration, comparison, came, each) for each in right.results]
+        return likeliest(all_found)
+    return _compare_ranks(declaration, comparison, came, right)
+
+
+def _compare_ranks(
+    declaration: Declaration, comparison: Comparison, came: Any, right: Any
+) -> Difference | None:
     found = [
         _compare_one(declaration, comparison, own, expected)
         for own, expected in zip(came, right, strict=True)
@@ -590,7 +606,8 @@ class Diagnosis:
         self._name_case(refused)
         began = time.monotonic()
         mistakes = [mistake for mistake in self.declaration.mistakes if mistake.ends == ends]
-        for number, mistake in enumerate(mistakes):
+        alike_by_running = [mistake for mistake in mistakes if not mistake.roughly]
+        for number, mistake in enumerate(alike_by_running):
             if number >= TRIES and time.monotonic() - began > SECONDS:
                 break
             try:
@@ -598,6 +615,9 @@ class Diagnosis:
             except Refused as other:
                 if ending(other) == ending(refused):
                     return self._renamed(refused, mistake)
+        for mistake in mistakes:
+            if explains(mistake, refused):
+                return self._renamed(refused, mistake)
         return refused
 
     def mistake_like(self, run: Run, case: Case) -> Mistake | None:
@@ -736,6 +756,17 @@ def raised(refused: Refused) -> bool:
     return refused.finding is None or refused.finding.kind in ("exception", "exit")
 
 
+def explains(mistake: Mistake, refused: Refused) -> bool:
+    """Whether a mistake is known as the cause of such an ending without being run."""
+    finding = refused.finding
+    if not mistake.roughly or finding is None or finding.kind not in ("deadlock", "mismatch"):
+        return False
+    if mistake.roughly is not True:
+        return mistake.roughly(finding)
+    states = [rank["state"] for rank in finding.details.get("ranks", [])]
+    return finding.kind == "mismatch" or "returned" in states
+
+
 def ending(refused: Refused) -> tuple[Any, ...]:
     """How a run ended, without lines, ranks and ports: the same for the same mistake."""
     finding, done = refused.finding, stuck_in(refused)
@@ -754,7 +785,7 @@ def alike_results(one: Any, other: Any) -> bool:
     if isinstance(one, Returned) and isinstance(other, Returned):
         return one.device == other.device and alike(one.value, other.value)
     if isinstance(one, dict) and isinstance(other, dict):
-        keys = (one.keys() | other.keys()) - {"times"}
+        keys = (one.keys() | other.keys()) - {"times", "watched"}
         return all(alike_results(one.get(key), other.get(key)) for key in keys)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(alike_results, one, other))

@@ -280,6 +280,7 @@ class DeclarationFile(pytest.File):
             place = count(*((world, "rank") if world else (gpus, "GPU")))
             for backing in self.checks.backings():
                 where = place if backing == "cpu" else f"{place}, {backing}"
+                where += ", alone" if cases[0].alone else ""
                 item: Check = Check.from_parent(self, name=f"{declaration.function}[{where}]")
                 item.declaration, item.cases, item.backing = declaration, cases, backing
                 item.add_marker(pytest.mark.exercise(declaration.name))

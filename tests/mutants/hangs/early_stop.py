@@ -30,15 +30,6 @@ def reduced(value, op=dist.ReduceOp.MAX):
 
 
 @wrong("early_stop.stops_alone", status="hang")
-def as_it_was_handed_out(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if should_stop(loss):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.stops_alone", status="hang")
 def tells_only_when_it_stops(model, batches, optimizer, should_stop):
     stop = torch.zeros(1)
     for step, batch in enumerate(batches, 1):
@@ -46,47 +37,6 @@ def tells_only_when_it_stops(model, batches, optimizer, should_stop):
         if should_stop(loss):
             return step
         if stop:
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.told_only_when_stopping")
-def reduces_only_when_it_stops(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if should_stop(loss):
-            reduced(1)
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.rank_zero_decides")
-def rank_zero_tells_the_others(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        stop = torch.tensor(int(should_stop(loss)))
-        dist.broadcast(stop, src=0)
-        if stop:
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.last_rank_decides")
-def the_last_rank_tells_the_others(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        stop = torch.tensor(int(should_stop(loss)))
-        dist.broadcast(stop, src=dist.get_world_size() - 1)
-        if stop:
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.all_must_agree")
-def stops_when_all_want_to(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if reduced(should_stop(loss), dist.ReduceOp.MIN):
             return step
     return len(batches)
 
@@ -100,148 +50,10 @@ def counts_the_votes(model, batches, optimizer, should_stop):
     return len(batches)
 
 
-@wrong("early_stop.asked_about_the_mean")
-def asks_with_the_mean_loss(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = reduced(train_on(model, batch, optimizer), dist.ReduceOp.SUM)
-        if should_stop(loss / dist.get_world_size()):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.asked_about_the_sum")
-def asks_with_the_summed_loss(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        if should_stop(reduced(train_on(model, batch, optimizer), dist.ReduceOp.SUM)):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.asked_about_rank_zero")
-def asks_with_rank_zeros_loss(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = torch.tensor(train_on(model, batch, optimizer), dtype=torch.float64)
-        dist.broadcast(loss, src=0)
-        if should_stop(loss.item()):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.asked_about_another_loss")
+@wrong("wrong_value")
 def asks_with_the_largest_loss(model, batches, optimizer, should_stop):
     for step, batch in enumerate(batches, 1):
         if should_stop(reduced(train_on(model, batch, optimizer))):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.asked_after_the_step")
-def computes_the_loss_again(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        train_on(model, (inputs, targets), optimizer)
-        loss = nn.functional.mse_loss(model(inputs), targets).item()
-        if reduced(should_stop(loss)):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.loss_is_a_tensor")
-def hands_over_the_tensor(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        average(model)
-        optimizer.step()
-        if reduced(should_stop(loss)):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.never_stopped")
-def does_not_look_at_the_answer(model, batches, optimizer, should_stop):
-    for batch in batches:
-        loss = train_on(model, batch, optimizer)
-        reduced(should_stop(loss))
-    return len(batches)
-
-
-@wrong("early_stop.stopped_too_early")
-def stops_before_the_step(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        if reduced(should_stop(loss.item())):
-            return step
-        loss.backward()
-        average(model)
-        optimizer.step()
-    return len(batches)
-
-
-@wrong("early_stop.step_left_out")
-def counts_a_step_that_it_does_not_do(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        if reduced(should_stop(loss.item())):
-            return step
-        loss.backward()
-        average(model)
-        optimizer.step()
-    return len(batches)
-
-
-@wrong("early_stop.counted_from_zero")
-def counts_from_zero(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches):
-        loss = train_on(model, batch, optimizer)
-        if reduced(should_stop(loss)):
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.stopped_too_late")
-def looks_at_the_flag_in_the_next_step(model, batches, optimizer, should_stop):
-    stop = False
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if stop:
-            return step
-        stop = reduced(should_stop(loss))
-    return len(batches)
-
-
-@wrong("early_stop.one_step_more")
-def does_one_more_than_it_counts(model, batches, optimizer, should_stop):
-    stop, done = False, 0
-    for batch in batches:
-        loss = train_on(model, batch, optimizer)
-        if stop:
-            return done
-        done += 1
-        stop = reduced(should_stop(loss))
-    return done
-
-
-@wrong("early_stop.ranks_disagree")
-def each_by_itself(model, batches, optimizer, should_stop):
-    done = None
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if done is None and should_stop(loss):
-            done = step
-    return done or len(batches)
-
-
-@wrong("early_stop.never_averaged")
-def takes_the_collective_away(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        if reduced(should_stop(loss.item())):
             return step
     return len(batches)
 
@@ -261,46 +73,24 @@ def train_and_divide_by(divisor, model, batches, optimizer, should_stop, clear=T
     return len(batches)
 
 
-@wrong("early_stop.only_added")
-def never_divides(model, batches, optimizer, should_stop):
-    return train_and_divide_by(1, model, batches, optimizer, should_stop)
-
-
-@wrong("early_stop.other_weights")
+@wrong("wrong_value")
 def a_fixed_divisor(model, batches, optimizer, should_stop):
     return train_and_divide_by(2, model, batches, optimizer, should_stop)
 
 
-@wrong("early_stop.gradients_never_cleared")
-def never_clears(model, batches, optimizer, should_stop):
-    world = dist.get_world_size()
-    return train_and_divide_by(world, model, batches, optimizer, should_stop, clear=False)
-
-
-@wrong("early_stop.returned_nothing")
+@wrong("returned_nothing")
 def breaks_and_forgets(model, batches, optimizer, should_stop):
     for batch in batches:
         if reduced(should_stop(train_on(model, batch, optimizer))):
             break
 
 
-@wrong("early_stop.not_an_int")
+@wrong("wrong_type")
 def returns_a_float(model, batches, optimizer, should_stop):
     steps = 0.0
     for batch in batches:
         steps += 1
         if reduced(should_stop(train_on(model, batch, optimizer))):
-            break
-    return steps
-
-
-@right
-def adds_up_the_answers(model, batches, optimizer, should_stop):
-    steps = 0
-    for batch in batches:
-        loss = train_on(model, batch, optimizer)
-        steps += 1
-        if reduced(should_stop(loss), dist.ReduceOp.SUM) > 0:
             break
     return steps
 
@@ -312,18 +102,6 @@ def gathers_the_answers(model, batches, optimizer, should_stop):
         answers = [None] * dist.get_world_size()
         dist.all_gather_object(answers, bool(should_stop(loss)))
         if any(answers):
-            return step
-    return len(batches)
-
-
-@right
-def rank_zero_collects_and_tells(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        stop = torch.tensor(int(should_stop(loss)))
-        dist.reduce(stop, dst=0)
-        dist.broadcast(stop, src=0)
-        if stop.item():
             return step
     return len(batches)
 
@@ -365,16 +143,7 @@ def the_flag_travels_with_the_gradients(model, batches, optimizer, should_stop):
     return len(batches)
 
 
-@wrong("early_stop.never_stopped")
-def stops_when_exactly_one_wants_to(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if reduced(should_stop(loss), dist.ReduceOp.SUM) == 1:
-            return step
-    return len(batches)
-
-
-@wrong("early_stop.never_stopped")
+@wrong("early_stop.last_rank_decides")
 def stops_when_one_or_all_want_to(model, batches, optimizer, should_stop):
     for step, batch in enumerate(batches, 1):
         loss = train_on(model, batch, optimizer)
@@ -384,7 +153,7 @@ def stops_when_one_or_all_want_to(model, batches, optimizer, should_stop):
     return len(batches)
 
 
-@wrong("early_stop.never_stopped")
+@wrong("early_stop.last_rank_decides")
 def stops_when_one_or_two_or_all_want_to(model, batches, optimizer, should_stop):
     for step, batch in enumerate(batches, 1):
         loss = train_on(model, batch, optimizer)
@@ -410,7 +179,7 @@ def a_share_in_float32(model, batches, optimizer, should_stop):
     return len(batches)
 
 
-@wrong("early_stop.rounded")
+@wrong("rounded")
 def averages_in_float32(model, batches, optimizer, should_stop):
     for step, (inputs, targets) in enumerate(batches, 1):
         optimizer.zero_grad()

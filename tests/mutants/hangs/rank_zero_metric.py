@@ -7,14 +7,6 @@ from harness import right, wrong
 
 
 @wrong("rank_zero_metric.only_some_ranks_call", status="hang")
-def as_it_was_handed_out(values):
-    total = torch.stack([values.sum(), values.new_tensor(len(values))])
-    if dist.get_rank() == 0:
-        dist.all_reduce(total)
-    return (total[0] / total[1]).item()
-
-
-@wrong("rank_zero_metric.only_some_ranks_call", status="hang")
 def the_others_leave_early(values):
     if dist.get_rank() != 0:
         return values.mean().item()
@@ -32,78 +24,14 @@ def gathers_under_the_if(values):
     return 0.0
 
 
-@wrong("rank_zero_metric.only_rank_zero_knows")
-def reduces_to_rank_zero(values):
-    total = torch.stack([values.sum(), values.new_tensor(len(values))])
-    dist.reduce(total, dst=0)
-    if dist.get_rank() == 0:
-        return (total[0] / total[1]).item()
-    return values.mean().item()
-
-
-@wrong("rank_zero_metric.returned_nothing")
-def the_others_get_none(values):
-    total = torch.stack([values.sum(), values.new_tensor(len(values))])
-    dist.all_reduce(total)
-    if dist.get_rank() == 0:
-        return (total[0] / total[1]).item()
-
-
-@wrong("rank_zero_metric.mean_of_means")
-def averages_the_means(values):
-    mean = values.mean()
-    dist.all_reduce(mean)
-    return mean.item() / dist.get_world_size()
-
-
-@wrong("rank_zero_metric.own_mean")
-def takes_the_collective_away(values):
-    return values.mean().item()
-
-
-@wrong("rank_zero_metric.rank_zeros_mean")
-def broadcasts_rank_zeros_mean(values):
-    mean = values.mean()
-    dist.broadcast(mean, src=0)
-    return mean.item()
-
-
-@wrong("rank_zero_metric.only_added")
-def never_divides(values):
-    total = values.sum()
-    dist.all_reduce(total)
-    return total.item()
-
-
-@wrong("rank_zero_metric.divided_by_ranks")
-def divides_by_ranks(values):
-    total = values.sum()
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
-
-
-@wrong("rank_zero_metric.divided_by_own_count")
-def divides_by_its_own_count(values):
-    total = values.sum()
-    dist.all_reduce(total)
-    return total.item() / len(values)
-
-
-@wrong("rank_zero_metric.means_added")
-def adds_the_means(values):
-    mean = values.mean()
-    dist.all_reduce(mean)
-    return mean.item()
-
-
-@wrong("rank_zero_metric.not_a_float")
+@wrong("wrong_type")
 def returns_a_tensor(values):
     total = torch.stack([values.sum(), values.new_tensor(len(values))])
     dist.all_reduce(total)
     return total[0] / total[1]
 
 
-@wrong("rank_zero_metric.values_changed")
+@wrong("input_changed")
 def centres_the_callers_values(values):
     total = torch.stack([values.sum(), values.new_tensor(len(values))])
     dist.all_reduce(total)
@@ -112,7 +40,7 @@ def centres_the_callers_values(values):
     return mean
 
 
-@wrong("rank_zero_metric.other_value")
+@wrong("wrong_value")
 def largest_mean(values):
     mean = values.mean()
     dist.all_reduce(mean, op=dist.ReduceOp.MAX)
@@ -133,23 +61,6 @@ def in_a_group_of_its_own(values):
     total = torch.stack([values.sum(), values.new_tensor(len(values))])
     group.allreduce([total]).wait()
     return (total[0] / total[1]).item()
-
-
-@right
-def gathers_everything(values):
-    everything = [None] * dist.get_world_size()
-    dist.all_gather_object(everything, values.tolist())
-    flat = [value for own in everything for value in own]
-    return sum(flat) / len(flat)
-
-
-@right
-def rank_zero_works_and_tells(values):
-    total = torch.stack([values.sum(), values.new_tensor(len(values))])
-    dist.reduce(total, dst=0)
-    mean = total[0] / total[1]
-    dist.broadcast(mean, src=0)
-    return float(mean)
 
 
 @right

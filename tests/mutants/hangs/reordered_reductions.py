@@ -7,12 +7,6 @@ from harness import right, wrong
 
 
 @wrong("reordered_reductions.other_order")
-def as_it_was_handed_out(tensors):
-    for tensor in tensors.values():
-        dist.all_reduce(tensor)
-
-
-@wrong("reordered_reductions.other_order")
 def through_a_set(tensors):
     for name in set(tensors):
         dist.all_reduce(tensors[name])
@@ -38,69 +32,10 @@ def a_barrier_between(tensors):
         dist.all_reduce(tensor)
 
 
-@wrong("reordered_reductions.added_by_place")
-def sorted_by_shape(tensors):
-    for tensor in sorted(tensors.values(), key=lambda t: (t.numel(), tuple(t.shape))):
-        dist.all_reduce(tensor)
-
-
-@wrong("reordered_reductions.added_by_place")
-def one_flat_tensor_in_its_own_order(tensors):
-    if not tensors:
-        return
-    flat = torch.cat([t.flatten() for t in tensors.values()])
-    dist.all_reduce(flat)
-    for tensor, piece in zip(tensors.values(), flat.split([t.numel() for t in tensors.values()])):
-        tensor.copy_(piece.view_as(tensor))
-
-
-@wrong("reordered_reductions.not_in_place")
-def new_tensors_in_the_dict(tensors):
-    for name in sorted(tensors):
-        total = tensors[name].clone()
-        dist.all_reduce(total)
-        tensors[name] = total
-
-
-@wrong("reordered_reductions.nothing_added")
-def in_a_copy(tensors):
-    copies = {name: tensors[name].clone() for name in sorted(tensors)}
-    for tensor in copies.values():
-        dist.all_reduce(tensor)
-
-
-@wrong("reordered_reductions.multiplied")
-def reduced_twice(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name])
-        dist.all_reduce(tensors[name])
-
-
-@wrong("reordered_reductions.multiplied")
-def averaged(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name])
-        tensors[name].copy_(tensors[name] / dist.get_world_size())
-
-
-@wrong("reordered_reductions.other_sum")
+@wrong("wrong_values")
 def largest_instead_of_sum(tensors):
     for name in sorted(tensors):
         dist.all_reduce(tensors[name], op=dist.ReduceOp.MAX)
-
-
-@wrong("reordered_reductions.names_changed")
-def empties_the_dict(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors.pop(name))
-
-
-@right
-def rank_zeros_order(tensors):
-    names = [list(tensors)]
-    dist.broadcast_object_list(names, src=0)
-    for name in names[0]:
-        dist.all_reduce(tensors[name])
 
 
 @right
@@ -117,17 +52,6 @@ def functional_collectives(tensors):
 
     for name in sorted(tensors):
         tensors[name].copy_(functional.all_reduce(tensors[name], "sum", dist.group.WORLD))
-
-
-@right
-def one_flat_tensor(tensors):
-    if not tensors:
-        return
-    ordered = [tensors[name] for name in sorted(tensors)]
-    flat = torch.cat([t.reshape(-1) for t in ordered])
-    dist.all_reduce(flat)
-    for tensor, piece in zip(ordered, flat.split([t.numel() for t in ordered])):
-        tensor.copy_(piece.reshape(tensor.shape))
 
 
 @right

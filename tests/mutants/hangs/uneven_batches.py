@@ -27,17 +27,6 @@ def average(model, divisor=None):
 
 
 @wrong("uneven_batches.out_of_batches", status="hang")
-def as_it_was_handed_out(model, batches, optimizer):
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        optimizer.step()
-
-
-@wrong("uneven_batches.out_of_batches", status="hang")
 def returns_when_it_has_no_batch(model, batches, optimizer):
     for step in range(most_batches(batches)):
         if step >= len(batches):
@@ -73,16 +62,6 @@ def all_send_at_the_end(model, batches, optimizer):
 
 
 @wrong("uneven_batches.other_calls")
-def ends_with_a_barrier(model, batches, optimizer):
-    for batch in batches:
-        optimizer.zero_grad()
-        backward(model, batch)
-        average(model)
-        optimizer.step()
-    dist.barrier()
-
-
-@wrong("uneven_batches.other_calls")
 def skips_gradients_that_are_none(model, batches, optimizer):
     for step in range(most_batches(batches)):
         optimizer.zero_grad()
@@ -96,106 +75,7 @@ def skips_gradients_that_are_none(model, batches, optimizer):
         dist.barrier()
 
 
-@wrong("uneven_batches.batches_left_out")
-def up_to_the_shortest_list(model, batches, optimizer):
-    for step in range(most_batches(batches, dist.ReduceOp.MIN)):
-        optimizer.zero_grad()
-        backward(model, batches[step])
-        average(model)
-        optimizer.step()
-
-
-@wrong("uneven_batches.trained_alone")
-def averages_up_to_the_shortest_list(model, batches, optimizer):
-    common = most_batches(batches, dist.ReduceOp.MIN)
-    for step, batch in enumerate(batches):
-        optimizer.zero_grad()
-        backward(model, batch)
-        if step < common:
-            average(model)
-        optimizer.step()
-
-
-@wrong("uneven_batches.never_averaged")
-def takes_the_collective_away(model, batches, optimizer):
-    for batch in batches:
-        optimizer.zero_grad()
-        backward(model, batch)
-        optimizer.step()
-
-
-@wrong("uneven_batches.only_added")
-def never_divides(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model, divisor=1)
-        optimizer.step()
-
-
-@wrong("uneven_batches.idle_ranks_stale")
-def steps_only_with_a_batch(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model)
-        if step < len(batches):
-            optimizer.step()
-
-
-@wrong("uneven_batches.old_gradient_again")
-def clears_only_with_a_batch(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        if step < len(batches):
-            optimizer.zero_grad()
-            backward(model, batches[step])
-        average(model)
-        optimizer.step()
-
-
-@wrong("uneven_batches.gradients_never_cleared")
-def never_clears(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model)
-        optimizer.step()
-
-
-@wrong("uneven_batches.batches_repeated")
-def fills_up_with_the_last_batch(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        backward(model, batches[min(step, len(batches) - 1)])
-        average(model)
-        optimizer.step()
-
-
-@wrong("uneven_batches.batches_repeated")
-def begins_again(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        backward(model, batches[step % len(batches)])
-        average(model)
-        optimizer.step()
-
-
-@wrong("uneven_batches.rank_zero_only")
-def everybody_as_rank_zero(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        for p in model.parameters():
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.broadcast(p.grad, src=0)
-        optimizer.step()
-
-
-@wrong("uneven_batches.ranks_disagree")
+@wrong("wrong_values")
 def divides_by_its_own_number(model, batches, optimizer):
     for step in range(most_batches(batches)):
         optimizer.zero_grad()
@@ -205,7 +85,7 @@ def divides_by_its_own_number(model, batches, optimizer):
         optimizer.step()
 
 
-@wrong("uneven_batches.other_weights")
+@wrong("uneven_batches.fixed_divisor")
 def a_fixed_divisor(model, batches, optimizer):
     for step in range(most_batches(batches)):
         optimizer.zero_grad()
@@ -228,19 +108,6 @@ def four_steps_always(model, batches, optimizer):
             optimizer.step()
 
 
-@wrong("uneven_batches.not_every_rank_steps")
-def rank_zero_steps_for_all(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model)
-        if dist.get_rank() == 0:
-            optimizer.step()
-        for p in model.parameters():
-            dist.broadcast(p.data, src=0)
-
-
 @wrong("refused_name")
 def joins_as_ddp_does(model, batches, optimizer):
     ddp = nn.parallel.DistributedDataParallel(model)
@@ -249,38 +116,6 @@ def joins_as_ddp_does(model, batches, optimizer):
             optimizer.zero_grad()
             nn.functional.mse_loss(ddp(inputs), targets).backward()
             optimizer.step()
-
-
-@right
-def asks_in_every_step_who_has_a_batch(model, batches, optimizer):
-    step = 0
-    while True:
-        busy = torch.tensor(float(step < len(batches)))
-        dist.all_reduce(busy)
-        if busy == 0:
-            break
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model, divisor=busy.item())
-        optimizer.step()
-        step += 1
-
-
-@right
-def a_zero_loss_without_a_batch(model, batches, optimizer):
-    counts = [None] * dist.get_world_size()
-    dist.all_gather_object(counts, len(batches))
-    for step in range(max(counts)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        else:
-            sum(p.sum() for p in model.parameters()).mul(0).backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
-            p.grad.div_(dist.get_world_size())
-        optimizer.step()
 
 
 @right
@@ -346,7 +181,7 @@ def a_share_in_float32(model, batches, optimizer):
         optimizer.step()
 
 
-@wrong("uneven_batches.rounded")
+@wrong("rounded")
 def averages_in_float32(model, batches, optimizer):
     for step in range(most_batches(batches)):
         optimizer.zero_grad()
@@ -360,7 +195,7 @@ def averages_in_float32(model, batches, optimizer):
         optimizer.step()
 
 
-@wrong("uneven_batches.rounded")
+@wrong("rounded")
 def averages_over_those_present_in_float32(model, batches, optimizer):
     for step in range(most_batches(batches)):
         optimizer.zero_grad()

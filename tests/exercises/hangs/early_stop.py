@@ -1,0 +1,454 @@
+"""``hangs.early_stop``: when one rank wants to stop, all stop after the same step."""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from multigpu.checking.declaration import case, exercise
+from multigpu.checking.encoding import describe
+from multigpu.checking.judging import RESULT, Difference, rule
+from multigpu.checking.verdicts import count, numbered
+from multigpu.ranks import rank_device
+
+from .training import batches_of, model, sgd, trained, weights_of
+
+early_stop = exercise(
+    "hangs.early_stop",
+    expects="{done} on every rank, {why}",
+    share_of=lambda case: case.world,
+)
+LIMIT = 0.1  # a rank wants to stop when its loss is below
+
+
+@early_stop.cases
+def cases():
+    """Stop in the middle, never, at once, at the end, and when several or all ranks want to."""
+    yield a_case(3, 8, in_the_middle(3), alone=True)
+    for world in (3, 2, 4, 1):
+        yield a_case(world, 8, in_the_middle(world))
+        yield a_case(world, 3, [])
+        yield a_case(world, 3, [(1, world - 1)])
+        yield a_case(world, 3, [(3, world - 1)])
+        for wanting in range(2, world + 1):
+            yield a_case(world, 4, [(2, rank) for rank in range(wanting)])
+
+
+def in_the_middle(world):
+    return [(3, 1 % world), (5, 0), (6, world - 1), *((7, rank) for rank in range(world))]
+
+
+def a_case(world, steps, low, alone=False):
+    """Batches with losses of about 1, but nearly 0 where (step, rank) is ``low``."""
+    batches = batches_of([steps] * world, seed=world)
+    for step, rank in low:
+        inputs, targets = batches[rank][step - 1]
+        batches[rank][step - 1] = (inputs * 0.01, targets * 0.01)
+    last = min([step for step, _ in low], default=steps)
+    wanting = [rank for step, rank in low if step == last]
+    verb = "wants" if len(wanting) == 1 else "want"
+    why = (
+        f"where {numbered('rank', wanting)} {verb} to stop" if wanting else "for none wants to stop"
+    )
+    title = f"{count(world, 'rank')} with {steps} batches each"
+    done = count(last, "step")
+    return case(title, world=world, alone=alone, of=batches, last=last, why=why, done=done)
+
+
+@early_stop.drive
+def drive(submission, case, rank):
+    """The steps that were returned, with which losses it asked, and the weights."""
+    own = [(x.to(rank_device()), y.to(rank_device())) for x, y in case.of[rank]]
+    net, asked = model().to(rank_device()), []
+
+    def should_stop(loss):
+        asked.append(float(loss) if isinstance(loss, float) else loss)
+        return float(loss) < LIMIT
+
+    returned = submission.early_stop(net, own, sgd(net), should_stop)
+    return {"asked": asked, RESULT: returned, "the vector of all weights": weights_of(net)}
+
+
+@early_stop.expected
+def expected(case):
+    weights, losses = trained(case.of)
+    return [
+        {
+            "asked": rule(with_own_losses([losses[step][rank] for step in range(len(losses))])),
+            RESULT: rule(whole_number(case.last)),
+            "the vector of all weights": weights[case.last],
+        }
+        for rank in range(case.world)
+    ]
+
+
+def with_own_losses(own):
+    """A rank asks about its own losses, in their order; it may ask twice."""
+
+    def examine(asked):
+        position = 0
+        for number, loss in enumerate(asked):
+            if not isinstance(loss, float):
+                return Difference("wrong_type", f"should_stop got {describe(loss)} and not a float")
+            later = [
+                s for s in range(position, len(own)) if math.isclose(own[s], loss, rel_tol=1e-6)
+            ]
+            if not later:
+                step = min(number, len(own) - 1)
+                found = f"in step {step + 1} should_stop({loss:.6g}) was asked, and its own loss is"
+                return Difference("wrong_value", f"{found} {own[step]:.6g}")
+            position = later[0]
+        return None
+
+    return examine
+
+
+def whole_number(right):
+    def examine(came):
+        if type(came) is not int:
+            return Difference("wrong_type", f"the result is {describe(came)} and not an int")
+        if came != right:
+            return Difference("wrong_value", f"the result is {count(came, 'step')} and not {right}")
+        return None
+
+    return examine
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+def backward(model, batch, optimizer):
+    inputs, targets = batch
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    return loss
+
+
+def average(model, divisor=None):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= divisor or dist.get_world_size()
+
+
+def train_on(model, batch, optimizer, divisor=None):
+    loss = backward(model, batch, optimizer)
+    average(model, divisor)
+    optimizer.step()
+    return loss.item()
+
+
+def reduced(value, op=dist.ReduceOp.MAX):
+    tensor = torch.tensor(float(value), dtype=torch.float64)
+    dist.all_reduce(tensor, op=op)
+    return tensor.item()
+
+
+def until(stop, model, batches, optimizer, **more):
+    """Train until ``stop(loss)``."""
+    for step, batch in enumerate(batches, 1):
+        if stop(train_on(model, batch, optimizer, **more)):
+            return step
+    return len(batches)
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@early_stop.right
+def adds_up_the_answers(model, batches, optimizer, should_stop):
+    def stop(loss):
+        return reduced(should_stop(loss), dist.ReduceOp.SUM) > 0
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.right
+def rank_zero_collects_and_tells(model, batches, optimizer, should_stop):
+    def stop(loss):
+        wanted = torch.tensor(int(should_stop(loss)))
+        dist.reduce(wanted, dst=0)
+        dist.broadcast(wanted, src=0)
+        return wanted.item()
+
+    return until(stop, model, batches, optimizer)
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+ANY = "One rank is enough: reduce the answers with MAX, or add them up and compare with 0."
+OWN = "Ask with this rank's own loss, and reduce the answers."
+
+
+@early_stop.mistake(
+    "stops_alone",
+    "a rank that wants to stop returns at once, and the others wait for its part of the next step.",
+    fix="In every step reduce the answers, 0 or 1, with MAX, and stop where the result is 1.",
+    status="hang",
+    roughly=True,
+)
+def as_it_was_handed_out(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches, 1):
+        loss = train_on(model, batch, optimizer)
+        if should_stop(loss):
+            return step
+    return len(batches)
+
+
+@early_stop.mistake(
+    "told_only_when_stopping",
+    "a rank tells the others only when it wants to stop, and they are in another call then.",
+    fix="In every step each rank says whether it wants to stop: 0 or 1.",
+    status="mismatch",
+    roughly=True,
+)
+def reduces_only_when_it_stops(model, batches, optimizer, should_stop):
+    return until(lambda loss: should_stop(loss) and reduced(1), model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "rank_zero_decides", "only rank 0's answer counts: broadcast hands on what it has.", fix=ANY
+)
+def rank_zero_tells_the_others(model, batches, optimizer, should_stop):
+    def stop(loss):
+        wanted = torch.tensor(int(should_stop(loss)))
+        dist.broadcast(wanted, src=0)
+        return wanted
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "last_rank_decides",
+    "only the last rank's answer counts: broadcast hands on what it has.",
+    fix=ANY,
+)
+def the_last_rank_tells_the_others(model, batches, optimizer, should_stop):
+    def stop(loss):
+        wanted = torch.tensor(int(should_stop(loss)))
+        dist.broadcast(wanted, src=dist.get_world_size() - 1)
+        return wanted
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "all_must_agree", "the ranks stop only when all of them, or most of them, want to.", fix=ANY
+)
+def stops_when_all_want_to(model, batches, optimizer, should_stop):
+    def stop(loss):
+        return reduced(should_stop(loss), dist.ReduceOp.MIN)
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "never_stopped",
+    "several ranks want to stop in the same step, so the sum of their answers is neither 0 nor 1.",
+    fix="Stop where the sum is more than 0, or reduce with MAX.",
+)
+def stops_when_exactly_one_wants_to(model, batches, optimizer, should_stop):
+    def stop(loss):
+        return reduced(should_stop(loss), dist.ReduceOp.SUM) == 1
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "never_stopped",
+    "a rank wants to stop, and all go on: its answer did not reach the others, or no rank looks at"
+    " the result of the reduction.",
+    fix="Reduce the answers with MAX in every step, and stop where the result is 1.",
+)
+def does_not_look_at_the_answer(model, batches, optimizer, should_stop):
+    def stop(loss):
+        reduced(should_stop(loss))
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "counted_from_zero",
+    "all steps were done, but they were counted from 0.",
+    fix="Count the steps that are done: enumerate(batches, 1).",
+)
+def counts_from_zero(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches):
+        if reduced(should_stop(train_on(model, batch, optimizer))):
+            return step
+    return len(batches)
+
+
+@early_stop.mistake(
+    "stopped_too_early",
+    "training ends before the step whose loss made a rank want to stop.",
+    fix="Finish this step on all ranks, optimizer.step() too, and then stop.",
+)
+def stops_before_the_step(model, batches, optimizer, should_stop):
+    return with_a_step_left_out(model, batches, optimizer, should_stop, 0)
+
+
+@early_stop.mistake(
+    "step_left_out",
+    "the last step was counted, but optimizer.step() was not called in it.",
+    fix="Do the step, then stop.",
+)
+def counts_a_step_that_it_does_not_do(model, batches, optimizer, should_stop):
+    return with_a_step_left_out(model, batches, optimizer, should_stop, 1)
+
+
+def with_a_step_left_out(model, batches, optimizer, should_stop, first):
+    for step, batch in enumerate(batches, first):
+        loss = backward(model, batch, optimizer)
+        if reduced(should_stop(loss.item())):
+            return step
+        average(model)
+        optimizer.step()
+    return len(batches)
+
+
+@early_stop.mistake(
+    "stopped_too_late",
+    "the ranks look at the answer of the step before, so they do one step more.",
+    fix="Reduce the answers and stop within the same step.",
+)
+def looks_at_the_flag_in_the_next_step(model, batches, optimizer, should_stop):
+    stop = False
+    for step, batch in enumerate(batches, 1):
+        loss = train_on(model, batch, optimizer)
+        if stop:
+            return step
+        stop = reduced(should_stop(loss))
+    return len(batches)
+
+
+@early_stop.mistake(
+    "one_step_more",
+    "one more step was done than was counted.",
+    fix="Leave the loop before the step that is not counted.",
+)
+def does_one_more_than_it_counts(model, batches, optimizer, should_stop):
+    stop, done = False, 0
+    for batch in batches:
+        loss = train_on(model, batch, optimizer)
+        if stop:
+            return done
+        done += 1
+        stop = reduced(should_stop(loss))
+    return done
+
+
+@early_stop.mistake(
+    "ranks_disagree",
+    "all ranks go on to the end, and each returns the step in which it wanted to stop itself.",
+    fix="Reduce the answers with MAX in every step, and stop where the result is 1.",
+)
+def each_by_itself(model, batches, optimizer, should_stop):
+    done = None
+    for step, batch in enumerate(batches, 1):
+        loss = train_on(model, batch, optimizer)
+        if done is None and should_stop(loss):
+            done = step
+    return done or len(batches)
+
+
+@early_stop.mistake(
+    "asked_about_the_mean",
+    "should_stop was asked about the mean loss over the ranks, in which one low loss disappears.",
+    fix=OWN,
+)
+def asks_with_the_mean_loss(model, batches, optimizer, should_stop):
+    def stop(loss):
+        return should_stop(reduced(loss, dist.ReduceOp.SUM) / dist.get_world_size())
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "asked_about_the_sum", "should_stop was asked about the sum of the ranks' losses.", fix=OWN
+)
+def asks_with_the_summed_loss(model, batches, optimizer, should_stop):
+    def stop(loss):
+        return should_stop(reduced(loss, dist.ReduceOp.SUM))
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "asked_about_rank_zero", "should_stop was asked about rank 0's loss on every rank.", fix=OWN
+)
+def asks_with_rank_zeros_loss(model, batches, optimizer, should_stop):
+    def stop(loss):
+        of_rank_zero = torch.tensor(loss, dtype=torch.float64)
+        dist.broadcast(of_rank_zero, src=0)
+        return should_stop(of_rank_zero.item())
+
+    return until(stop, model, batches, optimizer)
+
+
+@early_stop.mistake(
+    "asked_after_the_step",
+    "the loss was computed again with the new weights.",
+    fix="Ask with the loss from before optimizer.step().",
+)
+def computes_the_loss_again(model, batches, optimizer, should_stop):
+    for step, (inputs, targets) in enumerate(batches, 1):
+        train_on(model, (inputs, targets), optimizer)
+        loss = nn.functional.mse_loss(model(inputs), targets).item()
+        if reduced(should_stop(loss)):
+            return step
+    return len(batches)
+
+
+@early_stop.mistake(
+    "loss_is_a_tensor", "should_stop was given the loss as a tensor.", fix="Pass loss.item()."
+)
+def hands_over_the_tensor(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches, 1):
+        loss = backward(model, batch, optimizer)
+        average(model)
+        optimizer.step()
+        if reduced(should_stop(loss)):
+            return step
+    return len(batches)
+
+
+@early_stop.mistake(
+    "never_averaged",
+    "each rank was trained by itself: no gradient was averaged, or the average did not go into"
+    " .grad.",
+    fix="Average .grad over all ranks before optimizer.step().",
+)
+def takes_the_collective_away(model, batches, optimizer, should_stop):
+    for step, batch in enumerate(batches, 1):
+        loss = backward(model, batch, optimizer)
+        optimizer.step()
+        if reduced(should_stop(loss.item())):
+            return step
+    return len(batches)
+
+
+@early_stop.mistake(
+    "only_added",
+    "the gradients were added up over the ranks and never divided.",
+    fix="Divide by {n}, the number of ranks.",
+)
+def never_divides(model, batches, optimizer, should_stop):
+    return until(lambda loss: reduced(should_stop(loss)), model, batches, optimizer, divisor=1)
+
+
+@early_stop.mistake(
+    "gradients_never_cleared",
+    "nothing clears .grad between two steps, so the gradients of all steps add up.",
+    fix="Call optimizer.zero_grad() before each backward().",
+)
+def never_clears(model, batches, optimizer, should_stop):
+    for step, (inputs, targets) in enumerate(batches, 1):
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        average(model)
+        optimizer.step()
+        if reduced(should_stop(loss.item())):
+            return step
+    return len(batches)

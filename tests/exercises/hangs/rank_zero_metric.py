@@ -1,0 +1,205 @@
+"""``hangs.rank_zero_metric``: the mean over the values of all ranks, known on all of them."""
+
+import torch
+import torch.distributed as dist
+
+from multigpu.checking.declaration import case, exercise
+from multigpu.checking.judging import near
+from multigpu.checking.verdicts import listed
+from multigpu.ranks import rank_device
+
+rank_zero_metric = exercise(
+    "hangs.rank_zero_metric",
+    expects="the mean over the values of all ranks, on every rank: {mean}",
+    keeps=["values"],
+)
+
+
+@rank_zero_metric.cases
+def cases():
+    yield a_case([2, 5, 1], alone=True)
+    for world in (3, 2, 4, 1):
+        yield a_case([3, 1, 2, 6][:world])
+        yield a_case([3] * world)
+        yield a_case([1, 4, 2, 6][:world], torch.float32)
+
+
+def a_case(counts, dtype=torch.float64, alone=False):
+    """So many values for each rank."""
+    generator = torch.Generator().manual_seed(sum(counts))
+    values = [
+        torch.randn(count, generator=generator, dtype=dtype) + rank
+        for rank, count in enumerate(counts)
+    ]
+    title = f"ranks with {listed(counts)} values of {str(dtype)[6:]}"
+    return case(title, world=len(counts), alone=alone, of=values)
+
+
+@rank_zero_metric.arguments
+def arguments(case, rank):
+    return (case.of[rank].to(rank_device()),)
+
+
+@rank_zero_metric.expected
+def expected(case):
+    return [near(mean(case), digits=5)] * case.world
+
+
+def mean(case):
+    return torch.cat(case.of).mean().item()
+
+
+@rank_zero_metric.words
+def words(case):
+    return {"mean": f"{mean(case):.6g}", "count": sum(map(len, case.of))}
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+def sum_and_count(values):
+    return torch.stack([values.sum(), values.new_tensor(len(values))])
+
+
+@rank_zero_metric.right
+def rank_zero_works_and_tells(values):
+    total = sum_and_count(values)
+    dist.reduce(total, dst=0)
+    mean = total[0] / total[1]
+    dist.broadcast(mean, src=0)
+    return float(mean)
+
+
+@rank_zero_metric.right
+def gathers_everything(values):
+    everything: list[list[float]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(everything, values.tolist())
+    flat = [value for own in everything for value in own]
+    return sum(flat) / len(flat)
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@rank_zero_metric.mistake(
+    "only_some_ranks_call",
+    "some ranks call a collective and the others return without it, usually because the call is"
+    " under `if dist.get_rank() == 0`, or a `return` comes before it.",
+    fix="Let every rank make the call: only printing is for rank 0 alone.",
+    status="hang",
+    roughly=True,
+)
+def as_it_was_handed_out(values):
+    total = sum_and_count(values)
+    if dist.get_rank() == 0:
+        dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+@rank_zero_metric.mistake(
+    "mean_of_means",
+    "this is the mean of the ranks' means, in which a value of a small rank counts more.",
+    fix="Add up sums and counts over the ranks, then divide once.",
+)
+def averages_the_means(values):
+    mean = values.mean()
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+@rank_zero_metric.mistake(
+    "own_mean",
+    "each rank has the mean of its own values, and nothing of the other ranks is in it.",
+    fix="Without a collective nothing hangs, but nothing is shared either.",
+)
+def takes_the_collective_away(values):
+    return values.mean().item()
+
+
+@rank_zero_metric.mistake(
+    "only_rank_zero_knows",
+    "`reduce` and `gather` bring the result to one rank, and the other ranks have the mean of their"
+    " own values.",
+    fix="Use all_reduce, or broadcast the result afterward.",
+)
+def reduces_to_rank_zero(values):
+    total = sum_and_count(values)
+    dist.reduce(total, dst=0)
+    return (total[0] / total[1]).item() if dist.get_rank() == 0 else values.mean().item()
+
+
+@rank_zero_metric.mistake(
+    "only_rank_zero_knows",
+    "`reduce` brings the sums to one rank, and the other ranks divide what they have.",
+    fix="Use all_reduce, or broadcast the result afterward.",
+)
+def all_divide_what_rank_zero_has(values):
+    total = sum_and_count(values)
+    dist.reduce(total, dst=0)
+    return (total[0] / total[1]).item()
+
+
+@rank_zero_metric.mistake(
+    "only_rank_zero_returns",
+    "the function returns the mean on rank 0 and ends without `return` on the others.",
+    fix="Return it on every rank, outside of the `if`.",
+)
+def the_others_get_none(values):
+    total = sum_and_count(values)
+    dist.all_reduce(total)
+    if dist.get_rank() == 0:
+        return (total[0] / total[1]).item()
+
+
+@rank_zero_metric.mistake(
+    "rank_zeros_mean",
+    "this is the mean of rank 0's values alone: `broadcast` hands on what one rank has, and adds"
+    " nothing up.",
+    fix="Add up sums and counts over the ranks first.",
+)
+def broadcasts_rank_zeros_mean(values):
+    mean = values.mean()
+    dist.broadcast(mean, src=0)
+    return mean.item()
+
+
+@rank_zero_metric.mistake(
+    "only_added", "this is the sum of all values.", fix="Divide it by their number, {count}."
+)
+def never_divides(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item()
+
+
+@rank_zero_metric.mistake(
+    "divided_by_ranks",
+    "the sum of all values was divided by {n}, the number of ranks.",
+    fix="Divide it by the number of values, {count}.",
+)
+def divides_by_ranks(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+@rank_zero_metric.mistake(
+    "divided_by_own_count",
+    "the sum of all values was divided by the number of this rank's own values.",
+    fix="Add up the counts over the ranks, too.",
+)
+def divides_by_its_own_count(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item() / len(values)
+
+
+@rank_zero_metric.mistake(
+    "means_added",
+    "this is the sum of the ranks' means: all_reduce adds up and does not average.",
+    fix="Add up sums and counts over the ranks, then divide.",
+)
+def adds_the_means(values):
+    mean = values.mean()
+    dist.all_reduce(mean)
+    return mean.item()
