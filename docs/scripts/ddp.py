@@ -19,8 +19,7 @@ from multigpu.training.models import SmallCNN
 def train(epochs: int = 10, *, batch_size: int = 128) -> float:
     """Train from a fixed seed and return the share of test images that are read right."""
     torch.manual_seed(0)
-    gpu = f"cuda:{os.environ['LOCAL_RANK']}"  # NEW: one GPU for each process of a machine
-    device = torch.device(gpu if torch.cuda.is_available() else "cpu")  # NEW: was cuda:0
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # NEW: was cuda:0
     data = digits()
     model = SmallCNN()
     model.to(device)
@@ -44,8 +43,10 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
 
 
 if __name__ == "__main__":
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: meet
+    if torch.cuda.is_available():  # NEW: from here on "cuda" is the GPU of this process
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # NEW: one for each process
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: connect
     share = train()  # NEW: every rank must train, so this line stands outside the if
     if dist.get_rank() == 0:  # NEW: one line of output is enough
         print(f"{share:.1%} of the test images are read right")  # NEW: only on rank 0
-    dist.destroy_process_group()  # NEW: leave in good order
+    dist.destroy_process_group()  # NEW: close the connections
