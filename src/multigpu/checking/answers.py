@@ -27,9 +27,9 @@ from multigpu.checking.catalog import Course, Exercise, this_course
 from multigpu.checking.progress import Progress
 from multigpu.checking.source import definitions
 
-# A kernel asks its children for colours, and perhaps for warnings; here nobody wants them.
+# A kernel asks its children for colors, and perhaps for warnings; neither is wanted here.
 OF_THE_KERNEL = {"FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "PYTHONWARNINGS"}
-SECONDS = 300  # the checks have limits of their own; this is for a machine that stands still
+SECONDS = 300  # the checks have limits of their own; this is for a machine that makes no progress
 
 
 class Chosen(NamedTuple):
@@ -84,7 +84,7 @@ def yours_or_reference(name: str, *, course: Course | None = None) -> Chosen:
 def check(name: str) -> None:
     """Run `multigpu check NAME` and print what it says, then the verdict in one line.
 
-    An exercise that does not pass is no error here: the notebook goes on. Raises RuntimeError if
+    The notebook goes on after an exercise that does not pass. Raises RuntimeError if
     there is no such exercise, or if the checker itself fails.
     """
     done = _multigpu_check(this_course(), name)

@@ -85,7 +85,7 @@ class Foreign:
 
 
 class Unreadable(Exception):
-    """The bytes are no answer of an Encoder."""
+    """The bytes were not written by an Encoder."""
 
 
 class TooMuch(Exception):
@@ -97,7 +97,8 @@ class Encoder:
 
     It holds on to the functions and attributes of torch that it calls itself, so that replacing
     them later, say ``torch.Tensor.device``, changes nothing here.  This refuses accidents and
-    shortcuts.  It is no guard against an attack: code in the same process can reach everything.
+    shortcuts.  It does not stop an attack, because code in the same process can reach
+    everything.
     """
 
     def __init__(self, tensor_types: frozenset[type]) -> None:
@@ -157,7 +158,7 @@ class Encoder:
 
     def _tensor(self, tensor: "torch.Tensor") -> dict[str, Any]:
         name, read = self._str(len(self._tensors)), self._attributes[self._type(tensor)]
-        with self._alone():  # virtual GPUs would look each attribute up anew
+        with self._alone():  # virtual GPUs would look each attribute up again
             seen = {attribute: read[attribute](tensor) for attribute in ATTRIBUTES}
         copy = self._to_dense(self._cpu(self._detach(tensor)))
         if is_complex := self._is_complex(copy):  # safetensors does not know all of these types
@@ -236,7 +237,7 @@ def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
         """Sends a plain tensor as an array: torch's own way makes a file of each."""
 
         def reducer_override(self, obj: Any) -> Any:
-            """How to make ``obj`` again; what is no plain tensor is left to others."""
+            """How to make ``obj`` again; other objects are left to cloudpickle."""
             if (
                 type(obj) in (torch.Tensor, torch.nn.Parameter)
                 and obj.dtype != torch.bfloat16  # numpy has no such type

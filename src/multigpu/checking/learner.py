@@ -79,7 +79,7 @@ class Submission:
     def source(self, exercise: Exercise) -> str:
         """The text of that file.
 
-        Raises Refused if it is not there, or is no Python.
+        Raises Refused if it does not exist, or is not valid Python.
         """
         path = self.path(exercise)
         if path not in self._sources:
@@ -92,18 +92,18 @@ class Submission:
 
 
 def read_source(path: Path, exercise: Exercise) -> str:
-    """The text of a learner's file.  Raises Refused when there is none, or when it is no Python."""
+    """The text of a learner's file.  Raises Refused if there is none, or if it is not Python."""
     folder = path.parent
     if not folder.is_dir():
         message = f"There is no folder {folder}."
         if folder.is_file():
-            message = f"{folder} is a file. Name the folder that it is in: {folder.parent}"
+            message = f"{folder} is a file, and --submission needs its folder: {folder.parent}"
         raise Refused("missing_file", "missing_folder", message)
     if not path.is_file():
         message = (
             f"There is no file {path.name} in {folder}.\n"
             f"usually: it was renamed or moved. `multigpu reset {exercise.chapter.module}` "
-            "makes it anew."
+            "creates it again."
         )
         raise Refused("missing_file", "missing_file", message)
     try:
@@ -116,11 +116,11 @@ def read_source(path: Path, exercise: Exercise) -> str:
         source = decode_source(text)  # as Python itself: a mark or a comment may name the encoding
         ast.parse(source)
     except UnicodeDecodeError as error:
-        message = f"{path.name} is no UTF-8 text: {error}"
+        message = f"{path.name} is not encoded in UTF-8: {error}"
     except SyntaxError as error:
         message = syntax_message(error, path)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
-        message = f"{path.name} is no Python: {error}"
+        message = f"{path.name} cannot be read as Python: {error}"
     else:
         return source
     raise Refused("crash", "syntax_error", message)
@@ -128,8 +128,8 @@ def read_source(path: Path, exercise: Exercise) -> str:
 
 def syntax_message(error: SyntaxError, path: Path) -> str:
     """The line with a mark under the place, as Python shows it."""
-    if error.text is None:  # a comment names an encoding that there is not
-        return f"{path.name} is no UTF-8 text: {error}"
+    if error.text is None:  # a comment names an unknown encoding
+        return f"{path.name} is not encoded in UTF-8: {error}"
     stripped = error.text.strip()
     column = max(0, (error.offset or 1) - 1 - error.text.index(stripped))
     return (
@@ -192,7 +192,7 @@ class Learner:
     ) -> RankAnswer:
         """Run ``drive(submission, *arguments)`` on ``world`` ranks, each in its own worker.
 
-        ``torch.distributed`` is initialised before the learner's module is imported, and every call
+        ``torch.distributed`` is initialized before the learner's module is imported, and every call
         of it is traced.  Otherwise as ``run``: an answer and a clean end of every rank, or Refused.
         Where ranks got stuck or disagree the exception has a ``finding``, so that a check which
         knows more can catch it and say so.
@@ -262,7 +262,7 @@ class Learner:
 
 
 def read(ending: Ending) -> Any:
-    """The value that a worker sent.  Raises Refused when it is no answer of our Encoder."""
+    """The value that a worker sent.  Raises Refused if our Encoder did not write it."""
     try:
         return decode(ending.report["answer"])
     except Unreadable as error:

@@ -6,7 +6,6 @@ or wrong where ranks disagree or the chapter refuses what was used.  Whether an 
 for the checks to say.
 """
 
-import ast
 import linecache
 import re
 import signal
@@ -26,17 +25,17 @@ from multigpu.ranks.trace import Trace
 OF_A_FINDING: dict[str, Status] = {"deadlock": "hang", "mismatch": "wrong"}
 HANGS = {  # what came, and what it usually means, by the limit that was passed
     "busy": (
-        "your code used {0.cpu:g} s of processor time and was not done; "
+        "your code used {0.cpu:g} s of processor time and had not finished; "
         "a right answer needs a fraction of a second.",
         "a loop whose condition never becomes false, or far too much work.",
     ),
     "blocked": (
-        "your code waited for {0.idle:g} s for something that never came.",
-        "a lock, queue, barrier or join that nobody answers, or a long sleep().",
+        "your code waited {0.idle:g} s for something that did not happen.",
+        "a lock, queue, barrier or join() that never gets its counterpart, or a long sleep().",
     ),
     "slow": (
-        "your code was not done after {0.wall:g} s.",
-        "far too much work, or waiting in small steps for something that never comes.",
+        "your code had not finished after {0.wall:g} s.",
+        "far too much work, or a loop that keeps checking for something that never happens.",
     ),
 }
 
@@ -81,19 +80,6 @@ class Ending:
         linecache.checkcache(file)
         code = linecache.getline(file, line).strip()[:200]
         return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
-
-    def code(self, file: str, line: int) -> str:
-        """The source of the function that holds a line."""
-        lines = linecache.getlines(file)
-        try:
-            functions = [
-                n for n in ast.walk(ast.parse("".join(lines))) if isinstance(n, ast.FunctionDef)
-            ]
-        except (SyntaxError, ValueError):
-            return ""
-        around = [n for n in functions if n.lineno <= line <= (n.end_lineno or n.lineno)]
-        inner = max(around, key=lambda n: n.lineno, default=None)
-        return "".join(lines[inner.lineno - 1 : inner.end_lineno]) if inner else ""
 
     @property
     def stack_line(self) -> str:
@@ -193,7 +179,7 @@ def refused_name(name: str, where: str, exercise: Exercise) -> Refused:
         "refused_name",
         expected=f"{exercise.function} written by hand",
         came=f"{name} is used",
-        usually=f"{name} does the very work that this chapter is about. {allowed}",
+        usually=f"{name} does the work that you write by hand in this chapter. {allowed}",
         where=where,
     )
 
@@ -254,7 +240,7 @@ def excess(ending: Ending) -> Refused | None:
             "crash",
             "memory",
             f"came: your code asked for more than {limits.host_memory / 2**30:g} GiB of memory.\n"
-            "usually: a list that grows in an endless loop, or a tensor with a wrong shape.",
+            "usually: a list that grows in an endless loop, or a tensor with the wrong shape.",
         )
     if passed == "processes":
         message = f"came: your code started more than {limits.processes} processes."
@@ -279,15 +265,15 @@ def raised(ending: Ending) -> Refused | None:
             "missing_function",
             expected=f"a function {exercise.signature.text} in {ending.path.name}",
             came=f"only these: {others}" if others else "no function at all",
-            usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` brings the "
-            "task back.",
+            usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` restores "
+            "the starter.",
         )
     if error["refused_by_us"]:
         return Wrong(
             "signature",
             expected=exercise.signature.text,
             came=error["text"],
-            usually="a parameter was left out or added; the checks call it as in the task.",
+            usually="a parameter was left out or added. The checks call it as the task describes.",
         )
     frames = [frame for frame in error["frames"] if ending.is_learners(frame[0])]
     if error["type"] == "NotImplementedError" and frames and frames[-1] == error["frames"][-1]:
@@ -301,10 +287,10 @@ def raised(ending: Ending) -> Refused | None:
             raise CheckerFault(f"the check failed before it called the exercise: {text}")
         return Wrong(
             "unusable_result",
-            expected=f"a result of {exercise.function} that the next step can work with",
+            expected=f"a result of {exercise.function} that the next step can use",
             came=text,
             usually=explanation(error["text"])
-            or "the type or the device of the result is another than the task says.",
+            or "the result has another type or device than the task asks for.",
             where=ending.place(*error["returned"]) if error["returned"] else None,
         )
     if "SystemExit" in error["types"]:
@@ -337,8 +323,7 @@ def _crash(
     ending: Ending, message_id: str, what: str, error: dict[str, Any], frames: list[list[Any]]
 ) -> Refused:
     lines = [f"came: {what}", *(f"  {note}" for note in error["notes"])]
-    code = "\n".join(ending.code(file, line) for file, line, _ in frames)
-    if found := explanation(error["text"], code):
+    if found := explanation(error["text"]):
         lines.append(f"usually: {found}")
     # The learner's lines, innermost first; of a deep recursion only three.
     places = [ending.line(*frame) for frame in frames[::-1][:3]]
@@ -375,7 +360,7 @@ def unclean(ending: Ending) -> Refused | None:
         )
     if ending.report["left"]:
         names = ", ".join(ending.report["left"])
-        return replace(ending, who=None).refused(  # nobody knows which rank started it
+        return replace(ending, who=None).refused(  # it is not known which rank started it
             "wrong",
             "processes_left",
             f"expected: {ending.exercise.function} leaves no process behind\n"
@@ -391,38 +376,38 @@ def unclean(ending: Ending) -> Refused | None:
 EXPLANATIONS = (
     (
         r"Expected all tensors to be on the same device",
-        "two tensors of one operation lie on different devices. Bring one to the other: "
-        "x.to(y.device).",
+        "two tensors of one operation are on different devices. Move one of them: x.to(y.device).",
     ),
     (
         r"can't convert cuda:\d+ device type tensor to numpy",
-        "numpy reads only the CPU's memory. Use x.cpu() first.",
+        "numpy can only read the CPU's memory. Call x.cpu() first.",
     ),
-    (r"invalid device ordinal", "there are fewer GPUs than this number; GPUs count from 0."),
-    (r"CUDA out of memory", "more was put on this GPU than its memory holds."),
+    (r"invalid device ordinal", "there are not that many GPUs. They are numbered from 0."),
+    (r"CUDA out of memory", "more tensors were put on this GPU than fit into its memory."),
     (
         r"does not require grad and does not have a grad_fn",
-        "the way back for gradients is cut: by detach(), .data, .item(), no_grad or a new tensor.",
+        "the result is not connected to the parameters: detach(), .data, .item(), no_grad or a new "
+        "tensor cuts the graph.",
     ),
     (
         r"'NoneType' object has no attribute",
-        "something is None there. A gradient is None where a layer was not used, in a replica "
-        "without rows, and of a tensor without requires_grad.",
+        "a value is None. A gradient is None if the layer was not used, if the replica got no "
+        "rows, or if the tensor does not require gradients.",
     ),
     (
         r"unsupported operand type\(s\) for \S+: ('NoneType' and|.* and 'NoneType')",
-        "something is None there. A gradient is None where a layer was not used, and in a hook of "
-        "register_hook, which is called before .grad is set: register_post_accumulate_grad_hook is "
-        "called after that.",
+        "a value is None. A gradient is None if the layer was not used, and .grad is not set yet "
+        "in a hook of register_hook. A hook of register_post_accumulate_grad_hook runs later.",
     ),
     (
         r"forward\(\) got an unexpected keyword argument|forward\(\) takes \d+ positional",
-        "a model can have several inputs, and inputs with names: forward(self, *inputs, **named) "
+        "a model can have several inputs and keyword arguments: forward(self, *inputs, **named) "
         "passes all of them on.",
     ),
     (
         r"leaf Variable that requires grad",
-        "a parameter was changed in place while autograd records. Do it inside torch.no_grad().",
+        "a parameter was changed in place while autograd was recording. Change it inside "
+        "torch.no_grad().",
     ),
     (
         r"modified by an inplace operation",
@@ -430,37 +415,37 @@ EXPLANATIONS = (
     ),
     (
         r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class 'NoneType'>",
-        "None was given to torch.distributed. A gradient (.grad) is None where the loss does not "
-        "use a parameter, and where it is frozen: send zeros for it, or leave it out on all ranks.",
+        "None was passed to torch.distributed. A gradient (.grad) is None if the loss does not use "
+        "the parameter or if it is frozen. Send zeros for it, or leave it out on all ranks.",
     ),
     (
         r"Boolean value of Tensor with more than one value",
-        "`in`, index, sorted and == on a list of tensors compare their numbers. Compare the "
-        "objects: with `is`, by name, or with tensors as keys of a dict.",
+        "`in`, index, sorted and == on a list of tensors compare their elements. Compare the "
+        "objects instead: with `is`, by name, or with tensors as keys of a dict.",
     ),
     (
         r"assigned grad expected to be a Tensor",
-        "what was put into .grad is no tensor. sum([]) is the number 0: where no gradient is "
-        "there, leave .grad as it is.",
+        "something other than a tensor was assigned to .grad. sum([]) is the number 0, so leave "
+        ".grad as it is if there is no gradient.",
     ),
     (
         r"assign(ed)? (a )?grad(ient)? (with dtype|of size|has data of a different)",
-        "a gradient has the shape and the dtype of its parameter. torch.zeros(shape) is float32; "
-        "torch.zeros_like(parameter) is as the parameter is.",
+        "a gradient must have the shape and dtype of its parameter. torch.zeros(shape) is float32, "
+        "while torch.zeros_like(parameter) has the parameter's dtype and device.",
     ),
     (
         r"cannot register a hook on a tensor that doesn't require gradient",
-        "it is a frozen parameter (requires_grad is False). It never gets a gradient: leave it "
+        "the parameter is frozen (requires_grad is False). It never gets a gradient, so leave it "
         "out.",
     ),
     (
         r"closed by peer|Connection reset",
-        "another rank has ended, or has destroyed its process group, while this one still needed "
-        "it.",
+        "another rank ended or destroyed its process group while this rank still needed the "
+        "connection.",
     ),
     (
-        r"process group has not been (initialized|initialised)",
-        "the process group was destroyed before. Leave it alone: the checker takes it down.",
+        r"process group has not been initiali[sz]ed",
+        "the process group was destroyed earlier. Do not destroy it; the checker does.",
     ),
     (
         r"there is no rank -?\d+ in a group",
@@ -472,37 +457,27 @@ EXPLANATIONS = (
     ),
     (
         r"optimizer got an empty parameter list",
-        "this rank owns no parameter, and torch's optimizers refuse an empty list. Make none there "
-        "and let the rank take part in every message all the same.",
+        "this rank owns no parameter, and torch's optimizers refuse an empty list. Create no "
+        "optimizer on this rank, but let it take part in every message.",
     ),
     (
         r"offset < this->size",
-        "gloo cannot receive a message without any element from a rank that is not named. Give "
-        "recv its src.",
+        "gloo cannot receive an empty message from an unnamed rank. Give recv its src.",
     ),
     (
         r"second time",
-        "backward ran twice through one graph. Compute the outputs again, or add up the losses.",
+        "backward ran twice through the same graph. Compute the outputs again, or add up the "
+        "losses.",
     ),
     (
         r"maximum recursion depth exceeded",
         "a function calls itself without end.",
     ),
-    (r"EOF when reading a line", "there is nobody at the keyboard in a check: leave out input()."),
-    (r"partially initialized module", "a file beside yours has the name of a library."),
-)
-
-FEWER_CHUNKS = (
-    "chunk(n) makes fewer than n chunks when there are not enough elements. tensor_split(n) always "
-    "makes n."
+    (r"EOF when reading a line", "a check has no keyboard input. Remove input()."),
+    (r"partially initialized module", "a file in your folder has the name of a library."),
 )
 
 
-def explanation(text: str, code: str = "") -> str | None:
-    """The explanation of the first message that ``text`` contains.
-
-    ``code`` is the source of the functions in which the error was raised.
-    """
-    if re.search(r"(list|tuple) index out of range", text) and re.search(r"\bchunk\(", code):
-        return FEWER_CHUNKS
+def explanation(text: str) -> str | None:
+    """The explanation of the first of these messages that ``text`` contains."""
     return next((why for pattern, why in EXPLANATIONS if re.search(pattern, text)), None)

@@ -3,8 +3,8 @@
     pytest tests/exercises --submission DIR
 
 gives one verdict per exercise at the end.  ``multigpu check`` runs the same tests with the same
-plugin inside its own process: ``check_with``.  On how many ranks or GPUs a check runs stands at the
-check itself, in its parameter ``world`` or ``n``.
+plugin inside its own process: ``check_with``.  The cases of an exercise say on how many ranks or
+GPUs they run.
 """
 
 import contextlib

@@ -72,7 +72,7 @@ def spare_the_compiler() -> None:
             graph_break=lambda msg="": None,  # outside torch.compile there is no graph to break
             disable=lambda fn, recursive=True, **_: fn,  # and nothing has to be switched off
             trace_rules=KnownPart(DYNAMO, "trace_rules", clear_lru_cache=lambda: None),
-            # The next two answer as where nobody has changed the compiler's settings.
+            # The next two answer as they do with the compiler's default settings.
             utils=KnownPart(DYNAMO, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
             config=KnownPart(DYNAMO, "config", error_on_nested_fx_trace=True),
         )

@@ -120,8 +120,8 @@ def explain(expected: str, came: str, usually: str, where: str | None) -> str:
 def printable(text: str) -> str:
     """What a terminal, or a file in UTF-8, can show of a learner's text.
 
-    Other characters come as Python writes them ("\\x1b"): an escape could wipe the screen, and half
-    of a surrogate pair is no UTF-8.
+    Other characters are shown as Python writes them ("\\x1b"): an escape sequence could clear the
+    screen, and half of a surrogate pair cannot be encoded.
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
     return "".join(

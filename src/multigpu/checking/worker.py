@@ -110,7 +110,7 @@ class Worker:
                 torch.manual_seed(number)
             else:  # without a word to every kind of device that there could be
                 torch.default_generator.manual_seed(number)
-            random.seed(number)  # Python seeds it anew in every forked process
+            random.seed(number)  # Python seeds it again in every forked process
             run(self.request, place, say)
 
 
@@ -241,7 +241,7 @@ def find(submission: types.ModuleType, exercise: Exercise) -> Any:
         names = [n for n, v in own if getattr(v, "__module__", None) == submission.__name__]
         raise MissingFunction(", ".join(names))
     if not callable(found):
-        raise SignatureMismatch(f"{name} is no function but {type(found).__name__}")
+        raise SignatureMismatch(f"{name} is not a function but a {type(found).__name__}")
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # built in C: the call itself will tell
@@ -264,8 +264,9 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
     """Refuse to open what is in these folders, but for the learner's ``own``.
 
     The reference answers are in one of them.  An audit hook sees every file that Python opens, and
-    every program that it starts, and cannot be taken off.  It refuses to look something up; it is
-    no prison: compiled code, and a program that finds the file by itself, can still read it.
+    every program that it starts, and cannot be removed.  The memory of other processes is refused
+    too, because the server has read the files.  This is not a sandbox: compiled code, and a program
+    that finds a file by itself, can still read it.
     """
     places = (own, os.getcwd(), PACKAGE, *INSTALLED)
     allowed = tuple(os.path.realpath(place) + os.sep for place in places)
@@ -284,8 +285,8 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
         for name in names:
             if isinstance(name, str | bytes | os.PathLike):
                 path = os.fsdecode(os.path.realpath(name)) + os.sep
-                of_others = path.startswith("/proc/") and path[6:7].isdigit()
-                if (of_others and not path.startswith(own_process)) or (
+                memory = path.startswith("/proc/") and path.endswith("/mem/")
+                if (memory and not path.startswith(own_process)) or (
                     path.startswith(refused) and not path.startswith(allowed)
                 ):
                     raise OutOfReach(f"{path[:-1]} is out of reach while an answer is checked")

@@ -14,7 +14,7 @@ WAYS = {
     "by a program": "subprocess.check_output(['cat', PATH], text=True)",
     "by a shell": "os.system(f'cat {PATH} > copy') or open('copy').read()",
     "the folder": "str(os.listdir(os.path.dirname(PATH)))",
-    "of another process": "open(f'/proc/{os.getppid()}/environ').read()",
+    "in another process": "open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
 }
 SUBMISSION = """
 import os, subprocess
