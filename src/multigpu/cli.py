@@ -17,30 +17,30 @@ HOMES = {  # the module of a command that is not called like it
 }
 COMMANDS = {
     "start": "open JupyterLab and the course's pages in the browser",
-    "list": "show all exercises and what is done",
+    "list": "list all exercises and your progress",
     "next": "show the task of the next exercise",
-    "check": "check what you have written",
+    "check": "check your answers",
     "watch": "check again whenever you save",
     "grade": "check the answers of a whole class, and write a table of them",
     "hint": "show a hint",
-    "reset": "put the starter of an exercise back (asks first, keeps a copy)",
+    "reset": "restore the starter of an exercise (asks first, keeps a copy)",
     "solution": "show the reference answer, once yours passes",
-    "partition": "cut a Parquet file into as many row groups as the ranks need",
+    "partition": "rewrite a Parquet file with a row group count that suits the ranks",
     "train": "train one of the course's models, on one GPU or many",
-    "compare": "measure single against DP against DDP, like for like",
+    "compare": "compare the speed of one GPU, DP and DDP on the same training",
     "author": "try the declaration of an exercise: its mistakes and its right answers",
-    "doctor": "look whether everything the course needs is there",
+    "doctor": "check whether this machine has everything the course needs",
 }
 
 
 class NotInstalled(Exception):
-    """A command needs a package that is not there; the message says how to get it."""
+    """A command needs a package that is not installed; the message says how to install it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code (2: wrong usage)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:  # the list of commands is what somebody wants who types the bare name
+    if not given:  # the bare name shows the list of commands
         parser_for(given).print_help()
         return 2
     try:

@@ -17,7 +17,7 @@ from multigpu.checking.learner import WarmServer
 from multigpu.checking.progress import Progress
 from multigpu.checking.verdicts import Verdict, exit_code
 
-ALL_DONE = "All exercises are done. Run the notebooks again: now every part of them says yours."
+ALL_DONE = "All exercises are done. Run the notebooks again: every part of them now uses your code."
 PAUSE = 0.25  # seconds between two looks at the files
 
 
@@ -115,7 +115,7 @@ class Submitted:
                 return
 
     def show(self, verdicts: Sequence[Verdict]) -> None:
-        """The verdicts and, below them, what to do next."""
+        """Print the verdicts and, below them, what to do next."""
         from multigpu.commands.showing import console, show_verdicts
 
         out, messages = console(), self.progress.course.pages / "troubleshooting.html"
@@ -127,7 +127,7 @@ class Submitted:
         elif failed is None:
             advice = what_next(verdicts[-1], self.progress) if self.own else []
         elif failed.status == "checker_fault":
-            advice = ["This is a fault of the checker and not yours. Please report it."]
+            advice = ["This is a bug in the checker, not in your code. Please report it."]
         elif failed.status == "not_started":
             advice = [f"read the task: multigpu next {not_begun(failed, self.progress)}"]
         else:
@@ -143,7 +143,7 @@ def what_next(verdict: Verdict, progress: Progress) -> list[str]:
     same_file = [exercise for exercise in to_do if exercise.chapter == passed.chapter]
     said = []
     if not same_file:
-        said = [f"{passed.file} is done. See it at work: python {progress.place(passed)}"]
+        said = [f"{passed.file} is done. Run it: python {progress.place(passed)}"]
     if not to_do:
         return [*said, ALL_DONE]
     next_one = (same_file or to_do)[0]

@@ -1,4 +1,4 @@
-"""``multigpu compare``: is it faster on more GPUs? Single against DP against DDP, like for like."""
+"""``multigpu compare``: whether the same training is faster on more GPUs, with DP and with DDP."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         type=words,
         default=["single", "dp", "ddp"],
         metavar="LIST",
-        help="of single, dp, ddp, zero2, zero3 and pipeline; default: single,dp,ddp",
+        help="any of single, dp, ddp, zero2, zero3 and pipeline; default: single,dp,ddp",
     )
     parser.add_argument("--gpus", type=counts, default=[1, 2], metavar="LIST", help="default: 1,2")
-    parser.add_argument("--steps", type=int, default=20, help="measured in a round (default 20)")
-    parser.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds (default 5)")
-    parser.add_argument("--batch-size", type=int, help="rows of a step on all GPUs together")
-    parser.add_argument("--threads", type=int, help="of each GPU that the CPU plays")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="keep the comparison there, as CSV and SVG"
+        "--steps", type=int, default=20, help="measured steps per round (default 20)"
     )
     parser.add_argument(
-        "--published", action="store_true", help="show times that others have published, too"
+        "--warmup", type=int, default=5, help="unmeasured steps before them (default 5)"
     )
+    parser.add_argument("--repeats", type=int, default=5, help="number of rounds (default 5)")
+    parser.add_argument("--batch-size", type=int, help="rows per step on all GPUs together")
+    parser.add_argument("--threads", type=int, help="CPU threads of each virtual GPU")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="save the comparison there, as CSV and SVG"
+    )
+    parser.add_argument("--published", action="store_true", help="also show published times")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON only")
 
 
@@ -57,7 +59,7 @@ def run_compare(options: argparse.Namespace) -> int:
     from multigpu.scaling import compare, workload_of
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        print("compare starts its ranks itself: run it without torchrun", file=sys.stderr)
+        print("compare starts its own ranks: run it without torchrun", file=sys.stderr)
         return 2
     try:
         if options.output:  # before minutes are spent
@@ -99,7 +101,7 @@ def keep(compared: Comparison, folder: Path) -> list[Path]:
 
 
 def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
-    """The table, whether all trained alike, what was left out, and the picture in letters."""
+    """Print the table, whether all rows trained alike, what was left out, and the text picture."""
     out = console()
     out.print(f"{compared.table().text()}\n")
     out.print(f"{compared.machine}; {compared.conditions}.", style="dim")
@@ -110,8 +112,8 @@ def show(compared: Comparison, kept: list[Path], *, published: bool) -> None:
         out.print(f"Left out: {candidate}: {reason}.")
     out.print(f"\n{compared.picture(published=published).text()}")
     if not published:
-        out.print("--published shows times of other people's GPUs below.", style="dim")
+        out.print("--published also shows published times of other GPUs.", style="dim")
     if kept:
-        out.print(f"kept: {', '.join(map(str, kept))}")
+        out.print(f"saved: {', '.join(map(str, kept))}")
     else:
-        out.print("--output DIR keeps this as CSV and SVG.", style="dim")
+        out.print("--output DIR saves this as CSV and SVG.", style="dim")

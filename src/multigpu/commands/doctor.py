@@ -1,4 +1,4 @@
-"""``multigpu doctor``: can the course be worked through on this machine, and if not, what to do.
+"""``multigpu doctor``: whether the course runs on this machine and, if not, what to do.
 
 There is one check for each thing that the course needs.
 """
@@ -28,7 +28,7 @@ COLOR = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 class Remark(NamedTuple):
-    """One thing looked at. A ``problem`` is in the way of the course, a ``note`` is not."""
+    """One result. With a ``problem`` the course does not run; with a ``note`` it does."""
 
     subject: str
     says: str
@@ -38,11 +38,11 @@ class Remark(NamedTuple):
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu doctor``."""
-    parser.add_argument("--port", type=int, default=8888, help="the port to look at (default 8888)")
+    parser.add_argument("--port", type=int, default=8888, help="the port to check (default 8888)")
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """Print every remark. Returns 0 when the course can be worked through, else 1."""
+    """Print every remark. Returns 0 when the course runs here, else 1."""
     out, problems = console(), 0
     for remark in examine(args.port):
         status = Text(f"{remark.status:<8} ", COLOR[remark.status])
@@ -51,14 +51,14 @@ def run_doctor(args: argparse.Namespace) -> int:
             out.print(Text(f"{'':20}-> {remark.advice}"))
         problems += remark.status == "problem"
     if problems:
-        out.print(f"\n{problems} problem{'s'[: problems > 1]} to solve first, see above.")
+        out.print(f"\n{problems} problem{'s'[: problems > 1]} to solve first; see above.")
         return 1
-    out.print("\nYou can work through the course on this machine.")
+    out.print("\nThis machine can run the course.")
     return 0
 
 
 def examine(port: int) -> Iterator[Remark]:
-    """Look at everything, one remark at a time: the reader sees them as they come."""
+    """Run all checks, one remark at a time, so that the reader sees each as soon as it is known."""
     for check in (python, pytorch, graphics, backends, packages):
         yield from check()
     yield from free_port(port)
@@ -83,10 +83,10 @@ def pytorch() -> Iterator[Remark]:
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST:
         yield Remark("PyTorch", says, "problem", "The course needs 2.11 or newer: " + INSTALL)
     elif not cuda and Path("/proc/driver/nvidia/gpus").is_dir():
-        advice = "Virtual GPUs work. To use the real ones: delete .venv and run make start again."
+        advice = "Virtual GPUs work. To use the real ones, delete .venv and run make start again."
         yield Remark("PyTorch", f"{says}, but there is an NVIDIA GPU", "note", advice)
     elif cuda and not torch.cuda.is_available() and shutil.which("nvidia-smi"):
-        advice = "Virtual GPUs work. For the real ones the driver must be at least as new as CUDA."
+        advice = "Virtual GPUs work. Real ones need a driver that supports this CUDA version."
         yield Remark("PyTorch", f"{says}, which cannot use the NVIDIA driver", "note", advice)
     else:
         yield Remark("PyTorch", says)
@@ -104,7 +104,7 @@ def graphics() -> Iterator[Remark]:
 
 
 def backends() -> Iterator[Remark]:
-    """What processes talk through: gloo everywhere, NCCL between GPUs."""
+    """The communication backends: gloo everywhere, NCCL between GPUs."""
     if find_spec("torch") is None:
         return
     from torch import cuda, distributed
@@ -112,7 +112,7 @@ def backends() -> Iterator[Remark]:
     if distributed.is_nccl_available():
         yield Remark("backends", "gloo and NCCL")
     elif cuda.device_count() > 1:
-        advice = "Processes on GPUs talk through gloo, which is slow there."
+        advice = "Processes on GPUs communicate through gloo, which is slow there."
         yield Remark("backends", "gloo; no NCCL in this build of PyTorch", "note", advice)
     else:
         yield Remark("backends", "gloo (NCCL is for NVIDIA GPUs)")
@@ -142,21 +142,21 @@ def free_port(port: int) -> Iterator[Remark]:
         yield Remark("port", f"{port} is free")
     else:
         advice = f'Choose another: make start ARGS="--port {port + 1}".'
-        yield Remark("port", f"{port} is taken, perhaps by the course itself", "note", advice)
+        yield Remark("port", f"{port} is in use, perhaps by the course itself", "note", advice)
 
 
 def disk() -> Iterator[Remark]:
-    """Room for the built pages, checkpoints and data."""
+    """Free space for the built pages, checkpoints and data."""
     free = shutil.disk_usage(Path.cwd()).free
     says = f"{human_bytes(free)} free"
     if free < GIB:
-        yield Remark("disk", says, "problem", "Make room: lessons write up to 1 GiB.")
+        yield Remark("disk", says, "problem", "Free some space: lessons write up to 1 GiB.")
     else:
         yield Remark("disk", says)
 
 
 def memory() -> Iterator[Remark]:
-    """Main memory, and the part of it that processes share (small in many containers)."""
+    """Main memory, and the part of it for shared memory (small in many containers)."""
     here = psutil.virtual_memory()
     says = f"{human_bytes(here.available)} of {human_bytes(here.total)} available"
     if here.available < 2 * GIB:
@@ -178,7 +178,9 @@ def folder() -> Iterator[Remark]:
         return
     closed = [name for name in (".", "exercises", "docs") if not os.access(root / name, os.W_OK)]
     if closed:
-        advice = "Clone the repository where you may write, or ask for the rights."
-        yield Remark("folder", f"you may not write in {root / closed[0]}", "problem", advice)
+        advice = (
+            "Clone the repository into a folder that you can write to, or ask for write access."
+        )
+        yield Remark("folder", f"no write access to {root / closed[0]}", "problem", advice)
     else:
         yield Remark("folder", str(root))

@@ -20,16 +20,19 @@ def partition_options(parser: argparse.ArgumentParser) -> None:
         "--partitions",
         type=int,
         metavar="N",
-        help="write N row groups, as even as possible; best a multiple of the number of ranks",
+        help="write N row groups of nearly equal size; a multiple of the number of ranks is best",
     )
     number.add_argument(
         "--row-group-size",
         type=int,
         metavar="ROWS",
-        help="write row groups of so many rows, and the rest in the last, as pandas does",
+        help="write row groups of this many rows, with the rest in the last one, as pandas does",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where to (default: in the file's place)"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: replace the input file)",
     )
 
 
@@ -53,7 +56,7 @@ def rewritten(options: argparse.Namespace) -> Iterator[str]:
 
     source, output = options.file, options.output or options.file
     if not source.exists() and source.name == OURS:
-        yield f"There is no {source} yet: writing the flights of the course."
+        yield f"{source} does not exist yet: writing the course's flights."
         with replacing(source) as partial:
             write_flights(partial)
     with opened(source) as file:

@@ -56,7 +56,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         "--data",
         required=True,
         help=f"{', '.join(TASKS)}; or a Parquet file of flights, as `multigpu partition "
-        "flights.parquet` makes it: each rank then reads its row groups alone",
+        "flights.parquet` writes it: each rank then reads only its own row groups",
     )
     parser.add_argument(
         "--with",
@@ -113,7 +113,7 @@ def default_of(field: dataclasses.Field[Any]) -> str:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train and report.  Returns the exit code: 2 for what cannot work, 130 after Ctrl-C."""
+    """Train and report.  Returns the exit code: 2 for wrong settings, 130 after Ctrl-C."""
     run = None
     with notes():
         try:
@@ -137,10 +137,10 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 class TrainingRun:
-    """What the command line asks for, and the words around it, which rank 0 alone prints."""
+    """The training run of a command line. Only rank 0 prints."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Raises ValueError and OSError for what cannot work."""
+        """Raises ValueError and OSError for settings that cannot work."""
         launch = Launch.here()
         self.data = options.data
         self.task, train, test = data_of(options.data)
@@ -160,7 +160,7 @@ class TrainingRun:
         )
 
     def train(self) -> None:
-        """Say what runs, each epoch when it is over, and what came of it."""
+        """Train, and print the settings, each epoch and the results."""
         began, trainer = time.perf_counter(), self.trainer
         details = trainer.strategy.details()
         self.say(f"{self.data}: {self.task.title}", trainer.describe(), *filter(None, [details]))
@@ -168,11 +168,13 @@ class TrainingRun:
             trainer.history = SpokenHistory(trainer.total_steps)
         trainer.fit()
         seconds = time.perf_counter() - began
-        self.say(f"done: {trainer.position.step:,} steps, {seconds:.1f} s with the evaluations")
+        self.say(
+            f"done: {trainer.position.step:,} steps, {seconds:.1f} s including the evaluations"
+        )
         if trainer.launch.is_main:
             self.say(*compared(trainer.history.last, self.task.metrics))
         if trainer.checkpoints is None:
-            self.say("nothing was kept: --folder runs/NAME keeps checkpoints and the history")
+            self.say("nothing was saved: --folder runs/NAME saves checkpoints and the history")
         else:
             kept = trainer.checkpoints
             self.say(f"history      {kept.folder / 'history.csv'}")
@@ -183,9 +185,9 @@ class TrainingRun:
         """One line after Ctrl-C."""
         checkpoints = self.trainer.checkpoints
         if checkpoints is None:
-            kept = "nothing is kept without --folder"
+            kept = "nothing is saved without --folder"
         elif checkpoints.path().exists():
-            kept = f"{checkpoints.path()} is whole, the same command goes on from there"
+            kept = f"{checkpoints.path()} is complete, and the same command resumes from it"
         else:
             kept = f"no checkpoint in {checkpoints.folder} yet (--save-every N writes more)"
         self.say(f"\nstopped after step {self.trainer.position.step:,}; {kept}")
@@ -274,12 +276,14 @@ def notes() -> Iterator[None]:
 
 
 def refused(error: Exception, options: argparse.Namespace) -> int:
-    """Say in one line why it cannot be, once on each machine: all its ranks know the same."""
+    """Print the reason in one line, once per machine, because all its ranks have the same one."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         said = str(error)
         if isinstance(error, NeedsTorchrun):
             said = error.with_program(on_ranks(options))
-        if isinstance(error, CheckpointError) or not error.__cause__:  # else it quotes a learner
+        if (
+            isinstance(error, CheckpointError) or not error.__cause__
+        ):  # else it quotes the learner's code
             said = as_options(said, [field.name for field in dataclasses.fields(TrainConfig)])
         print(f"multigpu train: {said}", file=sys.stderr)
     elif "TORCHELASTIC_RUN_ID" in os.environ:

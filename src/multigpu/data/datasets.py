@@ -78,8 +78,8 @@ def topic_paragraphs() -> list[bytes]:
         from pydoc_data import topics  # large, so only here
     except ImportError as missing:
         raise ModuleNotFoundError(
-            "this Python came without pydoc_data.topics, the text to train on; "
-            "a Python from python.org, conda or uv has it (Debian: apt install python3-doc)"
+            "this Python has no pydoc_data.topics, the text to train on. "
+            "A Python from python.org, conda or uv has it (Debian: apt install python3-doc)"
         ) from missing
     found = dict(topics.topics)
     lines = "\n\n".join(str(found[name]) for name in sorted(found))

@@ -103,15 +103,15 @@ def feed_for(
     if isinstance(data, FeedSource):
         if workers:
             raise ValueError(
-                f"workers={workers} with a {type(data).__name__}: it reads its rows by itself, a "
+                f"workers={workers} with a {type(data).__name__}: it loads its own rows, a "
                 "few row groups at a time. Leave workers at 0."
             )
         return data.feed(**how, shuffle=shuffle)
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise TypeError(
             f"{type(data).__name__} is not data to train on: give a data set with len() and "
-            "data[i] -> (inputs, target), or a PartitionedFile. A DataLoader has divided its rows "
-            "into batches already: give its dataset."
+            "data[i] -> (inputs, target), or a PartitionedFile. A DataLoader has already "
+            "divided its rows into batches: pass its dataset."
         )
     return RowFeed(data, **how, shuffle=shuffle, workers=workers, pin_memory=pin_memory)
 

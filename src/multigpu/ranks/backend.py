@@ -38,7 +38,7 @@ def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
     if asked == "nccl" and gpus < world_size:
         raise ValueError(
             f'backend="nccl": NCCL needs a GPU for each of the {world_size} ranks; this machine '
-            f"has {gpus}. Leave `backend` out, and gloo is used."
+            f"has {gpus}. Leave `backend` out to use gloo."
         )
     return Backend(asked or ("nccl" if gpus >= world_size else "gloo"), gpus, world_size)
 

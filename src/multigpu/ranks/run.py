@@ -1,12 +1,12 @@
-"""``run_ranks``: N processes that work together, from one call.
+"""``run_ranks``: one call that starts N cooperating processes.
 
     def hello():
         return dist.get_rank() * 10
 
     run_ranks(hello, 4)     # [0, 10, 20, 30]
 
-Next: server.py (where the processes come from), supervisor.py (who watches them), rank.py (what
-each of them does), proof.py (what can go wrong with them).
+Next: server.py (starts the processes), supervisor.py (watches them), rank.py (runs in each of
+them), proof.py (finds what went wrong).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def run_ranks(
     copied to every rank.  What it returns comes back in rank order, tensors on the CPU.
 
     * ``timeout``: seconds without progress (no call of torch.distributed begins or ends, nothing
-      is printed, and no part of a result arrives) after which the run is given up; None: never.
-      It counts after ``fn`` has returned, too, as long as its threads or processes go on.  A
+      is printed, and no part of a result arrives) after which the run is stopped; None: never.
+      It counts after ``fn`` has returned, too, as long as its threads or processes run.  A
       deadlock is found much earlier.
     * ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
     * ``memory``: a limit for each rank's tensors, "1 GiB" for example.
@@ -79,12 +79,12 @@ def run_ranks(
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout={timeout!r}: give seconds, more than 0, or None for no limit")
     if backend not in (None, *NAMES):
-        raise ValueError(f'backend={backend!r}: "gloo" and "nccl" are possible, or leave it out')
+        raise ValueError(f'backend={backend!r}: choose "gloo" or "nccl", or leave it out')
     depth = os.environ.get(MARK, "").count(RUN)
     if depth >= DEEPEST:
         raise ValueError(
-            f"this is a run_ranks inside {depth} others: a module that calls run_ranks outside of "
-            "every function is imported by each rank, which then calls it again. Put the call "
+            f"this run_ranks is nested inside {depth} others. Each rank imports the module, and a "
+            "run_ranks outside of every function then runs again in each of them. Put the call "
             'under `if __name__ == "__main__":`'
         )
     folder = os.getcwd()
@@ -126,7 +126,7 @@ def run_ranks(
                         return read_report(report, job, str(backend))
     except SupervisorDied as death:
         printer.end()
-        text = f"the process that watches over the ranks was killed, and the ranks with it. {death}"
+        text = f"the supervisor process was killed, and the ranks with it. {death}"
         raise RankError("exit", range(world_size), text.strip()) from None
 
 
@@ -157,7 +157,9 @@ def read_report(report: dict[str, Any], job: Job, backend: str) -> Results:
         for header in said:
             match header["phase"]:
                 case "fault":
-                    raise RuntimeError(f"rank {rank} broke down: {header['traceback']}")
+                    raise RuntimeError(
+                        f"rank {rank} failed in the course's own code: {header['traceback']}"
+                    )
                 case "returned":
                     RANKS.learn(header["costly"])
                 case "memory":

@@ -99,7 +99,7 @@ class Server:
             with while_connected():
                 message = connection.recv()
                 if message[0] == "fault":
-                    raise RuntimeError(f"the supervisor of the run broke down: {message[1]}")
+                    raise RuntimeError(f"the supervisor of the run failed: {message[1]}")
                 return message
             process.clear_up(folder)
             raise SupervisorDied(process.error_output())

@@ -171,7 +171,7 @@ class TracedWork(dist.Work):
 
 
 def record_futures(recorder: Recorder) -> None:
-    """From now on who waits for a future of ``recorder.futures`` says so."""
+    """From now on a wait for a future of ``recorder.futures`` is recorded."""
     kind: Any = torch.futures.Future.__base__  # which the futures of C++ have
     wait, then, wait_all = kind.wait, kind.then, torch.futures.wait_all
     known = recorder.futures
@@ -234,7 +234,7 @@ PASSED_ON = (
 
 
 class TracedGroup(dist.ProcessGroup):
-    """Says each call to the recorder, and passes it on to the real group.
+    """Records each call and passes it on to the real group.
 
     That one has a name with two underscores, because calls through it are not recorded.
     """

@@ -171,7 +171,7 @@ class Comparison:
             if row.candidate == Candidate(mode, gpus):
                 return row
         there = ", ".join(str(row.candidate) for row in self.rows)
-        raise KeyError(f"{Candidate(mode, gpus)} was not measured; there are: {there}")
+        raise KeyError(f"{Candidate(mode, gpus)} was not measured; measured were: {there}")
 
     @property
     def single(self) -> Row | None:
@@ -231,14 +231,14 @@ class Comparison:
     def agreement(self) -> str:
         """Whether all rows have trained the same thing, in a sentence."""
         if len(self.rows) == 1:
-            return "Only one row: there is nothing to compare it with."
+            return "There is only one row, so there is nothing to compare."
         largest = self.largest_difference
         if self.trained_alike:
-            return f"All rows end with the same loss (they differ by {largest:.0e} of it at most)."
+            return f"All rows end with the same loss (relative difference at most {largest:.0e})."
         return (
             f"The final losses differ by up to {largest:.1%}: these rows did not train exactly the "
-            "same. With dropout or BatchNorm that is so, because each rank draws and averages by "
-            "itself; without them something is wrong, and do not compare the times."
+            "same. Dropout and BatchNorm cause that, because each rank draws its own masks and "
+            "averages over its own rows. Without them something is wrong: do not compare the times."
         )
 
     @property
@@ -355,7 +355,7 @@ class Comparison:
         }
 
     def json(self) -> str:
-        """The lines as JSON, which has no NaN: a loss that is none is null."""
+        """The lines as JSON, which has no NaN: such a loss is null."""
 
         def plain(value: Any) -> Any:
             return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""``compare``: the same training in several modes, measured in one run, like for like.
+"""``compare``: the same training in several modes, measured in one run under equal conditions.
 
 Same global batch, same first weights, same order of rows, same steps; warm-up left out; the modes
 take turns, round after round. What is counted (memory, bytes, communication) comes from further
@@ -132,9 +132,11 @@ def compare(
     config = workload.config
     candidates, left_out = plan_of(modes, gpus, batch_size=config.batch_size)
     if repeats < 1:
-        raise ValueError(f"repeats={repeats}: measure at least once; 5 give a median and a spread")
+        raise ValueError(
+            f"repeats={repeats}: measure at least one round; 5 rounds give a median and a spread"
+        )
     if threads is not None and threads < 1:
-        raise ValueError(f"threads={threads}: each GPU that the CPU plays needs one at least")
+        raise ValueError(f"threads={threads}: each virtual GPU needs at least one")
     # Refuses, before anything runs, what each run would refuse.
     Stopwatch(workload.train, steps=steps, warmup=warmup).feed(
         batch_size=config.batch_size, rank=0, world_size=1, seed=0, shuffle=True
@@ -200,7 +202,7 @@ def plan_of(
     """
     for mode in modes:
         if mode not in MODES:
-            raise ValueError(f"mode {mode!r} cannot be compared: choose from {', '.join(MODES)}")
+            raise ValueError(f"mode {mode!r} cannot be compared; choose from {', '.join(MODES)}")
     for count in gpus:
         if not 1 <= count <= MOST:
             raise ValueError(f"{count} GPUs: give numbers from 1 to {MOST}, for example 1,2,4")
@@ -228,7 +230,7 @@ def plan_of(
             )
         candidates.append(Candidate(mode, count))
     if not candidates:
-        raise ValueError("nothing is left to compare. " + "; ".join(
+        raise ValueError("no candidate is left to compare. " + "; ".join(
             f"{each}: {reason}" for each, reason in left_out.items()
         ))  # fmt: skip
     return tuple(candidates), left_out

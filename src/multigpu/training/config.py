@@ -1,4 +1,4 @@
-"""What a training run is told: one frozen dataclass, the same for every mode, and the modes."""
+"""The settings of a training run, one frozen dataclass for every mode, and the modes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ABOVE_ZERO = ("learning_rate", "clip_norm", "stage_memory")
 
 
 class NeedsTorchrun(ValueError):
-    """What was asked for runs only under torchrun, with so many processes.
+    """The requested mode runs only under torchrun, with this many processes.
 
     ``str(error)`` is for Python, where the program is the reader's own; ``with_program`` is for a
     command that knows what torchrun has to start.
@@ -69,7 +69,7 @@ class NeedsTorchrun(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The settings of a training run. Raises ValueError for a value that cannot be meant.
+    """The settings of a training run. Raises ValueError for an invalid value.
 
     The line below a field says what it does; `multigpu train --help` shows the same lines.
     """
@@ -85,9 +85,9 @@ class TrainConfig:
     """parts in which each GPU computes its share of a batch, one after the other, to need less
     memory"""
     epochs: int = 10
-    """how often to go through the data"""
+    """number of passes over the training data"""
     max_steps: int | None = None
-    """end after this many optimizer steps, if the epochs have not ended before"""
+    """stop after this many optimizer steps, even if epochs are left"""
     optimizer: str = "adamw"
     """adamw, adam or sgd (with momentum 0.9)"""
     learning_rate: float = 1e-3
@@ -98,55 +98,55 @@ class TrainConfig:
     """none, linear or sqrt: multiply the learning rate by batch_size / base_batch_size, or by its
     square root"""
     base_batch_size: int = 128
-    """the batch size that learning_rate was found with; matters for lr_scaling"""
+    """the batch size that learning_rate was tuned for; lr_scaling needs it"""
     schedule: str = "constant"
     """constant, linear or cosine: how the learning rate falls to 0 after the warm-up"""
     warmup_steps: int = 0
-    """steps in which the learning rate rises from near 0"""
+    """number of steps over which the learning rate rises from near 0"""
     clip_norm: float | None = None
     """scale the gradients down when their norm over all parameters is larger than this"""
     precision: str = "float32"
-    """float32, or bfloat16, where the device can: by autocast; in zero2 and zero3 the weights
-    travel and compute in it"""
+    """float32, or bfloat16 where the device supports it: with autocast; in zero2 and zero3 the
+    weights are gathered and used in bfloat16"""
     seed: int = 0
-    """of the order of rows, and of dropout (there each rank adds its number)"""
+    """seed for the order of rows and for dropout (there each rank adds its rank)"""
     find_unused_parameters: bool | None = None
-    """ddp: look in every step which parameters took no part; without it they must all take part.
-    zero2, zero3: a parameter that takes no part on a rank has the gradient 0 there. Default: True
-    in zero2 and zero3, where PyTorch can (2.13), else False"""
+    """ddp: find the parameters without a gradient in every step; without it all parameters must
+    get one. zero2, zero3: a parameter that a rank does not use has the gradient 0 there. Default:
+    True in zero2 and zero3, where PyTorch supports it (2.13), else False"""
     deterministic: bool = False
-    """use deterministic algorithms alone, and raise an error where PyTorch has none"""
+    """use only deterministic algorithms, and raise an error where PyTorch has none"""
     monitor: str = "loss"
-    """the figure of the evaluation that says which model is best, and when to stop early"""
+    """the evaluation figure that decides which model is best and when to stop early"""
     patience: int | None = None
-    """stop after this many epochs without a better figure"""
+    """stop after this many epochs without an improvement"""
     micro_batches: int = 4
     """pipeline: parts of a batch that are under way between the stages at the same time"""
     pipeline_schedule: str = "1f1b"
     """pipeline: 1f1b, gpipe or interleaved: in which order a rank computes its forward and backward
     passes"""
     stages_per_rank: int = 1
-    """pipeline: stages of each rank; more than one with the interleaved schedule alone"""
+    """pipeline: stages of each rank; more than one only with the interleaved schedule"""
     balance: str = "time"
-    """pipeline: time, memory or layers: what all stages get equal shares of; time and memory are
-    measured"""
+    """pipeline: time, memory or layers: what is divided equally among the stages; time and memory
+    are measured"""
     stage_memory: float | None = None
-    """pipeline: MB that a stage may need at most, for weights, gradients, optimizer and activations
+    """pipeline: the most MB that a stage may need for weights, gradients, optimizer and activations
     """
     backend: str | None = None
     """gloo or nccl; default: nccl where every rank has a GPU, else gloo"""
     folder: str | Path | None = None
     """where checkpoints and history go; default: nothing is written"""
     save_every: int | None = None
-    """steps between two checkpoints; there is always one at the end of an epoch"""
+    """steps between two checkpoints; each epoch also ends with one"""
     checkpoints: str = "full"
     """full: one file that rank 0 writes; sharded: a folder in which each rank writes its share, so
     that no rank ever holds the whole model"""
     resume: bool = True
-    """go on from the latest checkpoint in the folder, if there is one; else remove it and begin
-    again"""
+    """resume from the latest checkpoint in the folder, if there is one; otherwise remove it and
+    start again"""
     workers: int = 0
-    """processes of each rank that load rows ahead"""
+    """number of processes per rank that load rows in advance"""
     progress: bool | None = None
     """show a progress bar on rank 0; default: in a terminal"""
 
@@ -191,7 +191,7 @@ def check_number(name: str, value: Any, *, zero: bool) -> None:
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise ValueError, with the nearest name there is, when `value` is none of `allowed`."""
+    """Raise ValueError, with the nearest allowed name, when `value` is not in `allowed`."""
     if value in allowed:
         return
     near = difflib.get_close_matches(str(value).lower(), [str(word) for word in allowed], n=1)
@@ -201,9 +201,9 @@ def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 
 def resolve_mode(config: TrainConfig, launch: Launch) -> str:
-    """The mode that `config.mode` means in a process that was started like this.
+    """The mode that `config.mode` selects in a process with this launch.
 
-    Raises ValueError where a setting is given to a mode that does not take it.
+    Raises ValueError if a setting belongs to another mode.
     """
     import torch  # a configuration needs none
 
@@ -215,12 +215,12 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
         value = getattr(config, name)
         if value != TrainConfig.__dataclass_fields__[name].default:
             raise ValueError(
-                f"{name}={value!r} with mode={mode!r}: a pipeline alone has {name}. "
+                f"{name}={value!r} with mode={mode!r}: only a pipeline has {name}. "
                 f"Use mode='pipeline', or leave {name} out."
             )
     if config.gpus is not None and mode in ("ddp", "zero2", "zero3", "pipeline"):
         raise NeedsTorchrun(
-            f"gpus={config.gpus} with mode={mode!r}: there every rank has one GPU. "
+            f"gpus={config.gpus} with mode={mode!r}: each rank has one GPU in this mode. "
             "Leave gpus out and start",
             processes=config.gpus,
         )
@@ -233,7 +233,7 @@ def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
     """Raise ValueError where a batch cannot be divided among ranks, or a rank would get no row."""
     if rows < ranks:
         raise ValueError(
-            f"{rows} rows of data for {ranks} ranks: each needs one at least. "
+            f"{rows} rows of data for {ranks} ranks: each rank needs at least one row. "
             f"Start at most {rows} ranks."
         )
     unit = ranks * config.accumulation_steps
@@ -244,6 +244,6 @@ def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
         parts = f" × accumulation_steps={config.accumulation_steps}"
         divisor = f"{ranks} rank{'s'[: ranks > 1]}{parts if config.accumulation_steps > 1 else ''}"
         raise ValueError(
-            f"batch_size={size} is the rows of all ranks together, and {divisor} "
-            f"do not divide it. The nearest that work: {near}."
+            f"batch_size={size} counts the rows of all ranks together and is not "
+            f"divisible by {divisor}. The nearest sizes that are: {near}."
         )

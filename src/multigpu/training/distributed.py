@@ -101,7 +101,7 @@ class Launch:
         given = [name for name in NEEDED if name in environ]
         if missing := [name for name in NEEDED if name not in environ]:
             raise NeedsTorchrun(
-                f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all of them. "
+                f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all these. "
                 "Start with",
                 processes="N",
                 after=f"; to train in one process, `unset {' '.join(given)}`",
@@ -194,7 +194,7 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
         there = dist.get_backend()
         if asked not in (None, there):
             raise ValueError(
-                f"backend={asked!r}, but this process is in a process group of {there} already. "
+                f"backend={asked!r}, but this process already has a process group of {there}. "
                 "Leave backend out, or make the group with it."
             )
         atexit.unregister(let_gloo_finish)
@@ -239,7 +239,7 @@ def new_name(store: Store, rank: int, world_size: int) -> str:
             if store.check([f"multigpu/thanks/{name}/{other}"]):
                 missing.discard(other)
         if time.monotonic() > until:
-            raise RuntimeError(f"ranks {sorted(missing)} did not come within {PATIENCE}")
+            raise RuntimeError(f"ranks {sorted(missing)} did not join within {PATIENCE}")
         time.sleep(POLL)
     return name
 
@@ -267,8 +267,8 @@ def agree_on_backend(
     here = {gpu for host, gpu in of_ranks if host == mine[0] and gpu}
     if asked == "nccl" and not alone:
         raise ValueError(
-            f"backend='nccl': NCCL needs a GPU for each rank; on {mine[0]} {ranks} ranks have "
-            f"{len(here)}. Leave backend out, and gloo is used."
+            f"backend='nccl': NCCL needs a GPU for each rank, but {ranks} ranks on {mine[0]} have "
+            f"{len(here)}. Leave backend out to use gloo."
         )
     return Backend(asked or ("nccl" if alone else "gloo"), len(here), ranks)
 

@@ -26,13 +26,13 @@ class DataParallel(Strategy):
         super().__init__(config, launch)
         if launch.is_distributed:
             raise ValueError(
-                f"mode='dp' in a process of {launch.started_by}: DataParallel is one process with "
+                f"mode='dp' in a process of {launch.started_by}: DataParallel uses one process for "
                 "several GPUs. Start it with python, or use mode='ddp'."
             )
         count = config.gpus or torch.cuda.device_count()
         if not count:
             raise ValueError(
-                "mode='dp' and there is no GPU. Say how many virtual ones to use, "
+                "mode='dp', but there is no GPU. Set the number of virtual GPUs, "
                 "for example gpus=2, or use mode='single'."
             )
         self.gpus = gpus(count)

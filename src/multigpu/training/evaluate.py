@@ -62,7 +62,7 @@ def evaluate(
     random numbers are afterwards as they were. Raises ValueError where no rank has a row.
     """
     if not feed.num_rows:
-        raise ValueError("there is no row to evaluate: the data set is empty")
+        raise ValueError("there are no rows to evaluate: the data set is empty")
     of_classes = ClassLoss.of(loss_fn)
     loss_fn = of_classes or loss_fn
     ignored = of_classes.ignored if of_classes else IGNORED
@@ -118,7 +118,7 @@ class Metrics:
         for name in names:
             match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", name)
             if match is None and name != "accuracy":
-                raise ValueError(f"no metric is called {name!r}: there are {KNOWN}")
+                raise ValueError(f"there is no metric {name!r}; the known ones are {KNOWN}")
             self.kinds[name] = (match[1], int(match[2])) if match else ("recall", 1)
         self.k = max((k for _, k in self.kinds.values()), default=0)
         self.counts = torch.zeros(self.k + 1, dtype=torch.float64)  # at each place, and all rows

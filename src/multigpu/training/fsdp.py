@@ -51,14 +51,14 @@ class Sharded(Distributed):
         super().__init__(config, launch)
         if self.device.type == "cuda" and self.backend.name != "nccl":
             raise ValueError(
-                f"mode={self.mode!r} on {self.backend}: FSDP's messages between GPUs need nccl, "
-                "and that a GPU for every rank. Start fewer ranks, or compute on the CPU with "
+                f"mode={self.mode!r} on {self.backend}: FSDP needs nccl between GPUs, and nccl "
+                "needs one GPU per rank. Start fewer ranks, or compute on the CPU with "
                 "CUDA_VISIBLE_DEVICES= before the command."
             )
         if config.find_unused_parameters and not hasattr(FSDPModule, UNUSED):
             raise ValueError(
                 f"find_unused_parameters=True with mode={self.mode!r} needs PyTorch 2.13, this is "
-                f"{torch.__version__}. Freeze what takes no part, or use mode='ddp'."
+                f"{torch.__version__}. Freeze the unused parameters, or use mode='ddp'."
             )
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
@@ -67,8 +67,8 @@ class Sharded(Distributed):
         if len(types) > 1:
             said = ", ".join(f"{name} is {str(kind)[6:]}" for kind, name in types.items())
             raise ValueError(
-                f"the weights are of {len(types)} types ({said}): they are gathered together, as "
-                "one. Convert the model, for example with model.float(), or use mode='ddp'."
+                f"the weights have {len(types)} dtypes ({said}), but they are gathered as one "
+                "tensor. Convert the model, for example with model.float(), or use mode='ddp'."
             )
         self.plain = self.model = model.to(self.device)
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
@@ -259,9 +259,9 @@ class CallOrder:
         rank, order = next((r, o) for r, o in enumerate(others, start=1) if o != first)
         here, there = next(pair for pair in zip(order, first, strict=False) if pair[0] != pair[1])
         raise ValueError(
-            f"rank {rank} comes to {here}, where rank 0 to {there}: with "
+            f"rank {rank} reaches {here} where rank 0 reaches {there}: with "
             f"mode={self.mode!r} all ranks use the same blocks in the same order, in every step, "
-            "or their weights would be mixed up. Let each rank use every block, if need be with "
+            "or their weights would be mixed up. Let each rank use every block, if necessary with "
             "the weight 0 in the sum, or use mode='ddp' with find_unused_parameters=True."
         )
 

@@ -203,8 +203,8 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Progr
             )
             if random_state() != drawn:
                 raise Uncuttable(
-                    "forward draws random numbers of Python's or of NumPy's, and what it does with "
-                    "them (drop a layer, for example) may change from call to call. Draw them with "
+                    "forward draws random numbers from Python or NumPy, and what it does with "
+                    "them (dropping a layer, for example) may change between calls. Draw them with "
                     "torch, for arithmetic (torch.where), or write the stages by hand."
                 )
             traces.append(generalise(many, few))

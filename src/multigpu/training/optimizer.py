@@ -28,7 +28,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 def scaled_learning_rate(config: TrainConfig) -> float:
     """The highest learning rate of the run, after `lr_scaling`.
 
-    linear: Goyal et al. 2017, arXiv 1706.02677; sqrt: Krizhevsky 2014, arXiv 1404.5997.
+    linear: Goyal et al. 2017, arXiv 1706.02677. sqrt: Hoffer et al. 2017, arXiv 1705.08741; before
+    them Krizhevsky 2014, arXiv 1404.5997, gave it as the theory but found linear to work best.
     """
     ratio = config.batch_size / config.base_batch_size
     factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]

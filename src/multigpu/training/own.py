@@ -76,7 +76,9 @@ class OwnDataParallel(DataParallel):
     def _forward(self, inputs: Any) -> Any:
         """The outputs for a whole batch, on GPU 0."""
         if not isinstance(inputs, Tensor):
-            raise ValueError(f"split takes one tensor, and the model wants {type(inputs).__name__}")
+            raise ValueError(
+                f"split takes one tensor, but the model takes a {type(inputs).__name__}"
+            )
         for replica in self.replicas[1:]:  # model.eval() has reached the first one only
             for mine, first in zip(replica.modules(), self.plain.modules(), strict=True):
                 mine.training = first.training
@@ -151,7 +153,9 @@ def load_own(folder: Path, mode: str) -> ModuleType:
     refuse_other_modes(mode, str(folder))
     path = (folder / f"{FILES[mode]}.py").resolve()
     if not path.is_file():
-        raise ValueError(f"{path} does not exist: mode={mode!r} takes {NEEDED[mode][0]} from it.")
+        raise ValueError(
+            f"{path} does not exist, but mode={mode!r} needs {NEEDED[mode][0]} from it."
+        )
     spec = spec_from_file_location(FILES[mode], path)
     assert spec is not None
     assert spec.loader is not None
@@ -212,6 +216,6 @@ def refuse_other_modes(mode: str, where: str) -> None:
     """Raise ValueError where no exercise takes the place of what `mode` uses."""
     if mode not in FILES:
         raise ValueError(
-            f"mode={mode!r} uses nothing of {where}: choose dp, for example with gpus=2 "
+            f"mode={mode!r} does not use {where}: choose dp, for example with gpus=2 "
             "(data_parallel.py), or, started with torchrun, ddp (distributed_data_parallel.py)."
         )

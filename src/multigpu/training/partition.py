@@ -69,9 +69,9 @@ def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any =
     inputs = sample if isinstance(sample, tuple) else (sample,)
     tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
     if not tensors:
-        raise ValueError("sample has no tensor: give the model's inputs for one micro-batch")
+        raise ValueError("sample contains no tensor: pass the model's inputs for one micro-batch")
     if not (tensors[0].dim() and len(tensors[0])):
-        raise ValueError(f"sample {tuple(tensors[0].shape)} has no rows: give a whole micro-batch")
+        raise ValueError(f"sample {tuple(tensors[0].shape)} has no rows: pass a whole micro-batch")
     home = next((p.device for p in model.parameters()), tensors[0].device)
     rows, inputs = len(tensors[0]), to_device(inputs, home)
     program = trace_both(model, inputs, rows=rows)
@@ -422,8 +422,8 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
         other = dataclasses.replace(setting, balance="memory", memory=None)
         needed = max(cost.memory for cost in Stages(points, other, divide(points, other)).costs)
         raise ValueError(
-            f"no division into {stages} stages fits {human_bytes(setting.memory or 0)} each: the "
-            f"best one needs {human_bytes(needed)} in its largest stage. Use more stages, smaller "
+            f"no cut into {stages} stages fits {human_bytes(setting.memory or 0)} each. The "
+            f"best cut needs {human_bytes(needed)} in its largest stage. Use more stages, smaller "
             "or fewer micro-batches, or more memory."
         )
     sent = np.array([points.handed_bytes(first, copied=True) for first in range(pieces)])[:, None]

@@ -250,8 +250,8 @@ def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
         if each > 1:
             raise ValueError(
                 f"stages_per_rank={each} with pipeline_schedule={config.pipeline_schedule!r}: "
-                "there each rank has one stage. Use pipeline_schedule='interleaved', or leave "
-                "stages_per_rank out."
+                "this schedule has one stage per rank. Use pipeline_schedule='interleaved', or "
+                "leave stages_per_rank out."
             )
         if config.pipeline_schedule == "1f1b" and count < ranks:
             raise ValueError(
@@ -269,8 +269,8 @@ def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
         below, above = count // ranks * ranks, (count // ranks + 1) * ranks
         near = f"{below} or {above}" if below else f"{above}"
         raise ValueError(
-            f"micro_batches={count} on {ranks} ranks: the interleaved schedule works through them "
-            f"in rounds of {ranks}. The nearest that work: {near}."
+            f"micro_batches={count} on {ranks} ranks: the interleaved schedule processes them "
+            f"in rounds of {ranks}. The nearest numbers that work: {near}."
         )
 
 
@@ -398,8 +398,8 @@ class Ownership:
         [group] = state["param_groups"]
         if len(group["params"]) != len(self.trained):
             raise ValueError(
-                f"the optimizer's state is of {len(group['params'])} parameters, and this model "
-                f"has {len(self.trained)} that are trained"
+                f"the optimizer's state has {len(group['params'])} parameters, but this model "
+                f"trains {len(self.trained)}"
             )
         stepped = [None if name is None else self.trained.index(name) for name in self._stepped()]
         mine = {at: state["state"][n] for at, n in enumerate(stepped) if n in state["state"]}

@@ -219,7 +219,7 @@ def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows:
             for one, other in zip(*answers, strict=True):
                 if isinstance(one, Tensor) and not alike(one, other):
                     raise Uncuttable(
-                        f"on {what} its steps compute something else than the model. Does forward "
+                        f"on {what} its steps do not compute what the model computes. Does forward "
                         "depend on something that changes from call to call, or on the number of "
                         "rows in an `if`? Then write the stages by hand."
                     )

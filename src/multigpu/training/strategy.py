@@ -261,7 +261,7 @@ def require_number(loss: Any) -> Tensor:
     )
     raise TypeError(
         f"loss_fn returned {what}: it must return the mean over the rows, one tensor (), or a pair "
-        "of such tensors, a sum and the weight that it is to be divided by"
+        "of such tensors, a sum and the weight to divide it by"
     )
 
 

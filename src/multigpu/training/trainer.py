@@ -132,7 +132,9 @@ class Trainer:
             )
         refuse_wrapped(model)
         if not any(each.requires_grad for each in model.parameters()):
-            raise ValueError("no parameter of the model requires a gradient: nothing to train")
+            raise ValueError(
+                "no parameter of the model requires a gradient, so there is nothing to train"
+            )
         self.config, self.launch = config, Launch.here()
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         mode = resolve_mode(config, self.launch)
@@ -151,8 +153,8 @@ class Trainer:
             check_choice("monitor", config.monitor, ("loss", *self.metrics))
         elif config.monitor != "loss":
             raise ValueError(
-                f"monitor={config.monitor!r}: without eval_data there is the training's loss alone "
-                "to watch. Give eval_data, or leave monitor out."
+                f"monitor={config.monitor!r}: without eval_data only the training loss can be "
+                "monitored. Give eval_data, or leave monitor out."
             )
         self.strategy.prepare(model, sample=lambda: next(iter(self.train_feed.batches(0))))
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
@@ -192,7 +194,7 @@ class Trainer:
         Every rank calls it.
         """
         if self.eval_feed is None:
-            raise ValueError("there is nothing to evaluate on: give the Trainer eval_data")
+            raise ValueError("there is no data to evaluate on: pass eval_data to the Trainer")
         return evaluate(
             self.strategy.evaluation_model,
             self.eval_feed,
@@ -334,7 +336,7 @@ class Trainer:
                     raise ValueError(
                         f"rank {rank} has {what} = {theirs.get(what)}, and rank 0 has "
                         f"{first.get(what)}. Give every rank the same model, data and settings; "
-                        "which rows a rank gets is decided by the Trainer."
+                        "the Trainer decides which rows each rank gets."
                     )
 
     def _feed(self, data: Any, *, shuffle: bool) -> Feed:
@@ -439,8 +441,9 @@ class Trainer:
             strategy.load_optimizer_state(self.optimizer, state["optimizer"])
         except ValueError as problem:
             raise CheckpointError(
-                f"{path} is of a run that trained other parameters: {problem}. Freeze the same "
-                "ones, or give this run another folder, or begin again there with resume=False."
+                f"{path} belongs to a run that trained different parameters: {problem}. Freeze "
+                "the same ones, give this run another folder, or begin again there with "
+                "resume=False."
             ) from problem
         restore_schedule(self.schedule, state["schedule"])
         self.history.load_state_dict(state["history"])
@@ -489,8 +492,8 @@ def refuse_wrapped(model: nn.Module) -> None:
         if isinstance(module, wrappers):
             what = "the model" if not name else f"the model's part {name!r}"
             raise ValueError(
-                f"{what} is wrapped in {type(module).__name__} already. The Trainer wraps it "
-                "itself, as mode says: give the model as it is inside (its .module)."
+                f"{what} is already wrapped in {type(module).__name__}. The Trainer wraps the "
+                "model itself, according to mode: pass the inner model (its .module)."
             )
 
 
@@ -500,8 +503,8 @@ def refuse_precision(config: TrainConfig, device: torch.device) -> None:
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ValueError(
-            f"precision='bfloat16': {torch.cuda.get_device_name(device)} has no bfloat16 "
-            "(NVIDIA GPUs have it from Ampere on). Use precision='float32'."
+            f"precision='bfloat16': {torch.cuda.get_device_name(device)} does not support "
+            "bfloat16 (NVIDIA GPUs do since Ampere). Use precision='float32'."
         )
 
 
@@ -518,7 +521,7 @@ def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
         raise ValueError(
             f"loss_fn={loss_fn} is not a mean over rows, and each batch is divided among ranks or "
             "parts. Give a function that returns two numbers, the sum of the losses "
-            "(reduction='sum') and what to divide it by, the rows for example."
+            "(reduction='sum') and what to divide it by, such as the number of rows."
         )
     exact = ClassLoss.of(loss_fn)
     if exact is None:

@@ -62,7 +62,7 @@ def test_a_signal_to_the_supervisor_is_no_fault_of_ours(served):
 
 def test_run_ranks_raises_the_fault_of_its_supervisor(served, monkeypatch):
     monkeypatch.setattr(run, "RANKS", served)
-    with pytest.raises(RuntimeError, match=r"(?s)broke down.*ZeroDivisionError"):
+    with pytest.raises(RuntimeError, match=r"(?s)failed.*ZeroDivisionError"):
         run.run_ranks(print, 2)
 
 

@@ -244,7 +244,7 @@ def test_other_frozen_parameters_are_said(tmp_path):
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
     config = TrainConfig(mode="single", batch_size=4, epochs=2, folder=tmp_path)
-    with pytest.raises(CheckpointError, match="other parameters"):
+    with pytest.raises(CheckpointError, match="different parameters"):
         Trainer(model, config, rows()).fit()
 
 
