@@ -372,12 +372,12 @@ def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (Routed, r"rank 1 comes to parts\.1, where rank 0 to parts\.0"),
-        (WithoutRows, r"rank 1 comes to the end of forward, where rank 0 to parts\.1"),
-        (FromTheSecondStep, r"rank 1 comes to the end of forward, where rank 0 to parts\.1"),
-        (OneAnswerUsed, r"rank 1 comes to parts\.1's backward, where rank 0 to parts\.0's"),
-        (OtherFirstLater, r"rank 1 comes to parts\.1, where rank 0 to parts\.0"),
-        (OneAnswerUsedLater, r"rank 1 comes to parts\.1's backward, where rank 0 to parts\.0's"),
+        (Routed, r"rank 1 reaches parts\.1 where rank 0 reaches parts\.0"),
+        (WithoutRows, r"rank 1 reaches the end of forward where rank 0 reaches parts\.1"),
+        (FromTheSecondStep, r"rank 1 reaches the end of forward where rank 0 reaches parts\.1"),
+        (OneAnswerUsed, r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's"),
+        (OtherFirstLater, r"rank 1 reaches parts\.1 where rank 0 reaches parts\.0"),
+        (OneAnswerUsedLater, r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's"),
     ],
 )
 def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up(mode, kind, words):
