@@ -1,8 +1,8 @@
-"""``multigpu author``: what somebody who writes exercises asks of a declaration.
+"""``multigpu author``: checks for the authors of exercises.
 
 ``multigpu author check NAME`` tries every program of a declaration: each right answer must pass,
-each mistake must be refused under its own id, the starter must come out as not started.  Then it
-shows the entries of the troubleshooting page, and the cases in which no mistake shows.
+each mistake must be refused under its own id, and the starter must be reported as not started.
+Then it shows the entries of the troubleshooting page, and the cases in which no mistake shows.
 ``multigpu author starter MODULE`` makes the learners' file from the solution.
 """
 
@@ -22,7 +22,7 @@ from multigpu.checking.verdicts import Verdict
 
 @dataclass(frozen=True)
 class Trial:
-    """One program of a declaration, what it must get, and what it got."""
+    """One program of a declaration, the verdict that it must get, and the one that it got."""
 
     program: str
     due: str  # "pass", "not_started" or the id of a message
@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def is_right(self) -> bool:
-        """Whether it got what it must get."""
+        """Whether it got the verdict that it must get."""
         return self.came == self.due
 
 
@@ -49,7 +49,7 @@ def author_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_author(options: argparse.Namespace) -> int:
-    """Do what was asked.  Returns 1 if a program got a wrong verdict, 2 for wrong usage."""
+    """Run the subcommand.  Returns 1 if a program got a wrong verdict, 2 for wrong usage."""
     course = find_course(options.course.resolve()) if options.course else this_course()
     if options.action == "starter":
         return make_starter(course, options.name)
@@ -107,7 +107,7 @@ def trials(
 def silent_cases(
     course: Course, exercise: Exercise, declaration: Declaration, server: WarmServer
 ) -> list[str]:
-    """The cases in which every mistake gives the right result: they may be one too many."""
+    """The cases in which every mistake gives the right result; they may be superfluous."""
     from multigpu.checking.judging import Diagnosis, compare
 
     learner = Learner(server, exercise, Submission(course.solutions))

@@ -61,7 +61,7 @@ def run_check(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def waiting_sign(quiet: bool) -> Iterator[None]:
-    """Something that moves while the checks run, in a terminal only."""
+    """Show a spinner while the checks run, in a terminal only."""
     from multigpu.commands.showing import console
 
     if quiet or not console().is_terminal:
@@ -102,8 +102,8 @@ class Submitted:
         )
 
     def _until_one_fails(self) -> Iterator[Verdict]:
-        """In one's own folder what is not begun is left out after a pass: it is the next task, and
-        no mistake.  What others hand in has to be whole.
+        """In the learner's own folder, exercises that are not begun are left out after a pass,
+        because they are the next task. A folder that was handed in must be complete.
         """
         to_do = self.progress.to_do() if self.own else self.progress.catalog.exercises
         for number, exercise in enumerate(to_do):

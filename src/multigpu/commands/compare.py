@@ -54,7 +54,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Measure, show, keep.  Returns 0, 1 where training failed, or 2 for wrong usage."""
+    """Measure, show and save.  Returns 0, 1 where training failed, or 2 for wrong usage."""
     from multigpu.ranks import RankError
     from multigpu.scaling import compare, workload_of
 
@@ -90,7 +90,7 @@ def run_compare(options: argparse.Namespace) -> int:
 
 
 def keep(compared: Comparison, folder: Path) -> list[Path]:
-    """Write the CSV and the figure; their names carry what was trained and the date."""
+    """Write the CSV and the figure; their names contain the task and the date."""
     from multigpu.scaling import write_csv
 
     stem = f"compare-{compared.settings.work}-{compared.settings.date}"

@@ -93,7 +93,7 @@ def run_next(options: argparse.Namespace) -> int:
 
 
 def all_done(name: str | None) -> str:
-    """What to say where nothing is left to be done."""
+    """The message when no exercise is left."""
     of = f" of {name}" if name not in (None, "all") else ""
     return f"All exercises{of} are done."
 
@@ -146,7 +146,7 @@ def solution_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_solution(options: argparse.Namespace) -> int:
-    """Show the reference answer, or say what it takes to see it."""
+    """Show the reference answer, or say how to see it."""
     progress, out = Progress.here(), console()
     exercise = progress.catalog.one(options.name)
     if not options.peek and progress.state(exercise) != "pass":

@@ -1,7 +1,7 @@
 """``multigpu grade DIR``: the verdicts on a whole class, as a table, a JUnit file and a page.
 
-DIR holds one folder per learner.  What is known of a learner is kept in the output folder, so that
-a run that was stopped goes on where it was, and only answers that have changed are checked again.
+DIR holds one folder per learner.  Results are saved in the output folder, so that an interrupted
+run resumes and only answers that have changed are checked again.
 """
 
 import argparse
@@ -126,7 +126,7 @@ class Class:
             server.close()
 
     def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
-        """The verdict on one answer.  A fault of ours is a verdict, too: others go on."""
+        """The verdict on one answer.  A fault of the checker is one, too, and the run continues."""
         from multigpu.checking.session import check_with
 
         try:
@@ -145,7 +145,7 @@ class Class:
     # --- what is known --------------------------------------------------------------------------
 
     def digest(self, learner: Path) -> str:
-        """Changes with the learner's answers, with the checks and with what is asked."""
+        """A hash of the learner's answers, the checks and the requested exercises."""
         checked = hashlib.sha256(" ".join(e.name for e in self.exercises).encode())
         files = [*learner.rglob("*.py"), *self.course.checks.rglob("*.py")]
         for path in sorted(files):

@@ -49,7 +49,7 @@ def run_partition(options: argparse.Namespace) -> int:
 
 
 def rewritten(options: argparse.Namespace) -> Iterator[str]:
-    """Rewrite the file; yields what is to be printed, line by line."""
+    """Rewrite the file; yields the lines to print."""
     from multigpu.data import write_flights
     from multigpu.data.parquet import group_sizes, opened, replacing, rewrite
     from multigpu.data.row_groups import fixed_number, fixed_size, served_evenly

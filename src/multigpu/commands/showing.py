@@ -79,10 +79,10 @@ def show_verdicts(
 ) -> None:
     """Each verdict on a line, with its explanation below it.
 
-    With ``folder``, where the answers lie, a place in a file is given as seen from the current
+    With ``folder``, which has the answers, a place in a file is given relative to the current
     folder, so that an editor's terminal can open it.  With ``messages``, the built page that
-    explains them, a message id is a link to its entry.  Several exercises that have not been
-    begun share one line.
+    explains them, a message id is a link to its entry.  Several exercises that have not been begun
+    share one line.
     """
     untouched = sum(verdict.status == "not_started" for verdict in verdicts)
     for verdict in verdicts:

@@ -3,7 +3,7 @@
 Run it with ``make site`` or ``python -m multigpu.commands.site``. Whether the pages are stale is
 decided by the *content* of what they are made from, so a fresh checkout or a touched file costs
 nothing. The learner's ``exercises/`` are not a source: the tasks come from ``solutions/``, which
-carry the same docstrings, and an answer in the making must not cost a build at every start.
+carry the same docstrings, and a half-written answer must not cause a build at every start.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def pages(root: Path) -> Path:
 
 
 def is_stale(root: Path) -> bool:
-    """Whether the built pages are missing, or were built from other sources than today's."""
+    """Whether the built pages are missing, or were built from older sources."""
     notebooks = root.joinpath(*LESSONS_AS_NOTEBOOKS)
     made = [pages(root) / "index.html", *(notebooks / f"{each.page}.ipynb" for each in LESSONS)]
     if not all(file.is_file() for file in (*made, _stamp(root))):
@@ -73,7 +73,7 @@ def sources_digest(root: Path) -> str:
 
 
 def _content(file: Path) -> bytes:
-    """What counts of a file: of a notebook its cells and their tags, as to run it adds outputs."""
+    """The content that affects the build; of a notebook only cells and tags, not outputs."""
     content = file.read_bytes()
     if file.suffix == ".ipynb":
         with suppress(ValueError, KeyError, TypeError):  # no notebook; the build will say so
@@ -88,15 +88,15 @@ def _stamp(root: Path) -> Path:
 
 
 def failed_before(root: Path) -> bool:
-    """Whether the last build was of today's sources, and failed."""
+    """Whether the last build used the current sources and failed."""
     return _stamp(root).is_file() and _stamp(root).read_text() == FAILED + sources_digest(root)
 
 
 def build(root: Path) -> bool:
     """Build what has changed, with warnings as errors; whether that went well.
 
-    Two builds at once would spoil each other's files: the second waits, and then finds nothing to
-    do. Raises :class:`CannotBuild` when Sphinx or pandoc is missing.
+    Two builds at once would overwrite each other's files, so the second waits and then finds
+    nothing to do. Raises :class:`CannotBuild` when Sphinx or pandoc is missing.
     """
     missing = [name for name in BUILT_WITH if find_spec(name) is None]
     missing += ["pandoc"] if find_pandoc() is None else []
@@ -114,7 +114,7 @@ def build(root: Path) -> bool:
 
 
 def find_pandoc() -> str | None:
-    """The path of pandoc: from the system, else the one that pypandoc_binary brings."""
+    """The path of pandoc: from the system, else the one that pypandoc_binary installs."""
     if on_path := shutil.which("pandoc"):
         return on_path
     try:
@@ -150,7 +150,7 @@ def _run_sphinx(root: Path) -> bool:
 
 @contextmanager
 def leaving_no_process() -> Iterator[None]:
-    """End what was started inside and still runs: kernels, terminals, a stopped build.
+    """End processes that were started inside and still run: kernels, terminals, a stopped build.
 
     A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
     They are killed: a build that executes notebooks takes the gentle signals for the cell's.

@@ -2,7 +2,7 @@
 
 The site is open to every program of this machine, because it only shows what the repository
 contains; the lab asks for a token. Anyone who reaches the lab can run commands as you, and on a
-shared GPU machine "localhost" is everybody who is logged in there, so a server without a token is
+shared GPU machine everyone who is logged in can reach "localhost", so a server without a token is
 not a safe default. To keep the token out of your way it is part of both printed addresses: opening
 either one leaves a cookie, and from then on the "open the notebook" buttons need no token.
 """
@@ -144,7 +144,7 @@ class SitePages(JupyterHandler, StaticFileHandler):
         return StaticFileHandler.head(self, path)
 
     def write_error(self, status_code: int, **details: Any) -> None:
-        """Where there is no such page, send the site's own words for it; its links start here."""
+        """Send the site's own page for an address that does not exist; its links start here."""
         lost = Path(self.root) / "404.html"
         if status_code != 404 or not lost.is_file():
             return super().write_error(status_code, **details)

@@ -4,8 +4,8 @@
     multigpu train --data flights --mode dp --gpus 2
     torchrun --nproc_per_node 2 -m multigpu train --data flights --mode ddp
 
-There is one option for each field of `TrainConfig`: the line below it in training/config.py is what
-``--help`` says, so that the two cannot differ.  What is trained is a task of training/tasks.py.
+There is one option for each field of `TrainConfig`, and ``--help`` shows the line below the field
+in training/config.py, so that the two cannot differ. ``--data`` names a task of training/tasks.py.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def docs_of_fields(config: type) -> dict[str, str]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> str:
-    """`` (default: 128; flights: 512)``; nothing where the field's own words say it."""
+    """`` (default: 128; flights: 512)``; nothing if the field's own text says it."""
     said: dict[str, Any] = {} if field.default is None else {"default": field.default}
     for name, task in TASKS.items():
         if task.defaults.get(field.name, field.default) != field.default:
@@ -242,7 +242,7 @@ class SpokenHistory(History):
 
 
 def compared(last: Mapping[str, Any], metrics: tuple[str, ...]) -> Iterator[str]:
-    """The last figures beside those of the rules that the flights are known by."""
+    """The last figures beside those of the simple rules of `flight_baselines`."""
     names = [name for name in metrics if f"eval_{name}" in last]
     if "recall@10" not in names:
         return
@@ -292,7 +292,7 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
 
 
 def on_ranks(options: argparse.Namespace) -> str:
-    """The command that was given as torchrun starts it: with mode ddp, or another for ranks."""
+    """The given command as torchrun would start it: with mode ddp, or another mode for ranks."""
     given = given_fields(options)
     if given.get("mode", "auto") in ("auto", "single", "dp"):
         given["mode"] = "ddp"

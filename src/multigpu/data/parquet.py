@@ -56,8 +56,8 @@ class PartitionedFile:
     """Columns of one Parquet file. Making it reads the metadata, no rows.
 
     `inputs` become one tensor (rows, columns), int64 if all of them are integers, else float32;
-    `target` a tensor (rows,). A rank holds the rows of `mix` row groups at a time and mixes them:
-    more is closer to a shuffle of all rows, and takes more memory.
+    `target` a tensor (rows,). A rank holds the rows of `mix` row groups at a time and mixes them: a
+    larger number is closer to a shuffle of all rows and takes more memory.
 
     Raises FileNotFoundError, and ValueError for a file that is not Parquet, has no rows, or whose
     columns are not there or not numbers.
@@ -116,7 +116,7 @@ class PartitionedFile:
     ) -> PartitionFeed:
         """The feed of one rank; `batch_size` counts the rows of all ranks.
 
-        Rank 0 warns where this file does not serve this many ranks well.
+        Rank 0 warns if the row groups of this file do not suit this number of ranks.
         """
         feed = PartitionFeed(self, batch_size, rank, world_size, seed, shuffle)
         if rank == 0 and (problem := feed.problem):
@@ -140,7 +140,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Nothing but the file may be read inside: what fails is said to be its fault."""
+    """Read only the file inside the block, because every error is reported as the file's fault."""
     try:
         yield
     except (pa.ArrowInvalid, OSError) as error:
@@ -168,7 +168,7 @@ def group_sizes(metadata: pq.FileMetaData) -> tuple[int, ...]:
 class PartitionFeed:
     """The batches of one rank. Every global batch has `batch_size` rows, the last may have fewer.
 
-    A rank gives its rows evenly over the epoch, so that ranks with few rows have small batches
+    A rank spreads its rows evenly over the epoch, so that ranks with few rows have small batches
     from the first step to the last instead of none towards the end: the mean over the ranks then
     always comes from all of them.
     """
@@ -221,7 +221,7 @@ class PartitionFeed:
 
     @property
     def problem(self) -> str | None:
-        """What is bad about the row groups for this number of ranks."""
+        """What is wrong with the row groups for this number of ranks."""
         loads, path = self.rows_by_rank, self.source.path
         if self.num_rows < self.world_size:
             return None  # no partitioning gives each rank a row
@@ -279,9 +279,9 @@ class PartitionReader:
         self.held: int | None = None  # which block that is
 
     def take(self, begin: int, end: int) -> RowTensors:
-        """Rows `begin` to `end` of the epoch, copied: a batch that is kept does not keep a block.
+        """Rows `begin` to `end` of the epoch, copied, so that a batch keeps no block in memory.
 
-        Without rows it is the first row of the file, for a rank that has none in a step.
+        A rank without rows in a step gets the first row of the file.
         """
         if begin == end:
             group = next(i for i, size in enumerate(self.source.sizes) if size)

@@ -1,8 +1,8 @@
 """Row groups of a Parquet file: how many there are, and which rank reads which rows in an epoch.
 
 A Parquet file consists of row groups. Here they are the partitions that are divided among ranks,
-decided from the file's metadata alone. Every rank calls these functions with the same numbers and
-so comes to the same plan: nothing is sent.
+and the file's metadata alone decides how. Every rank calls these functions with the same numbers
+and gets the same plan, so nothing is sent.
 
     plan = epoch_plan([100, 100, 100, 40], 2, seed=0, epoch=0)
     plan[1]    # what rank 1 reads, in this order: (Piece(group=1, start=0, stop=100), ...)
@@ -35,7 +35,7 @@ class Piece:
 
 
 Partition = tuple[Piece, ...]
-"""What is given to a rank as a whole: one row group, or after a repartitioning parts of some."""
+"""The unit that is given to a rank: one row group, or after a repartitioning parts of some."""
 
 
 def rows_in(pieces: Iterable[Piece]) -> int:
@@ -66,8 +66,8 @@ def epoch_plan(
 def partitions_for(sizes: Sequence[int], world_size: int) -> list[Partition]:
     """The partitions that are divided among `world_size` ranks.
 
-    Each row group is one; a row group without rows is none. Where that gives fewer partitions than
-    ranks, all rows are cut into `world_size` ranges that differ by one row at most.
+    Each row group with rows is one. If there are fewer of them than ranks, all rows are cut into
+    `world_size` ranges that differ by one row at most.
     """
     if not needs_repartitioning(sizes, world_size):
         return [(Piece(group, 0, size),) for group, size in enumerate(sizes) if size]
@@ -105,16 +105,16 @@ def deal(sizes: Sequence[int], world_size: int) -> list[list[int]]:
 
 
 def stream(*key: int) -> random.Random:
-    """Random numbers of their own for each key: seed 0 in epoch 1 is not seed 1 in epoch 0."""
+    """A random generator for each key: seed 0 in epoch 1 is not seed 1 in epoch 0."""
     return random.Random("/".join(map(str, key)))
 
 
 def rows_so_far(rows_by_rank: Sequence[int], seen: int) -> list[int]:
-    """How many rows each rank has given when all together have given `seen` of them.
+    """How many rows each rank has returned when all ranks together have returned `seen`.
 
-    Every rank spreads its rows evenly over the epoch: a rank's row i of n comes at (2i + 1) / 2n
-    of it, ties go to the lower rank, and a global batch is the next `batch_size` rows in this
-    order. So no rank runs dry before the others. (The divisor method of Webster and Sainte-Laguë.)
+    Every rank spreads its rows evenly over the epoch: a rank's row i of n comes at (2i + 1) / 2n of
+    it, ties go to the lower rank, and a global batch is the next `batch_size` rows in this order.
+    So no rank runs out of rows before the others. (The divisor method of Webster and Sainte-Laguë.)
     """
     total, world_size = sum(rows_by_rank), len(rows_by_rank)
     # The rows that come before the place (seen - world_size / 2) / total: a few too few.
@@ -146,7 +146,7 @@ def fixed_size(rows: int, row_group_size: int) -> list[int]:
 
 
 def fixed_number(rows: int, partitions: int) -> list[int]:
-    """Rows per row group when so many are wanted; they differ by one row at most.
+    """Rows per row group for this many partitions; they differ by one row at most.
 
     No `row_group_size` cuts 10 rows into 8: 2 gives 5 row groups and 1 gives 10. Here two of
     them have 2 rows, and six have 1.
@@ -160,7 +160,7 @@ def fixed_number(rows: int, partitions: int) -> list[int]:
 
 
 def served_evenly(sizes: Sequence[int]) -> list[int]:
-    """The numbers of ranks that get whole row groups, and all the same number of rows or hardly."""
+    """The numbers of ranks for which each rank gets whole row groups and nearly as many rows."""
     even = []
     for ranks in range(1, len(sizes) + 1):
         if len(sizes) % ranks == 0:

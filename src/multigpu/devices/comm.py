@@ -43,7 +43,7 @@ def _require_gpu(tensor: Tensor, kind: str, place: str) -> None:
 
 
 def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[Tensor, ...]:
-    """A copy of `tensor` on every device (on its own, the tensor itself), or in each of `out`."""
+    """A copy of `tensor` on every device (on its own: the tensor), or in each of `out`."""
     tensor = _real(tensor)
     if (devices is None) == (out is None):
         raise RuntimeError(

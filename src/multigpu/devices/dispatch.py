@@ -1,8 +1,8 @@
 """Runs PyTorch's operators (`torch.ops.aten...`) on the data inside virtual tensors.
 
 Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
-on one GPU, the operator runs on their data, the results are put on that GPU. What has to be known
-about an operator is worked out once, in its Plan. The few with rules of their own are at the end:
+on one GPU, the operator runs on their data, the results are put on that GPU. Facts about an
+operator are worked out once, in its Plan. The few operators with their own rules are at the end:
 copies between devices, filling, `set_`.
 """
 
@@ -160,7 +160,7 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @contextlib.contextmanager
 def lazy_marks() -> Iterator[None]:
-    """Lets an operator that is run whole, but made of others, conjugate and negate lazily inside.
+    """Lets a composite operator that is run as a whole conjugate and negate lazily inside.
 
     The core has switched that off below autograd, where each operator's arguments are resolved.
     """
@@ -230,8 +230,8 @@ class _Tensors:
 def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
     """Raise CUDA's error unless all tensors are on `gpu`.
 
-    As under CUDA a 0-dim CPU tensor may stand for a number in most operators, and some take one
-    argument (lengths, indices) from the CPU.
+    As under CUDA, most operators accept a 0-dim CPU tensor as a number, and some take one argument
+    (lengths, indices) from the CPU.
     """
     tensors: list[tuple[str, torch.Tensor]] = []
     are_there = True
@@ -308,7 +308,7 @@ def _run_on_data(plan: Plan, data: list[Any], named_data: Kwargs, gpu: Gpu | Non
 def _put_in(
     result: Any, gpu: Gpu | None, shells: list[VirtualTensor], cpu_result: int | None = None
 ) -> Any:
-    """`result` with every tensor on `gpu`; data that came in go out in the shell they had."""
+    """`result` with every tensor on `gpu`; data of an argument keep the shell that they had."""
     if isinstance(result, torch.Tensor):
         for shell in shells:
             if shell._data is result:

@@ -1,4 +1,4 @@
-"""The errors CUDA raises, in its own words: a mistake looks the same here as on a real GPU."""
+"""CUDA's errors in their original words, so that a mistake looks the same here as on a real GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The functions of torch that need more than another `device=`: stand-ins for them.
 
 Moving a tensor by name, making one from Python numbers, keeping a parameter the same object when
-its data move (`p.data = ...`), pinned memory, and backward passes. What has no stand-in by
-`takes_over` is put into torch by machine.py.
+its data move (`p.data = ...`), pinned memory, and backward passes. Stand-ins without `takes_over`
+are put into torch by machine.py.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
 def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
     """Give the object `tensor` the contents of `new`, which is on another device.
 
-    The core refuses to assign data of another kind, so the two objects swap what is inside them.
-    A gradient goes along to the new device.
+    The core refuses to assign data of another kind, so the two objects swap what is inside them. A
+    gradient moves to the new device, too.
     """
     grad, requires_grad = tensor.grad, tensor.requires_grad
     if isinstance(tensor, torch.nn.Parameter):
@@ -267,7 +267,7 @@ def with_callback(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
-    """In a backward pass the core calls operators by itself, and hooks and custom Functions."""
+    """In a backward pass the core itself calls operators, hooks and custom Functions."""
 
     @functools.wraps(run_backward)
     def run(roots: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:

@@ -55,7 +55,7 @@ def takes_over(*functions: Any) -> Callable[[StandIn], StandIn]:
 
 
 class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """As a mode of a thread it brings calls in which no virtual tensor takes part, too.
+    """As a mode of a thread it also intercepts calls without any virtual tensor.
 
     On the stack of function modes it is as long as virtual GPUs are on; on that of dispatch modes
     only while a call runs that concerns one, because each operator pays for it.
@@ -75,7 +75,7 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
             running.intercepts = True
 
     def handle(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """The result of torch function `func`, with virtual GPUs understood."""
+        """The result of torch function `func`, which may name virtual GPUs."""
         stand_in = _stand_ins.get(func)
         if stand_in is not None:
             return stand_in(func, args, kwargs or {})
@@ -87,7 +87,7 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
     @contextlib.contextmanager
     def functions(self) -> Iterator[None]:
-        """Bring functions here inside the block: it is user code, which calls a GPU cuda:i."""
+        """Intercept functions in the block, which runs user code that calls a GPU cuda:i."""
         in_core, running.in_core = running.in_core, False
         with _core._EnableTorchFunction():
             switched = self.switch_on()

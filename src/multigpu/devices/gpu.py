@@ -100,7 +100,7 @@ def check_generator(generator: torch.Generator, device: torch.device) -> None:
 
 
 class Running(threading.local):
-    """What a thread is in the middle of."""
+    """What a thread is currently doing."""
 
     intercepts = False  # functions of torch come to the gate
     operators = False  # operators without a virtual tensor come there, too
@@ -119,17 +119,17 @@ entered: list[Any] = []  # of machine._Entry
 
 
 def virtual_machine() -> Machine | None:
-    """The current virtual machine, or None where torch is as it came."""
+    """The current virtual machine, or None if torch is unpatched."""
     return entered[-1].machine if entered else None
 
 
 def machine_in_use() -> Machine:
-    """The current virtual machine, where there must be one."""
+    """The current virtual machine; there must be one."""
     return entered[-1].machine
 
 
 def _after_fork() -> None:
-    """CUDA cannot be used on in a forked child, so machines switched on before the fork cannot."""
+    """CUDA cannot be used in a forked child, nor can machines switched on before the fork."""
     for entry in entered:
         entry.machine.forked = True
 

@@ -34,7 +34,7 @@ from multigpu.devices.threads import around_new_threads
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """One time that a machine was entered, and what has to be left as it was."""
+    """One entry into a machine, and what must be restored afterwards."""
 
     machine: VirtualMachine
     thread: threading.Thread
@@ -101,7 +101,7 @@ class VirtualMachine:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Switch off, also from another thread. Raises RuntimeError if that was done before."""
+        """Switch off, also from another thread. Raises RuntimeError if it is already off."""
         with gpu.switching:
             mine = [entry for entry in gpu.entered if entry.machine is self]
             if not mine:
@@ -213,7 +213,7 @@ def current_machine() -> VirtualMachine | RealMachine:
 def virtual_gpus(
     count: int, *, memory: int | str = "16 GiB", backing: str = "cpu"
 ) -> VirtualMachine:
-    """`count` virtual GPUs of `memory` bytes each, for the length of a `with` block.
+    """`count` virtual GPUs of `memory` bytes each, for the duration of a `with` block.
 
     `backing` is where their data really are: "cpu", or one real GPU such as "cuda:0".
     """
@@ -262,7 +262,7 @@ _undo = contextlib.ExitStack()  # puts everything back, last change first
 
 
 def _switch_on() -> None:
-    """Replace what has to be replaced; an error on the way leaves nothing replaced."""
+    """Replace torch's functions; after an error nothing stays replaced."""
     try:
         for module, replacements in torch_cuda.REPLACEMENTS:
             for name, value in replacements.items():

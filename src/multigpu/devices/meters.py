@@ -1,7 +1,7 @@
-"""What is measured of a GPU: the bytes that its tensors hold, and every copy between two devices.
+"""Meters of a GPU: the bytes that its tensors hold, and every copy between two devices.
 
 Memory counts storages, not tensors: a view holds its base's storage and costs nothing more, and the
-bytes fall when the last tensor on a storage goes. Bytes are exact; a real GPU rounds each
+bytes fall when the last tensor on a storage is deleted. Bytes are exact; a real GPU rounds each
 allocation up (to 512 bytes) and keeps freed blocks for later.
 
     with virtual_gpus(2) as machine:
@@ -40,7 +40,7 @@ def parse_bytes(size: int | str) -> int:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes allocated now, the most there were, and the GPU's size."""
+    """Bytes allocated now, their peak, and the GPU's size."""
 
     allocated: int
     peak: int
@@ -48,7 +48,7 @@ class Memory:
 
 
 class Holding:
-    """The bytes of one storage. It is kept on the storage, and gives them back when that goes."""
+    """The bytes of one storage. It is attached to the storage and releases them with it."""
 
     def __init__(self, meter: MemoryMeter) -> None:
         self.bytes = 0

@@ -4,8 +4,8 @@
     for status in snapshot():
         print(one_line(status))
 
-Needs no torch. Without NVIDIA's management library there are no GPUs to tell of, and nothing is
-printed about that.
+Needs no torch. Without NVIDIA's management library no GPU is reported, and nothing is printed about
+that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def snapshot() -> list[GpuStatus]:
 
 
 def one_line(status: GpuStatus) -> str:
-    """`status` on one line, without what is not known."""
+    """`status` on one line, without unknown values."""
     parts = [f"GPU {status.index}", status.name]
     if status.utilization is not None:
         parts.append(f"{status.utilization} % busy")
@@ -82,7 +82,7 @@ def _nvidia_devices() -> list[Any]:
 
 
 def _real(device: Any) -> GpuStatus:
-    """The status of an nvitop Device. What the driver does not tell, nvitop calls NA."""
+    """The status of an nvitop Device, which reports NA for values that the driver lacks."""
     milliwatts = _number(device.power_usage())
     return GpuStatus(
         index=device.physical_index,

@@ -155,7 +155,7 @@ class VirtualTensor(torch.Tensor):
     # Copied and saved
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a user has set on it."""
+        """The attributes that a user has set on it."""
         return {name: value for name, value in self.__dict__.items() if name not in _OWN_ATTRIBUTES}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -183,7 +183,7 @@ class VirtualTensor(torch.Tensor):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled as the CUDA tensor it stands for: checkpoints go both ways to real GPUs.
+        """Pickled as a CUDA tensor, so that checkpoints can be exchanged with real GPUs.
 
         PyTorch does that by itself once the storage says that it is on the GPU.
         """

@@ -1,4 +1,4 @@
-"""What happens around the life of every new thread: the one place that patches Python's threads.
+"""Hooks around every new thread; only this module patches Python's threads.
 
 Virtual GPUs switch their interception on there, ranks record that a thread begins and ends, and
 a memory meter enters a mode, because PyTorch's modes belong to one thread.

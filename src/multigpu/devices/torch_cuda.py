@@ -73,7 +73,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _lazy_init() -> None:
-    """Allows torch.cuda's own functions to go on; anyone else asked for CUDA in the core.
+    """Lets torch.cuda's own functions continue; any other caller has asked the core for CUDA.
 
     The core calls this for a device="cuda" that was not intercepted. It must not succeed there: the
     core would remember for the rest of the process that CUDA is ready.
@@ -88,7 +88,7 @@ def _lazy_init() -> None:
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """The memory is the GPU's own; the rest is what an A100 says, for code that asks."""
+    """The memory is the GPU's own; the other values are those of an A100, for code that asks."""
 
     name: str
     total_memory: int
@@ -108,7 +108,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """What the meter knows, as CUDA's allocator says it; the rest is 0. There is no cache."""
+    """The meter's values under the names of CUDA's allocator; the rest is 0. There is no cache."""
     memory = _gpu(device).meter.read()
     stats: dict[str, int] = defaultdict(int, num_ooms=0, num_alloc_retries=0)
     for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):

@@ -1,7 +1,7 @@
 """Who sends how many bytes to whom: `traffic`, `steps` for one movement after another, `star`.
 
 Every device is a column. A copy is a striped arrow from the sender's column to the receiver's, in
-the sender's color, the thicker the more bytes. Work is a solid block in the worker's column.
+the sender's color, and thicker for more bytes. Work is a solid block in the worker's column.
 """
 
 from collections import defaultdict
@@ -74,7 +74,7 @@ class Link:
 def links(copies: Iterable[CopyLike]) -> list[Link]:
     """Sum copies by (source, target); copies inside one device are left out. Sorted by name.
 
-    Sorted, because threads make copies in another order every time: a picture should not change.
+    They are sorted because threads make copies in a different order each time.
     """
     found: dict[tuple[str, str], Link] = {}
     for copy in copies:

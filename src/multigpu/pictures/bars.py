@@ -2,7 +2,7 @@
 
 Every bar is drawn by `_bar`: a label, a number, and parts on a common scale. What belongs to a GPU
 or rank has its color, the rest is gray. Solid is compute, striped is communication; a dashed line
-is what a bar is compared with, a solid one the limit.
+is the baseline, a solid one the limit.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Duration:
 
 @dataclass(frozen=True)
 class BarGroup:
-    """Bars with one scale, and a line at the duration that they are compared with."""
+    """Bars with one scale, and a line at the duration of the baseline."""
 
     heading: str
     bars: Sequence[Duration]
@@ -358,8 +358,8 @@ def row_groups(
 ) -> Picture:
     """Draw a file whose row groups have `sizes` rows as a bar for each plan, named by the plan.
 
-    What a rank reads of a row group is a part of the bar in its color. What no rank reads stays
-    empty. Raises ValueError for a plan that names rows which are not in the file.
+    The rows of a row group that a rank reads are a part of the bar in its color. Rows that no rank
+    reads stay empty. Raises ValueError for a plan that names rows which are not in the file.
     """
     *starts, total = accumulate(sizes, initial=0)
     gap = 4.0 / WIDTH  # between row groups

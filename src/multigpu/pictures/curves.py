@@ -29,10 +29,10 @@ def curves(
 ) -> Picture:
     """Draw `{name: {place: [values]}}`: a mark at the mean, a thin line from smallest to largest.
 
-    Places are at equal distances in rising order, however far apart they are. `along` names them,
+    Places are drawn in rising order at equal distances, whatever their values. `along` names them,
     `figure` the values, of which `digits` decimals are written. Lines differ by their dashes and
-    marks, not by color: colors belong to GPUs and ranks. Raises ValueError if a curve has no
-    place, or a place no value.
+    marks, not by color: colors belong to GPUs and ranks. Raises ValueError if a curve has no place,
+    or a place no value.
     """
     if not series or not all(points and all(points.values()) for points in series.values()):
         raise ValueError(f"every curve needs a value at each of its places, got {dict(series)}")

@@ -96,7 +96,7 @@ def holdings(
         holdings([[0], [1], [2]], [[everyone]] * 3, title="all_reduce")
         holdings([[0], [1], [2]], [[0, 1, 2]] * 3, title="all_gather")
 
-    Raises ValueError if the two speak of different numbers of ranks, or a value is none of these.
+    Raises ValueError if the two have different numbers of ranks, or for any other value.
     """
     if len(before) != len(after):
         raise ValueError(f"before has {len(before)} ranks and after has {len(after)}")
@@ -168,7 +168,7 @@ class PartSent:
 
 
 def added(ranks: Sum) -> str:
-    """A sum in letters: `0+2`."""
+    """A sum as text: `0+2`."""
     return "+".join(map(str, sorted(ranks))) or "nothing"
 
 

@@ -1,11 +1,11 @@
 """The colors of the course: GPU or rank i has the same one in every picture.
 
 They are those of Okabe and Ito (2008), which people with the common forms of color blindness can
-tell apart. A color never carries meaning alone, there is always a name beside it.
+tell apart. Color is never the only sign: there is always a name beside it.
 
 Text and lines are light or dark as the page is: a picture follows the page's own switch where there
 is one (the site's `data-theme`, JupyterLab, VS Code), else what the reader's system asks for. It
-brings its own background, so its text keeps its contrast wherever it is pasted.
+has its own background, so its text keeps its contrast wherever it is pasted.
 """
 
 import re
@@ -79,7 +79,7 @@ def _luminance(fill: str) -> float:
 
 
 def style_sheet() -> str:
-    """The CSS inside every picture. It only speaks of elements inside the class `CLASS`."""
+    """The CSS inside every picture. It applies only to elements inside the class `CLASS`."""
     light, dark = (
         "".join(f"--{name}:{value};" for name, value in colors.items()) for colors in (LIGHT, DARK)
     )

@@ -181,7 +181,8 @@ class Picture:
         """`body` is drawn in a box of `size` (width, height) whose origin is below the title.
 
         The legend is below it. `says` are the sentences for a reader who cannot see it, `lines` are
-        the picture in letters. One with links is not just an image: the keyboard must reach them.
+        the picture as text. A picture with links is not just an image, because the keyboard must
+        reach them.
         """
         self.title, self.lines, self.has_links = title, tuple(lines), has_links
         self.description = " ".join(says) or "Nothing to show."
@@ -220,7 +221,7 @@ class Picture:
         )  # fmt: skip
 
     def text(self) -> str:
-        """The picture in letters, at most 80 columns wide where names are short."""
+        """The picture as text, at most 80 columns wide if names are short."""
         heading = (self.title, "") if self.title else ()
         return "\n".join((*heading, *self.lines))
 
@@ -234,7 +235,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Slide:
-    """One step: what its button says, its picture, and a sentence or two below it."""
+    """One step: its button's label, its picture, and a sentence or two below it."""
 
     label: str
     picture: Picture
@@ -265,7 +266,7 @@ class Slides:
     """Pictures that a notebook shows one at a time, with a button for each.
 
     The stepper needs no script, because it is made of radio buttons and style rules alone: click a
-    step, or go through them with the arrow keys. `text()` is all of them in letters.
+    step, or go through them with the arrow keys. `text()` is all of them as text.
     """
 
     title: str
@@ -335,7 +336,7 @@ class Table:
         )
 
     def text(self) -> str:
-        """The table in letters."""
+        """The table as text."""
         every = [self.columns, *self.rows]
         wide = [max(len(row[i]) for row in every) for i in range(len(self.columns))]
         sides = [">" if name in self.numbers else "<" for name in self.columns]

@@ -1,9 +1,9 @@
-"""Time: a lane for each device or rank, and what it does when.
+"""Timelines: a lane for each device or rank shows what it does when.
 
 `timeline` draws compute solid, communication striped, waiting as a thin line; what happens in a
 lane at the same time is drawn in tracks below each other. `schedule` draws a pipeline: a block for
-each micro-batch that a rank works on, forward pale, backward full; where a lane is empty the rank
-idles: the bubble. Predicted and recorded schedules are drawn alike.
+each micro-batch that a rank works on, forward pale, backward full; where a lane is empty, the rank
+is idle (the bubble). Predicted and recorded schedules are drawn alike.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ TEXT_LANE, TEXT_SCHEDULE = 56, 64  # characters
 class TimelineSpan(NamedTuple):
     """Something that took time in a lane, from `start` to `end` in seconds.
 
-    `details` is what else there is to say of it. Spans with the same `of` belong together, such as
-    the calls of one collective on its ranks.
+    `details` is further text about it. Spans with the same `of` belong together, such as the calls
+    of one collective on its ranks.
     """
 
     lane: str
@@ -72,8 +72,8 @@ def timeline(
     """Draw `(lane, label, start, end, kind)`, in seconds.
 
     `kind` is `compute`, `communication` or `waiting` (for others, before the data can move). Two
-    more words may follow: what else is to say of it, and a name that it shares with those that it
-    belongs to, such as the same all-reduce on other ranks.
+    more strings may follow: further text, and a name that it shares with related spans, such as the
+    same all-reduce on other ranks.
 
     The lanes are those named in `lanes`, then the others in the order in which they first appear.
     Time starts at the earliest span. Raises ValueError for another kind.
@@ -113,9 +113,9 @@ def schedule(
 ) -> Picture:
     """Draw steps with `rank`, `kind` (`forward` or `backward`), `micro_batch`, `start` and `end`.
 
-    `seconds=False`: the times are of no unit, as in a schedule whose costs are 1 and 2. A step that
-    has a `stage` other than its rank is of an interleaved schedule: its number gets a mark for each
-    round (0, 0\u2032).
+    `seconds=False`: the times have no unit, as in a schedule whose costs are 1 and 2. A step whose
+    `stage` differs from its rank belongs to an interleaved schedule: its number gets a mark for
+    each round (0, 0\u2032).
     """
     given = list(steps)
     first = min((step.start for step in given), default=0.0)
@@ -158,7 +158,7 @@ def _merged(
     grain: float = 0.0,
     key: Callable[[TimelineSpan], object] = lambda span: None,
 ) -> list[TimelineSpan]:
-    """Spans of one `key` that lie closer than `grain` to each other, as one with their number."""
+    """Spans of one `key` closer than `grain` to each other, merged into one with their number."""
     groups: list[list[TimelineSpan]] = []
     latest: dict[object, tuple[list[TimelineSpan], float]] = {}  # of a key: its group, and its end
     for span in sorted(spans, key=lambda span: span.start):
@@ -275,7 +275,7 @@ def _shape(span: TimelineSpan, x: float, y: float, scale: float) -> str:
 
 
 def _short(moment: float) -> str:
-    """A round moment without idle zeros: `5 ms`, not `5.00 ms`."""
+    """A round time without trailing zeros: `5 ms`, not `5.00 ms`."""
     amount, unit = human_seconds(moment).split()
     return f"{amount.rstrip('0').rstrip('.') if '.' in amount else amount} {unit}"
 

@@ -6,7 +6,7 @@ KIB = 1024
 
 
 def human_bytes(count: int) -> str:
-    """Write a number of bytes: exact below 10 KiB, so that you can add it up; rounded above.
+    """Write a number of bytes: exact below 10 KiB, so that sums can be checked; rounded above.
 
     >>> human_bytes(1234), human_bytes(1_300_000)
     ('1,234 B', '1.2 MiB')

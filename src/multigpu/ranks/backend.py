@@ -1,4 +1,4 @@
-"""Where a rank computes and through what it talks: its device, its backend, its group."""
+"""Where a rank computes and how it communicates: its device, its backend, its group."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ class Backend:
 
 
 def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
-    """NCCL where every rank has a GPU of its own, else gloo.  Raises ValueError."""
+    """NCCL if every rank has its own GPU, else gloo.  Raises ValueError."""
     if asked == "nccl" and gpus < world_size:
         raise ValueError(
             f'backend="nccl": NCCL needs a GPU for each of the {world_size} ranks; this machine '
@@ -44,10 +44,10 @@ def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
 
 
 def rank_device(local_rank: int | None = None) -> "torch.device":
-    """The device of this rank: ``cuda:i`` where there are GPUs, else the CPU.
+    """The device of this rank: ``cuda:i`` if there are GPUs, else the CPU.
 
-    Where there are fewer GPUs than ranks on this machine, the ranks share them.  It works under
-    torchrun, too: without ``local_rank``, the variable LOCAL_RANK counts.
+    If there are fewer GPUs than ranks on this machine, the ranks share them. It also works under
+    torchrun: without ``local_rank``, the variable LOCAL_RANK is used.
     """
     import torch
 
@@ -64,7 +64,7 @@ def join_group(
 ) -> None:
     """Meet the other ranks in the file ``store``; torch.distributed is ready afterwards.
 
-    No address and no port has to be agreed upon: any number of runs go side by side.
+    No address and no port is needed, so any number of runs can go on at the same time.
     """
     import torch
     import torch.distributed as dist

@@ -1,7 +1,7 @@
 """One call of torch.distributed, and which calls of different ranks belong together.
 
-A rank says each call before it makes it (a frame, plain data), then when it begins to wait for it,
-and when the wait is over. `Call` is what these frames add up to. Times are those of
+A rank reports each call before it makes it (a frame, plain data), then when it begins to wait for
+it, and when the wait is over. A `Call` collects these frames. Times are those of
 `time.monotonic()`, which all ranks of one machine share.
 
 The n-th collective that a rank makes in a group matches the n-th of every other member: a
@@ -28,11 +28,11 @@ Key = tuple[int, int]  # a call: its rank, and the rank's own number for it
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What one rank asked of torch.distributed, and when.
+    """One call of a rank to torch.distributed, with its times.
 
     `op` is the collective's plain name (`all_reduce`, `send`, ...), `via` the function that was
     called (`isend`, `all_gather_object`, `DistributedDataParallel`, ...). `bytes` is this rank's
-    input; for broadcast, scatter and recv the buffer that is filled. `nth` counts this rank's
+    input; for broadcast, scatter and recv it is the buffer that is filled. `nth` counts this rank's
     collectives in this group from 0, and is None for messages.
     """
 
@@ -111,7 +111,7 @@ class Call:
 
     @property
     def sender(self) -> int | None:
-        """Of a message: who sends it; None where any rank may."""
+        """The sender of a message; None if any rank may send it."""
         return self.rank if self.op == "send" else self.peer
 
     @property
@@ -138,7 +138,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes that one rank had to give to another, and the call that says so."""
+    """Bytes that one rank had to send to another, and the call that caused it."""
 
     source: str  # "rank 0"
     target: str
@@ -158,10 +158,10 @@ class Transfer:
 
 
 class Calls(dict[Key, Call]):
-    """The calls of a run, as they are known now."""
+    """The calls of a run, as far as they are known."""
 
     def hear(self, rank: int, frame: Mapping[str, Any]) -> Call | None:
-        """Take in one frame; the call that it is about, if it is about one."""
+        """Take in one frame, and return the call that it is about, if any."""
         if frame["phase"] == "call":
             call = Call.of(rank, frame)
         elif frame["phase"] in LATER and (rank, frame["id"]) in self:
@@ -191,10 +191,10 @@ class CollectiveMatch:
         return [calls[self.keys[rank]] for rank in sorted(self.keys)]
 
     def may_advance(self, calls: Calls) -> bool:
-        """Whether some members can be done before others have begun.
+        """Whether some members can finish before others have begun.
 
-        Where one rank gives or takes, those that have met it may be: how the backend passes the
-        data on is its own matter.
+        With a root, those that have met the root may finish, because the backend decides how it
+        passes the data on.
         """
         here = self.calls(calls)
         return here[0].op in ROOTED and any(call.rank == call.root for call in here)
@@ -204,7 +204,7 @@ class CollectiveMatch:
 class Channel:
     """The messages from one sender in a queue: the n-th send goes to the n-th receive.
 
-    A pair that is forgotten leaves its number behind.
+    The number of a forgotten pair is kept.
     """
 
     sends: dict[int, Key] = field(default_factory=dict)  # by their number
@@ -213,7 +213,7 @@ class Channel:
 
     @property
     def forgotten(self) -> int:
-        """How many pairs are forgotten."""
+        """The number of forgotten pairs."""
         return self.made["send"] - len(self.sends)
 
 
@@ -238,7 +238,7 @@ class P2PQueue:
     def pair(self, call: Call) -> tuple[Key, Key] | None:
         """The send and the receive that meet, if the other side of `call` has been made.
 
-        None where receives from anyone make the pairs depend on who was first.
+        None if receives from any rank make the pairs depend on the order of arrival.
         """
         if self.from_anyone or call.sender is None:
             return None
@@ -274,7 +274,7 @@ class P2PQueue:
         return found
 
     def forget(self, calls: Calls) -> None:
-        """Forget the first half of the pairs, as far as both sides are over."""
+        """Forget those of the first half of the pairs in which both sides are over."""
         if self.from_anyone:
             return
         for channel in self.channels.values():
@@ -287,7 +287,7 @@ class P2PQueue:
                     del self.numbers[key], calls[key]
 
     def _arrived(self, sender: int, calls: Calls) -> int:
-        """How many messages of `sender` have been received: the trace names the sender then."""
+        """How many messages of `sender` have been received; the trace then names the sender."""
         receives = [*self.channels[sender].receives.values(), *self.from_anyone]
         return sum(not calls[k].is_open and calls[k].peer == sender for k in receives)
 
@@ -301,7 +301,7 @@ class Matching:
         self.queues: dict[tuple[str, int, int], P2PQueue] = defaultdict(P2PQueue)
 
     def add(self, call: Call) -> None:
-        """Put a call that has just begun to those that it belongs to."""
+        """Add a call that has just begun to its match or queue."""
         if call.nth is not None:
             self.match(call).keys[call.rank] = call.key
         else:
@@ -332,7 +332,7 @@ class Matching:
     def waits_for(self, call: Call, over: Container[int]) -> tuple[int, ...]:
         """The ranks that would have to make a call for this one to end.
 
-        Who receives from any rank waits for those that are not `over`, as long as there are some.
+        A receive from any rank waits for those that are not `over`, as long as there are some.
         """
         if call.nth is not None:
             return self.match(call).missing
@@ -342,7 +342,7 @@ class Matching:
         return tuple(rank for rank in others if rank not in over) or others
 
     def forget(self) -> None:
-        """Forget the older half of what is over on all sides: a program may run for days."""
+        """Forget the older half of the finished calls, because a program may run for days."""
         for name, match in list(self.matches.items())[: len(self.matches) // 2]:
             if not match.missing and all(map(_is_over, match.calls(self.calls))):
                 del self.matches[name]
@@ -353,5 +353,5 @@ class Matching:
 
 
 def _is_over(call: Call) -> bool:
-    """Whether nothing more depends on it; a failed one may be the cause of what comes later."""
+    """Whether nothing more depends on it; a failed one may be the cause of a later error."""
     return call.failed is None and (call.end is not None or call.completed is not None)

@@ -1,4 +1,4 @@
-"""What a caller gets when a run goes wrong, and how it names ranks, places and exceptions."""
+"""The error of a run that goes wrong, and its names of ranks, places and exceptions."""
 
 import copyreg
 import linecache
@@ -56,11 +56,12 @@ Kind = Literal["exception", "exit", "mismatch", "deadlock", "no_progress"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a run cannot go on, or must not count: plain data, so that it can travel.
+    """Why a run cannot continue, or is not valid: plain data, so that it can be sent.
 
-    `ranks` are those to blame, `message` says what happened with rank, file and line, `usually`
-    what that usually means. `details` has the list `ranks`, one entry per rank, which says what
-    it was doing (`state`: waiting, computing, returned, raised or gone); and what the kind adds.
+    `ranks` are the ranks at fault, `message` says what happened with rank, file and line, `usually`
+    the usual cause. `details` has the list `ranks`, one entry per rank, which says what it was
+    doing (`state`: waiting, computing, returned, raised or gone), and entries that depend on the
+    kind.
     """
 
     kind: Kind
@@ -70,11 +71,11 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The message, and what it usually means."""
+        """The message and its usual cause."""
         return f"{self.message}\nusually: {self.usually}" if self.usually else self.message
 
     def with_stacks(self, stacks: Mapping[int, str]) -> "Finding":
-        """This finding with the stack of each busy rank under the message."""
+        """This finding with the stack of each busy rank below the message."""
         shown = [
             f"rank {rank} is here:\n{textwrap.indent(stack.strip(), '  ')}"
             for rank, stack in sorted(stacks.items())
@@ -101,9 +102,9 @@ SHOWN_TEXT = 2000  # characters
 class RankError(Exception):
     """A run of ranks went wrong.
 
-    ``kind`` is "exception", "exit", "mismatch", "deadlock" or "no_progress"; ``ranks`` are those to
-    blame.  The text names rank, cause, file and line.  ``trace`` and ``outputs`` are what there was
-    up to then, ``finding`` has more details.
+    ``kind`` is "exception", "exit", "mismatch", "deadlock" or "no_progress"; ``ranks`` are those at
+    fault. The text names rank, cause, file and line. ``trace`` and ``outputs`` are those up to the
+    error, and ``finding`` has more details.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class RankError(Exception):
         self.trace, self.outputs, self.finding = trace, list(outputs), finding
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickling: a process pool hands on errors, and would call RankError(message)."""
+        """For pickling: a process pool passes errors on and would call RankError(message)."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 

@@ -1,7 +1,7 @@
 """Frames on a pipe that a learner's code can write to: a JSON header and some bytes.
 
-Every frame begins with a token that the learner's code does not know: whatever else is written into
-the pipe is recognized as foreign. Nothing of it is unpickled.
+Every frame begins with a token that the learner's code does not know, so anything else that is
+written into the pipe is recognized as foreign. It is never unpickled.
 """
 
 import os
@@ -40,9 +40,9 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Takes the frames of a `FrameWriter` out of the parts of a pipe, as they come.
+    """Extracts the frames of a `FrameWriter` from the data that arrive through a pipe.
 
-    Beyond ``keep`` bytes nothing is taken in any more.
+    Beyond ``keep`` bytes the rest is ignored.
     """
 
     def __init__(self, token: bytes, *, keep: int) -> None:
@@ -51,7 +51,7 @@ class FrameReader:
         self._foreign = 0
 
     def add(self, part: bytes) -> list[tuple[dict[str, Any], bytes]]:
-        """The frames that are whole now."""
+        """The frames that are complete now."""
         self._rest += part[: self._room]
         self._room = max(0, self._room - len(part))
         frames = []
@@ -60,7 +60,7 @@ class FrameReader:
         return frames
 
     def foreign(self) -> int:
-        """The bytes of something else between the frames; a last frame may be broken off."""
+        """Foreign bytes between the frames; the last frame may be incomplete."""
         return self._foreign + (0 if self._rest.startswith(self._token) else len(self._rest))
 
     def _next(self) -> tuple[dict[str, Any], bytes] | None:

@@ -1,7 +1,7 @@
-"""How much memory the tensors of a rank hold: a limit, and the most there was.
+"""The memory of a rank's tensors: a limit, and the peak.
 
-Without a GPU each rank plays one that has ``limit`` bytes: every storage that an operator returns
-is counted as long as it lives, once for all its views, with the size that it has now: FSDP frees a
+Without a GPU each rank simulates one with ``limit`` bytes: every storage that an operator returns
+is counted as long as it exists, once for all its views, with its current size, because FSDP frees a
 storage by making it empty. With a GPU, PyTorch's own allocator counts.
 """
 
@@ -31,7 +31,7 @@ METERS: list[MemoryMeter] = []  # of the limits that this process is in, the out
 def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
     """Raise torch.OutOfMemoryError in the block when tensors need more than ``limit`` bytes.
 
-    Gives a function that tells the peak so far, in bytes.
+    Yields a function that returns the peak so far, in bytes.
     """
     device = rank_device()
     if device.type == "cuda":
@@ -54,10 +54,10 @@ def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
 
 
 def rank_memory(*, reset_peak: bool = False) -> Memory:
-    """What this rank's tensors hold now, the most they held, and the limit, in bytes.
+    """The bytes of this rank's tensors now, their peak, and the limit.
 
-    `reset_peak`: the peak is counted again from here. Raises RuntimeError on the CPU where
-    memory is not counted: outside of `run_ranks(..., memory="8 GiB")`.
+    `reset_peak`: the peak is counted again from here. Raises RuntimeError on the CPU if memory is
+    not counted: outside of `run_ranks(..., memory="8 GiB")`.
     """
     device = rank_device()
     if device.type == "cuda":
@@ -104,7 +104,7 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def resizes_seen_by(meter: MemoryMeter) -> Iterator[None]:
-    """Count storages that are resized in the block: that is not an operator, so no mode sees it."""
+    """Count storages that are resized in the block, because no mode sees a resize."""
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: Any, size: int) -> Any:

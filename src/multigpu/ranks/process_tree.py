@@ -1,7 +1,7 @@
 """The processes that descend from this one, and their threads, as the system shows them.
 
-Linux hands an orphaned grandchild to the nearest ancestor that asked for it, so nothing can
-escape.  Elsewhere those that fled are found by a mark in their environment.
+Linux gives an orphaned grandchild to the nearest ancestor that asked for it, so no process can
+escape. On other systems orphans are found by a mark in their environment.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ def reap() -> bool:
 
 
 def left_behind(seconds: float) -> list[str]:
-    """The names of processes that were started and are there ``seconds`` later."""
+    """The names of processes that were started and still exist ``seconds`` later."""
     deadline = time.monotonic() + seconds
     while True:
         left = survivors()
@@ -97,8 +97,8 @@ def left_behind(seconds: float) -> list[str]:
 def end_all(*groups: int) -> list[str]:
     """Kill these process groups and every descendant; wait until they are gone.
 
-    Returns those that are still there after ENDING seconds, "sh (process 4711)" for example: a
-    process that waits in the kernel, for a disk or a device, ends only when that answers.
+    Returns those that still exist after ENDING seconds, "sh (process 4711)" for example: a process
+    that waits in the kernel, for a disk or a device, ends only when that responds.
     """
     deadline = time.monotonic() + ENDING
     while True:
@@ -115,14 +115,14 @@ def end_all(*groups: int) -> list[str]:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill those of these processes that are there."""
+    """Kill those of these processes that exist."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
 def named(processes: Iterable[psutil.Process]) -> list[str]:
-    """What people can find them by, "sh (process 4711)"."""
+    """Names by which people can find them: "sh (process 4711)"."""
     names = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -144,7 +144,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def environments() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """All processes with their environments, as far as they may be read."""
+    """All processes with their environments, as far as they can be read."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # other people's processes hide theirs
             yield process, process.environ()
@@ -153,8 +153,8 @@ def environments() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
 def end_marked(mark: str) -> None:
     """Kill every process that comes from a server of ours with this mark; wait until all are gone.
 
-    A process that is just becoming another program has no environment, on a busy machine for long.
-    Until it has one it may be one of them: unless it is older than we are, or the kernel's own.
+    A process during exec has no environment, which may last long on a busy machine. Until it has
+    one it may be one of them, unless it is older than this process or belongs to the kernel.
     """
     deadline, began = time.monotonic() + ENDING, psutil.Process().create_time()
     while True:
@@ -208,10 +208,10 @@ class SystemThreads:
         self._sleeps: dict[tuple[int, int], Any] = {}  # as they were found last
 
     def may_act(self, rank: int, thread: int) -> bool:
-        """Whether this thread is there, and may go on without another thread's help.
+        """Whether this thread exists and may continue without another thread.
 
-        Two looks have to find it in the same sleep. Threads take turns through locks, too, and what
-        one look sees of several threads was not so at one moment.
+        Two looks have to find it in the same sleep, because threads take turns through locks, too,
+        and one look does not see several threads at the same moment.
         """
         pid = self._pids[rank]
         doing = _doing(pid, thread)
@@ -240,7 +240,7 @@ class SystemThreads:
         return False
 
     def dying(self, rank: int) -> bool:
-        """Whether the process is about to be gone: it was killed, or has left.
+        """Whether the process is about to end: it was killed, or has exited.
 
         All its threads have to end first, and on a busy machine each waits for its turn.
         """

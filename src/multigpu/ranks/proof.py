@@ -1,4 +1,4 @@
-"""Listens to the ranks of one run, and proves what is wrong with it, if something is.
+"""Listens to the ranks of one run and proves what is wrong with it, if anything.
 
     watch = Watch(4, timeout=60.0)
     watch.hear(2, frame)                        # each frame, as it comes
@@ -6,9 +6,9 @@
     finding = watch.look(now, threads)          # every 20 ms: None while all is well
     finding = watch.final()                     # all ranks are over
 
-It knows nothing of processes and pipes: plain frames come in, findings go out.  Verdicts come in
-this order: the earliest real exception, a death, a mismatch, a proven deadlock, no progress. How
-they are said is in wording.py.
+It knows nothing of processes and pipes: plain frames come in, findings go out. Verdicts have this
+order: the earliest real exception, a death, a mismatch, a proven deadlock, no progress. Their texts
+are in wording.py.
 """
 
 import signal
@@ -46,7 +46,7 @@ COMPARED: dict[str, Callable[[Call], bool]] = {
 
 
 class Watch:
-    """One run: what its ranks have said, and what follows from it."""
+    """One run: the reports of its ranks, and what follows from them."""
 
     def __init__(self, world_size: int, *, timeout: float | None) -> None:
         self._states = [RankState(rank) for rank in range(world_size)]
@@ -77,7 +77,7 @@ class Watch:
                 self._forget()
 
     def stir(self) -> None:
-        """Something has come from a rank, a print for example: it makes progress."""
+        """A rank has sent something, such as a print: it makes progress."""
         self._stirred = True
 
     def ended(self, rank: int, status: int) -> None:
@@ -87,7 +87,7 @@ class Watch:
         self._failures.append(rank)
 
     def look(self, now: float, threads: SystemThreads) -> Finding | None:
-        """What is wrong at this moment (`now` is `time.monotonic()`), None while nothing is."""
+        """What is wrong at this moment (`now` is `time.monotonic()`); None if nothing is."""
         if self._stirred:
             self._stirred, self._last = False, now
         quiet = now - self._last
@@ -162,13 +162,13 @@ class Watch:
         return self._finding(kind, ranks, message, usually, raised=errors)
 
     def _exit(self) -> Finding | None:
-        """The rank whose process ended first, without a word or through `os._exit`."""
+        """The rank whose process ended first, without a report or through `os._exit`."""
         dead = [state for state in self._states if state.died]
         if not dead:
             return None
 
         def suspicion(state: RankState) -> tuple[bool, bool, float, int]:
-            """First who left by itself, then who was killed, last who aborted in gloo."""
+            """First who exited by itself, then who was killed, last who aborted in gloo."""
             aborted = state.status == -signal.SIGABRT and state.was_inside()
             left = state.left["time"] if state.left else 0.0
             return aborted, state.left is None, left, state.rank
@@ -200,7 +200,7 @@ class Watch:
     def _with_uncaught(self, found: Finding | None) -> Finding | None:
         """The same finding with the earliest uncaught exception of a thread.
 
-        It comes before everything else: what was seen later may follow from it.
+        It comes before all other findings, because later ones may follow from it.
         """
         uncaught = [(s, error) for s in self._states for error in s.uncaught]
         real = [(state, error) for state, error in uncaught if not _follows(state, error)]
@@ -233,7 +233,7 @@ class Watch:
                 self._misfit = send, receive
 
     def _mismatch(self, now: float) -> Finding | None:
-        """Calls that do not fit, once all members had time to show on which side they are."""
+        """Calls that do not fit, once all members had time to show which call they make."""
         if not (self._disputed or self._misfit):
             return None
         if self._seen is None:
@@ -268,8 +268,8 @@ class Watch:
     def _fewer(self) -> Finding | None:
         """A member made fewer of a group's collectives, and the run is over.
 
-        No rank was blocked: what was begun was never waited for, or the backend did without. Calls
-        that failed do not count, for the program knows of them.
+        No rank was blocked: the calls were never waited for, or the backend did not need the
+        others. Calls that failed do not count, because the program knows of them.
         """
         for match in self._matching.matches.values():
             if not match.missing or all(call.failed for call in match.calls(self._calls)):
@@ -287,7 +287,7 @@ class Watch:
         return None
 
     def _unmatched(self) -> Finding | None:
-        """A message of a run that is over that found no other side."""
+        """A message of a finished run that has no other side."""
         queues = self._matching.queues.values()
         calls = [self._calls[key] for queue in queues for key in queue.unmatched(self._calls)]
         alone = [call for call in calls if not call.failed]
@@ -302,11 +302,11 @@ class Watch:
     # Ranks that wait forever.
 
     def _deadlocked(self, threads: SystemThreads, quiet: float) -> bool:
-        """Whether it is certain that nothing will happen any more.
+        """Whether it is certain that nothing more will happen.
 
-        So it is when every rank is over or blocked in all its threads, and no call that a thread
-        waits for can end: a collective that not all members have begun, a message whose other side
-        has not been called. A wait whose time limit is over before the run is given up can end.
+        That is so when every rank is over or blocked in all its threads, and no call that a thread
+        waits for can end: a collective that not all members have begun, or a message whose other
+        side has not been called. A wait whose time limit comes before the run's `timeout` can end.
         """
         matching, states = self._matching, self._states
         given_up = inf if self._timeout is None else self._last + self._timeout - QUIET
@@ -358,9 +358,10 @@ class Watch:
         ends: set[int],
         over: set[int],
     ) -> set[int]:
-        """Of a collective the minority, there (or still before it) or not; of a message both sides.
+        """The ranks at fault:
 
-        A message that is missing looks the same whether one side left it out or the other made one
+        for a collective the minority, whether it has begun the call or not; for a message both
+        sides. A missing message looks the same whether one side skipped it or the other made one
         too many.
         """
         blamed: set[int] = set()
@@ -377,7 +378,7 @@ class Watch:
         return blamed
 
     def _no_progress(self, quiet: float) -> Finding | None:
-        """No rank has reported anything for `timeout`, why is unknown; the busy ones are blamed."""
+        """No rank has reported anything for `timeout`; the reason is unknown."""
         states = self._states
         not_ended = [state for state in states if not (state.finished or state.gone)]
         if self._timeout is None or quiet < self._timeout or not not_ended:
@@ -418,7 +419,7 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _follows(state: RankState, error: Mapping[str, Any]) -> bool:
-    """Whether it only tells of a call that failed because of another rank."""
+    """Whether it only reports a call that failed because of another rank."""
     failed = [call.failed for call in state.calls.values() if call.failed]
     text = error.get("text", "")
     return bool(FOLLOW_UP.search(text)) and any(text.startswith(each) for each in failed)

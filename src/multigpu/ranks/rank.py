@@ -1,4 +1,4 @@
-"""What a rank of ``run_ranks`` does: join the others, run the function, hand back its result."""
+"""A rank of ``run_ranks``: join the others, run the function, return its result."""
 
 import contextlib
 import importlib
@@ -28,7 +28,7 @@ OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Job:
-    """What a caller asks for, as plain data."""
+    """The caller's request, as plain data."""
 
     payload: bytes  # function and arguments
     world_size: int
@@ -44,7 +44,7 @@ class Job:
 
 
 def warm_up() -> None:
-    """Import what ranks need, in the server, so that none has to."""
+    """Import in the server what ranks need, so that no rank has to."""
     import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
     import torch.nn.parallel  # noqa: F401
 
@@ -78,14 +78,14 @@ def serve(job: Job, caller: Connection, folder: str) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank does: call it with its number and a function that takes its frames."""
+    """The body of one rank: runs in the child process and reports with the given function."""
 
     job: Job
     backend: str
     store: str  # the file in which the ranks find each other
 
     def __call__(self, rank: int, write: Write) -> None:
-        """Run the job; whatever goes wrong in it is said."""
+        """Run the job and report every error in it."""
         import cloudpickle
 
         job = self.job
@@ -114,7 +114,7 @@ class Rank:
 
 @contextlib.contextmanager
 def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
-    """Hold a rank's tensors to a limit, and say the most that they held; None: neither."""
+    """Limit a rank's tensors and report their peak; None: neither."""
     if limit is None:
         yield
         return
@@ -128,7 +128,7 @@ def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
 
 
 def settle(job: Job) -> None:
-    """Make this process what the caller's own child would be."""
+    """Give this process the state that the caller's own child would have."""
     import torch
 
     kept = {name: value for name, value in os.environ.items() if name.startswith("MULTIGPU_")}
@@ -145,15 +145,15 @@ def settle(job: Job) -> None:
 
 
 def to_bytes(result: Any) -> bytes:
-    """A result for the way to the caller; tensors arrive on the CPU.
+    """A result as it is sent to the caller; tensors arrive on the CPU.
 
-    Raises TypeError for what cannot travel.
+    Raises TypeError for objects that cannot be sent.
     """
     return pickled(result, what="this rank's result", hint="Return tensors, numbers or lists.")
 
 
 def pickled(value: Any, *, what: str, hint: str) -> bytes:
-    """``value`` as bytes, code of notebook cells included.  Raises TypeError."""
+    """``value`` as bytes, including code of notebook cells.  Raises TypeError."""
     import cloudpickle
 
     torch: Any = sys.modules.get("torch")  # where it is not imported there are no tensors
@@ -184,7 +184,7 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
 
 
 def is_plain_on_cpu(tensor: Any) -> bool:
-    """Whether its numbers are all that there is to a tensor."""
+    """Whether a tensor consists only of its numbers."""
     import torch
 
     kinds = (torch.Tensor, torch.nn.Parameter)

@@ -1,12 +1,13 @@
-"""Says what this rank does, as it does it: one frame before each call, one when it is over.
+"""Reports what this rank does, as it does it: one frame before each call, one when it is over.
 
-A frame is written before the call is made. So the last thing that a rank was about to do is known
-even when the rank is killed in the middle of it.
+A frame is written before the call is made. So the last call that a rank was about to make is known
+even if the rank is killed in the middle of it.
 
-Threads are recorded, too. One that will communicate later has said nothing yet: only because its
-number is known, the supervisor can see that it waits for a set time or for another process, so that
-it is not stuck. And a main thread that waits in ``thread.join()`` for a thread which itself waits
-for a message is as stuck as that one; without a frame it would look like a thread that computes.
+Threads are recorded, too. A thread that will communicate later has not reported anything yet.
+Because its number is known, the supervisor can see that it waits for a set time or for another
+process, so that it is not stuck. And a main thread that waits in ``thread.join()`` for a thread
+which itself waits for a message is as stuck as that thread; without a frame it would look like a
+thread that computes.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ def _torch() -> str:
 
 
 def origin() -> Origin:
-    """Look up the stack for the first line that is neither torch's nor ours.
+    """Search the stack for the first line that is neither torch's nor this package's.
 
-    A call that C++ makes, as DistributedDataParallel does during backward, comes from the line
-    that called ``backward()``. One that is itself the target of a thread comes from the line that
+    A call that C++ makes, as DistributedDataParallel does during backward, comes from the line that
+    called ``backward()``. A call that is itself the target of a thread comes from the line that
     started the thread.
     """
     frame: types.FrameType | None = sys._getframe(1)
@@ -145,7 +146,7 @@ class Recorder:
         tag: int = 0,
         wanted: Sequence[int] = (),
     ) -> int:
-        """Say that a call begins; return its number.  ``tensors`` are what this rank brings.
+        """Report that a call begins; return its number. ``tensors`` are this rank's inputs.
 
         ``root`` and ``peer`` are global ranks, ``wanted`` those that a new group should have.
         A call that is not async blocks from here on.
@@ -183,7 +184,7 @@ class Recorder:
         return number
 
     def tell(self, phase: str, **details: Any) -> None:
-        """Say anything else, with the time."""
+        """Report anything else, with the time."""
         with self._lock:
             self.write({"phase": phase, **details, "time": time.monotonic()})
 
@@ -196,7 +197,7 @@ class Recorder:
 
     @contextmanager
     def failing(self, number: int) -> Iterator[None]:
-        """Around the part of call ``number`` that may raise: an error in it is said."""
+        """Around the part of call ``number`` that may raise: an error in it is reported."""
         try:
             yield
         except Exception as error:
@@ -204,10 +205,10 @@ class Recorder:
             raise
 
     def keep(self, message: Any) -> None:
-        """Hold on to a message without a wait until it is over: gloo would lose it otherwise.
+        """Keep a message without a wait until it is over: gloo would lose it otherwise.
 
-        Gloo tells that it is over to those who wait alone, so that a thread does. It is none of
-        those that `record_threads` sees, for nothing else can come from it.
+        Gloo reports the end only to a waiting thread; so a thread waits. `record_threads` does not
+        see this thread, because nothing else can come from it.
         """
         if self.dropped is None:
             self.dropped = SimpleQueue()
@@ -226,9 +227,9 @@ class Recorder:
         self.tell("failed", id=number, text=self.last_failure[1])
 
     def done(self, number: int, *, changed: bool = False, source: int | None = None) -> None:
-        """The result of call ``number`` is there for this rank to see.
+        """The result of call ``number`` is visible to this rank.
 
-        ``source`` is the global rank that a message came from, where any could send it.
+        ``source`` is the global rank that a message came from, if any rank could send it.
         """
         self.tell("done", id=number, changed=changed, source=source)
 
@@ -249,7 +250,7 @@ def inside(error: BaseException) -> int | None:
 
 @contextmanager
 def span(label: str) -> Iterator[None]:
-    """Name what this rank computes during the block; figures of time show it as a solid bar.
+    """Name this rank's work during the block; timelines show it as a solid bar.
 
     Outside of a traced rank it does nothing, so that the same code runs under torchrun.
     """
@@ -275,7 +276,7 @@ NEVER_COMMUNICATE = (
 
 
 def record_threads(recorder: Recorder) -> None:
-    """From now on threads say when they begin, whom they join, when they end, what they raised."""
+    """From now on threads report their start, end, joins and exceptions."""
     start, join, hook = threading.Thread.start, threading.Thread.join, threading.excepthook
     own = os.getpid()
 

@@ -1,4 +1,4 @@
-"""How much processes may use, what they do use, and which of them hang."""
+"""How much processes may use, how much they use, and which of them hang."""
 
 import contextlib
 from collections import deque
@@ -21,9 +21,10 @@ AWAKE_SHARE = 0.1  # and is found awake in fewer of the looks than this
 class Limits:
     """Generous for right answers, which need about a tenth of a second and 50 MB.
 
-    A hang is judged by what the worker does and not by the clock, so that a busy machine does not
-    fail an answer: either it has used ``cpu`` seconds of processor time, or for ``idle`` seconds it
-    used next to none although it was not waiting for a core.  ``wall`` is only the backstop.
+    A hang is detected from what the worker does and not by the clock, so that a busy machine does
+    not fail an answer: either it has used ``cpu`` seconds of processor time, or for ``idle``
+    seconds it used next to none although it was not waiting for a core.  ``wall`` is only a last
+    resort.
     """
 
     cpu: float = 6.0
@@ -81,10 +82,10 @@ def own_memory(process: psutil.Process) -> int:
 
 @dataclass
 class ResourceMonitor:
-    """Tells workers that hang from those that are slow, or have to wait for a busy machine.
+    """Distinguishes workers that hang from slow ones and from those that wait for a busy machine.
 
-    A worker that waits for a core is runnable and a worker that is blocked is not, however busy
-    the machine is.  That is what makes the difference here, and not the clock.
+    A worker that waits for a core is runnable and a blocked worker is not, however busy the machine
+    is. This state decides, and not the clock.
     """
 
     limits: Limits
@@ -95,8 +96,8 @@ class ResourceMonitor:
     def judge(self, now: float, use: ResourceUse, heard: int) -> Excess | None:
         """The limit that is passed at this moment, if one is.
 
-        ``heard`` counts the bytes that came from the workers.  Who says something is not blocked:
-        it may only wait until we listen.
+        ``heard`` counts the bytes that came from the workers. A worker that sends something is not
+        blocked: it may only wait until it is read.
         """
         memory = use.memory - use.members * self.own_memory
         if memory > self.limits.host_memory:

@@ -49,7 +49,7 @@ def run_ranks(
 ) -> Results:
     """Run ``fn(*args)`` on ``world_size`` ranks, with torch.distributed ready in each of them.
 
-    A rank is a process of its own.  ``fn`` may be defined in a notebook cell; it and ``args`` are
+    Each rank is a separate process.  ``fn`` may be defined in a notebook cell; it and ``args`` are
     copied to every rank.  What it returns comes back in rank order, tensors on the CPU.
 
     * ``timeout``: seconds without progress (no call of torch.distributed begins or ends, nothing
@@ -178,9 +178,9 @@ BY_VALUE = threading.Lock()  # cloudpickle's list of such modules belongs to the
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Function and arguments as bytes.  Raises ValueError for what cannot travel.
+    """Function and arguments as bytes. Raises ValueError for objects that cannot be sent.
 
-    Modules of the reader that no other process finds are copied, as it is done for a notebook.
+    Modules that other processes would not find are copied, as the code of a notebook is.
     """
     import cloudpickle  # type: ignore[import-untyped]
 
@@ -200,7 +200,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def modules_of_the_caller() -> list[types.ModuleType]:
-    """Modules that no rank would find: neither installed nor where Python looks."""
+    """Modules that no rank would find: neither installed nor in Python's search path."""
     installed = tuple(
         os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
     )
@@ -254,7 +254,7 @@ class Results(list[Any]):
 
 
 class Printer:
-    """Takes output in parts, prints it in lines: "rank 1 | epoch 3"."""
+    """Takes output in parts and prints it in lines: "rank 1 | epoch 3"."""
 
     def __init__(self, world_size: int, *, show: bool) -> None:
         self._show = show
@@ -263,11 +263,11 @@ class Printer:
         self._rests = [""] * world_size  # of lines that are not finished yet
 
     def begin(self, backend: str) -> None:
-        """Say on what the ranks run."""
+        """Print the devices and the backend of the ranks."""
         self._print(f"{counted(len(self._rests), 'rank')}: {backend}\n")
 
     def add(self, rank: int, part: bytes) -> None:
-        """Print the lines that are whole now."""
+        """Print the lines that are complete now."""
         text = self._rests[rank] + self._decoders[rank].decode(part)
         *lines, self._rests[rank] = text.split("\n")
         self._print("".join(f"rank {rank} | {line}\n" for line in lines))

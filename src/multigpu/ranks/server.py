@@ -4,16 +4,17 @@
         phase, *values = receive()      # what the supervisor sends, until the run is over
 
 ``run_ranks`` has one for the whole program (`RANKS`), a session of checks has one with stand-ins
-for the compiler. The server has one thread and touches no GPU, for threads and CUDA survive no
-fork, and it lives as long as its caller. A supervisor has a connection of its own to the caller, so
-that many runs go on side by side; it forks the ranks, and may be killed without loss to the others.
-The runs of checks come one after the other: there the server is the supervisor, which saves a fork.
+for the compiler. The server has one thread and does not touch a GPU, because threads and CUDA do
+not survive a fork, and it runs as long as its caller. Each supervisor has its own connection to the
+caller, so that many runs can go on at the same time; it forks the ranks, and killing it does not
+affect the other runs. The runs of checks come one after the other, so there the server is the
+supervisor, which saves a fork.
 
 Connections, and what they send, are those of ``multiprocessing``. Its forkserver would start ranks
-as quickly, but it takes no orders between two forks: to import what the last ranks had to import,
-to freeze the garbage collection, to use large pages. There is one for a whole program, so that we
-would decide what the program's own pools preload. And when its caller is killed, its processes live
-on, and nothing ends what they have started.
+as quickly, but it takes no commands between two forks: to import what the last ranks had to import,
+to freeze the garbage collection, to use large pages. There is one for a whole program, so this
+package would decide what the program's own pools preload. And when its caller is killed, its
+processes continue, and nothing ends the processes that they have started.
 """
 
 import contextlib
@@ -53,17 +54,17 @@ STOPPING = GOODBYE + ENDING + 5  # seconds for a server to see its supervisors e
 
 
 class SupervisorDied(Exception):
-    """Somebody killed the supervisor of a run; the text is the end of the server's errors."""
+    """The supervisor of a run was killed; the text is the end of the server's error output."""
 
 
 class Server:
     """The server of a program: started at the first run, and again when it was killed.
 
-    ``module`` is what it imports, and has two functions: ``warm_up()`` imports what all runs need,
+    It imports ``module``, which has two functions: ``warm_up()`` imports what all runs need,
     ``serve(job, connection, folder)`` is called in the supervisor of each run. The folder is the
-    run's own. With ``ONE_AT_A_TIME`` in the module the supervisor is the server. Whatever a server
-    starts has a mark in its environment, by which it is found again when its parents were killed;
-    folders of runs begin with it.
+    run's own. With ``ONE_AT_A_TIME`` in the module the supervisor is the server. Every process that
+    a server starts has a mark in its environment, by which it can be found when its parents were
+    killed; names of run folders begin with the mark.
     """
 
     def __init__(self, module: str) -> None:
@@ -87,9 +88,9 @@ class Server:
     ) -> Iterator[Callable[[], Any]]:
         """Give a new supervisor this job; ``receive()`` is its next message.
 
-        The server first imports those of ``warming.COSTLY`` that are ``wanted``. Whatever ends the
-        block, nothing of the run is left after it; with ``wait=False`` the supervisor itself may
-        still be on its way out. Raises RuntimeError if there is no server; ``receive`` raises
+        The server first imports those of ``warming.COSTLY`` that are ``wanted``. However the block
+        ends, nothing of the run is left after it; with ``wait=False`` the supervisor itself may
+        still be exiting. Raises RuntimeError if there is no server; ``receive`` raises
         SupervisorDied, and RuntimeError for an exception in the supervisor's own code.
         """
         connection, theirs = Pipe()
@@ -129,7 +130,7 @@ class Server:
                             break
 
     def learn(self, costly: Iterable[str]) -> None:
-        """Ranks have imported this: the server does so before it forks the next ones."""
+        """Ranks have imported this; the server does so before it forks the next ones."""
         self._learned.update(costly)
 
     def close(self) -> None:
@@ -147,7 +148,7 @@ class Server:
 
 
 class ServerProcess:
-    """One process that is a server, seen by its caller."""
+    """One server process, as its caller sees it."""
 
     def __init__(self, module: str) -> None:
         self.caller = os.getpid()
@@ -177,7 +178,7 @@ class ServerProcess:
     def take(self, connection: Connection) -> None:
         """Have the server read there what a run needs.
 
-        Its own connection carries nothing else: no interruption can bring that into disorder.
+        Nothing else is sent on the server's own connection, so an interruption cannot corrupt it.
         """
         self._asked = True
         send_handle(self.connection, connection.fileno(), self.popen.pid)
@@ -192,9 +193,10 @@ class ServerProcess:
         return self._errors.read().decode(errors="replace")[-2000:]
 
     def clear_up(self, folder: str) -> None:
-        """Wait until it has ended what a killed supervisor left; if it was killed, too, do that.
+        """Wait until it has ended what a killed supervisor left; if it is dead, do that here.
 
-        Ranks have the server's mark, and end with their supervisor. What they start has the run's.
+        Ranks have the server's mark and end with their supervisor. Processes that they start have
+        the run's mark.
         """
         deadline = time.monotonic() + GOODBYE
         while os.path.exists(folder) and self.popen.poll() is None and time.monotonic() < deadline:
@@ -205,7 +207,7 @@ class ServerProcess:
             remove(folder)
 
     def folders(self) -> list[str]:
-        """Those of the runs that go on, or that were never cleared up."""
+        """Those of the runs that go on, or that were never cleaned up."""
         return glob(f"{escape(self.mark)}*")
 
     def stop(self) -> None:
@@ -231,10 +233,10 @@ RANKS = Server("multigpu.ranks.rank")  # that of run_ranks
 
 @contextlib.contextmanager
 def while_connected() -> Iterator[None]:
-    """Go on behind the block when the process at the other end of a connection of ours is gone.
+    """Continue after the block when the process at the other end of the connection is gone.
 
-    While we wait a signal handler of the caller's may raise the same types. Its errors come from
-    other files, and go through.
+    During the wait a signal handler of the caller may raise the same types. Its errors come from
+    other files and are passed on.
     """
     try:
         yield
@@ -295,7 +297,7 @@ def main(descriptor: int, name: str) -> None:
 
 @contextlib.contextmanager
 def telling_faults(connection: Connection) -> Iterator[None]:
-    """Tell the caller of an exception in our own code, unless it is gone."""
+    """Report an exception in this package's own code to the caller, unless the caller is gone."""
     try:
         yield
     except (EOFError, ConnectionError):
@@ -310,7 +312,7 @@ def telling_faults(connection: Connection) -> Iterator[None]:
 def fork_supervisor(
     module: ModuleType, connection: Connection, folder: str, caller: Connection
 ) -> int:
-    """Fork a process that serves one job; its number."""
+    """Fork a process that serves one job; return its number."""
     pid = os.fork()
     if pid:
         return pid
@@ -335,7 +337,7 @@ def serve(module: ModuleType, connection: Connection, folder: str) -> None:
 
 
 def collect(folders: dict[int, str]) -> None:
-    """Collect the supervisors that have ended, and what one that was killed has left behind."""
+    """Collect supervisors that have ended, and whatever a killed one has left behind."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             folder = folders.pop(ended[0], None)

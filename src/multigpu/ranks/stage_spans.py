@@ -1,4 +1,4 @@
-"""Puts the work of a pipeline's stage into the trace: spans `forward 0`, `backward 0`, ...
+"""Records the work of a pipeline's stage in the trace: spans `forward 0`, `backward 0`, ...
 
     stage = WatchedStage(stage, micro_batches=4)
     run(stage, schedule, microbatches, loss_fn)
@@ -23,7 +23,7 @@ from multigpu.ranks.recorder import end_span, span
 class WatchedStage(nn.Module):
     """A stage that computes what ``stage`` does, with a span for each forward and each backward.
 
-    On a GPU it waits for the kernels at both ends of a span: for pictures, not for speed.
+    On a GPU it waits for the kernels at both ends of a span, which makes the run slower.
     """
 
     def __init__(self, stage: nn.Module, *, micro_batches: int, number: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What each rank is doing, as far as it has said so."""
+"""What each rank is doing, as far as it has reported."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ NO_LIMIT = 1800.0  # seconds: what torch itself waits with gloo; who sets no lim
 
 @dataclass
 class RankState:
-    """One rank: how far it is, what its threads wait for, how it ended."""
+    """One rank: its progress, what its threads wait for, how it ended."""
 
     rank: int
     calls: dict[int, Call] = field(default_factory=dict)  # by the rank's own number
@@ -92,7 +92,7 @@ class RankState:
 
     @property
     def gone(self) -> bool:
-        """Whether its process is no more."""
+        """Whether its process has ended."""
         return self.status is not None
 
     @property
@@ -121,7 +121,7 @@ class RankState:
         return [] if self.gone else [call for call in self.calls.values() if call.is_open]
 
     def waits_until(self) -> float:
-        """When the first time limit of the waits ends that threads of this rank are in."""
+        """When the earliest time limit of this rank's waits ends."""
         return min((self.ends[t] for t in self.waits if self._waited_for(t)), default=inf)
 
     def _waited_for(self, thread: int) -> Call | None:
@@ -130,12 +130,12 @@ class RankState:
         return call if call and call.is_open else None
 
     def can_act(self, threads: SystemThreads) -> bool:
-        """Whether any thread may go on without another rank's help.
+        """Whether any thread may continue without another rank.
 
-        A thread counts if it is the main one, was started by the program or has communicated, or
-        if it works. It cannot go on while it waits for a call, joins a thread that cannot go on or
-        sleeps on a lock. A lock may be opened by any other thread, also by one that has said that
-        it waits for a call and has not got so far yet.
+        A thread counts if it is the main one, was started by the program or has communicated, or if
+        it works. It cannot continue while it waits for a call, joins a thread that cannot continue
+        or sleeps on a lock. A lock may be released by any other thread, even by one that has
+        reported a wait for a call and has not reached it yet.
         """
         if self.gone:
             return False
@@ -161,17 +161,17 @@ class RankState:
         return chain
 
     def was_inside(self) -> bool:
-        """Whether the rank waited for a call when it was heard of last.
+        """Whether the rank waited for a call at its last report.
 
-        Where the process aborted, a call that was not waited for yet is enough: the backend's own
-        thread works on it, and gloo's aborts when sizes do not fit.
+        If the process aborted, a call that was not waited for yet is enough, because the backend's
+        own thread works on it, and gloo's thread aborts when sizes do not fit.
         """
         aborted = self.status == -signal.SIGABRT
         calls = self.calls.values()
         return any(call.is_open and (aborted or call.waited is not None) for call in calls)
 
     def is_follow_up(self) -> bool:
-        """Whether what this rank raised only follows from what happened to another rank."""
+        """Whether this rank's exception only follows from another rank's failure."""
         if self.raised is None:
             return False
         if self.raised.get("inside") is not None and FOLLOW_UP.search(self.raised.get("text", "")):
@@ -179,7 +179,7 @@ class RankState:
         return any(call.failed and FOLLOW_UP.search(call.failed) for call in self.calls.values())
 
     def failed_inside(self) -> bool:
-        """Whether it failed in the middle of a call: it may be the call's own failure."""
+        """Whether it failed during a call, so that the call itself may have failed."""
         if self.raised is not None:
             return self.raised.get("inside") is not None or self.is_follow_up()
         return self.status is not None and self.status < 0 and self.was_inside()

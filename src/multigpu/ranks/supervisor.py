@@ -2,9 +2,9 @@
 
     report = Supervisor(4, body, limits=UNLIMITED, caller=connection, watch=Watch(4, …)).run()
 
-The process that does this has one thread and has adopted orphans (``adopt_orphans``), so that
-nothing that its processes start can get away from it. They report in frames: each phase as it
-begins, and at the very end that it ended cleanly.
+This process has one thread and adopts orphans (``adopt_orphans``), so that nothing that its
+processes start can escape. They report in frames: the beginning of each phase, and at the very end
+that they ended cleanly.
 """
 
 import atexit
@@ -56,10 +56,10 @@ Body = Callable[[int, Write], None]  # gets the number of the process, from 0
 
 
 class Supervisor:
-    """The processes of one run, from their start to the moment when nothing of them is left.
+    """The processes of one run, from their start until nothing of them is left.
 
-    ``body(number, write)`` runs in ``count`` processes. ``watch`` hears all their frames and may
-    find that the run cannot go on. With ``tell`` the caller gets their output as it comes:
+    ``body(number, write)`` runs in ``count`` processes. ``watch`` gets all their frames and may
+    find that the run cannot continue. With ``tell`` the caller gets their output at once:
     ("output", number, bytes).
     """
 
@@ -95,14 +95,14 @@ class Supervisor:
     def run(self) -> dict[str, Any]:
         """Wait for the end of all processes and report it.
 
-        A process that is done waits until all are: one that leaves early takes its connections
-        with it.
+        A process that is done waits until all are, because one that exits early closes its
+        connections.
 
-        The report has ``members`` (per process: status, said, foreign, output, stack, and
-        answer, the bytes that came with its phase of this name), ``excess`` (the limit that was
-        passed), ``finding``, ``left`` (names of processes that outlived their parents), ``unended``
-        (those that could not be killed) and ``seconds``. Raises EOFError or ConnectionError when
-        the caller is gone, or gave up; nothing is left running then, either.
+        The report has ``members`` (per process: status, said, foreign, output, stack, and answer,
+        the bytes that came with its phase of this name), ``excess`` (the limit that was passed),
+        ``finding``, ``left`` (names of processes that outlived their parents), ``unended`` (those
+        that could not be killed) and ``seconds``. Raises EOFError or ConnectionError when the
+        caller is gone or gave up; then, too, nothing is left running.
         """
         groups = [child.pid for child in self._children]
         left: list[str] = []
@@ -134,7 +134,7 @@ class Supervisor:
             child.close()
 
     def _until_the_end(self) -> tuple[Excess | None, Finding | None]:
-        """What made it impossible to go on; neither, if all ended by themselves and well."""
+        """Why the run could not continue; neither, if all processes ended normally."""
         monitor = ResourceMonitor(self._limits, self._began, own_memory(psutil.Process()))
         look = self._began + 4 * LOOK  # most runs are over before the first
         while not self._ended():
@@ -185,7 +185,7 @@ class Supervisor:
                 self._caller.send(("output", number, part))
 
     def _ask_where_they_are(self) -> None:
-        """Wait for stacks, longer for those that wait for a core of a busy machine."""
+        """Wait for stacks, longer for processes that wait for a core of a busy machine."""
         asked = []
         for child in self._children:
             with contextlib.suppress(ProcessLookupError):
@@ -207,7 +207,7 @@ class Supervisor:
 
 @dataclass
 class Intake:
-    """What came out of one pipe: the first bytes, and how many there were."""
+    """The data from one pipe: the first bytes, and how many there were."""
 
     keep: int
     data: bytearray = field(default_factory=bytearray)
@@ -224,7 +224,7 @@ class Intake:
 
 
 class ChildProcess:
-    """One process of a run, as far as its supervisor has heard it: frames, output, stack, end."""
+    """One process of a run, as its supervisor knows it: frames, output, stack, end."""
 
     def __init__(self, body: Body, number: int, *, token: bytes, limits: Limits) -> None:
         self.said: list[dict[str, Any]] = []  # its frames
@@ -251,7 +251,7 @@ class ChildProcess:
             os.close(end)
 
     def release(self) -> None:
-        """Let it go."""
+        """Let it end."""
         if self._release >= 0:
             os.close(self._release)
             self._release = -1
@@ -263,7 +263,7 @@ class ChildProcess:
             os.close(descriptor)
 
     def add(self, pipe: str, part: bytes) -> list[dict[str, Any]]:
-        """Take in what came out of a pipe; the frames among it."""
+        """Take in data from a pipe; return the frames in it."""
         self.total += len(part)
         if pipe != "frames":
             getattr(self, pipe).add(part)
@@ -296,7 +296,7 @@ class ChildProcess:
 
 
 def enter_own_world(frames: int, output: int, stack: int, may_leave: int, limits: Limits) -> None:
-    """Own session, own descriptors, nothing to read, limits that the kernel holds."""
+    """Own session, own descriptors, nothing to read, and limits that the kernel enforces."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
@@ -323,7 +323,7 @@ def end_with(parent: int) -> None:
 
 
 def limit(kind: int, value: int) -> None:
-    """Have the kernel hold this process to ``value``, or to what it is held to already."""
+    """Have the kernel limit this process to ``value``, or to its present limit."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Trace:
     """Every call of every rank, in the order in which they were made.
 
-    Of a rank that makes more than about 50,000 calls, the oldest are not in it.
+    If a rank makes more than about 50,000 calls, the oldest are left out.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Trace:
 
     @classmethod
     def from_frames(cls, frames_by_rank: Sequence[Iterable[Mapping[str, Any]]]) -> "Trace":
-        """The trace that the frames of rank 0, rank 1, ... add up to."""
+        """The trace from the frames of rank 0, rank 1, ..."""
         calls, spans = Calls(), []
         for rank, frames in enumerate(frames_by_rank):
             for frame in frames:
@@ -63,32 +63,32 @@ class Trace:
         )
 
     def transfers(self) -> tuple[Transfer, ...]:
-        """Who had to give bytes to whom, as far as the calls themselves say it.
+        """Which rank had to send bytes to which, as far as the calls themselves show it.
 
         A send is a transfer to its receiver. A broadcast or scatter is one from its root to each
         other member, a gather or reduce one from each other member to its root (a backend may pass
-        them on through third ranks). An all_reduce, all_gather, reduce_scatter or all_to_all has
-        no sender: how it travels is the backend's matter, so it is none.
+        them on through third ranks). An all_reduce, all_gather, reduce_scatter or all_to_all has no
+        sender, because the backend decides how it travels, so it is not listed.
         """
         return tuple(transfer for call in self.calls if (transfer := Transfer.of(call)))
 
     def sent_bytes(self, rank: int) -> int:
-        """Bytes that `rank` had to give to others: the sum of its `transfers`."""
+        """Bytes that `rank` had to send to others: the sum of its `transfers`."""
         name = f"rank {rank}"
         return sum(transfer.bytes for transfer in self.transfers() if transfer.source == name)
 
     def received_bytes(self, rank: int) -> int:
-        """Bytes that `rank` had to get from others: the sum of `transfers` to it."""
+        """Bytes that `rank` had to receive from others: the sum of `transfers` to it."""
         name = f"rank {rank}"
         return sum(transfer.bytes for transfer in self.transfers() if transfer.target == name)
 
     # The pictures are imported late: a check needs a trace, and none of them.
 
     def timeline(self, *, title: str = "Who works and who waits") -> "Picture":
-        """A picture of time: a lane per rank, work solid, communication striped, waiting thin.
+        """A timeline: a lane per rank, work solid, communication striped, waiting thin.
 
-        Work are the spans that the ranks named. A call waits until all that it needs have come, and
-        communicates from there to its end.
+        Work is shown for the spans that the ranks named. A call waits until all its ranks have
+        called, and communicates from there to its end.
         """
         from multigpu.pictures.timeline import TimelineSpan, timeline
 
@@ -121,10 +121,10 @@ class Trace:
         return timeline([*work, *talk], self._lanes(), title=title)
 
     def traffic(self, *, title: str = "Bytes between ranks") -> "Picture":
-        """A picture of who gave how many bytes to whom, by kind of call.
+        """A picture of the bytes between ranks, by kind of call.
 
-        Messages and calls with a root are arrows. The other collectives have no sender, so
-        they show what each rank brings.
+        Messages and calls with a root are arrows. The other collectives have no sender, so they
+        show each rank's input.
         """
         from multigpu.pictures import Step, steps
 
@@ -170,7 +170,7 @@ class Trace:
         return [f"rank {rank}" for rank in range(self.world_size)]
 
     def _met(self) -> dict[Key, tuple[float, int, str]]:
-        """Of calls that met what they need: when that was, whose call was the last, and a name."""
+        """For completed matches: the time of the last call, its rank, and a name."""
         calls = Calls({call.key: call for call in self.calls})
         matching = Matching(calls)
         for call in self.calls:

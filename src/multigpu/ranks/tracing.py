@@ -1,13 +1,14 @@
-"""A process group that says what it is asked to do, and then has a real one do it.
+"""A process group that records each request and passes it to a real one.
 
 All of PyTorch's communication goes through a ``ProcessGroup``: ``dist.all_reduce`` and its
 relatives, functional collectives, DistributedDataParallel's reducer in C++, ``fully_shard``.  So
-one group in the middle sees everything.  Source of the idea: the Python process groups of
+one group in between sees everything.  Source of the idea: the Python process groups of
 torch/testing/_internal/distributed/multi_threaded_pg.py.
 
 Real communication writes into a tensor at some moment between start and ``wait()``.  Code that
-reads too early is then right by luck on most runs.  Here an async call works on copies, and the
-result comes into the caller's tensors at ``wait()``: who forgets to wait sees old values each time.
+reads too early is then right by luck in most runs. Here an async call works on copies, and the
+result is written into the caller's tensors at ``wait()``, so code without a wait sees old values
+every time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def replaced(value: Any, copies: Copies) -> Any:
-    """Nested lists with copies in the place of tensors."""
+    """Nested lists with copies in place of the tensors."""
     if isinstance(value, torch.Tensor):
         return copies.of(value)
     if isinstance(value, list | tuple):
@@ -52,10 +53,10 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Copies:
-    """Stand-ins for the tensors of an async call.  ``outputs`` are those that it fills.
+    """Stand-ins for the tensors of an async call. ``outputs`` are those that it fills.
 
-    ``before`` holds the values at the start, to see at the end whether the caller has written into
-    a tensor that was on its way.
+    ``before`` holds the values at the start, to find out at the end whether the caller has written
+    into a tensor during the call.
     """
 
     @torch.no_grad()
@@ -67,12 +68,12 @@ class Copies:
         self._outputs = [(tensor.detach(), self._stand_ins[id(tensor)]) for tensor in outputs]
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the call works on in the place of ``tensor``."""
+        """What the call works on in place of ``tensor``."""
         return self._stand_ins.get(id(tensor), tensor)
 
     @torch.no_grad()
     def publish(self) -> bool:
-        """Bring the results into the caller's tensors; say whether these had been changed."""
+        """Copy the results into the caller's tensors; return whether these had been changed."""
         pairs = zip(self._tensors, self._before, strict=True)
         with _disable_current_modes():
             changed = any(not same_bits(now, before) for now, before in pairs)
@@ -82,7 +83,7 @@ class Copies:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal in every bit, so that nan is nan."""
+    """Equal in every bit, so that nan equals nan."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     if one.is_floating_point():
@@ -93,7 +94,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class TracedWork(dist.Work):
-    """A ``Work`` that says when it is waited for and when it is done."""
+    """A ``Work`` that reports when it is waited for and when it is done."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class TracedWork(dist.Work):
         is_message: bool,
         sources: Sequence[int] = (),
     ) -> None:
-        """``sources``: of a receive from anybody, the global ranks of the group's members."""
+        """``sources``: for a receive from any rank, the global ranks of the group's members."""
         super().__init__()
         self._inner, self._recorder, self._number = inner, recorder, number
         self._tensors, self._copies = list(tensors), copies
@@ -119,7 +120,7 @@ class TracedWork(dist.Work):
             self._recorder.keep(self._inner)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Block until the result is there."""
+        """Block until the result is available."""
         if self._over:
             return True
         seconds = timeout.total_seconds() if timeout is not None else 0
@@ -130,11 +131,11 @@ class TracedWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same for those who call it by this name."""
+        """The same under its other name."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the result is there; if so, it can be seen from now on."""
+        """Whether the result is available; if so, it is visible from now on."""
         if self._inner.is_completed():
             self._publish()
         return self._over
@@ -155,7 +156,7 @@ class TracedWork(dist.Work):
         return self._tensors
 
     def source_rank(self) -> int:
-        """Where a message came from."""
+        """The rank that a message came from."""
         return self._inner.source_rank()
 
     _source_rank = source_rank
@@ -236,7 +237,7 @@ PASSED_ON = (
 class TracedGroup(dist.ProcessGroup):
     """Records each call and passes it on to the real group.
 
-    That one has a name with two underscores, because calls through it are not recorded.
+    The real group's name has two underscores, because calls through it are not recorded.
     """
 
     def __init__(self, inner: dist.ProcessGroup, group: Group, recorder: Recorder) -> None:
@@ -246,7 +247,7 @@ class TracedGroup(dist.ProcessGroup):
     # The names under which Python and C++ ask a group who it is.
 
     def getBackendName(self) -> str:
-        """For C++, which would look for more in the group if it read "gloo" here."""
+        """For C++, which would expect more of the group if it read "gloo" here."""
         return "traced"
 
     def getGroupName(self) -> str:
@@ -264,11 +265,11 @@ class TracedGroup(dist.ProcessGroup):
 
     @property  # type: ignore[misc]
     def use_pg_for_symm_mem_rendezvous(self) -> Any:
-        """C++ would look for a backend that this group has not."""
+        """C++ would look for a backend that this group does not have."""
         return self.__inner.use_pg_for_symm_mem_rendezvous
 
     def _get_backend(self, device: torch.device) -> Any:
-        """The real one for torch's own code, which asks it what it can; this group for others."""
+        """The real one for torch's own code, which asks what it can do; else this group."""
         asks = str(sys._getframe(1).f_globals.get("__name__"))
         return self.__inner._get_backend(device) if asks.startswith("torch.") else self
 
@@ -377,7 +378,7 @@ class TracedGroup(dist.ProcessGroup):
         return self.group.members[number]
 
     def _can_copy(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """With NCCL a wait belongs to a stream, and the copy would come too early."""
+        """With NCCL a wait belongs to a stream, so the copy would come too early."""
         return "nccl" not in str(self.__inner.name()).lower() and all(
             tensor.is_contiguous() and not tensor.is_sparse for tensor in tensors
         )
@@ -409,8 +410,8 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}
 def start_recording(write: Write) -> Recorder:
     """Record this process's communication; ``write`` takes one frame at a time.
 
-    Call it before ``init_process_group``.  That and ``new_group`` are called as always, with
-    "gloo" or "nccl"; ``dist.get_backend()`` answers as always, too.
+    Call it before ``init_process_group``.  Call that and ``new_group`` as usual, with "gloo" or
+    "nccl"; ``dist.get_backend()`` also answers as usual.
     """
     recorder = Current.recorder = Recorder(write)
     make_group = c10d._new_process_group_helper

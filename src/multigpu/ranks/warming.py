@@ -63,10 +63,10 @@ def import_costly(wanted: Iterable[str]) -> None:
 
 
 def use_large_pages() -> None:
-    """Lay this process's memory into large pages, where the system does so (Linux 6.1 and later).
+    """Put this process's memory into large pages, if the system supports it (Linux 6.1 and later).
 
-    A fork copies the table of all pages, and the end of the process takes that down again. With
-    pages of 2 MiB both take a third of the time. A page that somebody writes to is split.
+    A fork copies the table of all pages, and the end of the process frees it again. With pages of 2
+    MiB both take a third of the time. A page that is written to is split.
     """
     if sys.platform != "linux":
         return

@@ -43,9 +43,9 @@ def amount(call: Call) -> str:
 
 
 def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> list[str]:
-    """A line for what each rank waits in or how it ended, ranks that do the same in one.
+    """A line for each rank's wait or end; ranks that do the same share a line.
 
-    `core` are the calls of which the count matters for a rank that is over.
+    `core` are the calls whose count matters for a rank that is over.
     """
     said: dict[tuple[str, str], list[int]] = defaultdict(list)  # what one does, what several do
     for state in states:
@@ -74,7 +74,7 @@ def _waiting(call: Call, state: RankState, world: int, its: str) -> str:
 
 
 def _after(state: RankState, core: Sequence[Call]) -> str:
-    """What a rank that is over had done of what the others wait for."""
+    """How many of the calls that the others wait for a finished rank had made."""
     kinds = list(dict.fromkeys((call.op, call.group) for call in core if call.nth is not None))
     made = [(state.made[op, group], op) for op, group in kinds]
     if not made:
@@ -103,7 +103,7 @@ SIGNALS = {
 
 
 def raised(error: Mapping[str, Any], ranks: Sequence[int]) -> tuple[str, str]:
-    """What some ranks raised, and what that usually means."""
+    """The exception of some ranks, and its usual cause."""
     who, frames = ranks_in_words(ranks), their_frames(error)
     if "SystemExit" in error.get("types", ()):
         where = f", {place(*frames[-1][:2])}" if frames else ""
@@ -118,14 +118,14 @@ def raised(error: Mapping[str, Any], ranks: Sequence[int]) -> tuple[str, str]:
 
 
 def raised_in_a_thread(rank: int, error: Mapping[str, Any]) -> str:
-    """An exception that ended a thread of a rank: the rank goes on, and the others may wait."""
+    """An exception that ended a thread of a rank; the rank continues, and the others may wait."""
     what = ": ".join(filter(None, [error["type"], error.get("text", "")]))
     frames = their_frames(error)
     return f"in a thread of rank {rank}: {what}{f', {place(*frames[-1])}' if frames else ''}"
 
 
 def ended(state: RankState, ranks: Sequence[int]) -> tuple[str, str]:
-    """How a rank and those like it died, and what that usually means."""
+    """How a rank and those like it ended, and the usual cause."""
     who, after = ranks_in_words(ranks), ""
     if state.left is not None:
         at = f", {place(*state.left['where'])}" if state.left.get("where") else ""
@@ -167,7 +167,7 @@ LINGERS = (
 def no_progress(
     ranks: Sequence[int], seconds: float, states: Sequence[RankState], *, returned: bool
 ) -> str:
-    """That some ranks reported nothing for `seconds`, and what each rank does."""
+    """Some ranks reported nothing for `seconds`; what each rank does."""
     what = "returned, but did not end" if returned else "made no progress"
     return "\n".join(
         [f"{ranks_in_words(ranks)} {what} for {seconds:g} s.", *what_each_does(states)]
@@ -245,7 +245,7 @@ def message_differs(send: Call, receive: Call) -> tuple[str, str]:
 def fewer_collectives(
     camps: Mapping[int, Sequence[int]], call: Call, world_size: int
 ) -> tuple[str, str]:
-    """That ranks made different numbers of collectives; `camps` are the ranks by their number.
+    """Ranks made different numbers of collectives; `camps` are the ranks by their number.
 
     `call` is the first that some did not make, although no rank was blocked.
     """
@@ -269,7 +269,7 @@ def fewer_collectives(
 
 
 def unmatched_message(call: Call) -> tuple[str, str]:
-    """That a message has no matching send or receive."""
+    """A message has no matching send or receive."""
     other = f"rank {call.peer}" if call.peer is not None else "any rank"
     if call.op == "send":
         said = f"rank {call.rank} sent {amount(call)} to {other} that {other} never received"
@@ -289,9 +289,9 @@ def deadlock(
     over: set[int],
     states: Sequence[RankState],
 ) -> str:
-    """Who waits for whom: `core` are the calls at the heart of it, `targets` what each waits for.
+    """Which ranks wait for which: `core` are the calls, `targets` the ranks that each waits for.
 
-    `over` are the ranks at the end of the waiting that have returned.
+    `over` are ranks that others wait for and that have returned.
     """
     ring = {call.rank for call in core}
     if over:
@@ -313,9 +313,9 @@ def usually_deadlock(
     missing: Sequence[RankState],
     states: Sequence[RankState],
 ) -> str:
-    """Why no rank can go on: `core` are the waits at the heart of it, among all `waits`.
+    """Why no rank can continue: `core` are the waits of the deadlock, among all `waits`.
 
-    `missing` are the ranks that have not come to a collective.
+    `missing` are the ranks that have not reached a collective.
     """
     collectives = [call for call in core if call.nth is not None]
     messages = [call for call in core if call.is_message]

@@ -1,12 +1,12 @@
-"""Is it faster? Compares modes of training on this machine, and knows the formulas behind.
+"""Compares the speed of training modes on this machine, and has the formulas behind it.
 
     from multigpu.scaling import Workload, compare
     compared = compare(Workload(name="mine", model=model, train=train), gpus=[1, 2])
     compared.table()      # in a notebook; print it in a terminal
     compared.picture()
 
-Begin to read in measuring.py; comparison.py is what comes out of it. formulas.py has what is
-expected, pipeline_times.py simulates schedules; published.toml holds other people's numbers.
+Start reading in measuring.py; comparison.py has its results. formulas.py predicts times and memory,
+pipeline_times.py simulates schedules, and published.toml has published times.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what trains late: figures alone need no torch, and come a second sooner."""
+    """Import the training code late: figures alone need no torch and appear a second earlier."""
     if name not in ("Workload", "compare", "workload_of"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from multigpu.scaling import measuring

@@ -3,8 +3,8 @@
     from multigpu.scaling.all_reduce_steps import all_reduce_steps
     all_reduce_steps(ring_all_reduce, 3)          # in a notebook: step through it
 
-Each rank starts with marked numbers, one bit of its own in each: so every sum tells which ranks are
-in it. The messages are noted as they leave, whatever function of torch.distributed sends them.
+Each rank starts with marked numbers, with one bit of its own in each, so that every sum shows which
+ranks are in it. The messages are recorded when they are sent, by any function of torch.distributed.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,8 +103,8 @@ def _decoded(number: int, value: int) -> Sum:
 def in_steps(queues: list[list[PartSent]]) -> list[AllReduceStep]:
     """Put messages that can travel at the same time into one step; `queues` has those of each rank.
 
-    A message can go when its rank holds what it carries. If none can (a plan that keeps parts
-    aside, which is not seen here), the next of every rank goes.
+    A message can be sent when its rank holds its contents. If none can (an algorithm may keep parts
+    elsewhere, which is not visible here), the next message of every rank is sent.
     """
     holds = [[frozenset([rank])] * NUMBERS for rank in range(len(queues))]
     held = [_copied(holds)]  # after each step

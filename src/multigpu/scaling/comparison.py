@@ -1,8 +1,8 @@
-"""What came out of a comparison: records, the statistics drawn from them, table, picture and CSV.
+"""The result of a comparison: records, their statistics, table, picture and CSV.
 
 `Comparison` is one run of `compare` (measuring.py): its `Settings`, the `Machine`, and a `Row` for
-each `Candidate`. Below the picture is what others have published, each number with its source
-(published.toml); `published_times` and similar functions return it as records.
+each `Candidate`. Below the picture are published times, each with its source (published.toml);
+`published_times` and similar functions return it as records.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Machine:
         )
 
     def where(self, candidate: Candidate) -> str:
-        """On what a candidate runs on this machine, in the words of the figure."""
+        """What a candidate runs on with this machine, as the figure says it."""
         gpus, cores = candidate.gpus, counted(self.cores, "core")
         if candidate.mode == "single":
             return self.named(1) if self.gpus else f"one process on the CPU ({cores})"
@@ -115,7 +115,7 @@ class Machine:
 
 
 def load_here(seconds: float = 0.5) -> float:
-    """How many cores are at work on something, measured over the next `seconds`.
+    """How many cores are busy, measured over the next `seconds`.
 
     The system's own load average would still count what this process itself did a minute ago.
     """
@@ -144,7 +144,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all candidates had in common."""
+    """The settings that all candidates had in common."""
 
     work: str  # what was trained: "flights"
     date: str  # 2026-11-21
@@ -181,8 +181,8 @@ class Comparison:
     def speed_up(self, row: Row) -> float | None:
         """How many times as fast as single: the median of the rounds' ratios.
 
-        What disturbs a round disturbs both numbers of its ratio, so this is steadier than the ratio
-        of the medians.
+        A disturbance affects both times of a round's ratio, so this varies less than the ratio of
+        the medians.
         """
         if self.single is None:
             return None
@@ -199,7 +199,7 @@ class Comparison:
         return self.settings.batch_size / row.step_seconds
 
     def rows_per_gpu(self, row: Row) -> int:
-        """The local batch; in a pipeline every GPU sees all rows, a micro-batch at a time."""
+        """The local batch; in a pipeline every GPU computes all rows, one micro-batch at a time."""
         whole = row.candidate.mode == "pipeline"
         return self.settings.batch_size // (1 if whole else row.candidate.gpus)
 
@@ -210,7 +210,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The figure that is shown beside the time, a metric where there is one, else the loss."""
+        """The figure that is shown beside the time: a metric if there is one, else the loss."""
         names = [name for row in self.rows for name in row.figures if name != "loss"]
         return next(iter(names), "loss")
 
@@ -224,12 +224,12 @@ class Comparison:
 
     @property
     def trained_alike(self) -> bool:
-        """Whether all rows ended with the same loss, but for rounding. Only then compare times."""
+        """Whether all rows ended with the same loss, up to rounding. Only then compare times."""
         return self.largest_difference < SAME
 
     @property
     def agreement(self) -> str:
-        """Whether all rows have trained the same thing, in a sentence."""
+        """A sentence that says whether all rows have trained the same thing."""
         if len(self.rows) == 1:
             return "There is only one row, so there is nothing to compare."
         largest = self.largest_difference
@@ -243,7 +243,7 @@ class Comparison:
 
     @property
     def conditions(self) -> str:
-        """How often it was measured, what a speed-up is, the threads, whether it was busy."""
+        """The number of rounds, what a speed-up is, the threads, and whether it was busy."""
         rounds = counted(len(self.rows[0].rounds), "round")
         ups = "" if self.single is None else " (×: median of the rounds' ratios)"
         busy = ""
@@ -255,9 +255,9 @@ class Comparison:
         )
 
     def table(self, *, full: bool = False) -> Table:
-        """All rows as a table: a notebook shows it, and `print` writes it in letters.
+        """All rows as a table: a notebook shows it, and `print` writes it as text.
 
-        `full`: with all columns, for which a terminal of 80 characters has no room.
+        `full`: with all columns, which do not fit into a terminal of 80 characters.
         """
         settings, rows = self.settings, []
         for row in self.rows:
@@ -292,7 +292,7 @@ class Comparison:
         )
 
     def picture(self, *, published: bool = True) -> Picture:
-        """Bars of the time of a step, each with what it ran on; what others published below."""
+        """Bars of the time of a step, each with its devices; published times are below."""
         bars = []
         for row in self.rows:
             up = self.speed_up(row)
@@ -394,7 +394,7 @@ def write_csv(comparison: Comparison, path: str | Path) -> None:
 
 
 def read_csv(path: str | Path) -> Comparison:
-    """The comparison of a file that `write_csv` wrote (without what was left out).
+    """The comparison of a file that `write_csv` wrote (without the candidates that were left out).
 
     Raises ValueError for a file with no rows, or with other columns.
     """
@@ -412,7 +412,7 @@ def read_csv(path: str | Path) -> Comparison:
 
 
 def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
-    """What one line says; settings and machine are the same on all of them."""
+    """One line as records; settings and machine are the same on all lines."""
 
     def whole(name: str) -> int:
         return int(line[name])
@@ -446,7 +446,7 @@ def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
 
 
 class PublishedTimes(SimpleNamespace):
-    """Seconds of one piece of work by mode, as they were printed; fields as in published.toml."""
+    """Seconds of one piece of work by mode, as published; fields as in published.toml."""
 
     @property
     def against(self) -> str:
@@ -469,7 +469,7 @@ class PublishedPipeline(SimpleNamespace):
 
     @property
     def predicted_gains(self) -> list[float]:
-        """The same if only the bubble counts: p GPUs do the work of p · (1 - bubble)."""
+        """The speed-up if only the bubble counts: p GPUs do the work of p · (1 - bubble)."""
         useful = [p * (1 - bubble(p, self.micro_batches)) for p in self.gpus]
         return [each / useful[0] for each in useful]
 
@@ -480,7 +480,7 @@ def _published(kind: str) -> list[dict[str, Any]]:
 
 
 def published_times() -> tuple[PublishedTimes, ...]:
-    """Single against DP against DDP, elsewhere."""
+    """Published times of single, DP and DDP."""
     return tuple(PublishedTimes(**row) for row in _published("times"))
 
 
@@ -490,12 +490,12 @@ def published_efficiencies() -> tuple[SimpleNamespace, ...]:
 
 
 def published_overlaps() -> tuple[SimpleNamespace, ...]:
-    """The share of a step that overlap with backward saved: work, saved, source, url."""
+    """The share of a step that overlapping with backward saved: work, saved, source, url."""
     return tuple(SimpleNamespace(**row) for row in _published("overlaps"))
 
 
 def published_pipelines() -> tuple[PublishedPipeline, ...]:
-    """What pipelines gained from more GPUs, elsewhere."""
+    """Published speed-ups of pipelines with more GPUs."""
     return tuple(PublishedPipeline(**row) for row in _published("pipelines"))
 
 
@@ -505,13 +505,13 @@ def links() -> tuple[SimpleNamespace, ...]:
 
 
 def published_picture() -> Picture:
-    """The published times alone, relative to what they are compared with."""
+    """Only the published times, relative to their baselines."""
     title = "Published times of two GPUs"
     return durations(_published_groups(), title=title, line_at=COMPARED_WITH)
 
 
 def _published_groups() -> list[BarGroup]:
-    """A group for each suite; a bar is a time relative to `against`, which the dashed line is."""
+    """A group for each suite; a bar is a time relative to `against`, the dashed line."""
     groups = []
     for suite, times in groupby(published_times(), key=lambda times: times.suite):
         rows = list(times)

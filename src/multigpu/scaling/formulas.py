@@ -1,11 +1,11 @@
-"""What is expected of more GPUs: bytes on links, time of a step, memory by ZeRO stage.
+"""Predictions for more GPUs: bytes on links, time of a step, memory by ZeRO stage.
 
     amdahl(0.05, 8)                             # 5.9 times as fast at most
     all_reduce_bytes(4, 100e6) / 1e6            # 150 MB from each rank
     memory_per_gpu(7_500_000_000, stage=2, gpus=64).total / 1e9    # 16.6 GB
 
 Times are lower bounds: a real link has an overhead for each message, and is rarely as fast as its
-data sheet. Compare them with what was measured: `held_by` counts the bytes of a model in training,
+data sheet. Compare them with measurements: `held_by` counts the bytes of a model in training,
 `sent_by_kind` those of a run's trace. The bubble of a pipeline is in pipeline_times.py.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def amdahl(serial_share: float, gpus: int) -> float:
-    """The largest speed-up of fixed work of which `serial_share` cannot be divided.
+    """The largest speed-up of a fixed amount of work if `serial_share` of it cannot be divided.
 
     Strong scaling. Source: Amdahl 1967, AFIPS, volume 30.
     """
@@ -69,7 +69,8 @@ def step_seconds(
 
     The computing is divided by the number of GPUs, the bytes of `gradients` are not. `overlap` is
     the share of the computing during which gradients can travel: 0 is a DDP that waits until
-    backward has ended; with DDP's buckets it is most of backward. What travels meanwhile is free.
+    backward has ended; with DDP's buckets it is most of backward. Communication during that time
+    costs nothing extra.
     """
     working = compute / gpus
     talking = all_reduce_seconds(gpus, gradients, bandwidth=bandwidth, latency=latency)
@@ -85,9 +86,9 @@ def communication_share(
 
 
 def sent_by_kind(trace: Trace, rank: int = 0) -> dict[str, float]:
-    """Bytes that a rank sends for each kind of call, if collectives go round a ring.
+    """Bytes that a rank sends for each kind of call, if collectives use a ring.
 
-    A collective with a root passes its bytes on from rank to rank; the mean over ranks counts.
+    A collective with a root passes its bytes on from rank to rank; the mean over ranks is used.
     """
     sent: dict[str, float] = defaultdict(float)
     for call in trace.of(rank):
@@ -121,7 +122,7 @@ PRECISIONS = ("float32", "mixed")
 
 @dataclass(frozen=True)
 class MemoryByUse:
-    """Bytes of one GPU, the one that holds most. Activations and buffers come on top."""
+    """Bytes of the GPU that holds most. Activations and buffers are not included."""
 
     parameters: int
     gradients: int
@@ -135,7 +136,7 @@ class MemoryByUse:
 
     @property
     def parts(self) -> dict[str, int]:
-        """The bytes by name, without what is nothing; for a picture."""
+        """The bytes by name without zeros, for a picture."""
         return {name: size for name, size in asdict(self).items() if size}
 
 
@@ -156,7 +157,8 @@ def memory_per_gpu(
     * `precision`: "float32", or "mixed" as in the paper: parameters and gradients of 2 bytes, and
       a float32 copy of the parameters in the optimizer. (PyTorch's autocast keeps parameters and
       gradients in float32, so that one is "float32" here.)
-    * `gathered`: elements of other GPUs' parameters that are there for the moment: with stage 3 one
+    * `gathered`: elements of other GPUs' parameters that are gathered at one moment: with stage 3
+      one
       or two layers, with `fully_shard(…, reshard_after_forward=False)` all the others.
 
     Raises ValueError for a stage, optimizer or precision that is none of these.
@@ -200,11 +202,11 @@ def traffic_per_step(
 
 
 def held_by(model: nn.Module, optimizer: Optimizer) -> MemoryByUse:
-    """Bytes that this process holds of a model in training: what the formulas speak of, measured.
+    """Bytes that this process holds of a model in training: the measured values for the formulas.
 
     Storages are counted, each once: a view holds all of the tensor that it is a part of. Of a
-    sharded tensor (DTensor) this rank's part counts. Gradients are those of the model and of what
-    the optimizer steps; ask while they are there, before `zero_grad`.
+    sharded tensor (DTensor) this rank's part counts. Gradients are those of the model and of the
+    optimizer's parameters; call this while they exist, before `zero_grad`.
     """
     from torch import Tensor  # late: the formulas need no torch, and the site's build is quick
 

@@ -1,13 +1,13 @@
 """``compare``: the same training in several modes, measured in one run under equal conditions.
 
-Same global batch, same first weights, same order of rows, same steps; warm-up left out; the modes
-take turns, round after round. What is counted (memory, bytes, communication) comes from further
+All have the same global batch, initial weights, order of rows and steps. The warm-up is left out,
+and the modes take turns, round after round. Memory, bytes and communication are counted in further
 runs that are not timed, because counting takes time.
 
-Each measurement runs in processes of its own, forked from a server that has imported torch and
-nothing else, so all candidates begin alike: no warm caches, no memory that another run has left.
-ddp trains on the ranks of `run_ranks`; single and dp on one such process that has left its group,
-so that it is a process as python starts it.
+Each measurement runs in new processes, forked from a server that has imported torch and nothing
+else. So all candidates begin alike, without warm caches or memory that another run has left. ddp
+trains on the ranks of `run_ranks`; single and dp on one such process that has left its group, so
+that it is a process as python starts it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Window = tuple[float, float]  # begin and end, time.monotonic
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What every run of a comparison trains: a model and its data, as the Trainer takes them.
+    """A model and its data, as the Trainer takes them; every run of a comparison trains them.
 
     `model` is the model itself or a function that makes it; it is called once, and every run
     trains a copy, so all begin with the same weights. `config` gives batch size, optimizer,
@@ -123,11 +123,11 @@ def compare(
 ) -> Comparison:
     """Measure every mode on every number of GPUs, `repeats` times in turn.
 
-    Where there are too few real GPUs, dp gets virtual ones and the ranks of ddp compute on the CPU;
-    the result says so. Each GPU that the CPU plays has `threads` threads; by default the cores are
-    divided by the largest number of GPUs, so that every row has the same GPU. Without `count`
-    memory, bytes and communication are not looked at, which saves a few runs. `tell` hears what is
-    being done. Raises ValueError for what cannot be compared, RankError where training fails.
+    If there are too few real GPUs, dp gets virtual ones and the ranks of ddp compute on the CPU;
+    the result says so. Each CPU rank or virtual GPU has `threads` threads; by default the cores are
+    divided by the largest number of GPUs, so that the GPUs of all rows are alike. Without `count`,
+    memory, bytes and communication are not counted, which saves a few runs. `tell` is called with
+    the progress. Raises ValueError for modes that cannot be compared, RankError if training fails.
     """
     config = workload.config
     candidates, left_out = plan_of(modes, gpus, batch_size=config.batch_size)
@@ -195,10 +195,10 @@ def compare(
 def plan_of(
     modes: Sequence[str], gpus: Sequence[int], *, batch_size: int
 ) -> tuple[tuple[Candidate, ...], dict[Candidate, str]]:
-    """What is run, `single` first, since it is compared with; and what is left out, and why.
+    """The candidates to run, with the baseline `single` first; and those left out, with the reason.
 
-    Raises ValueError for an unknown mode, a number of GPUs that cannot be, and a batch that
-    `gpus` do not divide: it would be another batch.
+    Raises ValueError for an unknown mode, an impossible number of GPUs, and a batch that is not
+    divisible by one of `gpus`.
     """
     for mode in modes:
         if mode not in MODES:
@@ -239,7 +239,7 @@ def plan_of(
 def in_turn(candidates: Sequence[Candidate], rounds: int) -> Iterator[tuple[int, Candidate]]:
     """Every candidate once per round; each round begins with the next one.
 
-    So a machine that is busy for a while slows down all alike, and none is always first.
+    So a machine that is busy for a while slows down all of them, and none is always first.
     """
     for number in range(rounds):
         start = number % len(candidates)
@@ -249,7 +249,7 @@ def in_turn(candidates: Sequence[Candidate], rounds: int) -> Iterator[tuple[int,
 
 @dataclass(frozen=True)
 class Sample:
-    """What one process saw."""
+    """The measurements of one process."""
 
     step_seconds: float  # the mean of the measured steps
     first_seconds: float  # of the very first step: what the warm-up leaves out
@@ -269,7 +269,7 @@ def _run(
     meters: bool = False,
     trace: bool = False,
 ) -> Results:
-    """One run in processes of its own: a Sample from each rank."""
+    """One run in new processes: a Sample from each rank."""
     return run_ranks(
         partial(measure, candidate, workload, steps, warmup, meters=meters),
         candidate.ranks,
@@ -334,7 +334,7 @@ def measure(
 
 
 def short_run(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """A configuration for a few steps that leave nothing behind."""
+    """A configuration for a few steps that write no files."""
     return replace(
         config,
         epochs=1,
@@ -360,13 +360,13 @@ def _config_of(candidate: Candidate, config: TrainConfig) -> TrainConfig:
 
 
 class Stopwatch:
-    """Training data that notes when it is asked: a step ends when the next begins.
+    """Training data that records the time of each request: a step ends when the next begins.
 
     It is a FeedSource, and the Feed of the one rank that it is asked for. The Trainer asks for a
-    batch, computes, and asks for the next one. So the time between two askings is a whole step,
-    loading included, and the Trainer need not know that it is measured.
+    batch, computes, and asks for the next one. So the time between two requests is a whole step,
+    including loading, and the Trainer needs no change.
 
-    One epoch has exactly `warmup + steps` batches. Where the data has fewer, it continues with the
+    One epoch has exactly `warmup + steps` batches. If the data has fewer, it continues with the
     next epoch, without an evaluation in between. A smaller batch at the end of an epoch is left
     out: all steps have the same global batch. `moments` are the times (time.monotonic) at which
     each step began, and the end of the last one: one more than there are steps.
@@ -385,7 +385,7 @@ class Stopwatch:
     def feed(
         self, *, batch_size: int, rank: int, world_size: int, seed: int, shuffle: bool
     ) -> Feed:
-        """One rank's batches, watched. Raises ValueError where the rows fill no batch."""
+        """One rank's batches, timed. Raises ValueError if the rows do not fill a batch."""
         self.inner = feed_for(
             self.dataset,
             batch_size=batch_size,
@@ -403,7 +403,7 @@ class Stopwatch:
         return self
 
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
-        """All batches of the stretch. Its end is noted, too, when no more are asked for."""
+        """All batches of the measurement. Its end is recorded when no more are requested."""
         every = itertools.chain.from_iterable(map(self.inner.batches, itertools.count(epoch)))
         whole = (batch for batch in every if batch.global_rows == self.batch_size)
         full = itertools.islice(whole, start, None)
@@ -416,7 +416,7 @@ class Stopwatch:
             self.note(settled=True)
 
     def note(self, *, settled: bool) -> None:
-        """Note the time. `settled`: not before the GPU has done all that it was given."""
+        """Record the time. `settled`: wait first until the GPU has finished its work."""
         if settled and torch.cuda.is_available():
             torch.cuda.synchronize()  # of this process; under dp GPU 0 waits for the others itself
         self.moments.append(time.monotonic())
@@ -437,9 +437,9 @@ def all_reduce_share(trace: Trace, windows: Sequence[Window]) -> float:
     """The share of the time in which a rank has an all-reduce under way, the mean over ranks.
 
     With sharding: a reduce-scatter or an all-gather, which an all-reduce consists of. `windows[r]`
-    is the part of rank r's time that counts. Waiting for a slower rank is part of it,
-    and so is what a backward pass computes meanwhile: it says how much there is to hide, not
-    how much is hidden.
+    is the part of rank r's time that counts. Waiting for a slower rank is part of it, and so is the
+    computing of a backward pass at the same time. So it tells how much communication there is to
+    hide, not how much is hidden.
     """
     shares = []
     for rank, (begin, end) in enumerate(windows):
@@ -462,11 +462,11 @@ def length_of_union(spans: Iterable[Window]) -> float:
 
 
 def bytes_between_ranks(trace: Trace, window: Window, *, steps: int) -> int:
-    """Bytes that all ranks together send in one step, if each collective goes round a ring.
+    """Bytes that all ranks together send in one step, if each collective uses a ring.
 
-    Counted are gradients, sharded parameters, and messages from rank to rank; not whole numbers,
-    by which ranks compare what they are doing (zero2, zero3). What each rank brings to a collective
-    is read from rank 0's part of the trace, in the window of rank 0 that holds `steps` steps.
+    Gradients, sharded parameters and messages between ranks are counted; integers are not, because
+    ranks use them to compare what they do (zero2, zero3). The input of a collective is read from
+    rank 0's part of the trace, in the window of rank 0 that holds `steps` steps.
     """
     part = trace.since(window[0], until=window[1])
     sharing = (call for call in part.collectives(0) if call.op in SHARING)

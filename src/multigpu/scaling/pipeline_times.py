@@ -1,4 +1,4 @@
-"""What a pipeline's schedule costs: the bubble, and when each action starts and ends.
+"""The times of a pipeline's schedule: the bubble, and when each action starts and ends.
 
     from multigpu.scaling.pipeline_times import bubble, steps_of
     bubble(4, micro_batches=8)                 # 0.27 of the time
@@ -32,7 +32,7 @@ Costs = float | Sequence[float] | Mapping[int, float]  # of every stage, or of e
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """An action and its time: `start` and `end` in seconds, or in whatever the costs were in."""
+    """An action and its time: `start` and `end` in seconds, or in the unit of the costs."""
 
     rank: int
     kind: str
@@ -43,7 +43,7 @@ class PipelineStep:
 
 
 def bubble(stages: int, micro_batches: int, *, stages_per_rank: int = 1) -> float:
-    """The share of the time in which a rank idles: (p - 1) / (v · m + p - 1).
+    """The share of the time in which a rank is idle: (p - 1) / (v · m + p - 1).
 
     For `stages` ranks with stages that take equally long, GPipe and 1F1B alike; m is the number of
     micro-batches, v the stages that each rank has in an interleaved schedule. Sources: Huang et al.
@@ -60,15 +60,15 @@ def steps_of(
     backward: Costs = 2.0,
     sending: float = 0.0,
 ) -> tuple[PipelineStep, ...]:
-    """When each action of a schedule starts and ends, if all are as long as said.
+    """When each action of a schedule starts and ends, given the duration of each.
 
     `forward` and `backward` are the seconds of a micro-batch: one number for every stage, or one
-    for each. What a stage computes reaches the next rank `sending` seconds later, and the rank
-    works on meanwhile. Each rank does one thing at a time, in the order of its row, as soon as what
-    it needs is there. Returns the steps in the order of their start.
+    for each. The output of a stage reaches the next rank `sending` seconds later, while the sender
+    continues. Each rank does one thing at a time, in the order of its row, as soon as its input is
+    there. Returns the steps in the order of their start.
 
-    Raises ValueError for an unknown action or one that is there twice, and for a schedule in which
-    every rank waits, with what each waits for.
+    Raises ValueError for an unknown or repeated action, and for a schedule in which every rank
+    waits; the error says what each rank waits for.
     """
     left = [deque(_whole(action, rank) for action in row) for rank, row in enumerate(schedule)]
     every = Counter(action for row in left for action in row)
@@ -118,7 +118,7 @@ def _whole(action: Any, rank: int) -> Action:
 
 
 def _needs_of(action: Action, last_stage: int) -> Iterator[Action]:
-    """What must be done before an action."""
+    """The actions that must come before an action."""
     kind, micro_batch, stage = action
     if kind == "backward":
         yield "forward", micro_batch, stage

@@ -1,17 +1,18 @@
-"""Checkpoints: where a run stands, in one file that is always whole.
+"""Checkpoints: the state of a run, in one file that is always complete.
 
     with Checkpoints(Path("runs/digits"), launch=Launch.here()) as checkpoints:
         state = checkpoints.load()                # None: there is none yet
         checkpoints.save({"model": ..., "step": 400}, best=True)
 
-`latest.pt` is what a run goes on from, `best.pt` what did best in the evaluation. Rank 0 writes,
-into a file beside it that then takes the name: `os.replace` is atomic, so a reader finds the
-old checkpoint or the new one, whenever the writer is killed. Without this package's help,
-`torch.load("latest.pt")["model"]` is a state dict.
+A run resumes from `latest.pt`; `best.pt` had the best evaluation. Rank 0 writes into another file,
+which then takes the name: `os.replace` is atomic, so a reader finds the old checkpoint or the new
+one, whenever the writer is killed. Without this package's help, `torch.load("latest.pt")["model"]`
+is a state dict.
 
-A run that goes on as it was started ends with the same weights as one that was never stopped. On
-another number of ranks or GPUs it goes on, too; `notes` says what is not the same then. Not exact
-within an epoch, either: a data set that transforms its rows at random in DataLoader workers.
+A run that resumes on the same ranks and devices ends with the same weights as one that was never
+stopped. It can also resume on another number of ranks or GPUs; `notes` says what differs then. A
+data set that transforms its rows at random in DataLoader workers is not exact within an epoch,
+either.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class CheckpointError(RuntimeError):
 class Checkpoints:
     """The checkpoints of one run, in one folder.
 
-    Inside `with`, no other run writes into the folder, and what killed runs have left half written
-    is removed. `save` and `load` are calls of all ranks together; only `load` needs no `with`.
+    Inside `with`, no other run writes into the folder, and half-written files of killed runs are
+    removed. All ranks call `save` and `load` together; only `load` works without `with`.
     """
 
     def __init__(self, folder: str | Path, *, launch: Launch) -> None:
@@ -92,7 +93,7 @@ class Checkpoints:
         self._lock = FileLock(self.folder / LOCK)
 
     def __enter__(self) -> Checkpoints:
-        """Raises CheckpointError where another run has the folder, or it cannot be written."""
+        """Raises CheckpointError if another run uses the folder, or it cannot be written."""
         main_rank_does(self._take_folder, error=CheckpointError)
         return self
 
@@ -105,14 +106,14 @@ class Checkpoints:
     def save(self, state: dict[str, Any], *, best: bool = False) -> None:
         """Write `state`, of plain values and tensors, and return when the file is complete.
 
-        All ranks call it, rank 0's `state` is written. `best`: it becomes `best.pt`, too. Raises
-        CheckpointError on every rank when rank 0 could not write, and TypeError for a state that
-        could not be loaded again.
+        All ranks call it, and rank 0's `state` is written. `best`: also write it as `best.pt`.
+        Raises CheckpointError on every rank when rank 0 could not write, and TypeError for a state
+        that could not be loaded again.
         """
         main_rank_does(lambda: self._write(state, best=best), error=CheckpointError)
 
     def clear(self) -> None:
-        """Remove the folder's checkpoints of either kind, to begin again. All ranks call it."""
+        """Remove the folder's checkpoints of both kinds, to start again. All ranks call it."""
 
         def remove() -> None:
             for name in ("latest.pt", "best.pt", "latest", "best"):
@@ -122,10 +123,11 @@ class Checkpoints:
         main_rank_does(remove, error=CheckpointError)
 
     def load(self, name: str = "latest") -> dict[str, Any] | None:
-        """The saved state, tensors on the CPU, the same on every rank; None where there is none.
+        """The saved state with tensors on the CPU, the same on every rank; None if there is none.
 
-        Ranks that do not see rank 0's file, on another machine, are sent it. Raises CheckpointError
-        on every rank for a file that is not a checkpoint, or where rank 0 lacks what others have.
+        Ranks on other machines that do not see rank 0's file receive it. Raises CheckpointError on
+        every rank for a file that is not a checkpoint, or if other ranks have a newer one than rank
+        0.
         """
         path = self.path(name)
         state, problem = None, None
@@ -153,7 +155,7 @@ class Checkpoints:
         return parsed(from_main_rank(path.read_bytes() if self.launch.is_main else None), path)
 
     def _take_folder(self) -> None:
-        """Lock the folder and remove what killed writers have left."""
+        """Lock the folder and remove the files that killed writers have left."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / LOCK).touch()  # says in the system's words where nothing can be written
@@ -180,7 +182,7 @@ class Checkpoints:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what killed writers have left, and shares that no link leads to."""
+        """Remove the files of killed writers, and shares without a link to them."""
         for leftover in self.folder.glob(LEFTOVERS):
             leftover.unlink(missing_ok=True)
         used = {(self.folder / name).resolve().name for name in ("latest", "best")}
@@ -199,8 +201,8 @@ class Checkpoints:
             return "another process"
 
     def _write(self, state: dict[str, Any], *, best: bool) -> None:
-        """`best.pt` comes first: a run killed in between goes on from the older `latest.pt`, and
-        comes by the same best once more."""
+        """`best.pt` comes first: a run that is killed in between resumes from the older `latest.pt`
+        and finds the same best again."""
         content = packed({**state, "saved": uuid.uuid4().hex})
         try:
             for name in ("best", "latest") if best else ("latest",):
@@ -221,7 +223,7 @@ class Checkpoints:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """The state in a file; None where there is no file.  Raises CheckpointError."""
+    """The state in a file; None if there is no file.  Raises CheckpointError."""
     try:
         return parsed(path.read_bytes(), path)
     except FileNotFoundError:
@@ -231,7 +233,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def parsed(content: bytes, path: Path) -> dict[str, Any]:
-    """The state in a file's bytes.  Raises CheckpointError, with what to do about it."""
+    """The state in a file's bytes.  Raises CheckpointError, which says what to do."""
     best = path.with_name("best.pt")
     way_out = "Remove it, or move it away, to begin again."
     if path != best and best.exists():
@@ -267,7 +269,7 @@ def packed(state: dict[str, Any]) -> memoryview:
 
 
 def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: Path) -> None:
-    """Raise CheckpointError where the checkpoint's settings are not those of this run."""
+    """Raise CheckpointError if the checkpoint's settings are not those of this run."""
     changed = [
         f"{name}={saved[name]!r} (now {value!r})"
         for name, value in now.items()
@@ -281,9 +283,9 @@ def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: 
 
 
 def refuse_other_model(saved: Mapping[str, Any], shapes: Mapping[str, Any], *, path: Path) -> None:
-    """Raise CheckpointError where a checkpoint's weights have other names or shapes than a model's.
+    """Raise CheckpointError if a checkpoint's weights have other names or shapes than a model's.
 
-    On every rank, also where a rank loads some of them only.
+    It is raised on every rank, even if a rank loads only some of them.
     """
     found = shapes_of(saved)
     problems = [
@@ -312,10 +314,10 @@ def shapes_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> str:
-    """What is not exact where a run goes on in another way than it was saved; "" if all is.
+    """What is not exact when a run resumes on other devices or ranks; "" if everything is.
 
-    `saved` and `now` describe on what it ran and runs; `same_batches`: the feed gives the same
-    global batches whatever the number of ranks.
+    `saved` and `now` describe the devices and ranks; `same_batches`: the feed gives the same global
+    batches for any number of ranks.
     """
     if saved == now:
         return ""
@@ -360,9 +362,9 @@ def plain(value: Any, place: str = "state") -> Any:
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path` so that at every moment the old file or the new one is there.
+    """Write `content` to `path` so that at every moment either the old file or the new one exists.
 
-    Raises OSError; then the old file is still there, and nothing else is left.
+    Raises OSError; then the old file still exists, and nothing else is left.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

@@ -230,7 +230,7 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
 
 
 def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
-    """Raise ValueError where a batch cannot be divided among ranks, or a rank would get no row."""
+    """Raise ValueError if a batch cannot be divided among ranks, or a rank would get no row."""
     if rows < ranks:
         raise ValueError(
             f"{rows} rows of data for {ranks} ranks: each rank needs at least one row. "

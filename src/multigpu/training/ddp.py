@@ -56,8 +56,8 @@ class Distributed(Strategy):
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
         """After its first backward pass DDP divides the gradients into buckets again, in the order
-        in which they came. A run that goes on must begin with those buckets: how three numbers
-        and more are summed depends on their place in a bucket.
+        in which they became ready. A resumed run must begin with those buckets, because the order
+        of summing three or more numbers depends on their place in a bucket.
         """
         self.forward_backward(batch.parts(self.config.accumulation_steps)[:1], loss_fn)
         self.plain.zero_grad()

@@ -1,8 +1,8 @@
-"""This process among the ranks: how it was started, the group that it joins and leaves.
+"""This process as a rank: how it was started, and the group that it joins and leaves.
 
-launch = Launch.here()              # alone, or as torchrun or a process group says
-backend = join_group(launch, None)  # NCCL where every rank has a GPU of its own, else gloo
-lengths = all_gather_object(len(data))
+launch = Launch.here() # alone, or as one of torchrun's or a group's ranks backend =
+join_group(launch, None) # NCCL if every rank has its own GPU, else gloo lengths =
+all_gather_object(len(data))
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Launch:
 
     @property
     def device(self) -> torch.device:
-        """The GPU of this rank, or the CPU. Where GPUs are fewer than ranks, ranks share them.
+        """The GPU of this rank, or the CPU. If there are fewer GPUs than ranks, ranks share them.
 
-        A group that was there already may have no LOCAL_RANK; then all count as on one machine.
+        A group that existed before may have no LOCAL_RANK; then all ranks count as on one machine.
         """
         return rank_device(self.local_rank)
 
     def require_ranks(self, mode: str) -> None:
-        """Raise ValueError where `mode` needs ranks and this process is alone."""
+        """Raise ValueError if `mode` needs ranks and this process is alone."""
         if not self.is_distributed:
             raise NeedsTorchrun(
                 f"mode={mode!r} needs one process for each GPU. Start them with",
@@ -80,7 +80,7 @@ class Launch:
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Launch:
-        """What this process's process group or environment says.
+        """The launch according to this process's process group or environment.
 
         Raises ValueError when some of torchrun's variables are set and others are not.
         """
@@ -97,7 +97,7 @@ class Launch:
 
     @classmethod
     def _by_torchrun(cls, environ: Mapping[str, str]) -> Launch:
-        """What torchrun's variables say.  Raises ValueError where some are missing."""
+        """The launch according to torchrun's variables.  Raises ValueError if some are missing."""
         given = [name for name in NEEDED if name in environ]
         if missing := [name for name in NEEDED if name not in environ]:
             raise NeedsTorchrun(
@@ -130,7 +130,7 @@ def in_a_group() -> bool:
 def main_rank_does(work: Callable[[], None], *, error: type[Exception]) -> None:
     """Run `work` on rank 0 and return when it is done, on every rank.
 
-    Whatever `work` raises is raised on rank 0; the other ranks then raise `error` with its message.
+    An exception of `work` is raised on rank 0; the other ranks then raise `error` with its message.
     """
     verdict: list[Any] = [None]
     cause: Exception | None = None
@@ -148,7 +148,7 @@ def main_rank_does(work: Callable[[], None], *, error: type[Exception]) -> None:
 
 
 def all_gather_object(mine: Any) -> list[Any]:
-    """What every rank gave, in rank order, on every rank."""
+    """The values of all ranks in rank order, on every rank."""
     if not in_a_group():
         return [mine]
     given: list[Any] = [None] * dist.get_world_size()
@@ -168,7 +168,7 @@ def from_main_rank(value: Any) -> Any:
 def take_from_main_rank(tensors: Iterable[Tensor], *, device: torch.device) -> None:
     """Put rank 0's numbers into `tensors` on every rank, as DistributedDataParallel does.
 
-    For weights and buffers, wherever they are: they travel between the ranks' `device`.
+    The weights and buffers may be on any device; they are sent between the ranks' `device`.
     """
     with torch.no_grad():
         for tensor in tensors:
@@ -182,10 +182,10 @@ def take_from_main_rank(tensors: Iterable[Tensor], *, device: torch.device) -> N
 
 
 def join_group(launch: Launch, asked: str | None) -> Backend:
-    """Join the process group, unless this process is in one; says which backend it has.
+    """Join the process group, unless this process is in one; return its backend.
 
-    Raises ValueError where the group that is there has another backend, and on every rank where
-    NCCL is asked for and not every rank has a GPU of its own.
+    Raises ValueError if the existing group has another backend, and on every rank if NCCL is asked
+    for and not every rank has its own GPU.
     """
     ranks, device = launch.local_world_size, launch.device
     if device.type == "cuda":
@@ -212,15 +212,15 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
 
 
 def new_name(store: Store, rank: int, world_size: int) -> str:
-    """A name that rank 0 makes up and tells every rank of this start, and none of an earlier one.
+    """A name that rank 0 chooses and that only the ranks of this start get.
 
     torchrun keeps one store over all restarts (PyTorch issue 135712): a rank that is started again
     may read the address that another rank left there before, and wait for a process that is dead.
 
-    Each rank asks with a number of its own; rank 0 answers every question until all ranks have
-    thanked it. Questions of dead ranks are answered, too, which does no harm. Restarts could be
-    counted instead, but a machine that joins later counts from 0. Raises RuntimeError when ranks
-    do not come.
+    Each rank sends a request with its own number; rank 0 answers every request until all ranks have
+    confirmed the answer. Requests of dead ranks are answered, too, which does no harm. Restarts
+    could be counted instead, but a machine that joins later counts from 0. Raises RuntimeError if
+    ranks do not join.
     """
     if rank:
         question = uuid.uuid4().hex
@@ -253,12 +253,12 @@ def agree_on_backend(
     mine: tuple[str, str],
     ranks: int,
 ) -> Backend:
-    """NCCL where each rank, on every machine, has a GPU that no other rank has; else gloo.
+    """NCCL if each rank, on every machine, has a GPU that no other rank has; else gloo.
 
-    `mine`: this machine, and which GPU of it this rank uses ("": none). Counting GPUs does not
-    tell: a rank may see one GPU only and have it for itself (CUDA_VISIBLE_DEVICES, as Slurm sets
-    it), and another machine may have none. Raises ValueError on every rank where `asked` is NCCL
-    and cannot be had.
+    `mine`: this machine, and which GPU of it this rank uses ("": none). Counting GPUs is not
+    enough: a rank may see only one GPU and have it for itself (CUDA_VISIBLE_DEVICES, as Slurm sets
+    it), and another machine may have none. Raises ValueError on every rank if `asked` is NCCL and
+    not possible.
     """
     store.set(f"multigpu/gpu/{rank}", "\n".join(mine))
     told = store.multi_get([f"multigpu/gpu/{other}" for other in range(world_size)])
@@ -274,10 +274,10 @@ def agree_on_backend(
 
 
 def leave_group() -> None:
-    """Shut down cleanly: NCCL complains at the end of a process that did not.
+    """Shut down cleanly: NCCL warns at the end of a process that did not.
 
-    The threads of gloo end with the last reference to the group. Where there is another, they are
-    waited for: one that is busy when the interpreter ends may abort it.
+    The threads of gloo end with the last reference to the group. If another reference exists, wait
+    for the threads: one that is busy when the interpreter ends may abort it.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -288,8 +288,8 @@ def leave_group() -> None:
 def leave_unless_failed() -> None:
     """At the end of the process: leave, but not after an uncaught error.
 
-    Leaving NCCL waits for what is under way, and the others may be waiting for this rank. It must
-    end, so that torchrun sees it and ends them.
+    Leaving NCCL waits for running operations, and the others may be waiting for this rank. It must
+    end, so that torchrun notices and ends them.
     """
     if getattr(sys, "last_value", None) is None:
         leave_group()
@@ -298,18 +298,18 @@ def leave_unless_failed() -> None:
 
 
 def let_gloo_finish() -> bool:
-    """Return when no thread of gloo has anything to do; False where that does not come about.
+    """Return when all threads of gloo are idle; False if that does not happen.
 
     A message that backward sends (DDP and FSDP do) carries a Python object, the context of that
-    backward. The thread of gloo that has sent it drops it a moment after the message is done, and
+    backward. The thread of gloo that has sent it releases it shortly after the message is done, and
     needs the interpreter's lock for that. When the interpreter is ending, Python ends a thread that
     asks for the lock; that unwinds it through a C++ destructor, and the process aborts: "terminate
-    called without an active exception", exit code -6, after all results were there.
-    `destroy_process_group` does not help where anything still refers to the group, as the wrappers
-    of DDP and FSDP do. See PyTorch's pull request 179291 and its issue 190489.
+    called without an active exception", exit code -6, after all results were complete.
+    `destroy_process_group` does not help if anything still refers to the group, as the wrappers of
+    DDP and FSDP do. See PyTorch's pull request 179291 and its issue 190489.
 
-    A thread sleeps when it has not been switched to between two looks. Between them this one
-    sleeps, so that the lock is free for all who want it.
+    A thread sleeps if it has not been switched to between two looks. Between them this thread
+    sleeps, so that the others can get the lock.
     """
     if not TASKS.is_dir():
         time.sleep(ELSEWHERE)
@@ -328,7 +328,7 @@ def let_gloo_finish() -> bool:
 
 
 def gloo_threads() -> dict[str, tuple[bool, int]]:
-    """Of each thread of gloo: whether it sleeps, and how often it was switched to."""
+    """For each thread of gloo: whether it sleeps, and how often it was switched to."""
     found = {}
     for task in TASKS.iterdir():
         with contextlib.suppress(OSError):  # it has ended meanwhile

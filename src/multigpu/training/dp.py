@@ -84,8 +84,8 @@ class DataParallel(Strategy):
 
 
 class InEveryThread(nn.Module):
-    """A model that enters autocast itself. DataParallel's threads take over that autocast is on,
-    but not its dtype, which belongs to a thread: they would compute in float16.
+    """A model that enters autocast itself. DataParallel's threads inherit that autocast is on, but
+    not its dtype, which belongs to a thread, so they would compute in float16.
     """
 
     def __init__(self, inner: nn.Module, autocast: Autocast) -> None:

@@ -1,4 +1,4 @@
-"""Which epoch is the best so far, and when a run stops because no better one comes."""
+"""Which epoch is the best so far, and when a run stops because there is no improvement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from multigpu.training.distributed import from_main_rank
 
 
 class EarlyStopping:
-    """Remembers the best figure of one name, and stops after `patience` epochs without a better.
+    """Remembers the best value of a figure, and stops after `patience` epochs without a better one.
 
     A "loss" is better when it is smaller, every other figure when it is larger. A figure that is
     NaN is never better: it counts as an epoch without improvement. An equal figure is not better.
-    `patience=None` never stops, and still tells which epoch is the best. 0 means the same as 1.
+    `patience=None` never stops, but still finds the best epoch. 0 means the same as 1.
     """
 
     def __init__(self, patience: int | None, *, monitor: str) -> None:
@@ -32,10 +32,10 @@ class EarlyStopping:
     def update(self, figures: Mapping[str, float], *, whole_epoch: bool = True) -> bool:
         """Take in an epoch's figures; True when it is the best so far.
 
-        An epoch that was broken off is compared only: it does not count as an epoch of waiting.
+        An epoch that was broken off is only compared; it does not count towards `patience`. Every
+        rank calls this and uses rank 0's decision:
 
-        Every rank calls this. All take over what rank 0 decides: where one rank went on while the
-        others stopped, it would wait for them forever.
+        if one rank continued while the others stopped, it would wait for them forever.
         """
         figure = float(figures[self.monitor])
         better = figure < self.best if self.smaller_is_better else figure > self.best
@@ -48,10 +48,10 @@ class EarlyStopping:
         return self.epochs_without_better == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {"best": self.best, "epochs_without_better": self.epochs_without_better}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         self.best = float(state["best"])
         self.epochs_without_better = int(state["epochs_without_better"])

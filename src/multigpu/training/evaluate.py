@@ -3,10 +3,10 @@
     evaluate(model, feed, loss_fn=F.cross_entropy, metrics=["accuracy", "recall@10"], device=device)
 
 Each rank computes its own rows and keeps sums. At the end the sums are added up over the ranks, and
-only then they are divided by the number of all rows: that is why one process and four ranks with
-uneven shares give the same figure to the last bit. (The mean of the ranks' own figures would weigh
-a row on a rank with few rows more than one elsewhere.) Nothing is padded, so no row is counted
-twice, as it would be with a DistributedSampler, which repeats rows until every rank has as many.
+only then divided by the number of all rows, so one process and four ranks with uneven shares give
+the same figure to the last bit. (The mean of the ranks' own figures would give a row more weight on
+a rank with few rows.) Nothing is padded, so no row is counted twice. A DistributedSampler counts
+rows twice, because it repeats rows until every rank has the same number.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of `loss_fn` over all rows of all ranks, as "loss", and each of `metrics`.
 
-    `loss_fn(model(inputs), targets)` is a mean over the rows that it is given, or a pair: a sum,
-    and the weight to divide it by. `device` is where the model's answers come out, `inputs_device`
-    where it takes its inputs (default: the same). `batches`: of so many batches alone, to try out.
+    `loss_fn(model(inputs), targets)` is a mean over its rows, or a pair: a sum, and the weight to
+    divide it by. `device` has the model's outputs, `inputs_device` its inputs (default: the same).
+    `batches`: use only this many batches, for a trial.
 
-    Every rank calls this, with its own feed; all get the very same numbers. A rank may have no row
-    in a batch: it then runs the filler row without counting it, because a model whose weights are
-    on several ranks gathers them whenever it is called. A pipeline gives its answers on the last
-    stage's rank and None on the others, which then count nothing. Training mode, gradient mode and
-    random numbers are afterwards as they were. Raises ValueError where no rank has a row.
+    Every rank calls this with its own feed, and all get exactly the same numbers. A rank may have
+    no row in a batch: it then runs the filler row without counting it, because a model whose
+    weights are on several ranks gathers them whenever it is called. A pipeline returns its outputs
+    on the last stage's rank and None on the others, which then count nothing. Training mode,
+    gradient mode and random numbers are restored afterwards. Raises ValueError if no rank has a
+    row.
     """
     if not feed.num_rows:
         raise ValueError("there are no rows to evaluate: the data set is empty")
@@ -98,8 +99,8 @@ def over_ranks(sums: Tensor) -> Tensor:
 class Metrics:
     """Counts the rows whose right class is at place 1, 2, … k of the scores, the highest first.
 
-    Every metric here is the mean over the rows of what that place is worth, so a few whole numbers
-    are all that ranks have to add up:
+    Every metric here is the mean over the rows of a value that depends on that place, so ranks only
+    have to add up a few integers:
 
     accuracy   1 at place 1
     recall@k   1 up to place k
@@ -156,7 +157,7 @@ class Metrics:
         self.counts[-1] += counted.sum()
 
     def figures(self, counts: Sequence[float] | None = None) -> dict[str, float]:
-        """Each metric by its name, from the `counts` of all ranks; default: of this one alone."""
+        """Each metric by its name, from the `counts` of all ranks; default: of this rank only."""
         *places, rows = self.counts.tolist() if counts is None else counts
         worth = {
             "recall": torch.ones(self.k, dtype=torch.float64),

@@ -1,13 +1,13 @@
-"""One process for each GPU, and each keeps a share of the model: ZeRO, as PyTorch's FSDP2 does it.
+"""One process for each GPU, and each keeps a shard of the model: ZeRO with PyTorch's FSDP2.
 
     zero3: weights, gradients and the optimizer's state are divided among the ranks. A block of
-           layers is gathered when its forward or its backward begins, and given up afterwards.
-    zero2: the same, but gathered weights stay from forward to backward, so they are sent once.
+    layers is gathered when its forward or its backward begins, and freed afterwards. zero2: the
+    same, but gathered weights stay from forward to backward, so they are sent once.
 
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
-FSDP2 is not ZeRO-2 to the letter: between two steps it divides the weights, too.
+FSDP2 is not exactly ZeRO-2: between two steps it divides the weights, too.
 
-The whole model is built on every rank first and divided then, so it must fit there once, without
+The whole model is first built on every rank and then divided, so it must fit there once, without
 gradients and optimizer.
 """
 
@@ -43,7 +43,7 @@ END_OF_FORWARD, DIFFERS = "the end of forward", "what differs from time to time"
 
 
 class Sharded(Distributed):
-    """Each rank computes its share of the batch, and keeps its share of the model."""
+    """Each rank computes its share of the batch and keeps its shard of the model."""
 
     reshard: ClassVar[bool]  # give gathered weights up after forward?
 
@@ -111,10 +111,10 @@ class Sharded(Distributed):
         return step
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
-        """Nothing: what is sent together does not change after the first step."""
+        """Nothing to do: the tensors that are sent together do not change after the first step."""
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """None: FSDP hands out weights and inputs in 16 bits."""
+        """None: FSDP itself casts weights and inputs to 16 bits."""
         return contextlib.nullcontext()
 
     def before_evaluation(self) -> None:
@@ -122,7 +122,7 @@ class Sharded(Distributed):
         self.give_up()
 
     def give_up(self) -> None:
-        """Give up what is gathered: after an evaluation zero2 has all weights still."""
+        """Free the gathered weights: after an evaluation zero2 still has all of them."""
         for module in self.plain.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -163,32 +163,33 @@ class Sharded(Distributed):
 
 
 class Zero2(Sharded):
-    """Gathered weights stay until backward has used them."""
+    """Gathered weights are kept until backward has used them."""
 
     mode = "zero2"
     reshard = False
 
 
 class Zero3(Sharded):
-    """Gathered weights are given up after forward, and gathered again for backward."""
+    """Gathered weights are freed after forward, and gathered again for backward."""
 
     mode = "zero3"
     reshard = True
 
 
 class CallOrder:
-    """Refuses a model of which ranks use different blocks, or use them in another order.
+    """Refuses a model if ranks use different blocks, or use them in a different order.
 
-    FSDP's messages have no names: what one rank sends for its n-th block is taken for the n-th of
-    the other ranks. Where these are different ones, weights or gradients are mixed up without an
-    error, or ranks wait forever. So all ranks compare the blocks that they have used at the end of
-    each forward, and before backward also those that the loss depends on, from which follows what
-    backward sends. Two comparisons in a step, between processes, by gloo: a GPU waits for none.
+    FSDP's messages have no names, so the data for a rank's n-th block are used as the n-th block of
+    the other ranks. If these blocks differ, weights or gradients are mixed up without an error, or
+    ranks wait forever. So at the end of each forward all ranks compare the blocks that they have
+    used. Before backward they also compare the blocks that the loss depends on, because these
+    determine what backward sends. These are two comparisons per step between processes, with gloo,
+    and no GPU waits for them.
 
-    Within a forward a rank goes on without a question where all ranks have always come to the same
-    block next. One that comes to another takes part in what is gathered for the blocks that they
-    expect, up to where all compare. Blocks that all ranks skip alike, as in stochastic depth, are
-    fine: where they have gone on in two ways, they compare each time from then on.
+    Within a forward a rank continues without a comparison if all ranks have always reached the same
+    block next. A rank that reaches another block takes part in gathering the blocks that the others
+    expect, until the next comparison. All ranks may skip the same block, as in stochastic depth:
+    after a place with two different next blocks, they compare each time from then on.
     """
 
     def __init__(self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str) -> None:
@@ -206,7 +207,7 @@ class CallOrder:
         root.register_forward_hook(self._end_of_forward)
 
     def before_backward(self, loss: Tensor) -> None:
-        """Called before ``loss.backward()``, which comes to blocks in the reverse order."""
+        """Called before ``loss.backward()``, which reaches blocks in reverse order."""
         nodes: set[Any] = set()
         ahead: list[Any] = [loss.grad_fn]
         while ahead:
@@ -249,7 +250,7 @@ class CallOrder:
         self.after[last] = DIFFERS if last in self.after else what
 
     def _compare(self) -> None:
-        """Raise ValueError on every rank where the ranks have come to different things."""
+        """Raise ValueError on every rank if the ranks have reached different places."""
         number = zlib.crc32("\n".join(self.order).encode())
         extremes = torch.tensor([number, -number])
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
@@ -270,8 +271,8 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The blocks of `model` that are gathered one at a time; the rest is gathered with the root.
 
     A block is a part, with weights, of an nn.Sequential, nn.ModuleList or nn.ModuleDict. Parts that
-    share a weight with others, or are in two places, stay with the root: its weights are there
-    during all of forward, so both places see one tensor.
+    share a weight with others, or are in two places, belong to the root: its weights are gathered
+    during all of forward, so both places use the same tensor.
     """
 
     def users_in(module: nn.Module) -> Counter[int]:
@@ -296,7 +297,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def filler(part: Batch) -> Batch:
-    """A part of one row that counts nothing. BatchNorm's statistics alone see it once more."""
+    """A part with one row of weight 0. Only BatchNorm's statistics count the row again."""
     inputs, targets = tree_map(
         lambda value: value[:1] if isinstance(value, Tensor) else value,
         (part.inputs, part.targets),
@@ -305,9 +306,9 @@ def filler(part: Batch) -> Batch:
 
 
 def whole(state: dict[str, Any]) -> dict[str, Any]:
-    """`state` with every divided tensor put together, on the CPU. Every rank calls it.
+    """`state` with every sharded tensor gathered, on the CPU. Every rank calls it.
 
-    One tensor after the other, so that no GPU ever holds the whole model.
+    Tensors are gathered one after the other, so that no GPU ever holds the whole model.
     """
 
     def put_together(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a run has to show: a table with a row per epoch, and a progress bar."""
+"""The history of a run: a table with a row per epoch, and a progress bar."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class History:
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the figures of one epoch. Rows may have different columns.
 
-        The row of an epoch that was broken off gives way to that of the same epoch, gone on with.
+        The row of an interrupted epoch is replaced by the row of the same epoch after a resume.
         """
         if "epoch" in row and self.last.get("epoch") == row["epoch"]:
             self.rows.pop()
@@ -39,7 +39,7 @@ class History:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The figures of the latest epoch; none before the first."""
+        """The figures of the latest epoch; empty before the first."""
         return self.rows[-1] if self.rows else {}
 
     def __len__(self) -> int:
@@ -78,11 +78,11 @@ class History:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {"rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         self.rows = [dict(row) for row in state["rows"]]
 
     def __repr__(self) -> str:
@@ -108,11 +108,11 @@ def short(number: float) -> str:
 
 
 def gpu_figures() -> dict[str, float]:
-    """What nvitop says of the GPUs that torch sees now; on virtual GPUs, their memory.
+    """nvitop's figures of the GPUs that torch sees now; for virtual GPUs, their memory.
 
-    Per GPU i: `gpu{i}_gib`, what all processes have on it together in GiB, and `gpu{i}_busy`, the
-    percentage of the last moments (up to a second) in which it computed. What a GPU does not tell
-    is left out; {} without a GPU. With several machines: the GPUs of this one.
+    Per GPU i: `gpu{i}_gib`, the memory in use by all processes in GiB, and `gpu{i}_busy`, the
+    percentage of the last second or less in which it computed. Figures that a GPU does not report
+    are left out; {} without a GPU. With several machines: the GPUs of this one.
     """
     figures: dict[str, float] = {}
     for status in snapshot():
@@ -124,7 +124,7 @@ def gpu_figures() -> dict[str, float]:
 
 
 class ProgressBar:
-    """Counts steps on standard error, on rank 0 alone, with the latest epoch's figures beside it.
+    """Counts steps on standard error, only on rank 0, with the latest epoch's figures beside it.
 
     `shown`: True or False, or None for a bar only where standard error is a terminal. Elsewhere,
     in a notebook for example, it is plain text and needs no widgets.

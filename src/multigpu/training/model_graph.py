@@ -1,17 +1,17 @@
-"""What a model computes, as torch.fx graphs, for any number of rows, in training and in evaluation.
+"""A model as torch.fx graphs, for any number of rows, in training and in evaluation mode.
 
     program = trace_both(model, (images,), rows=len(images))
     print(program.training.graph)
 
-fx.Tracer brings the graph, keeps modules of torch.nn whole and names them. But `forward` gets fake
-tensors from it instead of its usual proxies: they have a shape, a dtype and a device but no memory.
-So `if length > self.block` and `len(rows)` work, and a mode tells of each function that is called.
+fx.Tracer makes the graph, keeps modules of torch.nn whole and names them. But `forward` gets fake
+tensors instead of the usual proxies: they have a shape, a dtype and a device but no memory. So `if
+length > self.block` and `len(rows)` work, and a mode records each function that is called.
 
-It is traced four times: in training and in evaluation, for many rows and for few. A number that
-differs with the rows follows from them: 97 and 3 are `rows`, 388 and 12 are `4*rows`.
+The model is traced four times: in training and in evaluation, for many rows and for few. A number
+that changes with the rows is a function of them: 97 and 3 are `rows`, 388 and 12 are `4*rows`.
 
-Why not torch.export, as torch.distributed.pipelining does? It looks into every module, so dropout
-and BatchNorm stay in the mode in which they were seen.
+Why not torch.export, as torch.distributed.pipelining does? It decomposes every module, so dropout
+and BatchNorm stay in the mode in which they were traced.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ModelStep:
 
     @property
     def nodes(self) -> tuple[fx.Node, ...]:
-        """The call, and what takes the tensors out of what it returns."""
+        """The call, and the nodes that take the tensors out of its result."""
         return tuple(dict.fromkeys((self.node, *self.made)))
 
     @property
@@ -180,17 +180,17 @@ class Program:
 
 
 class Uncuttable(ValueError):
-    """A model that cannot be cut: why, where, and what to do."""
+    """A model that cannot be cut; the message says why, where, and what to do."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the model cannot be cut: {why}")
 
 
 def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Program:
-    """The steps of `model(*inputs)` in training and in evaluation; the model is left as it was.
+    """The steps of `model(*inputs)` in training and in evaluation; the model is not changed.
 
-    `rows` is how many rows the inputs have. Raises ValueError where forward decides by the numbers
-    in a tensor, by the number of rows or at random, and where it uses what cannot be seen.
+    `rows` is the number of rows of the inputs. Raises ValueError if forward branches on the numbers
+    in a tensor, on the number of rows or at random, or uses tensors that cannot be traced.
     """
     traces: list[ModelGraph] = []
     constants: dict[str, Tensor] = {}
@@ -213,12 +213,12 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Progr
 
 
 def random_state() -> tuple[Any, str]:
-    """Another one after each draw from Python's or NumPy's random numbers."""
+    """A state that differs after each draw of Python's or NumPy's random numbers."""
     return random.getstate(), repr(numpy.random.get_state())
 
 
 class ShapeTracer(fx.Tracer):
-    """Traces `model(*inputs)` once, with `instead` rows in the place of `rows`."""
+    """Traces `model(*inputs)` once, with `instead` rows in place of `rows`."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class ShapeTracer(fx.Tracer):
         return self.fake_model, list(self.fakes)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether a stage keeps the module whole: those of torch.nn that contain no others."""
+        """Whether a stage keeps the module whole: modules of torch.nn that contain no others."""
         whole = isinstance(m, nn.MultiheadAttention) or nn.utils.parametrize.is_parametrized(m)
         return type(m).__module__.startswith("torch.nn.") and (whole or not any(m.children()))
 
@@ -321,7 +321,7 @@ class ShapeTracer(fx.Tracer):
         *,
         name: str,
     ) -> Any:
-        """Run a call and write it down, if tensors come of it or are changed by it."""
+        """Run a call and record it if it returns or changes tensors."""
         if self.inside:
             return run(*args, **kwargs)
         self.inside, self.saving = True, {}
@@ -375,7 +375,7 @@ class ShapeTracer(fx.Tracer):
         return tensor
 
     def _argument(self, given: Any) -> Any:
-        """What represents an argument in the graph."""
+        """The node or value that represents an argument in the graph."""
         if isinstance(given, torch.device):
             return StageDevice() if given == self.device else given
         if not isinstance(given, Tensor):
@@ -396,10 +396,11 @@ class ShapeTracer(fx.Tracer):
         return self.nodes[id(given)]
 
     def _joined(self) -> frozenset[int]:
-        """Where no stage may begin, because a tensor is changed in place and stages get copies.
+        """The places where no stage may begin:
 
-        From its first use to its last change all must be in one stage, and for the model's own
-        tensors to the last use, as there is only one of each.
+        stages get copies, and a tensor is changed in place. Everything from its first use to its
+        last change must be in one stage; for the model's own tensors, everything to the last use,
+        because each exists only once.
         """
         joined: set[int] = set()
         for storage, last in self.changed.items():
@@ -409,7 +410,7 @@ class ShapeTracer(fx.Tracer):
 
 
 class _FunctionMode(TorchFunctionMode):
-    """Is told of each function of torch that forward calls, before it runs."""
+    """Gets each function of torch that forward calls, before it runs."""
 
     def __init__(self, tracer: ShapeTracer) -> None:
         super().__init__()
@@ -427,7 +428,7 @@ class _FunctionMode(TorchFunctionMode):
 
 @contextlib.contextmanager
 def autograd_functions_traced(tracer: ShapeTracer) -> Iterator[None]:
-    """Inside it, the tracer is told of each torch.autograd.Function: they bypass every mode."""
+    """In the block the tracer gets each torch.autograd.Function, which bypass every mode."""
     plain = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -443,7 +444,7 @@ def autograd_functions_traced(tracer: ShapeTracer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_fast_paths() -> Iterator[None]:
-    """PyTorch's transformer layers take the way that can be differentiated."""
+    """PyTorch's transformer layers use their differentiable path."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -484,7 +485,7 @@ def names_of(model: nn.Module, fake_model: nn.Module, copies: dict[int, Any]) ->
 
 
 def generalise(many: ModelGraph, few: ModelGraph) -> ModelGraph:
-    """The trace for any number of rows.  Raises Uncuttable where there is no such one."""
+    """The trace for any number of rows.  Raises Uncuttable if there is none."""
     for one, other in zip(many.steps, few.steps, strict=False):
         if _key(one) != _key(other):
             raise Uncuttable(_other_calls(one, other))
@@ -516,12 +517,12 @@ def generalise(many: ModelGraph, few: ModelGraph) -> ModelGraph:
 
 
 def _key(step: ModelStep) -> tuple[Any, ...]:
-    """What is the same for the same call in another run."""
+    """The parts of a call that are equal in another run."""
     return step.module, step.name, step.where
 
 
 def _general(many: Any, few: Any, where: str) -> Any:
-    """One tree of arguments out of two."""
+    """One tree of arguments from two."""
     if isinstance(many, slice) and isinstance(few, slice):
         ends = ("start", "stop", "step")
         return slice(*(_general(getattr(many, end), getattr(few, end), where) for end in ends))
@@ -561,9 +562,9 @@ def _other_calls(one: ModelStep, other: ModelStep | None) -> str:
 def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int]:
     """The places at which both can be cut, with 0 and the end.
 
-    `F.dropout(x, 0.1, self.training)` has another argument in each mode, and stochastic depth calls
-    what evaluation does not call at all. A neighbor expects the same tensors in both, so a place
-    counts where the two are alike and the same is handed on.
+    `F.dropout(x, 0.1, self.training)` has a different argument in each mode, and stochastic depth
+    makes calls that evaluation does not make. A neighbor expects the same tensors in both modes, so
+    a place counts only if the two are alike there and pass on the same tensors.
     """
     same = dict(zip(training.inputs, evaluation.inputs, strict=True))
     blocks = difflib.SequenceMatcher(
@@ -591,7 +592,7 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
 
 
 def rows_in(nodes: Sequence[fx.Node]) -> tuple[int, int, int] | None:
-    """What tells the number of rows: the index of a tensor, its dimension, what to divide by."""
+    """How to compute the number of rows: the index of a tensor, its dimension, the divisor."""
     for which, node in enumerate(nodes):
         for dim, size in enumerate(node.meta["value"].sizes):
             if isinstance(size, Rows) and isinstance(size.times, int) and not size.plus:
@@ -607,7 +608,7 @@ NN = f"{TORCH}{os.sep}nn{os.sep}"
 
 
 def here() -> str:
-    """The line of the model's code that runs now: the innermost that is not PyTorch's."""
+    """The line of the model's code that runs now: the innermost one outside PyTorch."""
     frames = (frame for frame, _ in traceback.walk_stack(None))
     ours = (TORCH, __file__)
     own = next(frame for frame in frames if not frame.f_code.co_filename.startswith(ours))
@@ -615,7 +616,7 @@ def here() -> str:
 
 
 def refusal(error: Exception) -> Uncuttable:
-    """What to raise for a model whose forward could not be traced."""
+    """The error for a model whose forward could not be traced."""
     where, line = line_of(error)
     kind, said = type(error).__name__, (str(error).strip().splitlines() or [""])[0].rstrip(".")
     if "DataDependent" in kind:
@@ -640,7 +641,7 @@ def refusal(error: Exception) -> Uncuttable:
 def line_of(error: BaseException) -> tuple[str, str]:
     """Where in the model's code an error arose: `model.py:31`, and the text of that line.
 
-    Where a module of torch.nn is to blame, its own line is named after the model's.
+    If the error is in a module of torch.nn, its line is named after the model's.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     found = next((f for f in reversed(frames) if not f.filename.startswith(TORCH)), frames[-1])
@@ -653,6 +654,6 @@ def line_of(error: BaseException) -> tuple[str, str]:
 
 
 def short(file: str) -> str:
-    """A file as people call it: relative to where they are, if it is there."""
+    """A file relative to the current folder, if it is inside it."""
     near = os.path.relpath(file)
     return file if near.startswith("..") else near

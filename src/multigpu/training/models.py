@@ -19,8 +19,8 @@ MEMORIES = (0.5, 0.82, 0.95, 0.9975)  # what is left of a flight after one more,
 class TinyMLP(nn.Module):
     """A perceptron with two hidden layers for the digits: 10 classes, 221 parameters.
 
-    It sees four numbers of an image, the mean gray of each quarter, and so it stays poor. It is
-    here to be measured: a step takes less time than it takes to tell another GPU about it.
+    Its inputs are only four numbers of an image, the mean gray of each quarter, so its accuracy is
+    poor. It exists for measurements: a step takes less time than a message to another GPU.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class TinyMLP(nn.Module):
 class SmallCNN(nn.Module):
     """A small convolutional network for the 8 x 8 digits: 10 classes, 6,090 parameters.
 
-    It has no BatchNorm and no dropout, on purpose: what it computes for a row does not depend on
-    the other rows of the batch, so the batch can be split over GPUs and the answer stays the same.
+    It has no BatchNorm and no dropout, on purpose: its output for a row does not depend on the
+    other rows of the batch, so the batch can be split across GPUs and the result stays the same.
     """
 
     def __init__(self) -> None:
@@ -70,9 +70,10 @@ class SmallCNN(nn.Module):
 class LargeCNN(nn.Module):
     """A convolutional network for the 8 x 8 digits: 10 classes, 372,234 parameters.
 
-    Far more than the digits need. It is here to be measured: an image takes some 9 million
-    multiplications forward, a gradient only 1.5 MB on the wire, whatever the batch. Like `SmallCNN`
-    it has no BatchNorm and no dropout, so a batch can be split and the answer stays the same.
+    It is far larger than the digits need, and exists for measurements: an image takes about 9
+    million multiplications in forward, but the gradients are only 1.5 MB to send, whatever the
+    batch. Like `SmallCNN` it has no BatchNorm and no dropout, so a batch can be split and the
+    result stays the same.
     """
 
     def __init__(self) -> None:
@@ -99,15 +100,16 @@ class LargeCNN(nn.Module):
 class NextDestination(nn.Module):
     """Score 104 destinations for the next flight of an aircraft; 69,416 parameters.
 
-    Two ways from the history to the scores are added up. The first copies: a destination that the
-    aircraft had often, or lately, is likely again. Four memories count its flights, and each learns
-    how fast it forgets. The second is a perceptron; it sees the origin, the carrier, the last
-    eight destinations and the four memories, and finds what follows what.
+    The scores are the sum of two parts. The first repeats: a destination that the aircraft had
+    often, or lately, is likely again. Four memories count its flights, and each learns how fast it
+    forgets. The second is a perceptron; its inputs are the origin, the carrier, the last eight
+    destinations and the four memories, and it learns which destinations follow which.
 
-    No row looks at another one, and there is neither dropout nor a buffer: so a batch can be split
-    over GPUs and the answer stays the same. The hidden layer is a Tanh for the same reason. With a
-    ReLU, a unit may be at its kink for a single row: a rounding difference then decides whether it
-    has a gradient, Adam makes a full step of it, and one GPU and two part ways.
+    No row depends on another one, and there is neither dropout nor a buffer, so a batch can be
+    split across GPUs and the result stays the same. The hidden layer uses Tanh for the same reason.
+    With a ReLU, a unit may be at its kink for a single row. A rounding difference then decides
+    whether it has a gradient, Adam turns the gradient into a full step, and one GPU and two GPUs
+    diverge.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class NextDestination(nn.Module):
         return found + copied  # (rows, 104)
 
     def _remembered(self, history: Tensor) -> Tensor:
-        """How often each destination occurs, the older the less: (rows, memories, 104)."""
+        """How often each destination occurs; older flights count less: (rows, memories, 104)."""
         ages = torch.arange(self.history - 1, -1, -1, device=history.device)
         weights = torch.sigmoid(self.memories)[:, None] ** ages  # (memories, history)
         shape = (len(history), *weights.shape)
@@ -165,8 +167,8 @@ class SmallGPT(nn.Module):
     """A decoder-only transformer that predicts the next byte; 220,544 parameters by default.
 
     Like GPT-2 (Radford et al. 2019) it normalizes before each part, and the embedding of a byte and
-    its score share one matrix. Such tied weights test anything that splits a model. There is no
-    dropout, so what it computes for a row does not depend on the other rows.
+    its score share one matrix. Such tied weights are a good test for code that splits a model.
+    There is no dropout and no BatchNorm, so its output for a row does not depend on the other rows.
     """
 
     def __init__(
@@ -180,8 +182,8 @@ class SmallGPT(nn.Module):
     ) -> None:
         """Read at most `block` bytes; `depth` layers of `width` channels in `heads` heads.
 
-        With another `vocabulary` it reads so many different words in the place of bytes.
-        Raises ValueError if `width` is not a multiple of `heads`.
+        With another `vocabulary` it reads that many different words instead of bytes. Raises
+        ValueError if `width` is not a multiple of `heads`.
         """
         super().__init__()
         if width % heads:
@@ -212,7 +214,7 @@ class SmallGPT(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention to the bytes so far, then a perceptron; each is added to what it was given."""
+    """Attention to the bytes so far, then a perceptron; each is added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -254,8 +256,8 @@ class SmallViT(nn.Module):
 
     Like ViT (Dosovitskiy et al. 2020) it cuts an image into patches, puts a class token before
     them, and reads the answer from that token. Its layers are PyTorch's own, normalizing first. All
-    layers are alike, but the patches and the head take less: equal counts are not equal times.
-    There is no dropout unless you ask for it.
+    layers are alike, but the patches and the head take less time, so equal numbers of layers do not
+    take equal times. There is no dropout unless you ask for it.
     """
 
     def __init__(

@@ -5,8 +5,8 @@
 
 dp strings together `split`, `replicate`, `parallel_apply`, `gather`, `sum_gradients` and
 `broadcast` of exercises/data_parallel.py; ddp uses `BucketedDDP` of
-exercises/distributed_data_parallel.py. Where to run, and who gets which rows, stays as in the modes
-of PyTorch, whose classes are the bases here.
+exercises/distributed_data_parallel.py. Devices and the division of rows are the same as in
+PyTorch's modes, whose classes are the bases here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILES = {"dp": "data_parallel", "ddp": "distributed_data_parallel"}
 
 
 class NotWritten(ValueError):
-    """Training came to an exercise that is still to be written."""
+    """Training reached an exercise that is not written yet."""
 
 
 def make_own(
@@ -145,10 +145,10 @@ class CallsFunction(nn.Module):
 
 
 def load_own(folder: Path, mode: str) -> ModuleType:
-    """The module of `folder` that has what `mode` needs, imported from its file.
+    """The module of `folder` that has the functions for `mode`, imported from its file.
 
-    Raises ValueError where the mode has no exercise, or the folder no such file, and where
-    importing the file fails, with the line.
+    Raises ValueError if the mode has no exercise, the folder has no such file, or the import fails
+    (with the line).
     """
     refuse_other_modes(mode, str(folder))
     path = (folder / f"{FILES[mode]}.py").resolve()
@@ -171,7 +171,7 @@ def load_own(folder: Path, mode: str) -> ModuleType:
 
 
 def exercise(own: ModuleType, name: str) -> Callable[..., Any]:
-    """A function or class of the exercises.  Raises ValueError where there is none."""
+    """A function or class of the exercises.  Raises ValueError if there is none."""
     found = getattr(own, name, None)
     if not callable(found):
         raise ValueError(f"{own.__file__} has no {name}: `multigpu check {name}` says more.")
@@ -181,7 +181,7 @@ def exercise(own: ModuleType, name: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def to_be_written(own: ModuleType, name: str) -> Iterator[None]:
-    """Turn the NotImplementedError of a starter into words about what to do next."""
+    """Turn the NotImplementedError of a starter into a message about what to do next."""
     try:
         yield
     except NotImplementedError as error:
@@ -195,7 +195,7 @@ def to_be_written(own: ModuleType, name: str) -> Iterator[None]:
 
 
 def blame(error: BaseException, path: Path) -> str | None:
-    """An error with the line of the exercises that it came through last; None: it did not."""
+    """An error with the last line of the exercises that it passed through; None: it did not."""
     said = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.filename == str(path):  # nothing has run yet
         return f"{path}:{error.lineno}: {(error.text or '').strip()}\n{said}"
@@ -213,7 +213,7 @@ def name_of(own: ModuleType) -> str:
 
 
 def refuse_other_modes(mode: str, where: str) -> None:
-    """Raise ValueError where no exercise takes the place of what `mode` uses."""
+    """Raise ValueError if no exercise can replace what `mode` uses."""
     if mode not in FILES:
         raise ValueError(
             f"mode={mode!r} does not use {where}: choose dp, for example with gpus=2 "

@@ -1,12 +1,11 @@
 """Cut any model into stages of equal time, for pipeline parallelism.
 
-    from multigpu.training import cut
-    stages = cut(model, sample, 4)      # sample: the inputs of one micro-batch
-    print(stages)                       # what is where, how long it takes, how much it needs
-    stages.modules[0]                   # an nn.Module: stage 0
+    from multigpu.training import cut stages = cut(model, sample, 4) # sample: the inputs of one
+    micro-batch print(stages) # the parts of each stage, its time and its memory stages.modules[0] #
+    an nn.Module: stage 0
 
-model_graph.py finds out what the model calls, as a torch.fx graph. Here the graph is timed in
-pieces, and a dynamic program chooses the cuts between them. stage.py is what comes out.
+model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
+a dynamic program chooses the cuts between them. stage.py has the resulting stages.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ def cut(
 ) -> Stages:
     """Cut `model` into `num_stages` stages that can run one after the other on different devices.
 
-    `sample` is what the model is called with for one micro-batch: a tensor, or a tuple of inputs;
-    the first dimension of each tensor is the rows. Its pieces are measured on `device`, the model's
-    own by default, `repeats` times. `setting`, all of them by name:
+    `sample` has the model's inputs for one micro-batch: a tensor, or a tuple of tensors; the first
+    dimension of each counts the rows. Its pieces are measured on `device`, the model's own by
+    default, `repeats` times. `setting`, all of them by name:
 
     * `balance`: what should be equal: "time" (forward and backward; the default), "memory" or
       "layers" (modules with parameters).
@@ -59,7 +58,7 @@ def cut(
     * `micro_batches` (as many as stages by default) and `schedule` ("1f1b", the default, or
       "gpipe") decide how many are in flight.
 
-    Raises ValueError where the model cannot be cut so, and says at which operation.
+    Raises ValueError if the model cannot be cut, and says at which operation.
     """
     return cut_points(model, sample, repeats=repeats, device=device).cut(num_stages, **setting)
 
@@ -101,7 +100,7 @@ Costs = NDArray[np.float64]  # (pieces, pieces + 1)
 
 @dataclass(frozen=True)
 class Setting:
-    """For what training the stages are chosen, and what they get equal shares of; see `cut`."""
+    """The training that the stages are chosen for, and what is divided equally; see `cut`."""
 
     num_stages: int
     balance: str = "time"
@@ -124,7 +123,7 @@ class Setting:
         return self.micro_batches or self.num_stages
 
     def in_flight(self, stage: int) -> int:
-        """Micro-batches that stage `stage` has begun and not yet carried back, at most."""
+        """The most micro-batches that stage `stage` has begun and not ended backward of."""
         return min(self.count, self.num_stages - stage) if self.schedule == "1f1b" else self.count
 
 
@@ -134,7 +133,7 @@ LINK_SECONDS = 50e-6  # per cut, whatever its size
 
 
 def link_seconds(handed_bytes: int) -> float:
-    """Until a micro-batch has come from the stage before, and its gradient has gone back."""
+    """The time to receive a micro-batch from the previous stage and to send its gradient back."""
     return 2 * (handed_bytes / LINK_BYTES_PER_SECOND + LINK_SECONDS) if handed_bytes else 0.0
 
 
@@ -179,7 +178,7 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class CutPoints:
-    """Where a model could be cut, with the measured cost of each piece in between."""
+    """The places where a model can be cut, with the measured cost of each piece in between."""
 
     model: nn.Module
     program: Program
@@ -188,7 +187,7 @@ class CutPoints:
 
     @functools.cached_property
     def places(self) -> list[int]:
-        """Every step before which it could be cut, with 0 and the end."""
+        """Every step before which it can be cut, with 0 and the end."""
         return sorted(self.program.places)
 
     @property
@@ -221,23 +220,23 @@ class CutPoints:
         return [sum(counted[begin:end]) for begin, end in itertools.pairwise(self.places)]
 
     def handed(self, piece: int) -> list[Value]:
-        """The tensors that a stage takes which begins with this piece; none after the last one."""
+        """The input tensors of a stage that begins with this piece; none after the last one."""
         trace, place = self.program.training, self.places[piece]
         if 0 < place < len(trace.steps):
             return [node.meta["value"] for node in trace.crossing(place)]
         return [] if place else [node.meta["value"] for node in trace.inputs]
 
     def handed_bytes(self, piece: int, *, copied: bool = False) -> int:
-        """Bytes that travel to a stage which begins with this piece.
+        """Bytes that are sent to a stage that begins with this piece.
 
-        `copied`: and those that are copied before, because a neighbor receives without gaps.
+        `copied`: also those that are copied first, because a neighbor receives contiguous tensors.
         """
         given = self.handed(piece) if piece else []
         again = [value for value in given if copied and value.gaps]
         return sum(at_rows(value.bytes, self.rows) for value in (*given, *again))
 
     def held(self, first: int) -> NDArray[np.int64]:
-        """What a stage holds that begins with the piece `first`, for each piece before which it may
+        """Memory of a stage that begins with the piece `first`, for each piece before which it may
         end: int64 (pieces + 1, 4), numbers of parameters, bytes of weights, gradients, activations.
 
         Not a sum over its pieces: tied weights and shared activations count once.
@@ -306,7 +305,7 @@ class Stages:
     def tied(self) -> list[tuple[str, tuple[int, ...]]]:
         """Parameters that several stages use, by their first name, with the stages' numbers.
 
-        Each of the stages holds one, and their gradients have to be added up.
+        Each of these stages holds a copy, and the copies' gradients have to be added up.
         """
         users: dict[nn.Parameter, list[int]] = {}
         for number, stage in enumerate(self.modules):
@@ -316,7 +315,7 @@ class Stages:
         return [(name, tuple(users[one])) for name, one in named if len(users.get(one, ())) > 1]
 
     def predicted_step(self, num_microbatches: int, schedule: str = "1f1b") -> float:
-        """Seconds of a step: the first micro-batch through all stages, then the slowest decides."""
+        """Seconds of a step: one micro-batch through all stages, then the slowest decides."""
         if schedule == "gpipe":  # all forward passes, then all backward passes
             parts = [[cost.forward for cost in self.costs], [cost.backward for cost in self.costs]]
         else:
@@ -382,9 +381,9 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
     """The numbers of the pieces at which stages begin, with 0 and the end; none is empty.
 
     Two passes. The first finds the smallest possible largest stage; the second, among all divisions
-    as good as that, the one that hands on the fewest bytes. Both are exact.
+    as good as that, the one that sends the fewest bytes. Both are exact.
 
-    Raises ValueError where there are fewer pieces than stages, and where no division fits into
+    Raises ValueError if there are fewer pieces than stages, or if no division fits into
     `setting.memory`.
     """
     pieces, stages = points.num_pieces, setting.num_stages
@@ -408,7 +407,7 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
     plain = before - before[:-1, None] + arrival[:, None]
 
     def shares(number: int) -> Costs:
-        """What stages get equal shares of, if it is stage `number`; infinite where it cannot be."""
+        """The cost to balance, as stage `number`; infinite if the stage is impossible."""
         found = plain
         if held is not None:
             memory = held @ (0, 1, 1 + setting.optimizer_state, setting.in_flight(number))
@@ -435,7 +434,7 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
 def cheapest(
     pieces: int, costs: Iterable[Costs], join: Callable[..., Costs]
 ) -> tuple[float, list[int]]:
-    """The cheapest way through all stages: what it costs, and the pieces at which they begin."""
+    """The cheapest division into stages: its cost, and the pieces at which they begin."""
     total = np.array([0.0, *[math.inf] * pieces])  # of the stages so far, up to each piece
     begins = []
     for cost in costs:

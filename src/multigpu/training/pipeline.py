@@ -6,14 +6,14 @@ The model is cut into stages (training/partition.py), rank r gets stage r, and a
 them in micro-batches (pipeline_schedule.py), so that all ranks have something to do. Every rank
 reads the whole batch: rank 0 needs its inputs, the last rank its targets.
 
-All ranks cut at the same places. Where to cut is measured, so no two measurements need to agree:
-rank 0 measures and tells the others. In a run with a folder it also writes the places down
-(stages.json). A run that goes on is cut there again, or dropout would draw its numbers in another
-order.
+All ranks cut at the same places. The places come from measurements, which differ between ranks, so
+rank 0 measures and sends the places to the others. In a run with a folder it also saves them
+(stages.json). A resumed run is cut there again, because otherwise dropout would draw its numbers in
+another order.
 
 A checkpoint of a pipeline is the checkpoint of the plain model: the same names, the optimizer's
-state numbered as the plain model's optimizer numbers its parameters. So any mode, and a pipeline of
-any other number of stages, can go on from it.
+state numbered as the plain model's optimizer numbers its parameters. So any mode, and a pipeline
+with any other number of stages, can resume from it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PartitionPlan(NamedTuple):
 
 
 class Pipeline(Strategy):
-    """Each rank has a stage of the model, or several; activations and gradients travel."""
+    """Each rank has one or more stages; activations and gradients are sent between them."""
 
     mode = "pipeline"
 
@@ -80,7 +80,7 @@ class Pipeline(Strategy):
         self.schedule = "1f1b" if alone else config.pipeline_schedule
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
-        """Cut `model` as rank 0 measures, and keep this rank's stages alone."""
+        """Cut `model` as rank 0 measures, and keep only this rank's stages."""
         inputs = sample().inputs
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
         first = self._first_micro_batch(inputs)
@@ -94,9 +94,9 @@ class Pipeline(Strategy):
         self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
     def _plan_alike(self, model: nn.Module, sample: tuple[Tensor, ...]) -> PartitionPlan:
-        """Where to cut `model`, the same on every rank: where it was cut, or as rank 0 measures.
+        """Where to cut `model`, the same on every rank: as before, or as rank 0 measures.
 
-        Whatever rank 0 runs into is raised there; the other ranks then raise ValueError.
+        An error of rank 0 is raised there; the other ranks then raise ValueError.
         """
         config = self.config
         setting: dict[str, Any] = {
@@ -122,7 +122,7 @@ class Pipeline(Strategy):
         return found
 
     def _written_plan(self) -> PartitionPlan | None:
-        """The plan in the run's folder, if the run goes on."""
+        """The plan in the run's folder, if the run resumes."""
         folder = self.config.folder
         if folder is not None and (self.config.resume or restarted()):
             with contextlib.suppress(OSError, ValueError, TypeError):
@@ -146,8 +146,8 @@ class Pipeline(Strategy):
     def runner(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
         """The schedule for micro-batches of this size, and which row is where in them.
 
-        It is made when a batch needs it: the last batch of an epoch may have a size of its own. All
-        ranks see all batches, so all make it at the same time.
+        It is created when a batch needs it, because the last batch of an epoch may have a different
+        size. All ranks see all batches, so all create it at the same time.
         """
         layout = Layout.of(rows_of(inputs), self.micro_batches)
         first = self._first_micro_batch(inputs)
@@ -171,7 +171,7 @@ class Pipeline(Strategy):
         return tuple(to_device(tensor[:size], self.device) for tensor in as_arguments(inputs))
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
-        """The inputs go to the first stage's rank alone, the targets to the last one's."""
+        """The inputs go only to the first stage's rank, the targets to the last one's."""
         inputs = to_device(batch.inputs, self.device) if 0 in self.parts else batch.inputs
         last = self.num_stages - 1 in self.parts
         return inputs, to_device(batch.targets, self.device) if last else batch.targets
@@ -244,7 +244,7 @@ class Pipeline(Strategy):
 
 
 def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
-    """Raise ValueError where schedule, stages and micro-batches do not fit together."""
+    """Raise ValueError if schedule, stages and micro-batches do not fit together."""
     count, each = config.micro_batches, config.stages_per_rank
     if config.pipeline_schedule != "interleaved":
         if each > 1:
@@ -280,11 +280,11 @@ def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
 class Ownership:
     """Names of the uncut model's tensors, and the ranks that have them.
 
-    Each stage that uses a weight has a copy, and each copy gets the gradient of its own use. Added
-    up over the ranks that have one, they are the gradient that the one weight would have got, so
-    all copies take the same step and stay alike. PyTorch's and Megatron's pipelines do the same
-    with the embedding of a GPT, which is also the matrix of its last layer.
-    (Shoeybi et al. 2019, arXiv:1909.08053; megatron/core/distributed/finalize_model_grads.py)
+    Each stage that uses a weight has a copy, and each copy gets the gradient of its own use. Their
+    sum over the ranks that have one is the gradient that the one weight would have got, so all
+    copies take the same step and stay equal. PyTorch's and Megatron's pipelines do the same with
+    the embedding of a GPT, which is also the matrix of its last layer. (Shoeybi et al. 2019,
+    arXiv:1909.08053; megatron/core/distributed/finalize_model_grads.py)
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class Ownership:
         self.extra = {key: value for key, value in state.items() if key not in self.names}
 
     def _copies(self) -> list[tuple[nn.Parameter, Any]]:
-        """This rank's parameters that other ranks have, too, with the group of those ranks."""
+        """This rank's parameters that other ranks also have, with the group of those ranks."""
         groups: dict[tuple[int, ...], Any] = {}
         copies = []
         for name, ranks in self.holders.items():
@@ -347,11 +347,11 @@ class Ownership:
             dist.all_reduce(parameter.grad, group=group)
 
     def is_mine(self, name: str) -> bool:
-        """Whether a tensor, by its first name, is this rank's to save: the first that has it."""
+        """Whether this rank saves a tensor, given by its first name: its first rank does."""
         return self.holders[name][0] == self.rank
 
     def model_state(self) -> dict[str, Any]:
-        """The state dict of the uncut model; see `on_main_rank` for who gets what."""
+        """The state dict of the uncut model; `on_main_rank` says which rank gets what."""
         mine = {
             self.names[key]: value
             for stage in self.parts.values()
@@ -373,7 +373,7 @@ class Ownership:
         self.extra = {key: state[key] for key in self.extra}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of the plain model's optimizer; see `on_main_rank` for who gets what."""
+        """The state of the plain model's optimizer; `on_main_rank` says which rank gets what."""
         state = optimizer.state_dict()
         mine = {
             (self.trained.index(name), field): value
@@ -413,12 +413,12 @@ class Ownership:
 
 
 def on_main_rank(mine: Mapping[Any, Any], *, device: torch.device) -> dict[Any, Any]:
-    """What all ranks give, each under its own keys; every rank calls it.
+    """The values of all ranks, each under its own keys; every rank calls it.
 
     Rank 0 gets copies of the tensors on the CPU. The others get tensors of the same shapes on the
-    device "meta", without values and without memory: a model that needs several GPUs need not fit
-    into every process once more. Values that are not tensors come to every rank. One tensor at a
-    time travels, on `device`.
+    device "meta", without values and without memory, because a model that needs several GPUs may
+    not fit into every process. Values that are not tensors are sent to every rank. One tensor at a
+    time is sent, on `device`.
     """
     rank = dist.get_rank()
     described = {

@@ -1,14 +1,14 @@
-"""A batch goes through the stages of this rank: PyTorch's schedules, micro-batches of one size.
+"""A batch passes through the stages of this rank: PyTorch's schedules, micro-batches of one size.
 
 PyTorch's stages receive into buffers of one shape, so all micro-batches of a step have as many
-rows. Where the rows cannot be divided equally, the smaller ones are padded with a row that they
-have already. It is computed, and dropped before the loss: it counts nothing. BatchNorm alone sees
-it, as it sees the rows of its micro-batch alone.
+rows. If the rows cannot be divided equally, the smaller micro-batches are padded with a repeated
+row. It is computed and dropped before the loss, so it does not count. Only BatchNorm sees it, as it
+sees only the rows of its micro-batch.
 
-What travels between stages PyTorch's PipelineStage finds out by itself in the first step. It calls
-the stages for that in training mode, so that BatchNorm would count rows that do not exist, and a
-run that goes on from a checkpoint would count them once more. Here they are called in evaluation
-mode, with the random numbers put back, and the stages are told.
+PyTorch's PipelineStage infers the shapes between stages in the first step. For that it calls the
+stages in training mode, so that BatchNorm would count rows that do not exist, and a resumed run
+would count them again. Here the stages are called in evaluation mode, the random numbers are
+restored, and the shapes are passed to PipelineStage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from multigpu.training.strategy import LossFn, StepLoss, modes_kept
 
 @dataclass(frozen=True)
 class Layout:
-    """Which row of a batch stands where."""
+    """The place of each row of a batch."""
 
     counts: tuple[int, ...]  # rows that count, of each micro-batch
     size: int  # rows of every micro-batch, padding included
@@ -107,10 +107,10 @@ def flows_between(
     device: torch.device,
     autocast: Autocast,
 ) -> Flows:
-    """What goes into each stage, and out of the last one, for a micro-batch `inputs`.
+    """The inputs of each stage, and the last one's outputs, for a micro-batch `inputs`.
 
-    Every rank calls it with its own `stages`, by their number; all get the same answer: tensors on
-    the device "meta". In which type a stage answers depends on `autocast`.
+    Every rank calls it with its own `stages`, by their number, and all get the same result: tensors
+    on the device "meta". The dtype of a stage's outputs depends on `autocast`.
     """
     gpus = [device] if device.type == "cuda" else []
     flows: Flows = [described(inputs)]
@@ -127,18 +127,18 @@ def flows_between(
 
 
 def described(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Tensors like these that have a shape and a type, but no numbers and no memory."""
+    """Tensors with the same shape and dtype, but without numbers and memory."""
     return tuple(zeros_like(tensor, torch.device("meta")) for tensor in tensors)
 
 
 def zeros_like(tensor: Tensor, device: torch.device) -> Tensor:
-    """The same shape, type and need of a gradient, on another device, without gaps in memory."""
+    """The same shape, dtype and requires_grad on another device, contiguous."""
     like = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
     return like.requires_grad_(tensor.requires_grad)
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
-    """What a stage returned, as a tuple of tensors.  Raises TypeError for anything else."""
+    """A stage's outputs as a tuple of tensors.  Raises TypeError for anything else."""
     found = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
     for each in found:
         if not isinstance(each, Tensor):
@@ -239,7 +239,7 @@ class Runner:
     def _loss(self, outputs: Any, places: Tensor) -> Tensor:
         """One micro-batch's share of the mean over the global batch.
 
-        The schedule hands on what it was given as targets: the micro-batch's places in the batch.
+        The schedule passes on its targets, which are the micro-batch's places in the batch.
         """
         number = int(places[0]) // self._layout.size
         count = self._layout.counts[number]
@@ -252,7 +252,7 @@ class Runner:
 
 
 class StageToSend(nn.Module):
-    """A stage as the schedule calls it: in the run's precision, its outputs fit to be sent."""
+    """A stage as the schedule calls it: in the run's precision, with outputs that can be sent."""
 
     def __init__(self, stage: nn.Module, autocast: Autocast) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Random numbers that can be repeated: a seed for each rank, and the state of every generator.
+"""Reproducible random numbers: a seed for each rank, and the state of every generator.
 
-A resumed run draws the numbers it would have drawn when every generator that a
-training step may draw from is put back to where it was, on every rank. The states are tensors and
-plain numbers, so that a checkpoint loads with `weights_only=True`, which runs no code from it.
+If every generator that a training step may use is restored on every rank, a resumed run draws the
+same numbers. The states are tensors and plain numbers, so that a checkpoint loads with
+`weights_only=True`, which runs no code from it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def collect(devices: Iterable[torch.device] = ()) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any], *, devices: Iterable[torch.device] = ()) -> None:
-    """Put this process's generators back to what `collect` returned.
+    """Restore this process's generators to what `collect` returned.
 
-    GPUs are counted in their order: the state of the first one goes to the first of `devices`,
-    whatever its number. What was saved for GPUs that are not here is left out.
+    GPUs are matched in order: the state of the first one goes to the first of `devices`, whatever
+    its number. States of GPUs that do not exist here are left out.
     """
     torch.set_rng_state(state["torch"])
     gpus = [each for each in devices if each.type == "cuda"]
@@ -60,7 +60,7 @@ def restore(state: dict[str, Any], *, devices: Iterable[torch.device] = ()) -> N
 
 @contextlib.contextmanager
 def random_numbers_kept(device: torch.device) -> Iterator[None]:
-    """Random numbers go on where they were: a DataLoader draws one whenever it begins."""
+    """Restore the random numbers after the block: a DataLoader draws one whenever it begins."""
     before = collect([device])
     try:
         yield
@@ -70,7 +70,7 @@ def random_numbers_kept(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Use deterministic algorithms alone inside the block; afterwards everything is as before."""
+    """Use only deterministic algorithms inside the block; afterwards everything is as before."""
     if not wanted:
         yield
         return

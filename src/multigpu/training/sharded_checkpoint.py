@@ -1,14 +1,14 @@
-"""Checkpoints that every rank writes its share of, with PyTorch's torch.distributed.checkpoint.
+"""Checkpoints of which every rank writes its shard, with PyTorch's torch.distributed.checkpoint.
 
     TrainConfig(mode="zero3", checkpoints="sharded", folder="runs/text")
 
 No rank ever holds the whole model. `latest` and `best` are links to folders: in each a file of
 every rank, the index `.metadata`, and `run.pt` with everything of model and optimizer that is not a
-tensor, and with the digests of the other files. A folder is written under a name of its own; then
-the link is replaced, which is atomic. Folders that no link leads to are what killed runs have left.
+tensor, and with the digests of the other files. A folder is written under a new name; then the link
+is replaced, which is atomic. Folders without a link are left by killed runs.
 
-Any number of ranks reads them, in any mode: each reads what it needs. All ranks must see the same
-folder. To make one file of it without this package:
+Any number of ranks can read them in any mode: each reads what it needs. All ranks must see the same
+folder. To convert it into one file without this package:
 `torch.distributed.checkpoint.format_utils.dcp_to_torch_save("runs/text/latest", "whole.pt")`.
 """
 
@@ -91,9 +91,9 @@ class ShardedCheckpoints(Checkpoints):
         main_rank_does(lambda: self._finish(rest, shares, names), error=CheckpointError)
 
     def load(self, name: str = "latest") -> dict[str, Any] | None:
-        """The saved state, this rank's share of what its model divides; None where there is none.
+        """The saved state, with this rank's shard of sharded tensors; None if there is none.
 
-        Raises CheckpointError on every rank where it cannot be read, or not all ranks see it.
+        Raises CheckpointError on every rank if it cannot be read, or not all ranks see it.
         """
         path = self.path(name)
         state, problem = None, None
@@ -130,7 +130,7 @@ class ShardedCheckpoints(Checkpoints):
         return {**state, "model": state["model"] | tensors["model"]}
 
     def _verify(self, folder: Path, digests: dict[str, str]) -> None:
-        """Raise CheckpointError where a file has changed. Every rank looks at some of them."""
+        """Raise CheckpointError if a file has changed. Every rank checks some of them."""
         for name in sorted(digests)[self.launch.rank :: self.launch.world_size]:
             path = folder / name
             if not path.is_file() or digest(path) != digests[name]:
@@ -173,21 +173,21 @@ def digest(path: Path) -> str:
 
 
 def tensors_and_rest(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors among `values`, which ranks may have shares of, and the others."""
+    """The tensors among `values`, which may be sharded, and the other values."""
     tensors = {key: value.detach() for key, value in values.items() if isinstance(value, Tensor)}
     return tensors, {key: value for key, value in values.items() if key not in tensors}
 
 
 @contextlib.contextmanager
 def quiet_without_group() -> Iterator[None]:
-    """One process alone may write and read such a checkpoint, too."""
+    """A single process may write and read such a checkpoint, too."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
 
 
 def reason(problem: BaseException) -> str:
-    """The first rank's error, in one line, of an error that PyTorch has made of all ranks'."""
+    """The first rank's error, in one line, from PyTorch's combined error of all ranks."""
     if each := getattr(problem, "failures", None):
         rank, (error, _) = next(iter(each.items()))
         return f"rank {rank}: {error}"

@@ -1,4 +1,4 @@
-"""One process, one GPU, or the CPU where there is none: what all other modes are compared with."""
+"""One process with one GPU, or the CPU if there is none: the baseline of all other modes."""
 
 from collections.abc import Sequence
 

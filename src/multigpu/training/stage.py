@@ -1,4 +1,4 @@
-"""A part of a model that is a module itself: it takes what the stage before it returned."""
+"""A part of a model as a module, which takes the outputs of the previous stage."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from multigpu.training.strategy import modes_kept
 def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[nn.Module]:
     """A stage for each pair of neighboring `places`.
 
-    The first one also holds the parameters and buffers that forward never uses: they belong to a
-    checkpoint all the same.
+    The first one also holds the parameters and buffers that forward never uses, because a
+    checkpoint contains them, too.
     """
     stages = [Stage(model, program, begin, end) for begin, end in itertools.pairwise(places)]
     used = {name for stage in stages for name in stage.state_dict()}
@@ -45,9 +45,9 @@ def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[
 class Stage(nn.Module):
     """Some of the steps of a model, one after the other.
 
-    Call it with the tensors that the stage before it returned; it returns the tensors that the next
-    one needs, those that it only hands on included. The last returns what the model returns. Its
-    modules are the model's own, under the same names, so `state_dict()` has the model's names.
+    Call it with the outputs of the previous stage; it returns the tensors that the next one needs,
+    including those that it only passes on. The last stage returns the model's outputs. Its modules
+    are the model's own, under the same names, so `state_dict()` has the model's names.
     """
 
     def __init__(self, model: nn.Module, program: Program, begin: int, end: int) -> None:
@@ -78,7 +78,7 @@ class Stage(nn.Module):
         self.training = model.training  # its modules are the model's, and are in a mode already
 
     def register_from(self, model: nn.Module, name: str) -> None:
-        """Hold a module or tensor of the model, under the name that it has there."""
+        """Hold a module or tensor of the model under its name in the model."""
         *path, last = name.split(".")
         home: nn.Module = self
         for part in path:
@@ -116,7 +116,7 @@ class Stage(nn.Module):
         values: dict[str, Any] = {}  # by the names of the nodes that still need them
 
         def found(given: Any) -> Any:
-            """The real thing in the place of what stands for it in the graph."""
+            """The real object in place of its placeholder in the graph."""
             if isinstance(given, fx.Node):
                 return values[given.name]
             if isinstance(given, Rows):
@@ -154,8 +154,9 @@ class Stage(nn.Module):
 def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     """The graph of some steps.
 
-    fx's split_module would give parameters to a stage as inputs, and a long skip to no stage in
-    between; PyTorch's PipelineStage receives from its neighbor alone.
+    fx's split_module would pass parameters to a stage as inputs, and it would not pass a long skip
+    connection through the stages in between; PyTorch's PipelineStage receives only from its
+    neighbor.
     """
     graph = fx.Graph()
     taken = trace.crossing(begin) if begin else trace.inputs
@@ -193,7 +194,7 @@ def _with_dense_gradient(tensor: Tensor) -> Tensor:
 def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows: int) -> None:
     """Compare the steps with the model, in evaluation, on the sample and on one row more.
 
-    It proves that nothing was overlooked. Raises Uncuttable where the results differ.
+    It verifies that nothing was overlooked. Raises Uncuttable if the results differ.
     """
     whole = Stage(model, program, 0, len(program.training.steps))
 
@@ -226,10 +227,10 @@ def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...], *, rows:
 
 
 def alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are apart by rounding at most.
+    """Whether two tensors differ by rounding at most.
 
-    Rounding is as large as the terms of a sum, not as what is left of them: a score near 0 may be
-    off by more than itself. So the largest number counts.
+    Rounding errors depend on the size of a sum's terms, not on the size of the sum: a score near 0
+    may be off by more than itself. So the largest number is the scale.
     """
     if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)

@@ -1,9 +1,8 @@
 """What every way to train shares: rows on their device, the loss of a step, whole weights.
 
 One class per mode, each in a file of its own: single.py, dp.py, ddp.py, fsdp.py (zero2 and zero3),
-pipeline.py; own.py trains with a learner's classes. Each has its forward and backward in
-plain sight, in `forward_backward`. To add a mode, write a subclass of `Strategy` and name it in
-MODES of config.py.
+pipeline.py; own.py trains with a learner's classes. Each has its own forward and backward in
+`forward_backward`. To add a mode, write a subclass of `Strategy` and name it in MODES of config.py.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class ClassLoss:
 
     @classmethod
     def of(cls, loss_fn: LossFn) -> ClassLoss | None:
-        """`loss_fn`, if it is such a loss; a subclass may compute something else, and is none."""
+        """`loss_fn`, if it is such a loss and not a subclass, which may compute something else."""
         if isinstance(loss_fn, ClassLoss):
             return loss_fn
         function, given = loss_fn, dict[str, Any]()
@@ -80,17 +79,17 @@ class StepLoss:
     """
 
     def __init__(self, copies: int = 1) -> None:
-        """`copies`: what the gradients will be divided by when they are averaged over ranks."""
+        """`copies`: the divisor of the gradients when they are averaged over ranks."""
         self.copies = copies
         self.sum: Tensor | float = 0.0  # of the losses of this rank's rows
         self.weight: Tensor | float = 0.0  # their number, or the weights that loss_fn has returned
         self.of_sums = False
 
     def add(self, returned: Any, rows: int, global_rows: int) -> Tensor:
-        """Take in what `loss_fn` has returned for `rows` of the step's `global_rows`.
+        """Take in the loss of `rows` of the step's `global_rows`.
 
-        Returns what backward begins at: its gradients, added up over all parts and averaged over
-        ranks, are those of the mean, or of the sum. Raises TypeError for anything but a loss.
+        Returns the tensor to call backward on: its gradients, added up over all parts and averaged
+        over ranks, are those of the mean, or of the sum. Raises TypeError if it is not a loss.
         """
         self.of_sums = isinstance(returned, tuple) and len(returned) == 2
         if self.of_sums:
@@ -115,7 +114,7 @@ class Strategy:
     plain: nn.Module  # the model itself, not wrapped
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
-        """Choose devices. Raises ValueError where the mode cannot run as things are."""
+        """Choose devices. Raises ValueError if the mode cannot run here."""
         self.config, self.launch = config, launch
 
     @property
@@ -130,7 +129,7 @@ class Strategy:
 
     @property
     def copies(self) -> int:
-        """Copies of the model that compute at the same time, each on a GPU of its own."""
+        """Copies of the model that compute at the same time, each on its own GPU."""
         return self.world_size
 
     @property
@@ -140,15 +139,15 @@ class Strategy:
 
     @property
     def micro_batches(self) -> int:
-        """Parts of a batch that are computed at the same time, each by another stage."""
+        """Parts of a batch that are computed at the same time, each by a different stage."""
         return 1
 
     def remarks(self) -> list[str]:
-        """What else there is to say about the run in its one line."""
+        """Further details for the run's one-line description."""
         return []
 
     def details(self) -> str:
-        """How the model is divided, as a table; "" where it is whole. The same on every rank."""
+        """How the model is divided, as a table; "" if it is not. The same on every rank."""
         return ""
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
@@ -157,18 +156,18 @@ class Strategy:
 
     @property
     def trained(self) -> nn.Module:
-        """What this process's optimizer steps: the whole model, unless ranks divide it."""
+        """The module that this process's optimizer updates: the whole model, unless divided."""
         return self.plain
 
     def where(self) -> str:
-        """On what it runs, for people: "2 ranks (gloo on the CPU)"."""
+        """The devices in words: "2 ranks (gloo on the CPU)"."""
         raise NotImplementedError
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         """Add the gradients of the mean loss over the rows of all ranks to `.grad`.
 
-        `parts` is this rank's batch, in the parts in which it is computed. Gradients travel with
-        the last part alone.
+        `parts` is this rank's batch, in the parts in which it is computed. Gradients are sent only
+        with the last part.
         """
         raise NotImplementedError
 
@@ -187,7 +186,7 @@ class Strategy:
                 parameter.grad.div_(whole)
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
-        """Called before a run goes on, with any batch; weights and random numbers come after it."""
+        """Called before a run resumes, with any batch; the state is restored later."""
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs and targets of a batch where the model and the loss want them."""
@@ -215,12 +214,12 @@ class Strategy:
 
     @property
     def evaluation_model(self) -> nn.Module:
-        """What an evaluation calls; ranks may call it a different number of times."""
+        """The model for an evaluation; ranks may call it a different number of times."""
         return self.plain
 
     @property
     def inputs_device(self) -> torch.device:
-        """Where `model` wants its inputs."""
+        """The device on which `model` takes its inputs."""
         return self.device
 
     def model_state(self) -> dict[str, Any]:
@@ -228,19 +227,19 @@ class Strategy:
         return self.plain.state_dict()
 
     def load_model_state(self, state: dict[str, Any]) -> None:
-        """Put the weights of `model_state` back; every rank calls it."""
+        """Restore the weights of `model_state`; every rank calls it."""
         self.plain.load_state_dict(state)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The optimizer's state for the whole model, for a checkpoint; every rank calls it.
 
         In every mode it is numbered as the optimizer of the plain model numbers its parameters, so
-        a run can go on in another mode.
+        a run can resume in another mode.
         """
         return optimizer.state_dict()
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Put the state of `optimizer_state` back; every rank calls it."""
+        """Restore the state of `optimizer_state`; every rank calls it."""
         optimizer.load_state_dict(state)
 
     def model_shards(self) -> dict[str, Any]:
@@ -253,7 +252,7 @@ class Strategy:
 
 
 def require_number(loss: Any) -> Tensor:
-    """The loss, if it is one number that backward can begin at.  Raises TypeError."""
+    """The loss, if it is a single number to call backward on.  Raises TypeError."""
     if isinstance(loss, Tensor) and loss.dim() == 0:
         return loss
     what = (
@@ -277,7 +276,7 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
 def to_device(values: Any, device: torch.device) -> Any:
     """Every tensor in `values` on `device`; tuples, lists and dicts are kept.
 
-    From pinned memory the copy runs beside the program, which does not wait for it.
+    From pinned memory the copy is asynchronous: the program does not wait for it.
     """
 
     def moved(value: Any) -> Any:
@@ -291,7 +290,7 @@ def to_device(values: Any, device: torch.device) -> Any:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given: a kernel's start is not its end."""
+    """Wait until a GPU has finished its work, because kernels are started asynchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -300,7 +299,8 @@ def synchronize(device: torch.device) -> None:
 def modes_kept(*models: nn.Module) -> Iterator[None]:
     """Afterwards each module of `models` is in training or evaluation mode as it was before.
 
-    `train(mode)` of the whole would not do: a frozen part may have been in evaluation all along.
+    `train(mode)` of the whole model is not enough, because a frozen part may have been in
+    evaluation mode.
     """
     modules = itertools.chain.from_iterable(model.modules() for model in models)
     before = [(module, module.training) for module in modules]

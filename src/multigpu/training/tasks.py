@@ -1,7 +1,7 @@
 """What `multigpu train --data NAME` and `multigpu compare --data NAME` train: data with a model.
 
-A task belongs together: rows, a model for them, a loss, metrics, and settings that were found to
-work. You may take any part of it alone::
+A task combines rows, a model for them, a loss, metrics, and settings that work well. You may use
+any part of it separately::
 
     task = TASKS["flights"]
     train, test = task.load()
@@ -51,7 +51,7 @@ class Task:
     """fields of TrainConfig that differ from its own defaults here"""
 
     def config(self, **changes: Any) -> TrainConfig:
-        """The task's settings; `changes` are fields of TrainConfig that you want otherwise."""
+        """The task's settings; `changes` are fields of TrainConfig to override."""
         return TrainConfig(**{**self.defaults, **changes})
 
 

@@ -60,7 +60,7 @@ NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do 
 
 @dataclass
 class Position:
-    """How far a run has come. The same on every rank, but for the losses."""
+    """The progress of a run. The same on every rank, except for the losses."""
 
     epoch: int = 0
     step: int = 0  # optimizer steps, over all epochs
@@ -71,7 +71,7 @@ class Position:
     loss_weight: Tensor | float = 0.0  # what it is to be divided by: their number, mostly
 
     def advance(self, loss: StepLoss, rows: int) -> None:
-        """One step more, with `rows` rows on all ranks."""
+        """Count one step, with `rows` rows on all ranks."""
         self.step += 1
         self.step_in_epoch += 1
         self.rows += rows
@@ -88,9 +88,9 @@ class Position:
 def make_strategy(
     mode: str, config: TrainConfig, launch: Launch, *, own: ModuleType | None = None
 ) -> Strategy:
-    """The strategy of a mode; its module is imported now: FSDP's and the pipeline's take a second.
+    """The strategy of a mode: its module is imported only now, as some take a second.
 
-    `own` is a module of exercises: its functions or classes take the place of PyTorch's wrapper.
+    `own` is a module of exercises: its functions or classes replace PyTorch's wrapper.
     """
     if own is not None:
         return make_own(mode, config, launch, own)
@@ -101,7 +101,7 @@ def make_strategy(
 
 
 class Trainer:
-    """Trains one model as a `TrainConfig` says."""
+    """Trains one model according to a `TrainConfig`."""
 
     def __init__(
         self,
@@ -118,10 +118,10 @@ class Trainer:
 
         `train_data` and `eval_data` are data sets of `(inputs, target)` pairs, or PartitionedFiles.
         `loss_fn(outputs, targets)` is a mean over the rows, or a pair: a sum, and the weight to
-        divide it by; PyTorch's own losses of classes may ignore rows or have weights. `metrics` are
-        figured on `eval_data` (evaluate.py has their names). `own` is a module of exercises whose
-        wrapper is used instead of PyTorch's. Raises ValueError for what cannot work, before
-        anything is computed.
+        divide it by; PyTorch's own classification losses may ignore rows or have weights. `metrics`
+        are computed on `eval_data` (evaluate.py has their names). `own` is a module of exercises
+        whose wrapper is used instead of PyTorch's. Raises ValueError for settings that cannot work,
+        before anything is computed.
         """
         if not isinstance(model, nn.Module):
             built = ", not the class: build it with ()" if isinstance(model, type) else ""
@@ -189,7 +189,7 @@ class Trainer:
         return self.history
 
     def evaluate(self, *, batches: int | None = None) -> dict[str, float]:
-        """Loss and metrics on `eval_data`, or on so many batches of it, exact over all ranks.
+        """Loss and metrics on `eval_data`, or on this many batches of it, exact over all ranks.
 
         Every rank calls it.
         """
@@ -207,7 +207,7 @@ class Trainer:
         )
 
     def describe(self) -> str:
-        """What runs, in one line: mode, devices, batch, learning rate, size."""
+        """The run in one line: mode, devices, batch, learning rate, size."""
         feed, strategy = self.train_feed, self.strategy
         return "; ".join(
             [
@@ -243,7 +243,7 @@ class Trainer:
         return " = " + " × ".join([*factors, f"{size // (copies * parts)} rows"])
 
     def _train_epoch(self, bar: ProgressBar) -> None:
-        """Train from where the run stands to the end of the epoch."""
+        """Train from the current position to the end of the epoch."""
         config, strategy, position = self.config, self.strategy, self.position
         strategy.plain.train()
         began = time.perf_counter() - position.seconds
@@ -267,7 +267,7 @@ class Trainer:
         position.seconds = time.perf_counter() - began
 
     def _end_epoch(self, bar: ProgressBar) -> None:
-        """Evaluate, write the history's row, save."""
+        """Evaluate, write the history's row and save."""
         position = self.position
         self.strategy.before_evaluation()  # also where there is none: ranks end with one model
         row = self._row()
@@ -286,7 +286,7 @@ class Trainer:
         self._write_history()
 
     def _warn_of_nan(self, row: dict[str, float | int]) -> None:
-        """Say once which figure is not a number: until it is one, no epoch is the best."""
+        """Warn once if the figure is not a number, because then no epoch can be the best."""
         for name in ("loss", "eval_loss", f"eval_{self.config.monitor}"):
             before, now = self.history.last.get(name, 0.0), row.get(name, 0.0)
             if self.launch.is_main and math.isfinite(before) and not math.isfinite(now):
@@ -315,9 +315,9 @@ class Trainer:
         }
 
     def _refuse_other_ranks(self) -> None:
-        """Raise ValueError on every rank where ranks were given different things to do.
+        """Raise ValueError on every rank if ranks have different models, data or settings.
 
-        They would make different numbers of steps, and wait for each other forever, or abort.
+        They would take different numbers of steps and wait for each other forever, or abort.
         """
         config = self.config.as_dict()
         mine = {
@@ -373,10 +373,10 @@ class Trainer:
             main_rank_does(lambda: self.history.to_csv(path), error=CheckpointError)
 
     def _resume(self) -> None:
-        """Go on from the folder's latest checkpoint if there is one, and that is wanted.
+        """Resume from the folder's latest checkpoint if there is one and `resume` is set.
 
-        Where torchrun has started the processes again it is wanted, whatever `resume` says: their
-        first start has removed what was there before.
+        After a restart by torchrun it resumes whatever `resume` is, because the first start has
+        removed older checkpoints.
         """
         if self.checkpoints is None:
             return
@@ -424,10 +424,10 @@ class Trainer:
         }
 
     def _restore(self, state: dict[str, Any], *, path: Path) -> None:
-        """Go on where `_state` was called. Rank 0 says so, and what is not exact.
+        """Resume from what `_state` returned. Rank 0 reports it, and what is not exact.
 
-        Raises CheckpointError where `state`, read from `path`, is of another model or of a run with
-        other settings.
+        Raises CheckpointError if `state`, read from `path`, belongs to another model or to a run
+        with other settings.
         """
         strategy, rank = self.strategy, self.launch.rank
         saved = {**state["config"], "rows of data": state["num_rows"]}
@@ -463,7 +463,7 @@ class Trainer:
             print(f"{path}: {self._goes_on(state)}", file=sys.stderr)
 
     def _goes_on(self, state: dict[str, Any]) -> str:
-        """From where the run goes on, in words, with what is not exact."""
+        """The position from which the run resumes, in words, with what is not exact."""
         step = state["step"]
         if step >= self.total_steps or self.early_stopping.should_stop:
             return f"this run is complete, with step {step}. It is not trained again."
@@ -483,7 +483,7 @@ class Trainer:
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Raise ValueError where a model, or a part of it, is wrapped for several GPUs already."""
+    """Raise ValueError if a model, or a part of it, is already wrapped for several GPUs."""
     wrappers: tuple[type, ...] = (nn.DataParallel, DistributedDataParallel)
     # Importing FSDP takes seconds; where it is not imported, no model is wrapped in it.
     if fsdp := sys.modules.get("torch.distributed.fsdp"):
@@ -498,7 +498,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_precision(config: TrainConfig, device: torch.device) -> None:
-    """Raise ValueError where the GPU cannot compute in the precision that is asked for."""
+    """Raise ValueError if the GPU does not support the requested precision."""
     if config.precision == "float32" or device.type != "cuda":
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -509,11 +509,11 @@ def refuse_precision(config: TrainConfig, device: torch.device) -> None:
 
 
 def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
-    """What trains as `loss_fn` does on the whole batch, however the batch is divided.
+    """A loss that trains as `loss_fn` does on the whole batch, however the batch is divided.
 
-    PyTorch's losses of classes return their sum and weight, unless every row has the weight 1. To
-    know that costs no message here; while training, ranks would have to tell each other in each
-    step. Raises ValueError for its losses that are sums where a batch is divided.
+    PyTorch's classification losses become their sum and weight, unless every row has the weight 1.
+    Finding that out here needs no message; in training, ranks would have to exchange it in each
+    step. Raises ValueError for PyTorch's losses that are sums, if a batch is divided.
     """
     given = getattr(loss_fn, "keywords", {})  # of a functools.partial
     reduction = given.get("reduction", getattr(loss_fn, "reduction", "mean"))
