@@ -45,7 +45,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=5, help="number of rounds (default 5)")
     parser.add_argument("--batch-size", type=int, help="rows per step on all GPUs together")
-    parser.add_argument("--threads", type=int, help="CPU threads of each virtual GPU")
+    parser.add_argument("--threads", type=int, help="CPU threads of each rank or virtual GPU")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="save the comparison there, as CSV and SVG"
     )

@@ -22,7 +22,7 @@ LIKE_STATUS = {"pass": "pass", "failed": "wrong", "written": "not_started", "sta
 WORDS = {
     "pass": "done",
     "failed": "does not pass yet",
-    "written": "not checked as it is now",
+    "written": "changed since its last check",
     "starter": "",
 }
 NARROWEST = 15  # columns for the names of a chapter
@@ -49,7 +49,7 @@ def run_list(options: argparse.Namespace) -> int:
     done = sum(state == "pass" for state in states.values())
     out.print(f"\n{done} of {len(states)} done")
     if "written" in states.values():
-        out.print("not checked as it is now: multigpu check NAME", style="dim")
+        out.print("check changed exercises with: multigpu check NAME", style="dim")
     return 0
 
 
@@ -59,8 +59,8 @@ def next_options(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="for example split; of a file (collectives) the first exercise that is not done; "
-        "default: the next exercise",
+        help="for example split, or a module (collectives) for its first exercise that is not "
+        "done; default: the next exercise",
     )
 
 
@@ -152,7 +152,7 @@ def run_solution(options: argparse.Namespace) -> int:
     if not options.peek and progress.state(exercise) != "pass":
         out.print(
             f"{exercise.name} does not pass yet. Check it with `multigpu check {exercise.name}`, "
-            "or add --peek to look all the same."
+            "or add --peek to see the answer anyway."
         )
         return 1
     source = (progress.course.solutions / exercise.file).read_text(encoding="utf-8")

@@ -61,12 +61,12 @@ def learners_in(folder: Path) -> list[Path]:
     """The folders of the learners, by name.  Raises ValueError where there is none."""
     if not folder.is_dir():
         raise ValueError(
-            f"There is no folder {folder}: give the one that holds a folder per learner."
+            f"There is no folder {folder}: give the one that contains a folder per learner."
         )
     found = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
     if not found:
-        hint = " Give the folder above it." if any(folder.glob("*.py")) else ""
-        raise ValueError(f"{folder} holds no folder of a learner.{hint}")
+        hint = " Give its parent folder." if any(folder.glob("*.py")) else ""
+        raise ValueError(f"{folder} does not contain a learner's folder.{hint}")
     return found
 
 
@@ -298,7 +298,7 @@ PAGE = """<!doctype html>
 <style>{style}</style></head><body>
 <h1>Grades</h1>
 <p>{learners} learners, {exercises} exercises. ✓ pass, × wrong, crash or hang, · not started or no
-file, ! a fault of the checker. A mark leads to what the learner was told.</p>
+file, ! a fault of the checker. Each mark links to the message that the learner got.</p>
 <div class="table"><table>
 <thead><tr><th scope="col">learner</th>{head}<th scope="col">points</th></tr></thead>
 <tbody>

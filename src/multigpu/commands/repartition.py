@@ -80,8 +80,8 @@ def rewritten(options: argparse.Namespace) -> Iterator[str]:
             yield f"ceil({rows:,} / {size:,}) = {back:,} (pandas: {pandas})"
         else:
             yield (
-                f"but ceil({rows:,} / {size:,}) = {back:,}: row groups of one size cannot be "
-                f"{partitions:,}, so sizes differ by one row"
+                f"but ceil({rows:,} / {size:,}) = {back:,}: no size gives "
+                f"{partitions:,} equal row groups, so sizes differ by one row"
             )
     rewrite(source, output, sizes)
     yield f"{output}: written with {described(sizes)}"

@@ -43,7 +43,7 @@ def run_start(args: argparse.Namespace) -> int:
     root = this_course().root
     if not port_is_free(args.port):
         print(
-            f"Port {args.port} is taken (is the course already open in another terminal?). "
+            f"Port {args.port} is in use (is the course already open in another terminal?). "
             f'Choose another: make start ARGS="--port {args.port + 1}" or '
             f"multigpu start --port {args.port + 1}",
             file=sys.stderr,
@@ -85,7 +85,7 @@ def prepare_site(root: Path) -> None:
         return
     print("Building the site from its records: less than a minute.", flush=True)
     if not site.build(root):
-        print("The site did not build cleanly (see above). The lab opens all the same.")
+        print("The site did not build cleanly (see above). The lab opens anyway.")
 
 
 def serve(root: Path, *, port: int, open_browser: bool) -> None:

@@ -122,7 +122,7 @@ class PartitionedFile:
         if rank == 0 and (problem := feed.problem):
             better = suggested_partitions(self.num_rows, len(self.sizes), world_size)
             fix = f"multigpu partition {self.path} --partitions {better}"
-            warnings.warn(f"{problem}. A lasting fix is: {fix}", stacklevel=2)
+            warnings.warn(f"{problem}. To fix the file: {fix}", stacklevel=2)
         return feed
 
 

@@ -256,7 +256,7 @@ def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
     others = [pair for pair in tensors if pair[1].device != first.device]
     if not others:
         raise RuntimeError(
-            "tensors of two virtual machines cannot be mixed: take one through .cpu()"
+            "tensors of two virtual machines cannot be mixed: copy one with .cpu() first"
         )
     raise errors.different_devices(plan.name, first, *others[0], elementwise=plan.elementwise)
 

@@ -30,9 +30,9 @@ def device_side_assert(operator: str, why: str) -> RuntimeError:
         "Search for `cudaErrorAssert' in "
         "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
         f"information.\n{_KERNEL_ERRORS_ARE_LATE}\n"
-        f"The virtual GPU knows more: {operator}: {why}\n"
+        f"Details from the virtual GPU: {operator}: {why}\n"
         "On a real GPU every later CUDA call of the process fails, too: restart it, and run the "
-        "same step on the CPU to see such a message there."
+        "same step on the CPU to see such a message."
     )
 
 
@@ -165,15 +165,16 @@ def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeE
 def uninitialized() -> RuntimeError:
     """A parameter of a lazy module (nn.LazyLinear) goes to a virtual GPU."""
     return RuntimeError(
-        "virtual GPUs hold no parameters without a shape. Make lazy modules (nn.LazyLinear) on the "
-        "CPU, run one batch through them there, and then move them with .to(device)."
+        "virtual GPUs do not support parameters without a shape. Create lazy modules "
+        "(nn.LazyLinear) on the CPU, run one batch through them there, and then move them with "
+        ".to(device)."
     )
 
 
 def no_ddp() -> RuntimeError:
     """DistributedDataParallel gets a model on a virtual GPU."""
     return RuntimeError(
-        "DistributedDataParallel needs one process per GPU, and virtual GPUs serve one process. "
+        "DistributedDataParallel needs one process per GPU, and virtual GPUs work in one process. "
         "Use nn.DataParallel here, or leave the model on the CPU."
     )
 
@@ -181,14 +182,16 @@ def no_ddp() -> RuntimeError:
 def no_export() -> RuntimeError:
     """torch.export gets something on a virtual GPU."""
     return RuntimeError(
-        "torch.export does not work on virtual GPUs: it would trace a GPU that is not there. "
+        "torch.export does not work on virtual GPUs: it would trace a GPU that does not exist. "
         "Export the model and its example inputs on the CPU: model.cpu(), input.cpu()."
     )
 
 
 def no_dlpack() -> BufferError:
     """Another library asks for the data of a virtual GPU."""
-    return BufferError("the data of a virtual GPU cannot be exported: copy them with .cpu()")
+    return BufferError(
+        "the data of a virtual GPU cannot be exported: copy them to the CPU with .cpu()"
+    )
 
 
 def forked() -> RuntimeError:

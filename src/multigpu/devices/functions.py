@@ -327,8 +327,8 @@ def _check(origin: str, position: int, grad: torch.Tensor, expected: torch.devic
 
 def refused_compile(model: Any = None, **options: Any) -> Any:
     raise RuntimeError(
-        "torch.compile does not work on virtual GPUs: it would generate code for a GPU that is "
-        "not there. Run the model without it; results are the same."
+        "torch.compile does not work on virtual GPUs: it would generate code for a GPU that "
+        "does not exist. Run the model without it; results are the same."
     )
 
 

@@ -106,8 +106,8 @@ class VirtualMachine:
             mine = [entry for entry in gpu.entered if entry.machine is self]
             if not mine:
                 raise RuntimeError(
-                    f"{self} are not switched on: this machine was left already. Leave it once for "
-                    "each time it was entered; `with virtual_gpus(...)` does that by itself."
+                    f"{self} are not switched on, because this machine was already exited. Exit it "
+                    "once for each time it was entered; `with virtual_gpus(...)` does that itself."
                 )
             # This thread's latest entry, else the latest of any: a generator may end in another.
             here = [entry for entry in gpu.entered if entry.thread is threading.current_thread()]
@@ -141,7 +141,7 @@ def backing_device(name: str) -> torch.device:
     if device.type != "cuda":
         raise ValueError(f'backing={name!r}: use "cpu", or a real GPU such as "cuda:0"')
     if virtual_machine() is not None:
-        raise ValueError(f"backing={name!r}: real GPUs are out of sight while virtual ones are on")
+        raise ValueError(f"backing={name!r}: real GPUs are hidden while virtual ones are on")
     if (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"backing={name!r}: this machine has {torch.cuda.device_count()} GPUs. Leave backing "
@@ -231,7 +231,7 @@ def gpus(count: int) -> list[torch.device]:
         if machine not in _for_good:
             raise ValueError(
                 f"gpus({count}): virtual_gpus({len(machine.gpus)}) is switched on and has only "
-                f"{len(machine.gpus)}. Ask there for {count}."
+                f"{len(machine.gpus)}. Request {count} there."
             )
         machine.grow(count)
     else:

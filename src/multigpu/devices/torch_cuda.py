@@ -80,9 +80,9 @@ def _lazy_init() -> None:
     """
     if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch.cuda"):
         raise RuntimeError(
-            "virtual GPUs did not see this call. Either its thread was started before they were "
-            "switched on, or it is one of the few functions they do not cover: name the device "
-            "with .to(...) instead."
+            "virtual GPUs did not intercept this call. Either its thread was started before they "
+            "were switched on, or the function is one of the few that they do not support. Use "
+            ".to(...) to choose the device instead."
         )
 
 
@@ -143,15 +143,15 @@ def get_per_process_memory_fraction(device: Any = None) -> float:
 
 def _no_history(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError(
-        "virtual GPUs have no allocator whose blocks and history could be recorded. How many bytes "
-        "are allocated: torch.cuda.memory_stats(i), or machine.memory(i) of multigpu."
+        "virtual GPUs have no allocator whose blocks and history could be recorded. For the number "
+        "of allocated bytes call torch.cuda.memory_stats(i), or machine.memory(i) of multigpu."
     )
 
 
 def _no_sensor(device: Any = None) -> NoReturn:
     raise RuntimeError(
-        "virtual GPUs have no sensors: no utilization, temperature, power or clock. How much "
-        "memory is in use: torch.cuda.mem_get_info(i), or machine.memory(i) of multigpu."
+        "virtual GPUs have no sensors: no utilization, temperature, power or clock. For the "
+        "memory in use call torch.cuda.mem_get_info(i), or machine.memory(i) of multigpu."
     )
 
 

@@ -133,7 +133,7 @@ def named(processes: Iterable[psutil.Process]) -> list[str]:
 def warn_of(unended: Sequence[str]) -> None:
     """Tell the caller which processes could not be ended."""
     if unended:
-        text = f"killed, and not gone after {ENDING:g} s: {', '.join(unended)}"
+        text = f"killed, but still running after {ENDING:g} s: {', '.join(unended)}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 

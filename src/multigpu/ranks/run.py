@@ -193,7 +193,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             return pickled(
                 (fn, args),
                 what=f"fn={getattr(fn, '__qualname__', fn)!r} or one of its arguments",
-                hint="Make such things (locks, open files, generators) inside the function.",
+                hint="Create such objects (locks, open files, generators) inside the function.",
             )
         except TypeError as error:
             raise ValueError(str(error)) from None

@@ -110,7 +110,7 @@ class Trace:
             details = ", ".join(filter(None, (_data(call), _partners(call), call.place)))
             if min(start, end) > call.time:
                 awaited = (
-                    "what it needs is not shown here" if latest is None else f"for rank {latest}"
+                    "for a call that is not shown here" if latest is None else f"for rank {latest}"
                 )
                 said, until = f"{awaited}; {details}", min(start, end)
                 talk.append(

@@ -136,7 +136,7 @@ def compare(
             f"repeats={repeats}: measure at least one round; 5 rounds give a median and a spread"
         )
     if threads is not None and threads < 1:
-        raise ValueError(f"threads={threads}: each virtual GPU needs at least one")
+        raise ValueError(f"threads={threads}: each rank or virtual GPU needs at least one")
     # Refuses, before anything runs, what each run would refuse.
     Stopwatch(workload.train, steps=steps, warmup=warmup).feed(
         batch_size=config.batch_size, rank=0, world_size=1, seed=0, shuffle=True

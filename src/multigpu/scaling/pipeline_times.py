@@ -74,7 +74,7 @@ def steps_of(
     every = Counter(action for row in left for action in row)
     for action, count in every.items():
         if count > 1:
-            raise ValueError(f"{action[:2]} of stage {action[2]} is there twice")
+            raise ValueError(f"{action[:2]} of stage {action[2]} occurs twice")
     last_stage = max((stage for *_, stage in every), default=0)
     costs = {"forward": forward, "backward": backward}
     done: dict[Action, PipelineStep] = {}
@@ -100,7 +100,8 @@ def steps_of(
     ]
     if waits:
         raise ValueError(
-            f"no rank can go on: {'; '.join(waits)}. Change the order, or add what is missing."
+            f"no rank can continue: {'; '.join(waits)}. Change the order, or add the missing "
+            "actions."
         )
     return tuple(sorted(done.values(), key=lambda step: (step.start, step.rank)))
 
@@ -191,8 +192,8 @@ def fastest_step(trace: Trace) -> tuple[PipelineStep, ...]:
     counts = [len(step) for step in steps]
     if len(set(counts)) > 1 or not all(map(_is_whole, steps)):
         raise ValueError(
-            f"the recorded spans are not whole steps ({counts} actions). PipelineStage needs "
-            "input_args and output_args here. Else it tries each stage out before the first "
+            f"the recorded spans are not whole steps ({counts} actions). Pass input_args and "
+            "output_args to PipelineStage. Otherwise it runs each stage once before the first "
             "micro-batch, and that is recorded as a forward"
         )
     return min(steps, key=lambda step: max(action.end for action in step))

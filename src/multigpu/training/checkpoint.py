@@ -165,16 +165,16 @@ class Checkpoints:
             try:
                 self._lock.acquire(timeout=SILENT)
             except Timeout:
-                said = f"{self.folder} belongs to {self._owner()}; waiting {WAIT:g} s for its end"
+                said = f"{self.folder} is in use by {self._owner()}; waiting {WAIT:g} s for its end"
                 print(said, file=sys.stderr)
                 self._lock.acquire(timeout=WAIT)
         except Timeout:
             raise CheckpointError(
-                f"{self.folder} belongs to another run that is still going on ({self._owner()}). "
-                "Wait for its end, end it, or give this run a folder of its own."
+                f"{self.folder} is in use by another run ({self._owner()}). Wait until it ends, "
+                "stop it, or give this run its own folder."
             ) from None
         except OSError as problem:
-            warnings.warn(f"{self.folder}: no locks here ({problem}).", stacklevel=2)
+            warnings.warn(f"{self.folder} cannot be locked ({problem}).", stacklevel=2)
             return
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
@@ -215,10 +215,13 @@ class Checkpoints:
 
     def _cannot_write(self, problem: OSError) -> CheckpointError:
         no_folder = isinstance(problem, FileExistsError | NotADirectoryError)
-        advice = "Give the name of a folder" if no_folder else "Make room or give another folder"
+        advice = (
+            "Give the name of a folder" if no_folder else "Free some space or give another folder"
+        )
         return CheckpointError(
             f"rank 0 on {socket.gethostname()} cannot write into {self.folder}: "
-            f"{problem.strerror or problem}. {advice}; what was saved there before is still whole."
+            f"{problem.strerror or problem}. {advice}; earlier checkpoints there are still "
+            "complete."
         )
 
 
@@ -237,9 +240,9 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
     best = path.with_name("best.pt")
     way_out = "Remove it, or move it away, to begin again."
     if path != best and best.exists():
-        way_out = f"To go on from the best model, copy {best} over it; to begin again, remove it."
+        way_out = f"To resume from the best model, copy {best} over it; to begin again, remove it."
     broken = CheckpointError(
-        f"{path} ({len(content):,} bytes) is broken or no checkpoint. {way_out}"
+        f"{path} ({len(content):,} bytes) is broken or is not a checkpoint. {way_out}"
     )
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -247,7 +250,7 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
         raise broken from problem
     of = state.get("format") if isinstance(state, dict) else None
     if of != FORMAT and str(of).startswith(FORMAT.rstrip("0123456789")):
-        raise CheckpointError(f"{path} is a {of}, of another version: this is {FORMAT}. {way_out}")
+        raise CheckpointError(f"{path} is a {of}, but this version reads {FORMAT}. {way_out}")
     if not isinstance(state, dict) or of != FORMAT:
         raise CheckpointError(f"{path} was not written by this Trainer. {way_out}")
     if sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:  # torch.load verifies nothing
@@ -277,7 +280,7 @@ def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: 
     ]
     if changed:
         raise CheckpointError(
-            f"{path} is of a run with {', '.join(changed)}. Go on with the same data and settings, "
+            f"{path} belongs to a run with {', '.join(changed)}. Use the same data and settings, "
             f"{WAY_OUT}"
         )
 
@@ -290,9 +293,13 @@ def refuse_other_model(saved: Mapping[str, Any], shapes: Mapping[str, Any], *, p
     found = shapes_of(saved)
     problems = [
         *(f"{name} {shape} is missing" for name, shape in shapes.items() if name not in found),
-        *(f"{name} {shape} is too many" for name, shape in found.items() if name not in shapes),
         *(
-            f"{name} is {found[name]} there and {shape} here"
+            f"{name} {shape} is not in this model"
+            for name, shape in found.items()
+            if name not in shapes
+        ),
+        *(
+            f"{name} is {found[name]} there but {shape} here"
             for name, shape in shapes.items()
             if name in found and found[name] != shape
         ),
@@ -300,15 +307,15 @@ def refuse_other_model(saved: Mapping[str, Any], shapes: Mapping[str, Any], *, p
     if problems:
         more = f", and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise CheckpointError(
-            f"{path} is of another model: {'; '.join(problems[:SHOWN])}{more}. Build the model as "
-            f"it was, {WAY_OUT}"
+            f"{path} belongs to another model: {'; '.join(problems[:SHOWN])}{more}. Build the "
+            f"same model, {WAY_OUT}"
         )
 
 
 def shapes_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The shapes of a state dict's tensors; a module may keep other things in its state, too."""
     return {
-        name: tuple(value.shape) if isinstance(value, torch.Tensor) else "no tensor"
+        name: tuple(value.shape) if isinstance(value, torch.Tensor) else "not a tensor"
         for name, value in state.items()
     }
 
@@ -322,8 +329,9 @@ def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> st
     if saved == now:
         return ""
     said = (
-        f"saved by {saved}, goes on as {now}. Weights, optimizer, learning rate, epoch and step "
-        "come back. Not exact: dropout draws other numbers; sums are rounded in another order"
+        f"saved by {saved}, resumes as {now}. Weights, optimizer, learning rate, epoch and step "
+        "are restored. Not exact: dropout draws different numbers; sums are rounded in another "
+        "order"
     )
     if within_epoch and not same_batches:
         said += (

@@ -135,9 +135,9 @@ class Metrics:
             return
         if targets.is_floating_point():
             raise ValueError(
-                f"metrics={tuple(self.kinds)} compare scores with the right class of each row, and "
-                f"the targets are {targets.dtype} numbers. For a regression give metrics=(): its "
-                "loss is evaluated all the same. Classes are whole numbers: targets.long()."
+                f"metrics={tuple(self.kinds)} compare scores with the right class of each row, but "
+                f"the targets are {targets.dtype} numbers. For a regression give metrics=(); the "
+                "loss is still evaluated. Classes are integers: targets.long()."
             )
         if scores.shape[:-1] != targets.shape:
             raise ValueError(
@@ -146,7 +146,7 @@ class Metrics:
             )
         if scores.shape[-1] < self.k:
             raise ValueError(
-                f"the best {self.k} of {scores.shape[-1]} classes were asked for: "
+                f"k={self.k}, but there are only {scores.shape[-1]} classes: "
                 f"use k={scores.shape[-1]} or less"
             )
         best = scores.topk(self.k, dim=-1)  # (..., k)

@@ -238,7 +238,7 @@ class CallOrder:
         self.in_forward = False
 
     def _come_to(self, what: str) -> None:
-        last = self.order[-1] if self.order else "the begin of forward"
+        last = self.order[-1] if self.order else "the beginning of forward"
         expected = self.after.get(last)
         self.order.append(what)
         if what == expected:

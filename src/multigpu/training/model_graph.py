@@ -336,8 +336,8 @@ class ShapeTracer(fx.Tracer):
                 return returned  # a size or a dtype: known before anything runs
             if torch.is_autocast_enabled(self.device.type):
                 raise Uncuttable(
-                    f"at {here()} it chooses its precision by torch.autocast inside forward. Leave "
-                    'that to the Trainer (precision="bfloat16"), or call .to(dtype).'
+                    f"at {here()} forward itself uses torch.autocast. Leave the precision to the "
+                    'Trainer (precision="bfloat16"), or call .to(dtype).'
                 )
             node = self.graph.create_node(
                 kind, target, self.create_arg(args), self.create_arg(kwargs), name=name
@@ -384,8 +384,8 @@ class ShapeTracer(fx.Tracer):
             name = self.names.get(id(given))
             if name is None and isinstance(given, FakeTensor):
                 raise Uncuttable(
-                    f"at {here()} it uses a tensor {tuple(given.shape)} that no function of torch "
-                    "has made, as far as can be seen: perhaps one of a list that a module keeps. "
+                    f"at {here()} it uses a tensor {tuple(given.shape)} that is neither a "
+                    "parameter, a buffer nor a traced result; perhaps it is in a list of a module. "
                     "Make it a buffer, or write the stages by hand."
                 )
             if name is None:
@@ -541,8 +541,8 @@ def _general(many: Any, few: Any, where: str) -> Any:
             if found is not None:
                 return found
     raise Uncuttable(
-        f"{where} depends on the number of rows in a way that cannot be followed, or changes from "
-        f"call to call: {many!r} for {MANY} rows, {few!r} for {FEW}. "
+        f"{where} depends on the number of rows in a way that cannot be traced, or changes between "
+        f"calls: {many!r} for {MANY} rows, {few!r} for {FEW}. "
         "Compute it with tensors, or outside forward."
     )
 
@@ -552,7 +552,7 @@ def _other_calls(one: ModelStep, other: ModelStep | None) -> str:
     return (
         f"what forward calls depends on the number of rows: {one}{instead}, for {MANY} rows and "
         f"for {FEW}. A last batch may be smaller, so there must be one list of steps for all: use "
-        "operations on the whole batch in the place of a loop or an `if`."
+        "operations on the whole batch instead of a loop or an `if`."
     )
 
 
@@ -622,7 +622,7 @@ def refusal(error: Exception) -> Uncuttable:
     if "DataDependent" in kind:
         return Uncuttable(
             f"at {where}, `{line}` depends on the numbers in a tensor, so "
-            "there is no one list of steps to cut. Decide it outside forward, or replace the "
+            "the list of steps to cut is not fixed. Decide it outside forward, or replace the "
             "branch by arithmetic (torch.where); or write the stages by hand."
         )
     if "DynamicOutputShape" in kind:

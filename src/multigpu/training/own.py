@@ -65,7 +65,7 @@ class OwnDataParallel(DataParallel):
         ):
             raise ValueError(
                 f"replicate must return one module for each of the {len(self.devices)} GPUs, the "
-                "first one the model itself: `multigpu check data_parallel.replicate` says more."
+                "first one the model itself: `multigpu check data_parallel.replicate` explains it."
             )
         self.replicas: Sequence[nn.Module] = replicas
         self.called = self.replicas
@@ -174,7 +174,7 @@ def exercise(own: ModuleType, name: str) -> Callable[..., Any]:
     """A function or class of the exercises.  Raises ValueError if there is none."""
     found = getattr(own, name, None)
     if not callable(found):
-        raise ValueError(f"{own.__file__} has no {name}: `multigpu check {name}` says more.")
+        raise ValueError(f"{own.__file__} has no {name}: `multigpu check {name}` explains it.")
     wanted: Callable[..., Any] = found
     return wanted
 

@@ -349,7 +349,7 @@ class Stages:
         count = self.setting.count
         title = (
             f"{len(self)} stages for micro-batches of {self.points.rows} rows; with {count} of "
-            f"them a stage waits {self.bubble(count):.0%} of a step, as predicted"
+            f"them a stage is predicted to wait {self.bubble(count):.0%} of a step"
         )
         return Table(title, COLUMNS, tuple(lines), frozenset(COLUMNS) - {"modules"})
 

@@ -79,10 +79,10 @@ class Layout:
         for rows in tree_leaves(outputs) if count < self.size else ():
             if not rows.dim() or len(rows) != self.size:
                 raise ValueError(
-                    f"the model's output has the shape {tuple(rows.shape)} for {self.size} rows: "
-                    "its first dimension must count the rows, because a micro-batch that is not "
-                    "full has rows to drop. Or choose a batch_size that micro_batches divides, and "
-                    "data that it divides."
+                    f"the model's output has the shape {tuple(rows.shape)} for {self.size} rows, "
+                    "but its first dimension must count the rows: the padding of a micro-batch is "
+                    "dropped there. To need no padding, choose a batch_size that is divisible by "
+                    "micro_batches, and a number of rows that is divisible by batch_size."
                 )
         return outputs if count == self.size else tree_map(lambda rows: rows[:count], outputs)
 
@@ -143,8 +143,8 @@ def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
     for each in found:
         if not isinstance(each, Tensor):
             raise TypeError(
-                f"a stage of the pipeline returned a {type(each).__name__}: between stages tensors "
-                "alone can travel, and the model's output must be a tensor, or a tuple of them"
+                f"a stage of the pipeline returned a {type(each).__name__}. Only tensors can be "
+                "sent between stages, and the model's output must be a tensor or a tuple of tensors"
             )
     return found
 
@@ -268,8 +268,9 @@ def as_arguments(inputs: Any) -> tuple[Any, ...]:
     """A batch's inputs as the model's positional arguments.  Raises ValueError for a dict."""
     if isinstance(inputs, dict):
         raise ValueError(
-            f"mode='pipeline' and inputs by name ({', '.join(map(str, inputs))}): a stage is "
-            "called with tensors in their order. Give rows (first, second, ..., target)."
+            f"mode='pipeline' does not take inputs by name ({', '.join(map(str, inputs))}), "
+            "because a stage is called with positional tensors. Give rows (first, second, ..., "
+            "target)."
         )
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 

@@ -80,8 +80,8 @@ class ShardedCheckpoints(Checkpoints):
             if self.launch.is_main:
                 shutil.rmtree(shares, ignore_errors=True)
             raise CheckpointError(
-                f"cannot write into {self.folder}: {reason(problem)}. Make room or give another "
-                "folder; what was saved there before is still whole."
+                f"cannot write into {self.folder}: {reason(problem)}. Free some space or give "
+                "another folder; earlier checkpoints there are still complete."
             ) from problem
         mine = [INDEX] if self.launch.is_main else []
         mine += [file.name for file in shares.glob(f"__{self.launch.rank}_*")]
@@ -109,8 +109,8 @@ class ShardedCheckpoints(Checkpoints):
                 raise CheckpointError(said)
             if mark != views[0][1]:
                 raise CheckpointError(
-                    f"{path}: rank {rank} does not see what rank 0 sees. Sharded checkpoints need "
-                    "a folder that all machines share."
+                    f"{path}: rank {rank} sees other files there than rank 0. Sharded checkpoints "
+                    "need a folder that all machines share."
                 )
         if state is None:
             return None
@@ -135,7 +135,7 @@ class ShardedCheckpoints(Checkpoints):
             path = folder / name
             if not path.is_file() or digest(path) != digests[name]:
                 raise CheckpointError(
-                    f"{path} is broken, or of another version. To begin again, remove {folder}."
+                    f"{path} is broken or has another version. To begin again, remove {folder}."
                 )
 
     def _place_for(self, kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:

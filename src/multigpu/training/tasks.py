@@ -66,13 +66,13 @@ DIGITS = _settings(batch_size=64, epochs=12, learning_rate=3e-3, monitor="accura
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
         "digits": Task(
-            title="read a handwritten digit",
+            title="classify a handwritten digit",
             load=digits,
             model=SmallCNN,
             defaults=DIGITS,
         ),
         "flights": Task(
-            title="name an aircraft's next destination",
+            title="predict an aircraft's next destination",
             load=flights,
             model=NextDestination,
             metrics=("recall@10", "ndcg@10"),
@@ -87,7 +87,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             ),
         ),
         "text": Task(
-            title="say the next byte of Python's documentation",
+            title="predict the next byte of Python's documentation",
             load=partial(text, block=64),
             model=partial(SmallGPT, block=64),
             loss_fn=next_byte_loss,
@@ -103,13 +103,13 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             ),
         ),
         "tiny": Task(
-            title="read a digit with 221 parameters: nothing to compute, so all is overhead",
+            title="classify a digit with 221 parameters: little to compute, nearly all is overhead",
             load=digits,
             model=TinyMLP,
             defaults=MappingProxyType({**DIGITS, "learning_rate": 1e-2}),
         ),
         "large": Task(
-            title="read a digit with far too large a network: much to compute, little to send",
+            title="classify a digit with far too large a network: much to compute, little to send",
             load=digits,
             model=LargeCNN,
             defaults=_settings(batch_size=128, epochs=2, learning_rate=1e-3, monitor="accuracy"),

@@ -334,7 +334,7 @@ class Trainer:
             for what in first | theirs:
                 if first.get(what) != theirs.get(what):
                     raise ValueError(
-                        f"rank {rank} has {what} = {theirs.get(what)}, and rank 0 has "
+                        f"rank {rank} has {what} = {theirs.get(what)}, but rank 0 has "
                         f"{first.get(what)}. Give every rank the same model, data and settings; "
                         "the Trainer decides which rows each rank gets."
                     )
@@ -466,12 +466,12 @@ class Trainer:
         """The position from which the run resumes, in words, with what is not exact."""
         step = state["step"]
         if step >= self.total_steps or self.early_stopping.should_stop:
-            return f"this run is complete, with step {step}. It is not trained again."
-        where = f"going on from epoch {state['epoch'] + 1}, step {step}"
+            return f"this run is already complete at step {step}, so it is not trained again."
+        where = f"resuming from epoch {state['epoch'] + 1}, step {step}"
         if self.config.schedule != "constant" and state["total_steps"] != self.total_steps:
             where += (
-                f"; the learning rate now falls over {self.total_steps} steps, until now it was "
-                f"over {state['total_steps']}, so from here on it is another one"
+                f"; the learning rate now falls over {self.total_steps} steps instead of "
+                f"{state['total_steps']}, so it differs from here on"
             )
         note = notes(
             state["runs_on"],
