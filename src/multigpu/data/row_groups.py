@@ -160,7 +160,7 @@ def fixed_number(rows: int, partitions: int) -> list[int]:
 
 
 def served_evenly(sizes: Sequence[int]) -> list[int]:
-    """The numbers of ranks for which each rank gets whole row groups and nearly as many rows."""
+    """The numbers of ranks that get whole row groups with nearly equal numbers of rows."""
     even = []
     for ranks in range(1, len(sizes) + 1):
         if len(sizes) % ranks == 0:

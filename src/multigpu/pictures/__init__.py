@@ -1,7 +1,8 @@
 """Pictures of devices, copies, memory and time, for notebooks, for the site and for a terminal.
 
-    from multigpu.pictures import traffic traffic(machine.traffic) # in a notebook: a drawing
-    print(traffic(machine.traffic).text()) # in a terminal: the same as text
+    from multigpu.pictures import traffic
+    traffic(machine.traffic)                  # in a notebook: a drawing
+    print(traffic(machine.traffic).text())    # in a terminal: the same as text
 
 One visual language in all of them: GPU or rank i always has the same color, compute is solid,
 communication is striped, memory is a bar filled against its limit. The pictures know only plain

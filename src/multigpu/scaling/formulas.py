@@ -158,8 +158,7 @@ def memory_per_gpu(
       a float32 copy of the parameters in the optimizer. (PyTorch's autocast keeps parameters and
       gradients in float32, so that one is "float32" here.)
     * `gathered`: elements of other GPUs' parameters that are gathered at one moment: with stage 3
-      one
-      or two layers, with `fully_shard(…, reshard_after_forward=False)` all the others.
+      one or two layers, with `fully_shard(…, reshard_after_forward=False)` all the others.
 
     Raises ValueError for a stage, optimizer or precision that is none of these.
     Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (figure 1, sections 5 and 7).

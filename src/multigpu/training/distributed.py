@@ -1,8 +1,8 @@
 """This process as a rank: how it was started, and the group that it joins and leaves.
 
-launch = Launch.here() # alone, or as one of torchrun's or a group's ranks backend =
-join_group(launch, None) # NCCL if every rank has its own GPU, else gloo lengths =
-all_gather_object(len(data))
+launch = Launch.here()              # alone, or as a rank of torchrun or of a process group
+backend = join_group(launch, None)  # NCCL if every rank has its own GPU, else gloo
+lengths = all_gather_object(len(data))
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ class EarlyStopping:
     def update(self, figures: Mapping[str, float], *, whole_epoch: bool = True) -> bool:
         """Take in an epoch's figures; True when it is the best so far.
 
-        An epoch that was broken off is only compared; it does not count towards `patience`. Every
-        rank calls this and uses rank 0's decision:
+        An epoch that was broken off is only compared; it does not count towards `patience`.
 
-        if one rank continued while the others stopped, it would wait for them forever.
+        Every rank calls this and uses rank 0's decision: if one rank continued while the others
+        stopped, it would wait for them forever.
         """
         figure = float(figures[self.monitor])
         better = figure < self.best if self.smaller_is_better else figure > self.best

@@ -1,8 +1,8 @@
 """One process for each GPU, and each keeps a shard of the model: ZeRO with PyTorch's FSDP2.
 
     zero3: weights, gradients and the optimizer's state are divided among the ranks. A block of
-    layers is gathered when its forward or its backward begins, and freed afterwards. zero2: the
-    same, but gathered weights stay from forward to backward, so they are sent once.
+           layers is gathered when its forward or its backward begins, and freed afterwards.
+    zero2: the same, but gathered weights stay from forward to backward, so they are sent once.
 
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 FSDP2 is not exactly ZeRO-2: between two steps it divides the weights, too.

@@ -396,11 +396,10 @@ class ShapeTracer(fx.Tracer):
         return self.nodes[id(given)]
 
     def _joined(self) -> frozenset[int]:
-        """The places where no stage may begin:
+        """The places where no stage may begin, because a tensor is changed in place.
 
-        stages get copies, and a tensor is changed in place. Everything from its first use to its
-        last change must be in one stage; for the model's own tensors, everything to the last use,
-        because each exists only once.
+        Stages get copies, so everything from its first use to its last change must be in one stage.
+        For the model's own tensors it is everything to the last use, because each exists only once.
         """
         joined: set[int] = set()
         for storage, last in self.changed.items():

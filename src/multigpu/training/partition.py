@@ -1,8 +1,9 @@
 """Cut any model into stages of equal time, for pipeline parallelism.
 
-    from multigpu.training import cut stages = cut(model, sample, 4) # sample: the inputs of one
-    micro-batch print(stages) # the parts of each stage, its time and its memory stages.modules[0] #
-    an nn.Module: stage 0
+    from multigpu.training import cut
+    stages = cut(model, sample, 4)      # sample: the inputs of one micro-batch
+    print(stages)                       # the parts of each stage, its time and its memory
+    stages.modules[0]                   # an nn.Module: stage 0
 
 model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
 a dynamic program chooses the cuts between them. stage.py has the resulting stages.
