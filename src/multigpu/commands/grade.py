@@ -263,7 +263,6 @@ class Class:
         )
 
     def _told(self, verdict: Verdict, anchor: str) -> str:
-        """What one learner was told about one exercise."""
         title = (
             f'<b class="{verdict.status}">{SIGNS.get(verdict.status, "×")}</b> {verdict.exercise}'
         )

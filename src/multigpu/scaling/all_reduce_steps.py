@@ -145,7 +145,6 @@ def _copied(holds: Holds) -> list[list[Sum]]:
 
 
 def _says(number: int, messages: Sequence[PartSent], holds: Holds) -> str:
-    """A step in a sentence."""
     if not messages:
         return "Every rank holds its own numbers only."
     amount = " or ".join(f"{size} bytes" for size in sorted({m.bytes for m in messages}))

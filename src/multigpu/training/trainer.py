@@ -340,7 +340,6 @@ class Trainer:
                     )
 
     def _feed(self, data: Any, *, shuffle: bool) -> Feed:
-        """This rank's feed of `data`."""
         real_gpu = self.strategy.device.type == "cuda" and not current_machine().is_virtual
         return feed_for(
             data,

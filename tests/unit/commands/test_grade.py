@@ -119,7 +119,7 @@ def test_points_that_mean_nothing_are_named(text, word, classroom, capsys):
 
 def test_the_folder_of_one_learner_is_no_class(classroom, capsys):
     assert main(["grade", str(classroom / "ada"), "split"]) == 2
-    assert "folder above" in capsys.readouterr().err
+    assert "parent folder" in capsys.readouterr().err
 
 
 def test_what_is_kept_is_json_of_verdicts(classroom):

@@ -185,7 +185,7 @@ def test_an_error_in_the_learners_code_is_shown_with_its_line(
         (("--data", "digits", "--mode", "dpp"), "--mode dpp: choose"),
         (("--data", "digits", "--mode", "ddp"), "torchrun --nproc_per_node 2 -m multigpu train"),
         (("--data", "digits", "--batch-size", "0"), "--batch-size 0: give"),
-        (("--data", "digits", "--micro-batches", "2"), "--micro-batches 2 with --mode single: a"),
+        (("--data", "digits", "--micro-batches", "2"), "--micro-batches 2 with --mode single: "),
         (("--data", "digits", "--monitor", "recall@10"), "--monitor recall@10"),
         (("--data", "digits", "--mode", "single", "--with", "solutions"), "choose dp"),
         (("--data", "digits", "--mode", "dp", "--gpus", "2", "--with", "/nowhere"), "/nowhere"),

@@ -102,10 +102,10 @@ def test_leaving_twice_is_an_error_that_says_so():
     machine = virtual_gpus(2)
     with machine:
         pass
-    with pytest.raises(RuntimeError, match="left"):
+    with pytest.raises(RuntimeError, match="already exited"):
         machine.__exit__()
     with virtual_gpus(3):
-        with pytest.raises(RuntimeError, match="left"):
+        with pytest.raises(RuntimeError, match="already exited"):
             machine.__exit__()
         assert torch.ones(1, device="cuda:2").device.index == 2
 

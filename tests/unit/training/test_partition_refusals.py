@@ -100,7 +100,7 @@ class Counting(Layer):
         (Numpy, "rows.numpy()", r"`.*numpy.*`.*numpy.*by hand"),
         (Listed, None, r"\(4,\).*buffer"),
         (Precise, None, "autocast"),
-        (Counting, None, "from call to call"),
+        (Counting, None, "between calls"),
     ],
 )
 def test_what_cannot_be_cut_is_named(model, line, words):

@@ -272,7 +272,7 @@ def test_what_cannot_be_divided_is_refused():
         return [refused(each) for each in (mixed, other, frozen, lambda: sharded)]
 
     for mixed, other, frozen, again in run_ranks(on_a_rank, 2, show=False):
-        assert re.search(r"\b2 types.*0\.bias.*float32.*1\.bias.*float64", mixed)
+        assert re.search(r"\b2 dtypes.*0\.bias.*float32.*1\.bias.*float64", mixed)
         assert re.search(r"rank 1\b.*weight\D*\(4, 5\).*\(3, 5\)", other)
         assert "no parameter" in frozen
         assert "FSDPSequential" in again
