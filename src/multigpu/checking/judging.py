@@ -353,9 +353,8 @@ class Comparison:
             if not isinstance(came, list | tuple):
                 return Difference("wrong_type", f"{it} is {describe(came)}")
             if len(came) != len(right):
-                return Difference(
-                    "wrong_count", f"{overview(came, self.parts)}, and not {len(right)}"
-                )
+                there = f"{overview(came, self.parts)}, and not {len(right)}"
+                return Difference("wrong_count", f"{name} has {there}" if name else there)
             named = [f"{self.parts} {i}" for i in range(len(right))]
             return next(
                 self._differences(
@@ -771,10 +770,14 @@ def ending(refused: Refused) -> tuple[Any, ...]:
     """How a run ended, without lines, ranks and ports: the same for the same mistake."""
     finding, done = refused.finding, stuck_in(refused)
     if finding is None or raised(refused):
-        first = refused.message.partition("\n")[0]
-        return refused.message_id, done, re.sub(r"rank -?\d+:?|:\d+", "", first)
+        first = re.sub(r"rank -?\d+:?|:\d+", "", refused.message.partition("\n")[0])
+        # `None * 2` and `None *= 2.0` are the same mistake
+        unlike = r"(?<=operand type\(s\)) for \S+:|'int'|'float'"
+        return refused.message_id, done, re.sub(unlike, "", first)
     if finding.kind == "mismatch":  # which ranks wait already when it shows is chance
-        return refused.message_id, done, re.sub(r", \S+:\d+", "", finding.message)
+        # how many calls there were before is not the mistake, nor is the dtype of a single number
+        unlike = r", \S+:\d+|\d+(st|nd|rd|th) |(?<= of 1) \w+( \[[1, ]*\])?"
+        return refused.message_id, done, re.sub(unlike, "", finding.message)
     ranks = finding.details.get("ranks", [])
     waits = [[(w["op"], w.get("peer")) for w in rank["waits"]] for rank in ranks]
     return refused.message_id, done, waits

@@ -73,5 +73,5 @@ def average(case):
             mean[f"{name}.grad"] = (sum(there) / sum(weights)).to(case.dtype)
         else:
             shape = MODELS[case.model]().get_parameter(name).shape
-            mean[f"{name}.grad"] = either(None, torch.zeros(shape, dtype=case.dtype))
+            mean[f"{name}.grad"] = either(torch.zeros(shape, dtype=case.dtype), None)
     return [mean] * case.world

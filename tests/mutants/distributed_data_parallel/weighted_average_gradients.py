@@ -20,7 +20,7 @@ def trainable(model):
             yield p
 
 
-@wrong("weighted_average_gradients.rounded")
+@wrong("rounded")
 def travels_as_float32(model, num_samples):
     total = total_of(num_samples)
     for p in trainable(model):
@@ -50,53 +50,11 @@ def never_divides(model, num_samples):
         dist.all_reduce(p.grad)
 
 
-@wrong("weighted_average_gradients.weighted_but_not_divided")
+@wrong("weighted_average_gradients.never_divided")
 def weighs_and_never_divides(model, num_samples):
     for p in trainable(model):
         p.grad *= num_samples
         dist.all_reduce(p.grad)
-
-
-@wrong("weighted_average_gradients.divided_by_ranks")
-def divides_by_the_ranks(model, num_samples):
-    for p in trainable(model):
-        p.grad *= num_samples
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
-
-
-@wrong("weighted_average_gradients.divided_by_own_rows")
-def divides_by_its_own_rows(model, num_samples):
-    for p in trainable(model):
-        p.grad *= num_samples
-        dist.all_reduce(p.grad)
-        p.grad /= max(num_samples, 1)
-
-
-@wrong("weighted_average_gradients.divided_twice")
-def divides_by_rows_and_by_ranks(model, num_samples):
-    total = total_of(num_samples)
-    for p in trainable(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
-
-
-@wrong("weighted_average_gradients.divided_twice")
-def divides_by_rows_twice(model, num_samples):
-    total = total_of(num_samples)
-    for p in trainable(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-        p.grad /= total
-
-
-@wrong("weighted_average_gradients.own_gradient")
-def averages_a_copy(model, num_samples):
-    total = total_of(num_samples)
-    for p in trainable(model):
-        mean = p.grad * num_samples / total
-        dist.all_reduce(mean)
 
 
 @wrong("weighted_average_gradients.only_weighted")
@@ -106,26 +64,7 @@ def weighs_and_never_adds(model, num_samples):
         p.grad *= num_samples / total
 
 
-@wrong("weighted_average_gradients.calls_left_out", status="hang")
-def returns_without_rows(model, num_samples):
-    if num_samples == 0:
-        return
-    total = total_of(num_samples)
-    for p in trainable(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-
-
-@wrong("weighted_average_gradients.calls_left_out", status="hang")
-def skips_gradients_that_are_none(model, num_samples):
-    total = total_of(num_samples)
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad *= num_samples / total
-            dist.all_reduce(p.grad)
-
-
-@wrong("weighted_average_gradients.calls_left_out")
+@wrong("weighted_average_gradients.none_skipped")
 def skips_and_meets_at_a_barrier(model, num_samples):
     total = total_of(num_samples)
     for p in model.parameters():
@@ -135,7 +74,7 @@ def skips_and_meets_at_a_barrier(model, num_samples):
     dist.barrier()
 
 
-@wrong("weighted_average_gradients.still_none")
+@wrong("weighted_average_gradients.missing_stays_none")
 def takes_part_but_keeps_nothing(model, num_samples):
     total = total_of(num_samples)
     for p in model.parameters():
@@ -146,18 +85,7 @@ def takes_part_but_keeps_nothing(model, num_samples):
                 p.grad = part
 
 
-@wrong("weighted_average_gradients.weights_changed")
-def averages_the_weights_too(model, num_samples):
-    total = total_of(num_samples)
-    for p in trainable(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-        p.data *= num_samples / total
-        dist.all_reduce(p.data)
-        p.data += 1
-
-
-@wrong("weighted_average_gradients.other_gradient")
+@wrong("wrong_values")
 def the_shares_the_wrong_way_round(model, num_samples):
     total = total_of(num_samples)
     for p in trainable(model):
@@ -165,7 +93,7 @@ def the_shares_the_wrong_way_round(model, num_samples):
         dist.all_reduce(p.grad)
 
 
-@wrong("weighted_average_gradients.gradient_from_nowhere")
+@wrong("wrong_values")
 def every_parameter_the_same(model, num_samples):
     total = total_of(num_samples)
     idle = [n for n, p in model.named_parameters() if n.startswith("idle")]
@@ -174,14 +102,6 @@ def every_parameter_the_same(model, num_samples):
             continue
         if p.grad is None:
             p.grad = torch.ones_like(p) if name in idle else torch.zeros_like(p)
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-
-
-@wrong("exception", status="crash")
-def does_not_know_none(model, num_samples):
-    total = total_of(num_samples)
-    for p in model.parameters():
         p.grad *= num_samples / total
         dist.all_reduce(p.grad)
 
@@ -195,19 +115,6 @@ def sum_first_divide_last(model, num_samples):
     for p in model.parameters():
         if p.grad is not None:
             p.grad /= total
-
-
-@right
-def one_flat_tensor_with_the_rows_in_it(model, num_samples):
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = torch.cat(
-        [*(g.flatten() * num_samples for g in flat), parameters[0].new_tensor([num_samples])]
-    )
-    dist.all_reduce(flat)
-    pieces = (flat[:-1] / flat[-1]).split([p.numel() for p in parameters])
-    for p, piece in zip(parameters, pieces):
-        p.grad = piece.reshape(p.shape).clone()
 
 
 @right
@@ -231,19 +138,6 @@ def scaled_by_the_number_of_ranks_then_averaged(model, num_samples):
         p.grad *= num_samples * dist.get_world_size() / sum(counts)
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
-
-
-@right
-def unused_ones_stay_none(model, num_samples):
-    total = total_of(num_samples)
-    for p in model.parameters():
-        used = torch.tensor(int(p.grad is not None))
-        dist.all_reduce(used)
-        if used == 0:
-            continue
-        part = torch.zeros_like(p) if p.grad is None else p.grad * (num_samples / total)
-        dist.all_reduce(part)
-        p.grad = part.detach()
 
 
 @right
