@@ -341,9 +341,6 @@ class Comparison:
         if isinstance(right, dict):
             if not isinstance(came, dict):
                 return Difference("wrong_type", f"{it} is {describe(came)}")
-            missing = [key for key in right if key not in came]
-            if missing:
-                return Difference("missing", f"there is no {missing[0]}")
             return next(self._differences(came, right), None)
         if isinstance(right, Near):
             return self._number(came, right, it)
@@ -372,7 +369,12 @@ class Comparison:
 
     def _differences(self, came: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
         """What has the wrong form first, then wrong numbers."""
-        found = [self.difference(came[name], right[name], str(name)) for name in right]
+        found = [
+            self.difference(came[name], right[name], str(name))
+            if name in came
+            else Difference("missing", f"there is no {name}")
+            for name in right
+        ]
         there = [each for each in found if each is not None]
         yield from sorted(there, key=lambda each: each.kind in ("wrong_values", "rounded"))
 

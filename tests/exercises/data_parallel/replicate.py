@@ -1,0 +1,484 @@
+"""``data_parallel.replicate``: a complete, independent copy of the model on every GPU."""
+
+import copy
+import itertools
+
+import torch
+from torch import nn
+
+from multigpu.checking.comparing import WIDTH, Specimen, seeded
+from multigpu.checking.declaration import case, exercise, on
+from multigpu.checking.verdicts import listed
+from multigpu.training.models import SmallCNN
+
+replicate = exercise(
+    "data_parallel.replicate",
+    expects="a list of {n} modules, `module` itself and copies of it that share nothing, each on"
+    " its GPU",
+)
+
+
+@replicate.cases
+def cases():
+    for n in (3, 2, 4):
+        yield a_case("the model has tied and frozen layers", Specimen(seed=1), range(n), n)
+        yield a_case("the model is a small CNN", seeded(SmallCNN, 1), range(n), n)
+    yield a_case("then each replica trains", Specimen(seed=5), range(3), 3, trains=True)
+    evaluating = Specimen(seed=3).eval()
+    evaluating.encode.train()
+    yield a_case("one layer is in train mode", evaluating, range(2), 2)
+    for order, source in [
+        ([1, 0], None),
+        ([2, 0, 1], 1),
+        ([1, 2], 0),
+        ([3, 1, 2, 0], None),
+        ([1], None),
+    ]:
+        place = "the CPU" if source is None else f"cuda:{source}"
+        yield a_case(f"the model is on {place}", Specimen(seed=4), order, 4, source)
+
+
+def a_case(what, model, order, n, source=None, trains=False):
+    """A model on the CPU, or on GPU ``source``, and one replica on each of the GPUs ``order``."""
+    title = f"devices = {listed(f'cuda:{i}' for i in order)}; {what}"
+    order = [*order]
+    return case(title, gpus=n, model=model, order=order, source=source, trains=trains)
+
+
+@replicate.drive
+def drive(submission, case, devices):
+    module = copy.deepcopy(case.model)
+    if case.source is not None:
+        module.to(devices[case.source])
+    gpus = tuple(devices[i] for i in case.order)
+    replicas = seeded(lambda: submission.replicate(module, gpus), 0)
+    if not isinstance(replicas, list | tuple):
+        return replicas
+    came = {"len(replicas)": len(replicas)}
+    came["replicas[0] is module"] = bool(replicas) and replicas[0] is module
+    for i, replica in enumerate(replicas):
+        came[f"isinstance(replicas[{i}], nn.Module)"] = isinstance(replica, nn.Module)
+        if isinstance(replica, nn.Module):
+            came[f"what replicas[{i}] shares"] = shared(replicas[:i], replica)
+            came |= facts(i, replica)
+        else:
+            came[f"type(replicas[{i}])"] = type(replica).__name__
+    if case.trains:
+        for i, replica in enumerate(replicas):
+            came |= trained(i, replica)
+    return came
+
+
+def facts(i, replica):
+    """What there is to know about replica i, by the expression that tells it."""
+    parameters = dict(replica.named_parameters(remove_duplicate=False))
+    tensors = parameters | dict(replica.named_buffers(remove_duplicate=False))
+    it = f"replicas[{i}]"
+    return {
+        **{f"{it}.{name}": tensor.detach().clone() for name, tensor in tensors.items()},
+        **{f"{it}.{name}.is_leaf": tensor.is_leaf for name, tensor in parameters.items()},
+        **{
+            f"{it}.{name}.requires_grad": tensor.requires_grad
+            for name, tensor in parameters.items()
+        },
+        **{
+            f"{it}.{name} is {it}.{other}": parameters[name] is parameters[other]
+            for name, other in itertools.combinations(parameters, 2)
+            if name.endswith("weight") and other.endswith("weight")
+        },
+        **{
+            f"{it}.{name}.training".replace("..", "."): part.training
+            for name, part in replica.named_modules()
+        },
+    }
+
+
+def shared(others, replica):
+    """The first module, parameter or buffer that is in another replica too."""
+    for name, part in parts(replica):
+        for i, other in enumerate(others):
+            if isinstance(other, nn.Module) and any(part is each for _, each in parts(other)):
+                return f"{name or 'all'}, with replicas[{i}]"
+    return "nothing"
+
+
+def parts(replica):
+    return [*replica.named_modules(), *replica.named_parameters(), *replica.named_buffers()]
+
+
+def trained(i, replica):
+    """What replica i computes by itself, forward and backward."""
+    rows = torch.linspace(-1, 1, 2 * WIDTH, dtype=torch.float64).reshape(2, WIDTH)
+    output = replica(rows.to(next(replica.parameters()).device))
+    output.sum().backward()
+    gradients = {f"replicas[{i}].{name}.grad": p.grad for name, p in replica.named_parameters()}
+    return {f"the output of replicas[{i}]": output} | gradients
+
+
+@replicate.expected
+def expected(case):
+    right = {"len(replicas)": len(case.order), "replicas[0] is module": True}
+    for i in range(len(case.order)):
+        right[f"isinstance(replicas[{i}], nn.Module)"] = True
+        right[f"what replicas[{i}] shares"] = "nothing"
+    for i, gpu in enumerate(case.order):
+        for name, value in facts(i, case.model).items():
+            right[name] = on(f"cuda:{gpu}", value) if isinstance(value, torch.Tensor) else value
+    if case.trains:
+        for i in range(len(case.order)):
+            right |= trained(i, copy.deepcopy(case.model))
+    return right
+
+
+@replicate.words
+def words(case):
+    return {"n": len(case.order)}
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@replicate.right
+def copies_on_the_cpu_first(module, devices):
+    copies = [copy.deepcopy(module) for _ in devices[1:]]
+    return [model.to(device) for model, device in zip([module, *copies], devices)]
+
+
+@replicate.right
+def deepcopy_with_a_memo(module, devices):
+    module.to(devices[0])
+    replicas = [module]
+    for device in devices[1:]:
+        memo = {}
+        for value in module.parameters():
+            memo[id(value)] = nn.Parameter(value.detach().to(device), value.requires_grad)
+        for value in module.buffers():
+            memo[id(value)] = value.detach().to(device)
+        replicas.append(copy.deepcopy(module, memo))
+    return tuple(replicas)
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def with_copies(module, devices, change):
+    """The module and changed copies, each on its GPU."""
+    module.to(devices[0])
+    return [module, *(change(copy.deepcopy(module)).to(device) for device in devices[1:])]
+
+
+@replicate.mistake(
+    "same_object",
+    "module.to(device) moves the module itself and returns it, so all {n} entries are one model.",
+    fix="Make a copy for each further GPU: copy.deepcopy(module).to(device).",
+)
+def moves_one_model_around(module, devices):
+    return [module.to(device) for device in devices]
+
+
+@replicate.mistake(
+    "same_object",
+    "[module] * {n} is {n} times the same object.",
+    fix="Make a copy for each further GPU: copy.deepcopy(module).to(device).",
+)
+def multiplies_the_list(module, devices):
+    return [module.to(devices[0])] * len(devices)
+
+
+@replicate.mistake(
+    "same_object",
+    "one copy was made and then moved from GPU to GPU.",
+    fix="Make a copy for each further GPU: call copy.deepcopy(module) inside the loop.",
+)
+def one_copy_for_all(module, devices):
+    module.to(devices[0])
+    clone = copy.deepcopy(module)
+    return [module] + [clone.to(device) for device in devices[1:]]
+
+
+@replicate.mistake(
+    "first_is_a_copy",
+    "the first replica is a copy too, and the optimizer would train a model that nobody uses.",
+    fix="Let replicas[0] be `module` itself, moved to devices[0].",
+)
+def copies_the_first_too(module, devices):
+    return [copy.deepcopy(module).to(device) for device in devices]
+
+
+@replicate.mistake(
+    "first_not_moved",
+    "only the copies were moved.",
+    fix="Move `module` to devices[0]; module.to(device) moves in place.",
+)
+def leaves_the_first_where_it_is(module, devices):
+    return [module] + [copy.deepcopy(module).to(device) for device in devices[1:]]
+
+
+@replicate.mistake(
+    "left_on_first_gpu",
+    "the copies stayed on the GPU of the first replica.",
+    fix="Move copy i to devices[i].",
+)
+def forgets_to_move_the_copies(module, devices):
+    module.to(devices[0])
+    return [module] + [copy.deepcopy(module) for _ in devices[1:]]
+
+
+@replicate.mistake(
+    "left_on_cpu",
+    "the copies were made on the CPU and never moved.",
+    fix="Move copy i to devices[i].",
+)
+def never_moves_the_copies(module, devices):
+    copies = [copy.deepcopy(module).cpu() for _ in devices[1:]]
+    return [module.to(devices[0]), *copies]
+
+
+@replicate.mistake(
+    "counts_gpus_itself",
+    "replica i went to GPU number i, whatever `devices` holds.",
+    fix="Use devices[i]: the list may be in any order.",
+)
+def ignores_the_order_of_devices(module, devices):
+    return with_copies(module, [f"cuda:{i}" for i in range(len(devices))], lambda replica: replica)
+
+
+@replicate.mistake(
+    "wrong_gpu",
+    "the copies went to the GPUs in reverse order.",
+    fix="Replica i belongs on devices[i].",
+)
+def copies_to_the_gpus_in_reverse(module, devices):
+    return with_copies(module, [devices[0], *reversed(devices[1:])], lambda replica: replica)
+
+
+@replicate.mistake(
+    "shared",
+    "copy.copy copies the outer object only, and the replicas share everything in it.",
+    fix="Use copy.deepcopy.",
+)
+def shallow_copies(module, devices):
+    module.to(devices[0])
+    return [module] + [copy.copy(module) for _ in devices[1:]]
+
+
+@replicate.mistake(
+    "untied",
+    "every layer got a parameter of its own, although two of them share one in the model.",
+    fix="Copy the whole model in one copy.deepcopy, which keeps what is tied.",
+)
+def copies_layer_by_layer(module, devices):
+    def untied(replica):
+        for layer in replica.modules():
+            for name, parameter in list(layer._parameters.items()):
+                if parameter is not None:
+                    own = parameter.detach().clone()
+                    layer._parameters[name] = nn.Parameter(own, parameter.requires_grad)
+        return replica
+
+    return with_copies(module, devices, untied)
+
+
+@replicate.mistake(
+    "non_persistent_lost",
+    "state_dict() leaves out buffers with persistent=False, here `position`.",
+    fix="copy.deepcopy copies all buffers.",
+)
+def new_model_with_the_state_dict(module, devices):
+    def emptied(replica):
+        for layer in replica.modules():
+            for name in layer._non_persistent_buffers_set:
+                setattr(layer, name, torch.zeros_like(getattr(layer, name)))
+        return replica
+
+    return with_copies(module, devices, emptied)
+
+
+@replicate.mistake(
+    "mode_lost",
+    "every layer of the copies was put into the mode of the whole model.",
+    fix="Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out.",
+)
+def the_mode_of_the_whole(module, devices):
+    return with_copies(module, devices, lambda replica: replica.train(module.training))
+
+
+@replicate.mistake(
+    "mode_lost",
+    "the copies are in train mode everywhere, as train() and a newly built model are.",
+    fix="Each layer keeps its own mode, as copy.deepcopy does.",
+)
+def everything_into_train_mode(module, devices):
+    return with_copies(module, devices, lambda replica: replica.train())
+
+
+@replicate.mistake(
+    "mode_lost",
+    "the copies are in eval mode everywhere.",
+    fix="Each layer keeps its own mode: leave eval() out.",
+)
+def the_copies_into_eval_mode(module, devices):
+    return with_copies(module, devices, lambda replica: replica.eval())
+
+
+@replicate.mistake(
+    "requires_grad_lost",
+    "every parameter of the copies is trainable, also the frozen ones. requires_grad_() and"
+    " nn.Parameter(tensor) do that.",
+    fix="Copy requires_grad too, as copy.deepcopy does.",
+)
+def thaws_frozen_layers(module, devices):
+    return with_copies(module, devices, lambda replica: replica.requires_grad_())
+
+
+@replicate.mistake(
+    "requires_grad_lost",
+    "every parameter of the copies is frozen.",
+    fix="Each replica can be trained by itself: copy requires_grad, as copy.deepcopy does.",
+)
+def freezes_the_copies(module, devices):
+    return with_copies(module, devices, lambda replica: replica.requires_grad_(False))
+
+
+@replicate.mistake(
+    "fresh_weights",
+    "the weights of the copies were initialized again, at random.",
+    fix="copy.deepcopy copies their numbers.",
+)
+def fresh_initialization(module, devices):
+    def fresh(replica):
+        for layer in replica.modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+        return replica
+
+    return with_copies(module, devices, fresh)
+
+
+@replicate.mistake(
+    "fresh_weights",
+    "a new model was built for each GPU, and it starts with random weights of its own.",
+    fix="copy.deepcopy copies the model with its numbers.",
+)
+def builds_new_models_of_the_class(module, devices):
+    return [module.to(devices[0])] + [type(module)().to(device) for device in devices[1:]]
+
+
+@replicate.mistake(
+    "buffers_left_behind",
+    "the parameters of the copies were moved, but not their buffers.",
+    fix="module.to(device) moves both.",
+)
+def moves_parameters_only(module, devices):
+    module.to(devices[0])
+    replicas = [module]
+    for device in devices[1:]:
+        replica = copy.deepcopy(module)
+        for parameter in replica.parameters():
+            parameter.data = parameter.data.to(device)
+        replicas.append(replica)
+    return replicas
+
+
+@replicate.mistake(
+    "buffers_missing",
+    "the copies have no buffers.",
+    fix="Copy the whole module with copy.deepcopy, and not its parameters alone.",
+)
+def strips_the_buffers(module, devices):
+    def stripped(replica):
+        for layer in replica.modules():
+            layer._buffers.clear()
+        return replica
+
+    return with_copies(module, devices, stripped)
+
+
+@replicate.mistake(
+    "buffers_reset",
+    "the running statistics of the copies start at zero.",
+    fix="copy.deepcopy copies the numbers in the buffers too.",
+)
+def resets_running_statistics(module, devices):
+    def reset(replica):
+        for name, buffer in replica.named_buffers():
+            if "running_mean" in name:
+                buffer.zero_()
+        return replica
+
+    return with_copies(module, devices, reset)
+
+
+@replicate.mistake(
+    "dtype_changed",
+    "the copies were converted to float32.",
+    fix="Copy and move only.",
+)
+def turns_double_into_float(module, devices):
+    return with_copies(module, devices, lambda replica: replica.float())
+
+
+@replicate.mistake(
+    "no_parameters",
+    "the copies hold plain tensors in the place of parameters, like the replicas of"
+    " nn.DataParallel, and parameters() is empty.",
+    fix="Make each replica a complete module, which copy.deepcopy does.",
+)
+def like_data_parallel_with_plain_tensors(module, devices):
+    def plain(replica):
+        for layer in replica.modules():
+            for name, parameter in list(layer._parameters.items()):
+                del layer._parameters[name]
+                if parameter is not None:
+                    object.__setattr__(layer, name, parameter.detach())
+        return replica
+
+    return with_copies(module, devices, plain)
+
+
+@replicate.mistake(
+    "not_trainable",
+    "autograd recorded the copying, so the parameters of the copies are results of a computation"
+    " and not leaves.",
+    fix="Use copy.deepcopy, or detach() first.",
+)
+def autograd_records_the_copy(module, devices):
+    module.to(devices[0])
+    replicas = [module]
+    for device in devices[1:]:
+        replica = copy.deepcopy(module).to(device)
+        for layer, original in zip(replica.modules(), module.modules()):
+            for name, parameter in original._parameters.items():
+                if parameter is not None:
+                    layer._parameters[name] = parameter.to(device)
+        replicas.append(replica)
+    return replicas
+
+
+@replicate.mistake(
+    "count",
+    "`module` itself is not in the list.",
+    fix="Put it first, then one copy for each further GPU.",
+)
+def only_the_copies(module, devices):
+    return [copy.deepcopy(module).to(device) for device in devices[1:]] or [module]
+
+
+@replicate.mistake(
+    "count",
+    "there is a copy for every GPU, and `module` besides.",
+    fix="`module` is the replica of devices[0]: make copies for devices[1:].",
+)
+def one_copy_too_many(module, devices):
+    module.to(devices[0])
+    return [module] + [copy.deepcopy(module).to(device) for device in devices]
+
+
+@replicate.mistake(
+    "not_modules",
+    "a state dict holds tensors, and it cannot run a forward.",
+    fix="Make each replica a module.",
+)
+def returns_state_dicts(module, devices):
+    module.to(devices[0])
+    return [module] + [module.state_dict() for _ in devices[1:]]
