@@ -15,11 +15,9 @@ ROOT = Path(__file__).parents[2]
 MODULES: dict[str, list[str]] = {}
 for exercise in Catalog(Course(ROOT)).exercises:
     MODULES.setdefault(exercise.chapter.module, []).append(exercise.function)
-CHECKS = sorted((ROOT / "tests" / "exercises" / "data_parallel").glob("explain_*.py"))
 CHECKER = sorted((ROOT / "src" / "multigpu" / "checking").glob("*.py"))
 MESSAGES = ROOT / "docs" / "messages"
 GENERAL = MESSAGES / "general.inc"
-BY_EXERCISE = MESSAGES / "data_parallel.inc"
 MISTAKE = re.compile(r"[a-z]+(_[a-z0-9]+)*")
 
 
@@ -40,29 +38,6 @@ def constants(nodes: list[ast.expr]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-
-
-def given_by_checks(path: Path) -> set[str]:
-    """The mistakes that a file explain_*.py can name, however it picks one.
-
-    They stand first in a call of wrong(...), as a key of a table {"sizes": (..., "usually")}, or
-    anywhere as words_with_underscores; those that look into a result, r["so_far"], do not count.
-    """
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    lookups = [node for node in nodes if isinstance(node, ast.Subscript)]
-    words = constants([node for node in nodes if isinstance(node, ast.Constant)])
-    named = {word for word in words if "_" in word}
-    named -= {key for lookup in lookups for key in constants([lookup.slice])}
-    named |= {name for call in calls_of("wrong", path) for name in constants(call.args[:1])}
-    other = {id(n.value) for n in lookups if ast.unparse(n.slice) != "mistake"}  # {...}[kind]
-    tables = [node for node in nodes if isinstance(node, ast.Dict) and id(node) not in other]
-    for table in tables:
-        if all(isinstance(value, ast.Tuple) for value in table.values):
-            named |= set(constants([key for key in table.keys if key]))
-    about = re.search(r"``data_parallel\.(\w+)", path.read_text())  # the docstring says which one
-    assert about is not None
-    whole = {name for call in calls_of("Wrong", path) for name in constants(call.args[:1])}
-    return whole | {f"{about[1]}.{name}" for name in named if MISTAKE.fullmatch(name)}
 
 
 def given_by_the_checker() -> set[str]:
@@ -96,11 +71,6 @@ def declared(module: str) -> set[str]:
     """The ids that the declarations of a chapter explain."""
     files = {path.stem: path for path in (ROOT / "tests" / "exercises" / module).glob("*.py")}
     return {name for f in MODULES[module] if f in files for name in load(files[f]).entries}
-
-
-@pytest.mark.parametrize("path", CHECKS, ids=lambda path: path.stem)
-def test_every_mistake_of_an_exercise_is_explained(path: Path) -> None:
-    assert given_by_checks(path) - entries(BY_EXERCISE) == set()
 
 
 def sources(module: str) -> list[Path]:

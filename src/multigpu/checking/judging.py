@@ -624,13 +624,14 @@ class Diagnosis:
     def mistake_like(self, run: Run, case: Case) -> Mistake | None:
         """The first mistake with the same result in the case that failed.
 
-        Where several have it, one that has the same results in all other cases too comes first.
+        Where several with other sentences have it, one that has the same results in all other
+        cases too comes first.
         """
         shown = {each.id for each in self.declaration.properties}
         mistakes = [m for m in self.declaration.mistakes if m.ends == "wrong"]
         cases = run.cases if self.declaration.everywhere else [case]
         mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], cases)
-        if len({mistake.id for mistake in mistakes}) > 1:
+        if len({mistake.usually for mistake in mistakes}) > 1:
             mistakes = self._alike(run, mistakes, run.cases) or mistakes
         return mistakes[0] if mistakes else None
 

@@ -169,9 +169,10 @@ def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
         names = []
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names = [statement.name]
-        elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            inside = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-            names = [name.id for name in inside if isinstance(name.ctx, ast.Store)]
+        elif isinstance(statement, ast.Assign):
+            names = [name.id for target in statement.targets for name in stored_in(target)]
+        elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
+            names = [name.id for name in stored_in(statement.target)]
         for name in names:
             statements.setdefault(name, []).append(statement)
     reached, waiting = [], [function]
@@ -180,3 +181,9 @@ def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
             reached.append(node)
             waiting += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
     return reached
+
+
+def stored_in(target: ast.expr) -> list[ast.Name]:
+    """The names on the left of an assignment, without those of a comprehension on its right."""
+    nodes = [node for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return [node for node in nodes if isinstance(node.ctx, ast.Store)]

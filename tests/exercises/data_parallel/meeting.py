@@ -17,12 +17,13 @@ class Meeting:
     Of all ``replicas`` the first ones are ``expected``, those that have a chunk.
     """
 
+    patience = PATIENCE  # of all meetings: once nobody came, the next ones don't wait as long
+
     def __init__(self, replicas, expected):
         self.expected = expected
         self.condition = threading.Condition()
         self.present = 0
         self.most_present = 0
-        self.patience = PATIENCE
         self.calls = [0] * replicas
         self.finished = [0] * replicas
 
@@ -47,7 +48,7 @@ class Meeting:
             if condition():
                 return True
             self.condition.wait(TICK)
-        self.patience = 10  # nobody came: don't wait as long again
+        Meeting.patience = 10
         return bool(condition())
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,10 +55,10 @@ def drive(submission, case, devices):
     replicas = seeded(lambda: submission.replicate(module, gpus), 0)
     if not isinstance(replicas, list | tuple):
         return replicas
-    came = {"len(replicas)": len(replicas)}
-    came["replicas[0] is module"] = bool(replicas) and replicas[0] is module
+    came: dict[str, Any] = {"len(replicas)": len(replicas)}
+    came["`replicas[0] is module`"] = bool(replicas) and replicas[0] is module
     for i, replica in enumerate(replicas):
-        came[f"isinstance(replicas[{i}], nn.Module)"] = isinstance(replica, nn.Module)
+        came[f"`isinstance(replicas[{i}], nn.Module)`"] = isinstance(replica, nn.Module)
         if isinstance(replica, nn.Module):
             came[f"what replicas[{i}] shares"] = shared(replicas[:i], replica)
             came |= facts(i, replica)
@@ -82,7 +83,7 @@ def facts(i, replica):
             for name, tensor in parameters.items()
         },
         **{
-            f"{it}.{name} is {it}.{other}": parameters[name] is parameters[other]
+            f"`{it}.{name} is {it}.{other}`": parameters[name] is parameters[other]
             for name, other in itertools.combinations(parameters, 2)
             if name.endswith("weight") and other.endswith("weight")
         },
@@ -117,9 +118,9 @@ def trained(i, replica):
 
 @replicate.expected
 def expected(case):
-    right = {"len(replicas)": len(case.order), "replicas[0] is module": True}
+    right: dict[str, Any] = {"len(replicas)": len(case.order), "`replicas[0] is module`": True}
     for i in range(len(case.order)):
-        right[f"isinstance(replicas[{i}], nn.Module)"] = True
+        right[f"`isinstance(replicas[{i}], nn.Module)`"] = True
         right[f"what replicas[{i}] shares"] = "nothing"
     for i, gpu in enumerate(case.order):
         for name, value in facts(i, case.model).items():

@@ -53,7 +53,7 @@ def calls_the_function_instead_of_passing_it(replicas, chunks):
     return outputs
 
 
-@wrong("parallel_apply.one_waits")
+@wrong("parallel_apply.grad_mode_lost")
 def four_threads_for_any_number(replicas, chunks):
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda pair: pair[0](pair[1]), zip(replicas, chunks)))
@@ -286,37 +286,9 @@ def another_error_without_a_cause(replicas, chunks):
 
 
 @wrong("parallel_apply.grad_mode_lost")
-def threads_with_their_own_grad_mode(replicas, chunks):
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(lambda replica, chunk: replica(chunk), replicas, chunks))
-
-
-@wrong("parallel_apply.grad_mode_lost")
 def reads_the_grad_mode_inside_the_thread(replicas, chunks):
     def forward(replica, chunk):
         with torch.set_grad_enabled(torch.is_grad_enabled()):
-            return replica(chunk)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@wrong("parallel_apply.grad_mode_lost")
-def knows_inference_mode_only(replicas, chunks):
-    inference = torch.is_inference_mode_enabled()
-
-    def forward(replica, chunk):
-        with torch.inference_mode(inference):
-            return replica(chunk)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@wrong("parallel_apply.detached")
-def always_without_gradients(replicas, chunks):
-    def forward(replica, chunk):
-        with torch.no_grad():
             return replica(chunk)
 
     with ThreadPoolExecutor(len(chunks)) as pool:
@@ -334,84 +306,20 @@ def one_replica_does_everything(replicas, chunks):
         return list(pool.map(forward, replicas, chunks))
 
 
-@wrong("parallel_apply.wrong_chunk")
-def pairs_from_behind(replicas, chunks):
-    enabled = torch.is_grad_enabled()
-    home = [next(replica.parameters()).device for replica in replicas]
-
-    def forward(i):
-        with torch.set_grad_enabled(enabled):
-            return replicas[i](chunks[len(chunks) - 1 - i].to(home[i]))
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, range(len(chunks))))
-
-
-@wrong("parallel_apply.output_missing")
-def keeps_outputs_in_local_variables(replicas, chunks):
-    outputs = [None] * len(chunks)
-
-    def forward(i):
-        output = replicas[i](chunks[i])
-        return output
-
-    in_threads(forward, len(chunks))
-    return outputs
-
-
-@wrong("parallel_apply.outputs_moved")
-def brings_the_outputs_home(replicas, chunks):
-    home = chunks[0].device
-
-    def forward(replica, chunk):
-        return replica(chunk).to(home)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@wrong("parallel_apply.needs_as_many_chunks")
-def one_thread_per_replica(replicas, chunks):
-    outputs = [None] * len(replicas)
-
-    def forward(i):
-        outputs[i] = replicas[i](chunks[i])
-
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(len(replicas))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outputs
-
-
-@wrong("exception", status="crash")
-def insists_on_equal_lengths(replicas, chunks):
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        pairs = list(zip(replicas, chunks, strict=True))
-        return list(pool.map(lambda pair: pair[0](pair[1]), pairs))
-
-
-@wrong("parallel_apply.returned_nothing")
+@wrong("returned_nothing")
 def forgets_to_return(replicas, chunks):
     with ThreadPoolExecutor(len(chunks)) as pool:
         list(pool.map(lambda replica, chunk: replica(chunk), replicas, chunks))
 
 
-@wrong("parallel_apply.not_tensors")
-def returns_futures(replicas, chunks):
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return [pool.submit(replica, chunk) for replica, chunk in zip(replicas, chunks)]
-
-
-@wrong("parallel_apply.not_a_list")
+@wrong("wrong_type")
 def returns_a_dictionary(replicas, chunks):
     with ThreadPoolExecutor(len(chunks)) as pool:
         futures = {i: pool.submit(replicas[i], chunk) for i, chunk in enumerate(chunks)}
         return {i: future.result() for i, future in futures.items()}
 
 
-@wrong("parallel_apply.values_changed")
+@wrong("wrong_values")
 def joins_the_outputs_of_all(replicas, chunks):
     with ThreadPoolExecutor(len(chunks)) as pool:
         outputs = list(pool.map(lambda replica, chunk: replica(chunk), replicas, chunks))
@@ -495,45 +403,6 @@ def names_every_replica(replicas, chunks):
     if errors:
         raise errors[0]
     return [outputs[i] for i in range(len(chunks))]
-
-
-@right
-def pool_with_a_new_error(replicas, chunks):
-    enabled = torch.is_grad_enabled()
-
-    def forward(i):
-        try:
-            with torch.set_grad_enabled(enabled):
-                return replicas[i](chunks[i])
-        except Exception as error:
-            raise RuntimeError(f"forward failed on replica {i}") from error
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, range(len(chunks))))
-
-
-@right
-def calling_thread_takes_the_first(replicas, chunks):
-    outputs, errors = [None] * len(chunks), {}
-    mode = torch.is_grad_enabled()
-
-    def forward(i):
-        torch.set_grad_enabled(mode)
-        try:
-            outputs[i] = replicas[i](chunks[i])
-        except Exception as error:
-            errors[i] = error
-
-    threads = [threading.Thread(target=forward, args=[i]) for i in range(1, len(chunks))]
-    for thread in threads:
-        thread.start()
-    forward(0)
-    for thread in threads:
-        thread.join()
-    for i, error in errors.items():
-        error.args = (f"replica {i}: {error}",)
-        raise error
-    return outputs
 
 
 @right

@@ -1,0 +1,676 @@
+"""``data_parallel.train_step``: the same training as on one GPU, step after step.
+
+The mistakes call the other functions of the module, which are those of the solution.
+"""
+# ruff: noqa: F821
+# mypy: disable-error-code="name-defined"
+
+import copy
+import math
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from multigpu.checking.comparing import WIDTH, Specimen, seeded
+from multigpu.checking.declaration import case, exercise, on
+from multigpu.checking.verdicts import count, listed
+from multigpu.training.models import SmallCNN
+
+from .replicas import placed
+
+train_step = exercise(
+    "data_parallel.train_step",
+    expects="after each step all replicas have the weights that one GPU would have, and the loss is"
+    " that of the whole batch before the step, as a float",
+    share_of=lambda case: math.prod(len(inputs) for inputs, _ in case.batches),
+)
+
+
+@train_step.cases
+def cases():
+    for n in (3, 2, 4, 1):
+        yield a_case(range(n), batches_of(2 * n))
+        if n > 1:
+            yield a_case(range(n), batches_of(2 * n, 2 * n + 1), example=n == 3)
+            yield a_case(range(n), batches_of(2 * n + 1, 1))
+            yield a_case(range(n), batches_of(3 * n - 1, n - 1))
+    yield a_case(range(2), batches_of(5, 3), loss_fn=squares)
+    cnn = seeded(SmallCNN, 7).double()
+    yield a_case(range(3), images_of(7, 4), model=cnn, loss_fn=nn.CrossEntropyLoss())
+    yield a_case(range(3), batches_for_fork(), model=seeded(Fork, 7), what="two layers in turn, ")
+    for order in ([2, 0, 1], [1]):
+        yield a_case(order, batches_of(6, 4), gpus=3)
+    for source in (0, 1):
+        yield a_case(range(2), batches_of(5, 4), source=source, what=f"rows on cuda:{source}, ")
+
+
+def a_case(order, batches, model=None, loss_fn=None, gpus=None, source=None, what="", **more):
+    """Training on the GPUs ``order``, with rows that are on the CPU or on GPU ``source``."""
+    rows = listed(len(inputs) for inputs, _ in batches)
+    gpu = listed(f"cuda:{i}" for i in order)
+    title = f"{what}{count(len(batches), 'step')} with {rows} rows on {gpu}"
+    return case(
+        title,
+        gpus=gpus or len(order),
+        order=[*order],
+        batches=batches,
+        model=model or Specimen(seed=7),
+        loss_fn=loss_fn or nn.functional.mse_loss,
+        source=source,
+        **more,
+    )
+
+
+def batches_of(*rows):
+    generator = torch.Generator().manual_seed(sum(rows))
+    return [
+        tuple(torch.randn(n, WIDTH, generator=generator, dtype=torch.float64) for _ in "xy")
+        for n in rows
+    ]
+
+
+def images_of(*rows):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.rand(n, 1, 8, 8, generator=generator, dtype=torch.float64),
+            torch.randint(10, (n,), generator=generator),
+        )
+        for n in rows
+    ]
+
+
+class Fork(nn.Module):
+    """Two layers, of which a step uses one: that for the width of its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, 2, dtype=torch.float64) for width in (3, 4))
+
+    def forward(self, rows):
+        return self.layers[rows.shape[1] - 3](rows)
+
+
+def batches_for_fork():
+    generator = torch.Generator().manual_seed(2)
+    return [
+        tuple(torch.randn(rows, w, generator=generator, dtype=torch.float64) for w in (width, 2))
+        for rows, width in ((6, 3), (5, 4), (4, 3))
+    ]
+
+
+def squares(outputs, targets):
+    """A loss of your own: a mean over rows."""
+    return (outputs - targets).square().sum(dim=1).mean()
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+@train_step.drive
+def drive(submission, case, devices):
+    replicas = placed([case.model] * len(case.order), devices, case.order)
+    optimizer, came = optimizer_of(replicas[0]), dict[str, Any]()
+    for step, batch in enumerate(case.batches, 1):
+        inputs, targets = (
+            t.clone() if case.source is None else t.to(devices[case.source]) for t in batch
+        )
+        with busy_gpus() as busy:
+            loss = submission.train_step(replicas, inputs, targets, case.loss_fn, optimizer)
+        came["the result"] = None if loss is None else type(loss).__name__
+        if isinstance(loss, float):
+            came[f"the loss in step {step}"] = torch.tensor(loss, dtype=torch.float64)
+        for i, replica in enumerate(replicas):
+            came |= weights_of(replica, i, step)
+            stale = [n for n, b in replica.named_buffers() if not as_in(replicas[0], n, b)]
+            came[f"the list of stale buffers in replica {i} after step {step}"] = names(stale)
+        idle = [f"cuda:{i}" for i in case.order if f"cuda:{i}" not in busy]
+        came[f"the list of idle GPUs in step {step}"] = names(idle)
+        pairs = zip(("inputs", "targets"), (inputs, targets), batch, strict=True)
+        changed = [name for name, now, old in pairs if not torch.equal(now.cpu(), old)]
+        came[f"the list of arguments that step {step} changed"] = names(changed)
+    return came
+
+
+@contextmanager
+def busy_gpus():
+    """The names of the GPUs on which layers with weights run inside the block.
+
+    A hook on all modules sees copies of the replicas, too, and a layer whose model was not called
+    but its ``forward``.
+    """
+    busy = set()
+
+    def note(module, inputs, output):
+        if next(module.parameters(), None) is not None:
+            busy.add(str(output.device))
+
+    hook = nn.modules.module.register_module_forward_hook(note)
+    try:
+        yield busy
+    finally:
+        hook.remove()
+
+
+def as_in(first, name, buffer):
+    return torch.equal(first.get_buffer(name).cpu(), buffer.cpu())
+
+
+def names(found):
+    return listed(found) if found else "none"
+
+
+def weights_of(replica, i, step):
+    return {
+        f"{name} of replica {i} after step {step}": parameter.detach().clone()
+        for name, parameter in replica.named_parameters()
+    }
+
+
+@train_step.expected
+def expected(case):
+    model, n = copy.deepcopy(case.model), len(case.order)
+    optimizer, right = optimizer_of(model), dict[str, Any]({"the result": "float"})
+    for step, (inputs, targets) in enumerate(case.batches, 1):
+        optimizer.zero_grad()
+        loss = case.loss_fn(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        for i, gpu in enumerate(case.order):
+            for name, weights in weights_of(model, i, step).items():
+                right[name] = on(f"cuda:{gpu}", weights)
+            right[f"the list of stale buffers in replica {i} after step {step}"] = "none"
+        right[f"the loss in step {step}"] = loss.detach()
+        if len(inputs.chunk(n)) == n:
+            right[f"the list of idle GPUs in step {step}"] = "none"
+        right[f"the list of arguments that step {step} changed"] = "none"
+    return right
+
+
+@train_step.words
+def words(case):
+    return {"n": len(case.order)}
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+def homes(replicas):
+    return [next(replica.parameters()).device for replica in replicas]
+
+
+def clear(replicas):
+    for replica in replicas:
+        replica.zero_grad()
+
+
+def outputs_and_targets(replicas, inputs, targets):
+    """Chunk by chunk."""
+    devices = homes(replicas)
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    return list(zip(outputs, split(targets, devices)))
+
+
+def whole_loss(replicas, inputs, targets, loss_fn):
+    devices = homes(replicas)
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    return loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+
+
+def backward(replicas, inputs, targets, loss_fn):
+    """All that comes before the optimizer's step."""
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    sum_gradients(replicas)
+    return loss
+
+
+def finish(replicas, optimizer):
+    sum_gradients(replicas)
+    optimizer.step()
+    broadcast(replicas)
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@train_step.right
+def weights_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    total = 0.0
+    for output, target in outputs_and_targets(replicas, inputs, targets):
+        loss = loss_fn(output, target) * (len(target) / len(targets))
+        loss.backward()
+        total += loss.item()
+    finish(replicas, optimizer)
+    return total
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@train_step.mistake(
+    "old_gradients_in_replicas",
+    "the other replicas still have the gradients of an earlier step: optimizer.zero_grad() clears"
+    " replica 0 only.",
+    fix="Clear all replicas: replica.zero_grad().",
+)
+def clears_the_first_replica_only(replicas, inputs, targets, loss_fn, optimizer):
+    optimizer.zero_grad()
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "old_gradients_in_replicas",
+    "a replica that has no rows in this step still has the gradients of an earlier step.",
+    fix="Clear all replicas, also those without rows.",
+)
+def clears_busy_replicas_only(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas[: len(split(inputs, homes(replicas)))])
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "gradients_never_cleared",
+    "nothing clears the gradients of replica 0 between two steps.",
+    fix="Clear all replicas at the beginning of each step: replica.zero_grad().",
+)
+def clears_all_but_the_first(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas[1:])
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "gradients_never_cleared",
+    "nothing clears the gradients between two steps.",
+    fix="Clear all replicas at the beginning of each step: replica.zero_grad().",
+)
+def clears_nothing(replicas, inputs, targets, loss_fn, optimizer):
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "unused_layer_moved",
+    "the gradients of a layer that this step does not use are zeros, and momentum goes on moving"
+    " the layer.",
+    fix="Set them to None, as zero_grad() does.",
+)
+def fills_with_zeros(replicas, inputs, targets, loss_fn, optimizer):
+    for replica in replicas:
+        replica.zero_grad(set_to_none=False)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "replicas_stale",
+    "the new weights were not sent to the other replicas after optimizer.step().",
+    fix="Call broadcast(replicas) after it.",
+)
+def forgets_broadcast(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    optimizer.step()
+    return loss.item()
+
+
+@train_step.mistake(
+    "replicas_stale",
+    "the weights were sent to the other replicas before optimizer.step().",
+    fix="Call broadcast(replicas) after it.",
+)
+def broadcasts_before_the_step(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    broadcast(replicas)
+    optimizer.step()
+    return loss.item()
+
+
+@train_step.mistake(
+    "replicas_stale",
+    "the step used new copies of replica 0, and the replicas that were given keep the old weights.",
+    fix="Call broadcast(replicas) after optimizer.step().",
+)
+def replicates_again_at_the_beginning(replicas, inputs, targets, loss_fn, optimizer):
+    devices = homes(replicas)
+    new = [replicas[0]] + [copy.deepcopy(replicas[0]).to(device) for device in devices[1:]]
+    loss = backward(new, inputs, targets, loss_fn)
+    optimizer.step()
+    return loss.item()
+
+
+@train_step.mistake(
+    "buffers_stale",
+    "only the parameters were sent to the other replicas.",
+    fix="Send the buffers too, as broadcast(replicas) does.",
+)
+def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    optimizer.step()
+    with torch.no_grad():
+        for first, *others in zip(*(replica.parameters() for replica in replicas)):
+            for other in others:
+                other.copy_(first)
+    return loss.item()
+
+
+@train_step.mistake(
+    "mean_of_chunk_means",
+    "the mean of the chunks' losses was trained, and chunks have different numbers of rows.",
+    fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
+)
+def one_loss_per_chunk(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    home = homes(replicas)[0]
+    pairs = outputs_and_targets(replicas, inputs, targets)
+    losses = [loss_fn(*pair).to(home) for pair in pairs]
+    loss = sum(losses) / len(losses)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "losses_added",
+    "the sum of the chunks' losses was trained, and each of them is a mean already.",
+    fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
+)
+def adds_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    losses = [loss_fn(*pair) for pair in outputs_and_targets(replicas, inputs, targets)]
+    for loss in losses:
+        loss.backward()
+    finish(replicas, optimizer)
+    return sum(loss.item() for loss in losses)
+
+
+@train_step.mistake(
+    "losses_added",
+    "the sum of the chunks' losses was trained, and each of them is a mean already.",
+    fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
+)
+def adds_gradients_but_returns_the_right_loss(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    pairs = outputs_and_targets(replicas, inputs, targets)
+    for pair in pairs:
+        loss_fn(*pair).backward()
+    home = homes(replicas)[0]
+    outputs = gather([output.detach() for output, _ in pairs], home)
+    finish(replicas, optimizer)
+    return loss_fn(outputs, targets.to(home)).item()
+
+
+@train_step.mistake(
+    "gradients_not_summed",
+    "the optimizer used replica 0's own gradients, because they were not summed before its step.",
+    fix="Call sum_gradients(replicas) between backward and optimizer.step().",
+)
+def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "gradients_divided",
+    "the summed gradients were divided by {n} once more.",
+    fix="Leave the sum as it is: the loss is a mean over all rows already.",
+)
+def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    for parameter in replicas[0].parameters():
+        if parameter.grad is not None:
+            parameter.grad /= len(replicas)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "no_step",
+    "no weight changed: optimizer.step() was not called, or the gradients had been cleared before.",
+    fix="Clear the gradients at the beginning, and call optimizer.step() after sum_gradients.",
+)
+def forgets_the_optimizer(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "two_steps",
+    "optimizer.step() ran twice.",
+    fix="Call it once per step.",
+)
+def steps_twice(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    optimizer.step()
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "momentum_lost",
+    "the momentum is missing: the weights were changed by hand or by a new optimizer.",
+    fix="Call optimizer.step() of the optimizer that is given.",
+)
+def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    with torch.no_grad():
+        for parameter in replicas[0].parameters():
+            if parameter.grad is not None:
+                parameter -= optimizer.param_groups[0]["lr"] * parameter.grad
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "rows_dropped",
+    "the rows that are left over when the batch is divided by {n} were left out.",
+    fix="Use all rows: split makes a shorter last chunk.",
+)
+def drops_rows_that_do_not_divide(replicas, inputs, targets, loss_fn, optimizer):
+    n = len(replicas)
+    rows = len(inputs) // n * n or len(inputs)
+    loss = backward(replicas, inputs[:rows], targets[:rows], loss_fn)
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "first_chunk_only",
+    "only the first chunk was trained.",
+    fix="Every replica runs its chunk, and the loss is that of all rows.",
+)
+def trains_on_the_first_chunk(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    devices = homes(replicas)
+    loss = loss_fn(replicas[0](split(inputs, devices)[0]), split(targets, devices)[0])
+    loss.backward()
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "one_gpu_only",
+    "the whole batch went through replica 0.",
+    fix="Split the batch over all replicas.",
+)
+def trains_the_first_replica_on_the_whole_batch(replicas, inputs, targets, loss_fn, optimizer):
+    home = homes(replicas)[0]
+    optimizer.zero_grad()
+    loss = loss_fn(replicas[0](inputs.to(home)), targets.to(home))
+    loss.backward()
+    optimizer.step()
+    broadcast(replicas)
+    return loss.item()
+
+
+@train_step.mistake(
+    "idle_gpus",
+    "the last replica got no rows.",
+    fix="Split the batch over all replicas.",
+)
+def leaves_the_last_replica_without_rows(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    loss = whole_loss(replicas[:-1] or replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "loss_after_the_step",
+    "the loss that was returned is the one with the new weights.",
+    fix="Return the loss from before the step.",
+)
+def measures_after_the_step(replicas, inputs, targets, loss_fn, optimizer):
+    backward(replicas, inputs, targets, loss_fn)
+    optimizer.step()
+    broadcast(replicas)
+    with torch.no_grad():
+        return whole_loss(replicas, inputs, targets, loss_fn).item()
+
+
+def trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer):
+    """Trains correctly, and gives the losses of the chunks."""
+    clear(replicas)
+    losses = []
+    for output, target in outputs_and_targets(replicas, inputs, targets):
+        losses.append(loss_fn(output, target))
+        (losses[-1] * len(target) / len(targets)).backward()
+    finish(replicas, optimizer)
+    return [loss.item() for loss in losses]
+
+
+@train_step.mistake(
+    "loss_of_chunks",
+    "the loss that was returned is the mean of the chunks' losses, and chunks have different"
+    " numbers of rows.",
+    fix="Weight each chunk's loss by its rows, as in training.",
+)
+def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
+    losses = trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer)
+    return sum(losses) / len(losses)
+
+
+@train_step.mistake(
+    "losses_summed",
+    "the loss that was returned is the sum of the chunks' losses.",
+    fix="Weight each chunk's loss by its rows, as in training.",
+)
+def returns_the_sum_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
+    return sum(trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer))
+
+
+@train_step.mistake(
+    "loss_of_one_chunk",
+    "the loss that was returned is that of the last chunk.",
+    fix="Return the loss of the whole batch.",
+)
+def returns_the_loop_variable(replicas, inputs, targets, loss_fn, optimizer):
+    return trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer)[-1]
+
+
+@train_step.mistake(
+    "loss_of_one_chunk",
+    "the loss that was returned is that of the first chunk.",
+    fix="Return the loss of the whole batch.",
+)
+def returns_the_first_loss(replicas, inputs, targets, loss_fn, optimizer):
+    return trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer)[0]
+
+
+@train_step.mistake(
+    "not_a_float",
+    "a tensor keeps its graph and its GPU memory alive.",
+    fix="Return loss.item(), the number in it.",
+)
+def returns_a_tensor(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    optimizer.step()
+    broadcast(replicas)
+    return loss
+
+
+@train_step.mistake(
+    "rows_changed",
+    "something wrote into the caller's inputs in place.",
+    fix="A method with _ at its end does that: work with a copy.",
+)
+def clears_the_rows_afterwards(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    optimizer.step()
+    broadcast(replicas)
+    inputs.zero_()
+    return loss.item()
+
+
+@train_step.mistake(
+    "targets_not_moved",
+    "the outputs are on a GPU, and the targets are not.",
+    fix="Bring the targets to the GPU of the gathered outputs: targets.to(device).",
+    status="crash",
+)
+def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    devices = homes(replicas)
+    outputs = parallel_apply(replicas, split(inputs, devices))
+    loss = loss_fn(gather(outputs, devices[0]), targets)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "needs_as_many_rows_as_gpus",
+    "the code asks for a chunk per replica, and a small batch has fewer chunks.",
+    fix="Go through the chunks: zip(replicas, chunks).",
+    status="crash",
+)
+def one_chunk_for_every_replica(replicas, inputs, targets, loss_fn, optimizer):
+    clear(replicas)
+    devices = homes(replicas)
+    chunks = split(inputs, devices)
+    outputs = [replicas[i](chunks[i]) for i in range(len(replicas))]
+    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
+
+
+@train_step.mistake(
+    "no_graph",
+    "the forward ran under torch.no_grad(), so there is nothing that backward can go through.",
+    fix="Leave gradients on for the forward and the loss.",
+    status="crash",
+)
+def everything_under_no_grad(replicas, inputs, targets, loss_fn, optimizer):
+    with torch.no_grad():
+        loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
+    return loss.item()
