@@ -295,20 +295,19 @@ def new_model_with_the_state_dict(module, devices):
     return with_copies(module, devices, emptied)
 
 
-@replicate.mistake(
-    "mode_lost",
-    "every layer of the copies was put into the mode of the whole model.",
-    fix="Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out.",
+ONE_MODE = (
+    "all layers of a copy are in one mode: train() changes every layer, and a newly built model is"
+    " in train mode everywhere."
 )
+OWN_MODE = "Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out."
+
+
+@replicate.mistake("mode_lost", ONE_MODE, fix=OWN_MODE)
 def the_mode_of_the_whole(module, devices):
     return with_copies(module, devices, lambda replica: replica.train(module.training))
 
 
-@replicate.mistake(
-    "mode_lost",
-    "the copies are in train mode everywhere, as train() and a newly built model are.",
-    fix="Each layer keeps its own mode, as copy.deepcopy does.",
-)
+@replicate.mistake("mode_lost", ONE_MODE, fix=OWN_MODE)
 def everything_into_train_mode(module, devices):
     return with_copies(module, devices, lambda replica: replica.train())
 
@@ -316,7 +315,7 @@ def everything_into_train_mode(module, devices):
 @replicate.mistake(
     "mode_lost",
     "the copies are in eval mode everywhere.",
-    fix="Each layer keeps its own mode: leave eval() out.",
+    fix=OWN_MODE,
 )
 def the_copies_into_eval_mode(module, devices):
     return with_copies(module, devices, lambda replica: replica.eval())

@@ -10,6 +10,7 @@ from multigpu.checking.source import (
     definitions,
     is_written,
     put_back,
+    reached,
     starter_for,
     starter_of,
     text_of,
@@ -117,6 +118,15 @@ def test_a_starter_of_a_starter_is_itself():
 def test_what_is_written_and_what_is_not():
     assert [is_written(node) for node in definitions(STARTER).values()] == [False] * 3
     assert [is_written(node) for node in definitions(SOLUTION).values()] == [True] * 4
+
+
+def test_what_a_function_reaches_has_no_names_of_comprehensions():
+    tree = ast.parse(
+        "squares = [x * x for x in range(3)]\nscale: int = 2\n\ndef f(x):\n    return x * scale"
+    )
+    function, *helpers = reached(tree, "f")
+    assert function.name == "f"
+    assert [ast.unparse(helper) for helper in helpers] == ["scale: int = 2"]
 
 
 def test_putting_one_function_back_leaves_the_others():
