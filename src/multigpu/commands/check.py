@@ -67,7 +67,7 @@ def waiting_sign(quiet: bool) -> Iterator[None]:
     if quiet or not console().is_terminal:
         yield
         return
-    # pytest takes what is printed away from file descriptor 1, so the sign has one of its own.
+    # pytest takes what is printed away from file descriptor 1, so the spinner has its own.
     own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding)
     with own, console(own).status("checking"):
         yield

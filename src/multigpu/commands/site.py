@@ -76,7 +76,7 @@ def _content(file: Path) -> bytes:
     """The content that affects the build; of a notebook only cells and tags, not outputs."""
     content = file.read_bytes()
     if file.suffix == ".ipynb":
-        with suppress(ValueError, KeyError, TypeError):  # no notebook; the build will say so
+        with suppress(ValueError, KeyError, TypeError):  # not a notebook; the build will report it
             cells = json.loads(content)["cells"]
             kept = [(c["cell_type"], c["source"], c.get("metadata", {}).get("tags")) for c in cells]
             return json.dumps(kept).encode()

@@ -281,9 +281,8 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
         said = str(error)
         if isinstance(error, NeedsTorchrun):
             said = error.with_program(on_ranks(options))
-        if (
-            isinstance(error, CheckpointError) or not error.__cause__
-        ):  # else it quotes the learner's code
+        # With another cause the message quotes the learner's code.
+        if isinstance(error, CheckpointError) or not error.__cause__:
             said = as_options(said, [field.name for field in dataclasses.fields(TrainConfig)])
         print(f"multigpu train: {said}", file=sys.stderr)
     elif "TORCHELASTIC_RUN_ID" in os.environ:

@@ -173,7 +173,7 @@ class RowFeed:
             self.dataset,
             num_workers=self.workers,
             pin_memory=self.pin_memory,
-            # Leaves torch's random state alone. Workers that transform rows at random draw other
+            # Does not change torch's random state. Workers that transform rows at random draw other
             # numbers in each epoch, on each rank.
             generator=_mixed(self.seed, epoch, start, self.rank),
             **how,

@@ -85,7 +85,7 @@ class Plan:
     operator: Any  # what to run: the operator, or one that does the same on virtual GPUs
     takes_numbers: bool  # as tensors without a dimension, on the CPU
     cpu_result: int | None
-    asserts: bool  # its indices or labels are looked at on the GPU alone
+    asserts: bool  # its indices or labels are checked only on the GPU
     composite: bool  # it is made of other operators
     special: Special | None
 

@@ -33,7 +33,7 @@ LETTERS = {
 AXIS = 340.0  # length of the time axis
 LANE, TRACK = 34.0, 24.0  # height of a lane with one track, and of each further one
 MOST_TRACKS = 4  # what does not fit into these is drawn together in the last
-MANY = 400  # spans; with more, neighbors that cannot be told apart are drawn as one
+MANY = 400  # spans; with more, neighbors too close to distinguish are drawn as one
 SIZE = 11.0
 PALE = 0.4  # strength of a forward's color
 TEXT_LANE, TEXT_SCHEDULE = 56, 64  # characters
@@ -267,7 +267,7 @@ def _shape(span: TimelineSpan, x: float, y: float, scale: float) -> str:
     if span.kind == "compute":
         bar = rectangle(x, y - high / 2, wide, high, rx=3, fill=fill, stroke="var(--line)")
     else:
-        edge = min(wide / 8, 0.75)  # neighbors are told apart
+        edge = min(wide / 8, 0.75)  # keeps neighbors apart
         fill, rim = tint(fill, PALE) if span.kind == "forward" else fill, fill
         bar = rectangle(x + edge, y - high / 2, wide - 2 * edge, high, rx=min(3.0, wide / 4),
                         fill=fill, stroke=rim)  # fmt: skip

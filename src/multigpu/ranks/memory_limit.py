@@ -94,7 +94,7 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "c10d":  # it has filled what it was given
             return result
         for tensor in tensors_in(result):
-            # One that stands for others, or for none, has no memory of its own here.
+            # A stand-in for other tensors, or for none, has no memory of its own here.
             if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
                 continue
             if tensor.device.type == "cpu" and tensor.layout == torch.strided:

@@ -179,7 +179,7 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
         Pickler(file).dump(value)
     except Exception as error:
         text = f"{what} cannot be sent between processes: {error}. {hint}"
-        raise TypeError(text) from None  # where in pickle it failed tells a reader nothing
+        raise TypeError(text) from None  # the place inside pickle does not help
     return file.getvalue()
 
 

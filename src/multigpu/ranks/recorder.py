@@ -285,7 +285,7 @@ def record_threads(recorder: Recorder) -> None:
         start(thread)
 
     def recorded_join(thread: threading.Thread, timeout: float | None = None) -> None:
-        if not thread.is_alive() or timeout is not None:  # it may go on by itself
+        if not thread.is_alive() or timeout is not None:  # it may continue by itself
             return join(thread, timeout)
         mine = threading.get_native_id()
         recorder.tell("joining", thread=mine, on=thread.native_id)

@@ -117,7 +117,7 @@ class Server:
                         words = process.error_output()
                         raise RuntimeError(f"the process that starts ranks has ended: {words}")
                 folder = process.new_folder()
-                with while_connected():  # else receive() will say so
+                with while_connected():  # otherwise receive() reports it
                     connection.send(({*wanted, *self._learned}, folder))
                     connection.send(job)
                 yield receive
@@ -171,7 +171,7 @@ class ServerProcess:
                 stdout=self._errors,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
+                start_new_session=True,  # Ctrl-C reaches only the caller, which ends the rest
                 env=environment,
             )
 
@@ -271,7 +271,7 @@ def main(descriptor: int, name: str) -> None:
     module = importlib.import_module(name)
     with warming_up():
         module.warm_up()
-    folders: dict[int, str] = {}  # of the runs that go on, by the process of the supervisor
+    folders: dict[int, str] = {}  # of the current runs, by the process of the supervisor
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             while True:

@@ -19,7 +19,7 @@ FOLLOW_UP = re.compile(
     re.IGNORECASE,
 )
 
-NO_LIMIT = 1800.0  # seconds: what torch itself waits with gloo; who sets no limit has this one
+NO_LIMIT = 1800.0  # seconds: torch's own limit with gloo, if the program sets none
 
 
 @dataclass

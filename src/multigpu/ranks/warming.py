@@ -39,7 +39,7 @@ def warming_up() -> Iterator[None]:
     for name in LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    torch.manual_seed(0)  # it reads torch's own files, to tell from where it was called
+    torch.manual_seed(0)  # it reads torch's own files to find its caller
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # the garbage collection of a forked process then copies none of these pages

@@ -80,7 +80,7 @@ def steps_of(
     done: dict[Action, PipelineStep] = {}
     free = [0.0] * len(left)  # when each rank has ended what it does
     before = -1
-    while before < len(done):  # until no rank can go on
+    while before < len(done):  # until no rank can continue
         before = len(done)
         for rank, row in enumerate(left):
             while row and all(need in done for need in _needs_of(row[0], last_stage)):

@@ -45,7 +45,7 @@ DIGEST = 32  # bytes of a SHA-256
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
 SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
-SILENT = 0.5  # seconds of waiting before it is said
+SILENT = 0.5  # seconds of waiting before a message
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
 PLAIN = (type(None), bool, int, float, str, bytes)
 

@@ -36,7 +36,7 @@ PATIENCE = timedelta(minutes=30)  # to wait for the other ranks; PyTorch's own
 
 GLOO_THREAD = "pt_gloo_runloop"
 TASKS = Path("/proc/self/task")
-PAUSE = 0.02  # seconds: who waits for the interpreter's lock wakes every 5 ms and counts as awake
+PAUSE = 0.02  # seconds: a wait for the interpreter's lock wakes every 5 ms and counts as awake
 GLOO_PATIENCE = 5.0  # seconds
 ELSEWHERE = 0.2  # seconds, where there is no /proc
 

@@ -100,7 +100,7 @@ class Sharded(Distributed):
         fillers = [filler(parts[0])] * (self.config.accumulation_steps - len(parts))
         parts = [*parts, *fillers]
         for number, part in enumerate(parts, start=1):
-            # Until the last part a rank adds up gradients of all weights, not of its share alone.
+            # Until the last part a rank adds up gradients of all weights, not only of its shard.
             self.root.set_requires_gradient_sync(number == len(parts))
             inputs, targets = self.place(part)
             returned = loss_fn(call(self.model, inputs), targets)

@@ -286,7 +286,7 @@ class ShapeTracer(fx.Tracer):
             self._describe(tensor, self.graph.placeholder("given"))
             self.touched[storage_of(tensor)] = 0, 0
         self.inside = False
-        # It is called, not its forward alone: its hooks belong to it.
+        # The module is called and not its forward, because its hooks belong to it.
         return self.fake_model, list(self.fakes)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -580,7 +580,7 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
                 a not in training.joined
                 and b not in evaluation.joined
                 and [same.get(node) for node in handed] == evaluation.crossing(b)
-                # Something must flow back through the cut, and tell the next stage the rows.
+                # A gradient must flow back through the cut, and the next stage needs the rows.
                 and any(node.meta["value"].requires_grad for node in handed)
                 and rows_in(handed) is not None
             ):
@@ -599,7 +599,7 @@ def rows_in(nodes: Sequence[fx.Node]) -> tuple[int, int, int] | None:
     return None
 
 
-# What is said of a model that cannot be cut
+# Messages for a model that cannot be cut
 
 # As frames name their files. Links are not followed, or below a linked .venv torch were the model.
 TORCH = str(Path(torch.__file__).parent)

@@ -475,7 +475,7 @@ def measure(
             given: tuple[Any, ...] = inputs
             for (begin, end), mine in zip(spans, runs, strict=True):
                 taken = given
-                # A copy, so that measuring leaves weights, gradients and buffers alone.
+                # A copy, so that measuring does not change weights, gradients and buffers.
                 stage = copy.deepcopy(Stage(model, program, begin, end)).train().to(device)
                 returned, times = timed(stage, given, device=device, times=PER_SWEEP)
                 given = returned if isinstance(returned, tuple) else (returned,)

@@ -137,7 +137,7 @@ class Pipeline(Strategy):
             inputs, targets = self.place(part)
             runner.train(inputs, targets, layout, loss_fn, step, global_rows=part.global_rows)
         self.owned.add_up_tied_gradients()
-        if self.of_sums is None:  # the last rank alone knows what loss_fn returns: it tells once
+        if self.of_sums is None:  # only the last rank knows what loss_fn returns
             self.of_sums = any(all_gather_object(step.of_sums))
         step.of_sums = self.of_sums
         self.complete_gradients(step)

@@ -243,7 +243,7 @@ class Runner:
         """
         number = int(places[0]) // self._layout.size
         count = self._layout.counts[number]
-        if not count:  # padding alone
+        if not count:  # only padding
             return 0 * torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
         with self.autocast():
             answers = self._layout.unpad_one(outputs, number)

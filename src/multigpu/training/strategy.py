@@ -22,7 +22,7 @@ from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
 
-# (outputs, targets) -> the mean over the rows, or their sum and what it is to be divided by
+# (outputs, targets) -> the mean over the rows, or their sum and the number to divide it by
 LossFn = Callable[[Any, Any], Any]
 Sample = Callable[[], Batch]  # reads a batch of the training data, for a mode that has to see one
 

@@ -68,7 +68,7 @@ class Position:
     rows: int = 0  # of this epoch so far, on all ranks
     seconds: float = 0.0  # of training in this epoch so far
     loss_sum: Tensor | float = 0.0  # of this rank's rows of this epoch so far
-    loss_weight: Tensor | float = 0.0  # what it is to be divided by: their number, mostly
+    loss_weight: Tensor | float = 0.0  # its divisor: usually the number of rows
 
     def advance(self, loss: StepLoss, rows: int) -> None:
         """Count one step, with `rows` rows on all ranks."""
@@ -174,7 +174,7 @@ class Trainer:
         with deterministic, self.checkpoints or contextlib.nullcontext():
             self._resume()
             if self.position.step == 0 and self.eval_feed is not None and self.metrics:
-                # What cannot be evaluated is said before an epoch is spent.
+                # An evaluation that cannot work fails here, before an epoch is spent.
                 self.evaluate(batches=1)
             bar = ProgressBar(
                 self.total_steps,
