@@ -1,10 +1,11 @@
 """Models in four layers, cut into as many stages as there are ranks, and their batches.
 
-All numbers between stages are float32.  ``rows`` are the sizes of the micro-batches.
+All numbers between stages are float32.  A case has the ``kind`` of its model and the ``rows`` of
+its micro-batches; what one process computes with them is ``uncut``.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import torch
 from torch import nn
@@ -72,32 +73,69 @@ def sequence_rows(count, generator):
     return [torch.randint(TOKENS, (count, LENGTH), generator=generator) for _ in range(2)]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model, the sizes of its micro-batches, and the schedule by which it is trained.
+KINDS = {  # layers, rows and loss
+    "vectors": (vectors, vector_rows, nn.MSELoss()),
+    "images": (images, image_rows, nn.CrossEntropyLoss()),
+    "sequences": (sequences, sequence_rows, token_loss),
+}
 
-    Every gradient is ``before`` when ``run`` is called; None, if that is zero.
+
+def stages_of(case):
+    """A new model, always the same, as one module per stage."""
+    layers = seeded(KINDS[case.kind][0], 5)
+    parts = torch.arange(len(layers)).tensor_split(case.world)
+    return [nn.Sequential(*(layers[i] for i in part)) for part in parts]
+
+
+def loss_of(case):
+    return KINDS[case.kind][2]
+
+
+def microbatches_of(case, step):
+    generator = torch.Generator().manual_seed(100 * step + len(case.rows))
+    return [tuple(KINDS[case.kind][1](count, generator)) for count in case.rows]
+
+
+def begin(layers, case, step):
+    """In each step other weights, and the gradients of an earlier batch, or none."""
+    layers.zero_grad()
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter *= 1.25 if step else 1
+            if case.before:
+                parameter.grad = torch.full_like(parameter, case.before)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch in one process: what each stage takes, ``inputs[stage][m]`` for micro-batch m, the
+    gradients by stage and name, and the mean loss.
     """
 
-    kind: str
-    rows: tuple[int, ...]
-    table: Any  # as gpipe and one_f_one_b make them, with one row per rank
-    steps: int = 1
-    before: float = 0.0
+    inputs: list
+    gradients: list
+    loss: float
 
-    def stages(self):
-        """A new model, always the same, as one module per stage."""
-        make = {"vectors": vectors, "images": images, "sequences": sequences}[self.kind]
-        layers = seeded(make, 5)
-        parts = torch.arange(len(layers)).tensor_split(len(self.table))
-        return [nn.Sequential(*(layers[i] for i in part)) for part in parts]
 
-    def loss_fn(self):
-        return {
-            "vectors": nn.MSELoss(), "images": nn.CrossEntropyLoss(), "sequences": token_loss,
-        }[self.kind]  # fmt: skip
+@cache
+def uncut(case):
+    """The steps of a case, in one process with the whole model."""
+    stages, steps = stages_of(case), []
+    whole = nn.Sequential(*stages)
+    for number in range(case.steps):
+        begin(whole, case, number)
+        microbatches = microbatches_of(case, number)
+        rows, targets = (torch.cat(parts) for parts in zip(*microbatches, strict=True))
+        loss = loss_of(case)(whole(rows), targets)
+        loss.backward()
+        gradients = [{n: p.grad.clone() for n, p in s.named_parameters()} for s in stages]
+        steps.append(Step(inputs_of(stages, microbatches), gradients, loss.item()))
+    return steps
 
-    def microbatches(self, step):
-        generator = torch.Generator().manual_seed(100 * step + len(self.rows))
-        make = {"vectors": vector_rows, "images": image_rows, "sequences": sequence_rows}[self.kind]
-        return [tuple(make(count, generator)) for count in self.rows]
+
+@torch.no_grad()
+def inputs_of(stages, microbatches):
+    taken = [[inputs for inputs, _ in microbatches]]
+    for layers in stages[:-1]:
+        taken.append([layers(inputs) for inputs in taken[-1]])
+    return taken

@@ -24,29 +24,16 @@ def receive_activation(src):
     return tensor.requires_grad_()
 
 
-def pipeline(
-    stage,
-    row,
-    microbatches,
-    loss_fn,
-    *,
-    weight=None,
-    given=lambda tensor: tensor,
-    back=lambda gradient, m: gradient,
-    keep=False,
-    held=None,
-    loss_of=lambda losses, rows: sum(l * n for l, n in zip(losses, rows)) / sum(rows),
-):
-    """The right answer, unless an option says otherwise."""
+def pipeline(stage, row, microbatches, loss_fn, *, back=lambda gradient, m: gradient):
+    """The right answer, unless ``back`` changes a gradient that arrives."""
     rank, world = dist.get_rank(), dist.get_world_size()
     rows = [len(x) for x, _ in microbatches]
-    weight = weight or (lambda n: n / sum(rows))
-    held, sending, losses = {} if held is None else held, [], {}
+    held, sending, losses = {}, [], {}
     for action, m in row:
         x, y = microbatches[m]
         if action == "forward":
             inp = x if rank == 0 else receive_activation(rank - 1)
-            out = stage(given(inp))
+            out = stage(inp)
             if rank < world - 1:
                 sending += send_activation(out, rank + 1)
             else:
@@ -55,107 +42,30 @@ def pipeline(
         else:
             inp, out = held.pop(m)
             if rank == world - 1:
-                (losses[m] * weight(len(x))).backward(retain_graph=keep)
+                (losses[m] * len(x) / sum(rows)).backward()
                 losses[m] = losses[m].item()
             else:
                 gradient = torch.empty_like(out)
                 dist.recv(gradient, rank + 1)
-                out.backward(back(gradient, m), retain_graph=keep)
+                out.backward(back(gradient, m))
             if rank > 0:
                 sending.append(dist.isend(inp.grad, rank - 1))
-            if keep:
-                held["kept", m] = inp, out
     for handle in sending:
         handle.wait()
     if rank == world - 1:
-        return float(loss_of([losses[m] for m in range(len(rows))], rows))
+        return sum(losses[m] * rows[m] for m in range(len(rows))) / sum(rows)
 
 
-@wrong("run.not_scaled")
-def gradients_not_scaled(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, weight=lambda n: 1.0)
-
-
-@wrong("run.mean_of_means")
-def divides_by_the_number_of_microbatches(stage, schedule, microbatches, loss_fn):
-    row, count = schedule[dist.get_rank()], len(microbatches)
-    return pipeline(stage, row, microbatches, loss_fn, weight=lambda n: 1 / count)
-
-
-@wrong("run.divided_by_stages")
-def divides_by_the_number_of_ranks(stage, schedule, microbatches, loss_fn):
-    row, world = schedule[dist.get_rank()], dist.get_world_size()
-    return pipeline(stage, row, microbatches, loss_fn, weight=lambda n: 1 / world)
-
-
-@wrong("run.rows_never_divided")
-def weighs_by_rows_only(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, weight=lambda n: n)
-
-
-@wrong("run.scaled_again")
-def scales_on_every_stage(stage, schedule, microbatches, loss_fn):
-    row, count = schedule[dist.get_rank()], len(microbatches)
-    return pipeline(stage, row, microbatches, loss_fn, back=lambda g, m: g / count)
-
-
-@wrong("run.loss_of_means")
-def reports_the_mean_of_means(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    loss_of = lambda losses, rows: sum(losses) / len(losses)
-    return pipeline(stage, row, microbatches, loss_fn, loss_of=loss_of)
-
-
-@wrong("run.loss_only_added")
-def adds_up_the_losses(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, loss_of=lambda losses, rows: sum(losses))
-
-
-@wrong("run.loss_of_one_microbatch")
-def reports_the_last_loss(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, loss_of=lambda losses, rows: losses[-1])
-
-
-@wrong("run.loss_on_other_ranks")
-def loss_on_every_rank(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    loss = torch.tensor(pipeline(stage, row, microbatches, loss_fn) or 0.0)
-    dist.broadcast(loss, src=dist.get_world_size() - 1)
-    return loss.item()
-
-
-@wrong("run.loss_on_other_ranks")
-def zero_elsewhere(stage, schedule, microbatches, loss_fn):
-    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn) or 0.0
-
-
-@wrong("run.not_a_float")
-def loss_is_a_tensor(stage, schedule, microbatches, loss_fn):
-    loss = pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn)
-    return None if loss is None else torch.tensor(loss)
-
-
-@wrong("run.returned_nothing")
+@wrong("returned_nothing")
 def no_loss(stage, schedule, microbatches, loss_fn):
     pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn)
 
 
-@wrong("run.returned_nothing")
+@wrong("returned_nothing")
 def loss_to_rank_zero(stage, schedule, microbatches, loss_fn):
     loss = torch.tensor(pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn) or 0.0)
     dist.reduce(loss, dst=0)
     return loss.item() if dist.get_rank() == 0 and dist.get_world_size() < 1 else None
-
-
-@wrong("run.always_all_forwards_first")
-def ignores_the_schedule(stage, schedule, microbatches, loss_fn):
-    ms = range(len(microbatches))
-    row = [("forward", m) for m in ms] + [("backward", m) for m in ms]
-    return pipeline(stage, row, microbatches, loss_fn)
 
 
 @wrong("run.schedule_ignored")
@@ -165,114 +75,6 @@ def always_from_the_first_to_the_last(stage, schedule, microbatches, loss_fn):
         row.append((action, counts[action]))
         counts[action] += 1
     return pipeline(stage, row, microbatches, loss_fn)
-
-
-@wrong("run.schedule_ignored")
-def row_of_the_first_stage(stage, schedule, microbatches, loss_fn):
-    return pipeline(stage, schedule[0], microbatches, loss_fn)
-
-
-@wrong("run.backward_missing")
-def detaches_on_arrival(stage, schedule, microbatches, loss_fn):
-    """Only the last stage calls backward on something that autograd knows."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, sending = sum(len(x) for x, _ in microbatches), 0.0, []
-    for action, m in schedule[rank]:
-        if action == "backward":
-            continue
-        x, y = microbatches[m]
-        out = stage(x if rank == 0 else receive_activation(rank - 1).detach())
-        if rank < world - 1:
-            sending += send_activation(out, rank + 1)
-        else:
-            loss = loss_fn(out, y) * len(x) / total
-            loss.backward()
-            loss_sum += loss.item()
-    for handle in sending:
-        handle.wait()
-    return loss_sum if rank == world - 1 else None
-
-
-@wrong("run.gradient_not_sent", status="hang")
-def input_gradient_not_sent(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, held, sending = sum(len(x) for x, _ in microbatches), 0.0, {}, []
-    for action, m in schedule[rank]:
-        x, y = microbatches[m]
-        if action == "forward":
-            out = stage(x if rank == 0 else receive_activation(rank - 1))
-            if rank < world - 1:
-                sending += send_activation(out, rank + 1)
-            else:
-                out = loss_fn(out, y) * len(x) / total
-                loss_sum += out.item()
-            held[m] = out
-        elif rank == world - 1:
-            held.pop(m).backward()
-        else:
-            out = held.pop(m)
-            gradient = torch.empty_like(out)
-            dist.recv(gradient, rank + 1)
-            out.backward(gradient)
-    for handle in sending:
-        handle.wait()
-    return loss_sum if rank == world - 1 else None
-
-
-@wrong("exception", status="crash")
-def forgets_requires_grad(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, given=lambda tensor: tensor.detach())
-
-
-@wrong("run.both_send", status="hang")
-def blocking_messages(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, held = sum(len(x) for x, _ in microbatches), 0.0, {}
-    for action, m in schedule[rank]:
-        x, y = microbatches[m]
-        if action == "forward":
-            if rank == 0:
-                inp = x
-            else:
-                dims = torch.empty(1, dtype=torch.int64)
-                dist.recv(dims, rank - 1)
-                shape = torch.empty(int(dims), dtype=torch.int64)
-                dist.recv(shape, rank - 1)
-                inp = torch.empty(shape.tolist())
-                dist.recv(inp, rank - 1)
-                inp.requires_grad_()
-            out = stage(inp)
-            if rank < world - 1:
-                dist.send(torch.tensor([out.dim()]), rank + 1)
-                dist.send(torch.tensor(out.shape), rank + 1)
-                dist.send(out.detach(), rank + 1)
-            else:
-                out = loss_fn(out, y) * len(x) / total
-                loss_sum += out.item()
-            held[m] = inp, out
-        else:
-            inp, out = held.pop(m)
-            if rank < world - 1:
-                gradient = torch.empty_like(out)
-                dist.recv(gradient, rank + 1)
-                out.backward(gradient)
-            else:
-                out.backward()
-            if rank > 0:
-                dist.send(inp.grad, rank - 1)
-    return loss_sum if rank == world - 1 else None
-
-
-@wrong("run.activation_not_sent", status="hang")
-def sends_only_the_first_activation(stage, schedule, microbatches, loss_fn):
-    rank = dist.get_rank()
-    if rank == 0 and dist.get_world_size() > 1:
-        send = send_activation(stage(microbatches[0][0]), 1)
-        for handle in send:
-            handle.wait()
-        return None
-    return pipeline(stage, schedule[rank], microbatches, loss_fn)
 
 
 @wrong("run.wrong_microbatch_paired")
@@ -297,104 +99,6 @@ def gradient_of_the_oldest(stage, schedule, microbatches, loss_fn):
     return pipeline(stage, schedule[rank], microbatches, loss_fn, back=back)
 
 
-@wrong("run.gradient_of_ones")
-def backward_of_the_sum(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, back=lambda g, m: torch.ones_like(g))
-
-
-@wrong("run.graph_kept")
-def retains_every_graph(stage, schedule, microbatches, loss_fn):
-    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn, keep=True)
-
-
-@wrong("run.outputs_kept")
-def pops_nothing(stage, schedule, microbatches, loss_fn):
-    class Held(dict):
-        pop = dict.get
-
-    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn, held=Held())
-
-
-@wrong("run.earlier_gradients_lost")
-def clears_at_the_beginning(stage, schedule, microbatches, loss_fn):
-    stage.zero_grad()
-    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn)
-
-
-@wrong("run.own_inputs")
-def every_stage_takes_the_inputs(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    for action, m in schedule[rank]:
-        if action == "forward":
-            try:
-                out = stage(microbatches[m][0])
-            except RuntimeError:
-                return None
-    return 0.0 if rank == world - 1 else None
-
-
-@wrong("run.whole_batch_at_once")
-def one_large_microbatch(stage, schedule, microbatches, loss_fn):
-    x = torch.cat([x for x, _ in microbatches])
-    y = torch.cat([y for _, y in microbatches])
-    row = [("forward", 0), ("backward", 0)]
-    return pipeline(stage, row, [(x, y)], loss_fn)
-
-
-@wrong("run.stage_not_called")
-def only_the_first_and_the_last(stage, schedule, microbatches, loss_fn):
-    return 0.5 if dist.get_rank() == dist.get_world_size() - 1 else None
-
-
-@wrong("run.not_waited")
-def throws_handles_away(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, held = sum(len(x) for x, _ in microbatches), 0.0, {}
-    for action, m in schedule[rank]:
-        x, y = microbatches[m]
-        if action == "forward":
-            inp = x if rank == 0 else receive_activation(rank - 1)
-            out = stage(inp)
-            if rank < world - 1:
-                send_activation(out, rank + 1)
-            else:
-                out = loss_fn(out, y) * len(x) / total
-                loss_sum += out.item()
-            held[m] = inp, out
-        else:
-            inp, out = held.pop(m)
-            gradient = None
-            if rank < world - 1:
-                gradient = torch.empty_like(out)
-                dist.recv(gradient, rank + 1)
-            out.backward(gradient)
-            if rank > 0:
-                dist.send(inp.grad, rank - 1)
-    return loss_sum if rank == world - 1 else None
-
-
-@wrong("run.one_microbatch_only")
-def clears_in_between(stage, schedule, microbatches, loss_fn):
-    def back(gradient, m):
-        stage.zero_grad()
-        return gradient
-
-    def weight(n):
-        stage.zero_grad()
-        return n / sum(len(x) for x, _ in microbatches)
-
-    row = schedule[dist.get_rank()]
-    return pipeline(stage, row, microbatches, loss_fn, back=back, weight=weight)
-
-
-@wrong("run.other_activation")
-def not_received_into(stage, schedule, microbatches, loss_fn):
-    row = schedule[dist.get_rank()]
-    given = lambda tensor: torch.ones_like(tensor) * tensor.mean() if dist.get_rank() else tensor
-    return pipeline(stage, row, microbatches, loss_fn, given=given)
-
-
 @wrong("refused_name")
 def pytorchs_own(stage, schedule, microbatches, loss_fn):
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -410,11 +114,6 @@ def pytorchs_own(stage, schedule, microbatches, loss_fn):
     else:
         schedule.step(target=y, losses=losses)
     return sum(l.item() for l in losses) / len(losses) if rank == world - 1 else None
-
-
-@right
-def plain(stage, schedule, microbatches, loss_fn):
-    return pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn)
 
 
 @right
@@ -557,34 +256,3 @@ def receives_ahead(stage, schedule, microbatches, loss_fn):
                 sending.append(dist.isend(inp.grad.clone(), rank - 1))
     [handle.wait() for handle in sending]
     return sum(losses) / total if rank == world - 1 else None
-
-
-@right
-def computes_twice_to_save_memory(stage, schedule, microbatches, loss_fn):
-    """Keeps only what came in, and repeats the forward before the backward, as GPipe does."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, held, sending = sum(len(x) for x, _ in microbatches), 0.0, {}, []
-    for action, m in schedule[rank]:
-        x, y = microbatches[m]
-        if action == "forward":
-            held[m] = x if rank == 0 else receive_activation(rank - 1)
-            with torch.no_grad():
-                out = stage(held[m])
-            if rank < world - 1:
-                sending += send_activation(out, rank + 1)
-        else:
-            inp = held.pop(m)
-            out = stage(inp)
-            if rank < world - 1:
-                gradient = torch.empty_like(out)
-                dist.recv(gradient, rank + 1)
-                out.backward(gradient)
-            else:
-                loss = loss_fn(out, y) * len(x) / total
-                loss_sum += loss.item()
-                loss.backward()
-            if rank > 0:
-                sending.append(dist.isend(inp.grad, rank - 1))
-    for handle in sending:
-        handle.wait()
-    return loss_sum if rank == world - 1 else None
