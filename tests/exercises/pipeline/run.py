@@ -110,14 +110,14 @@ handles_are_waited_for(run)
 @run.holds(
     "stage_not_called",
     "every rank calls its stage",
-    "a rank has nothing to do.",
+    "only some ranks do what the schedule says.",
     fix="Every rank has a row of its own: follow schedule[rank].",
     first=True,
 )
 def every_rank_calls_its_stage(answer, case):
     for side in sides_of(answer, case):
         if not side.events:
-            return f"on rank {side.rank} it was never called", answer.where(side.rank)
+            return f"rank {side.rank} never called its stage", answer.where(side.rank)
     return None
 
 
@@ -238,7 +238,7 @@ def graphs_are_gone(answer, case):
         for done, event in after_backwards(side):
             left += {*done} & {*event["kept"]}
         if left:
-            found = f"on rank {side.rank} that of micro-batch {side.microbatch_of[left[0]]}"
+            found = f"on rank {side.rank} the graph of micro-batch {side.microbatch_of[left[0]]}"
             return f"{found} was still there", answer.where(side.rank)
     return None
 
@@ -256,7 +256,7 @@ def outputs_are_gone(answer, case):
             there = sorted({*done[:-1]} & {*event["made"]})
             if len(there) > 1:
                 parts = listed(side.microbatch_of[call] for call in there)
-                came = f"on rank {side.rank} the outputs of the micro-batches {parts} were there"
+                came = f"on rank {side.rank} the outputs of micro-batches {parts} were still there"
                 return came, answer.where(side.rank)
     return None
 
