@@ -25,7 +25,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
@@ -78,15 +78,32 @@ def case(title: str, *, gpus: int = 0, world: int = 0, alone: bool = False, **va
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor that must come back on a certain GPU."""
+    """A tensor that must come back on a certain GPU, or up to a certain rounding."""
 
     value: Any
-    device: str
+    device: str | None = None
+    size: float = 0.0
 
 
 def on(device: str, tensor: Any) -> Placed:
     """Expect this tensor on this device: ``on("cuda:1", batch[2:4])``."""
     return Placed(tensor, device)
+
+
+def sized(size: float, tensor: Any) -> Placed:
+    """Expect this tensor, up to the rounding of numbers of this size, which may cancel in it."""
+    return Placed(tensor, size=size)
+
+
+class Broken(Exception):
+    """Raised by a drive where the learner's code breaks a property, which cannot go on then.
+
+    ``Broken("every_rank_writes", "rank 1 writes last.pt")``: the name of the property, and what
+    came.
+    """
+
+    def __init__(self, name: str, came: str) -> None:
+        super().__init__(f"{name}: {came}")
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,12 @@ class Program:
 
     exercise: str
     name: str
-    text: str
+    path: Path  # of the file that has the definition
+
+    @cached_property
+    def text(self) -> str:
+        """Made when it is needed: most runs need no diagnosis."""
+        return program_text(tree_of(self.path), self.name, self.exercise.rpartition(".")[2])
 
     def module(self, solution: str) -> str:
         """The solution's module with this answer in the place of its own."""
@@ -122,6 +144,35 @@ class Mistake:
     def status(self) -> Status:
         """Of the verdict on such an answer."""
         return "wrong" if self.ends == "mismatch" else self.ends
+
+
+@dataclass
+class Shared:
+    """Mistakes that several exercises have in common, in a file beside their declarations.
+
+    ``every_wrapper = Shared()``, marks ``@every_wrapper.mistake(...)``; and in each declaration
+    ``every_wrapper.add_to(naive)``.
+    """
+
+    marked: list[Callable[["Declaration"], Any]] = field(default_factory=list)
+
+    def mistake(self, name: str, usually: str, **more: Any) -> Callable[[Function], Function]:
+        """Mark a wrong program, as ``Declaration.mistake`` does."""
+
+        def mark(function: Function) -> Function:
+            self.marked.append(lambda exercise: exercise.mistake(name, usually, **more)(function))
+            return function
+
+        return mark
+
+    def breaks(self, name: str) -> Callable[[Function], Function]:
+        """Mark a wrong program, as ``Declaration.breaks`` does."""
+        return self.mistake(name, "", fix="")
+
+    def add_to(self, exercise: "Declaration") -> None:
+        """Declare them all as mistakes of one more exercise."""
+        for add in self.marked:
+            add(exercise)
 
 
 @dataclass(frozen=True)
@@ -318,12 +369,8 @@ class Declaration:
         return function
 
     def _program(self, function: Callable[..., Any]) -> Program:
-        name = function.__name__
-        return Program(self.name, name, program_text(self._tree, name, self.function))
-
-    @cached_property
-    def _tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text(encoding="utf-8"))
+        path = Path(inspect.getfile(inspect.unwrap(function)))
+        return Program(self.name, function.__name__, path)
 
 
 def exercise(
@@ -357,19 +404,41 @@ def exercise(
     )
 
 
+def tree_of(path: Path) -> ast.Module:
+    """A file without marks, and with what it imports from those beside it instead of imports."""
+    return _tree_of(path, max(each.stat().st_mtime for each in path.parent.glob("*.py")))
+
+
+@cache
+def _tree_of(path: Path, changed: float) -> ast.Module:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, Definition):
+            node.decorator_list = [d for d in node.decorator_list if _method(d) not in MARKS]
+        beside = path.with_name(f"{getattr(node, 'module', None)}.py")
+        if not isinstance(node, ast.ImportFrom) or not node.level or not beside.is_file():
+            body.append(node)
+            continue
+        other = _tree_of(beside, changed)
+        needed = [each for name in node.names for each in reached(other, name.name)]
+        known = {ast.dump(each) for each in body}
+        body += [n for n in other.body if _is_import(n) and ast.dump(n) not in known]
+        body += [n for n in other.body if n in needed and ast.dump(n) not in known]
+    tree.body = body
+    return tree
+
+
 def program_text(tree: ast.Module, name: str, function: str) -> str:
     """A marked definition as an answer: under the name of the exercise, after the imports of the
     file and the helpers that it needs.
     """
-    bare = copy.deepcopy(tree)
-    for node in bare.body:
-        if isinstance(node, Definition):
-            node.decorator_list = [d for d in node.decorator_list if _method(d) not in MARKS]
-    imports = [node for node in bare.body if _is_import(node)]
-    definition, *helpers = reached(bare, name)
+    definition, *helpers = reached(tree, name)
     assert isinstance(definition, Definition)
+    definition = copy.copy(definition)
     definition.name = function
-    return "\n\n".join(ast.unparse(node) for node in [*imports, *reversed(helpers), definition])
+    before = [node for node in tree.body if _is_import(node) or node in helpers]
+    return "\n\n".join(ast.unparse(node) for node in [*before, definition])
 
 
 def _method(decorator: ast.expr) -> str:

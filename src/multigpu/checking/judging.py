@@ -141,11 +141,20 @@ def drive_programs(submission: Any, *place: Any) -> list[Any]:
         program = type(submission)(submission.__name__)
         program.__file__ = submission.__file__
         try:
-            exec(compile(text, submission.__file__, "exec"), program.__dict__)
+            program.__code__ = compile(text, submission.__file__, "exec")
+            exec(program.__code__, program.__dict__)
             results.append(drive_cases(program, *devices, own, drive, cases, True))
         except Exception:
             results.append(None)
     return results
+
+
+def again(submission: Any) -> Any:
+    """The learner's module once more, as another process would have it."""
+    module = type(submission)(submission.__name__)
+    module.__file__, module.__code__ = submission.__file__, submission.__code__
+    exec(module.__code__, module.__dict__)
+    return module
 
 
 # --- in the judge --------------------------------------------------------------------------------
@@ -249,14 +258,19 @@ def examine(each: Property, run: Run) -> None:
         if found is None:
             continue
         came, where = (found, run.where()) if isinstance(found, str) else found
-        fill = run.declaration.fill
-        raise Wrong(
-            each.id,
-            expected=f"{fill(each.expects, case)} ({case.title})",
-            came=came,
-            usually=" ".join(fill(text, case) for text in (each.usually, each.fix) if text),
-            where=where,
-        )
+        raise told(run.declaration, each, case, came, where)
+
+
+def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
+    """What to raise for a property that does not hold."""
+    fill = declaration.fill
+    return Wrong(
+        broken.id,
+        expected=f"{fill(broken.expects, case)} ({case.title})",
+        came=came,
+        usually=" ".join(fill(text, case) for text in (broken.usually, broken.fix) if text),
+        where=where,
+    )
 
 
 # --- what came against what was expected ---------------------------------------------------------
@@ -333,7 +347,9 @@ class Comparison:
         if came is None and right is not None:
             if name and name != RESULT:
                 return Difference("none", f"{it} is None")
-            return Difference("returned_nothing", "None", "the function ends without `return`.")
+            return Difference(
+                "returned_nothing", f"{it} is None", "the function ends without `return`."
+            )
         if isinstance(right, Rule):
             return right.examine(came)
         if isinstance(right, Placed | torch.Tensor):
@@ -399,8 +415,8 @@ class Comparison:
 
     def _tensor(self, came: Any, right: Any, name: str) -> Difference | None:
         it = name or RESULT
-        device = right.device if isinstance(right, Placed) else None
-        value: torch.Tensor = right.value if isinstance(right, Placed) else right
+        placed = right if isinstance(right, Placed) else Placed(right)
+        device, value = placed.device, placed.value
         if not isinstance(came, Returned):
             return Difference("not_a_tensor", f"{it} is {describe(came)}")
         if came.shape != value.shape:
@@ -412,7 +428,7 @@ class Comparison:
             return Difference("wrong_dtype", f"{it} is {came.dtype} and not {value.dtype}")
         if device is not None and came.device != device:
             return Difference("wrong_device", f"{it} is on {came.device} and not on {device}")
-        if same(came.value, value.detach(), share_of=self.share_of):
+        if same(came.value, value.detach(), size=placed.size, share_of=self.share_of):
             return None
         factor = factor_between(came.value, value.detach())
         if factor is not None:
@@ -425,8 +441,8 @@ class Comparison:
             return Difference(
                 "rounded",
                 f"{found}: right, but only in the first digits",
-                f"the numbers went through another dtype on the way, such as {smaller}. Send and"
-                " add them in their own dtype.",
+                f"the numbers went through another dtype on the way, such as {smaller}. Keep them"
+                " in their own dtype.",
             )
         reading = self.read(came.value)
         return Difference("wrong_values", f"{found}; {reading}" if reading else found)
@@ -600,6 +616,9 @@ class Diagnosis:
 
     def of_refusal(self, refused: Refused) -> Refused:
         """The same refusal, under the name of the mistake that ends in the same way."""
+        broken = self._broken(refused)
+        if broken is not None:
+            return broken
         finding = refused.finding
         ends = "mismatch" if finding and finding.kind == "mismatch" else refused.status
         if ends not in ("crash", "hang", "mismatch"):
@@ -710,6 +729,17 @@ class Diagnosis:
         parts = (mistake.usually, mistake.fix)
         return " ".join(self.declaration.fill(part, case) for part in parts if part)
 
+    def _broken(self, refused: Refused) -> Wrong | None:
+        """What to raise where the drive itself found that a property is broken."""
+        found = re.search(r"^came: .*\bBroken: (\w+): (.*)", refused.message)
+        if refused.message_id != "exception" or found is None:
+            return None
+        done, own = stuck_in(refused) or 0, f"{self.declaration.function}.{found[1]}"
+        broken = [each for each in self.declaration.properties if each.id == own]
+        if not broken:
+            return None
+        return told(self.declaration, broken[0], self.cases[done], found[2], refused.where)
+
     def _name_case(self, refused: Refused) -> None:
         """Say in which case ranks got stuck; an exception has it in its notes."""
         done = stuck_in(refused)
@@ -789,7 +819,7 @@ def ending(refused: Refused) -> tuple[Any, ...]:
 def alike_results(one: Any, other: Any) -> bool:
     """The same values, up to rounding through float32, on the same devices."""
     if isinstance(one, Returned) and isinstance(other, Returned):
-        return one.device == other.device and alike(one.value, other.value)
+        return one.device == other.device and alike_tensors(one.value, other.value)
     if isinstance(one, dict) and isinstance(other, dict):
         keys = (one.keys() | other.keys()) - {"times", "watched"}
         return all(alike_results(one.get(key), other.get(key)) for key in keys)
@@ -800,3 +830,12 @@ def alike_results(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return near_enough(one, Near(other, digits=6))
     return type(one) is type(other) and bool(one == other)
+
+
+def alike_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same numbers, up to rounding; nan and inf in the same places."""
+    odd = ~one.isfinite()
+    if one.shape != other.shape or not odd.any():
+        return alike(one, other)
+    same_odd = torch.allclose(one[odd], other[odd], equal_nan=True)
+    return same_odd and alike(one.masked_fill(odd, 0), other.masked_fill(odd, 0))

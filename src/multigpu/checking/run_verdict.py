@@ -282,6 +282,8 @@ def raised(ending: Ending) -> Refused | None:
     if "running" not in ending.phases:
         what = f"{ending.path.name} cannot be imported: {text}"
         return _crash(ending, "import_error", what, error, frames)
+    if error["type"] == "Broken":  # of declaration.py
+        return _crash(ending, "exception", text, error, frames)
     if not frames:
         if not error["calls"]:
             raise CheckerFault(f"the check failed before it called the exercise: {text}")

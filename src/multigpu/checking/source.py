@@ -7,6 +7,7 @@ without its answers.
 import ast
 import hashlib
 import re
+import symtable
 from functools import lru_cache
 
 from multigpu.checking.catalog import Course
@@ -179,7 +180,8 @@ def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
     while waiting:
         for node in statements.pop(waiting.pop(), []):
             reached.append(node)
-            waiting += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            used = taken(symtable.symtable(ast.unparse(node), function, "exec"))
+            waiting += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in used]
     return reached
 
 
@@ -187,3 +189,10 @@ def stored_in(target: ast.expr) -> list[ast.Name]:
     """The names on the left of an assignment, without those of a comprehension on its right."""
     nodes = [node for node in ast.walk(target) if isinstance(node, ast.Name)]
     return [node for node in nodes if isinstance(node.ctx, ast.Store)]
+
+
+def taken(scope: symtable.SymbolTable) -> set[str]:
+    """The names that a piece of code takes from its module, and not from one of its functions."""
+    inside = (taken(part) for part in scope.get_children())
+    own = {s.get_name() for s in scope.get_symbols() if s.is_referenced() and s.is_global()}
+    return own.union(*inside)

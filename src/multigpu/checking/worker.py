@@ -222,7 +222,8 @@ def load(request: Request) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = request.path
     sys.modules[name] = module
-    exec(compiled(request.source, request.path), module.__dict__)
+    module.__code__ = compiled(request.source, request.path)  # type: ignore[attr-defined]
+    exec(module.__code__, module.__dict__)
     return module
 
 

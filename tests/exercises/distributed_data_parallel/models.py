@@ -62,11 +62,13 @@ class Fork(nn.Module):
 
 
 def specimen(rank):
-    """Tied, frozen and without dimension, with three kinds of buffers; other numbers per rank.
+    """Tied, frozen and without dimension, with three kinds of buffers; other numbers per rank."""
+    return Specimen(seed=7 + rank)
 
-    Ranks other than 0 begin with a nan and an inf: rank 0's numbers take their place.
-    """
-    model = Specimen(seed=7 + rank)
+
+def with_nan(rank):
+    """Ranks other than 0 begin with a nan and an inf: rank 0's numbers take their place."""
+    model = specimen(rank)
     if rank:
         with torch.no_grad():
             model.decode.bias[0] = torch.nan

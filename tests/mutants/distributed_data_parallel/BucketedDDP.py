@@ -92,29 +92,7 @@ class Wrapper(nn.Module):
             self.quiet = False
 
 
-@wrong("BucketedDDP.summed")
-class sums(Wrapper):
-    def start(self, bucket):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads])
-        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-
-@wrong("BucketedDDP.divided_by_2")
-class divides_by_2(Wrapper):
-    def start(self, bucket):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads]) / 2
-        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-
-@wrong("BucketedDDP.divided_twice")
-class divides_twice(Wrapper):
-    def spread(self, bucket, flat):
-        super().spread(bucket, flat / dist.get_world_size())
-
-
-@wrong("BucketedDDP.weights_averaged")
+@wrong("BucketedDDP.weights_changed")
 class sends_the_parameters(Wrapper):
     def start(self, bucket):
         flat = torch.cat([p.data.flatten() for p in bucket]) / dist.get_world_size()
@@ -131,7 +109,7 @@ class forgets_to_copy_back(Wrapper):
         pass
 
 
-@wrong("BucketedDDP.last_bucket_not_sent")
+@wrong("BucketedDDP.some_not_averaged")
 class never_sends_the_last_bucket(Wrapper):
     """Sends a bucket when the next gradient does not fit any more."""
 
@@ -160,7 +138,7 @@ class never_sends_the_last_bucket(Wrapper):
         super().start(list(bucket))
 
 
-@wrong("BucketedDDP.never_waited")
+@wrong("BucketedDDP.not_waited")
 class never_waits(Wrapper):
     def sync_gradients(self):
         if self.quiet:
@@ -172,7 +150,7 @@ class never_waits(Wrapper):
         self.reset()
 
 
-@wrong("BucketedDDP.last_handle_only")
+@wrong("BucketedDDP.not_waited")
 class waits_for_the_last_bucket(Wrapper):
     def sync_gradients(self):
         if self.quiet:
@@ -191,7 +169,7 @@ class all_after_backward(Wrapper):
         pass
 
 
-@wrong("BucketedDDP.not_averaged")
+@wrong("BucketedDDP.not_reset")
 class works_for_one_step_only(Wrapper):
     def reset(self):
         self.next = getattr(self, "next", 0)
@@ -298,63 +276,11 @@ class puts_frozen_ones_in(Wrapper):
         self.ready |= self.frozen
 
 
-@wrong("BucketedDDP.sent_twice")
+@wrong("BucketedDDP.sent_too_much")
 class sends_all_again(Wrapper):
     def sync_gradients(self):
         self.next = 0
         super().sync_gradients()
-
-
-@wrong("BucketedDDP.sent_too_early")
-class counts_on_from_the_step_before(Wrapper):
-    def reset(self):
-        super().reset()
-        self.ready = getattr(self, "all_ready", set())
-        self.all_ready = self.ready
-
-
-@wrong("BucketedDDP.unused_out_of_step")
-class starts_whatever_is_full(Wrapper):
-    def hook(self, p):
-        if self.quiet:
-            return
-        self.ready.add(p)
-        (bucket,) = [b for b in self.buckets if any(p is q for q in b)]
-        if self.ready.issuperset(bucket):
-            self.start(bucket)
-
-    def sync_gradients(self):
-        if self.quiet:
-            return
-        for bucket in self.buckets:
-            if not self.ready.issuperset(bucket):
-                self.start(bucket)
-        for bucket, flat, handle in self.sent:
-            handle.wait()
-            self.spread(bucket, flat)
-        self.reset()
-
-
-@wrong("BucketedDDP.unused_out_of_step")
-class leaves_out_what_is_not_full(Wrapper):
-    def sync_gradients(self):
-        if self.quiet:
-            return
-        for bucket in self.buckets[self.next :]:
-            if any(p in self.ready for p in bucket):
-                self.start(bucket)
-        for bucket, flat, handle in self.sent:
-            handle.wait()
-            self.spread(bucket, flat)
-        self.reset()
-
-
-@wrong("BucketedDDP.missing_stays_none")
-class spreads_where_there_was_something(Wrapper):
-    def spread(self, bucket, flat):
-        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
-            if p.grad is not None:
-                p.grad.copy_(piece.view_as(p))
 
 
 @wrong("BucketedDDP.sent_inside_no_sync")
@@ -370,18 +296,6 @@ class sync_gradients_sends_in_no_sync(Wrapper):
         quiet, self.quiet = self.quiet, False
         super().sync_gradients()
         self.quiet = quiet
-
-
-@wrong("BucketedDDP.not_added_up")
-class divides_inside_no_sync(Wrapper):
-    def hook(self, p):
-        p.grad /= dist.get_world_size()
-        super().hook(p)
-
-    def start(self, bucket):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads])
-        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
 
 
 @wrong("BucketedDDP.late_after_no_sync")
@@ -413,72 +327,6 @@ class returns_the_first_output(Wrapper):
         return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
-@wrong("BucketedDDP.start_not_finite")
-class multiplies_the_others_by_0(Wrapper):
-    def __init__(self, module, bucket_bytes=25 * 2**20):
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor.data.mul_(dist.get_rank() == 0)
-            dist.all_reduce(tensor.data)
-        super().__init__(module, bucket_bytes)
-
-
-@wrong("BucketedDDP.only_last_pass")
-class only_the_last_pass_counts(Wrapper):
-    def hooked(self):
-        self.fresh = {}
-        for p in self.parameters_in_order():
-            p.register_hook(lambda grad, p=p: self.fresh.__setitem__(p, grad))
-            p.register_post_accumulate_grad_hook(self.hook)
-
-    def start(self, bucket):
-        grads = [self.fresh.get(p, torch.zeros_like(p)) for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
-        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-    def reset(self):
-        super().reset()
-        self.fresh = {}
-
-
-@wrong("BucketedDDP.divided_by_passes")
-class divides_by_the_passes(Wrapper):
-    passes = 1
-
-    @contextmanager
-    def no_sync(self):
-        self.quiet = True
-        try:
-            yield
-        finally:
-            self.quiet = False
-
-    def sync_gradients(self):
-        self.passes += self.quiet
-        if not self.quiet:
-            super().sync_gradients()
-            for p in self.module.parameters():
-                if p.grad is not None:
-                    p.grad /= self.passes
-            self.passes = 1
-
-
-@wrong("BucketedDDP.stays_silent")
-class stays_quiet_after_no_sync(Wrapper):
-    @contextmanager
-    def no_sync(self):
-        self.quiet = True
-        yield
-
-
-@wrong("BucketedDDP.stays_silent_after_an_exception")
-class no_finally(Wrapper):
-    @contextmanager
-    def no_sync(self):
-        self.quiet = True
-        yield
-        self.quiet = False
-
-
 @wrong("BucketedDDP.swallows_exceptions")
 class excepts_everything(Wrapper):
     @contextmanager
@@ -491,7 +339,7 @@ class excepts_everything(Wrapper):
         self.quiet = False
 
 
-@wrong("BucketedDDP.not_added_up")
+@wrong("rounded")
 class adds_up_in_float32(Wrapper):
     @contextmanager
     def no_sync(self):
@@ -502,53 +350,9 @@ class adds_up_in_float32(Wrapper):
                 p.grad = p.grad.float().to(p.dtype)
 
 
-@wrong("BucketedDDP.sent_too_early")
-class forgets_counts_only_at_a_good_end(Wrapper):
-    def hook(self, p):
-        self.ready.add(p)
-        super().hook(p)
-
-    @contextmanager
-    def no_sync(self):
-        with super().no_sync():
-            yield
-        self.reset()
-
-
-@wrong("BucketedDDP.buffers_not_sent")
-class sends_parameters_only(nn.Module):
-    def __init__(self, module, bucket_bytes=25 * 2**20):
-        super().__init__()
-        self.module = module
-        for p in module.parameters():
-            dist.broadcast(p.data, 0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        pass
-
-    def no_sync(self):
-        pass
-
-
 @right
 class copies_in_and_out(Wrapper):
     pass
-
-
-@right
-class closes_after_the_overflow(Wrapper):
-    def cut(self, parameters):
-        buckets, size = [[]], 0
-        for p in parameters:
-            if size >= self.limit:
-                buckets.append([])
-                size = 0
-            buckets[-1].append(p)
-            size += size_of(p)
-        return buckets
 
 
 @right
@@ -564,22 +368,6 @@ class flags_for_what_nobody_used(Wrapper):
         for p, flag in zip([p for b in self.buckets for p in b], flags.tolist()):
             if not flag:
                 p.grad = None
-
-
-@right
-class coalesced(Wrapper):
-    """Every bucket is one coalesced all-reduce of the gradients where they are."""
-
-    def start(self, bucket):
-        for p in bucket:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        grads = [p.grad for p in bucket]
-        self.sent.append((bucket, grads, dist.all_reduce_coalesced(grads, async_op=True)))
-
-    def spread(self, bucket, grads):
-        for grad in grads:
-            grad /= dist.get_world_size()
 
 
 @right

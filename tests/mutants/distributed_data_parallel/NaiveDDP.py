@@ -1,8 +1,6 @@
 """Answers to ``NaiveDDP``: how learners get it wrong, and ways to get it right."""
 # ruff: noqa (learners write like this)
 
-import threading
-
 import torch
 import torch.distributed as dist
 from distributed_data_parallel import average_gradients
@@ -36,138 +34,12 @@ class Wrapper(nn.Module):
 
 
 @wrong("NaiveDDP.start_not_shared")
-class forgets_the_start(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.start_not_shared")
 class receives_into_copies(nn.Module):
     def __init__(self, module):
         super().__init__()
         self.module = module
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.detach().clone(), 0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.buffers_not_sent")
-class sends_parameters_only(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for p in module.parameters():
-            dist.broadcast(p.data, src=0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.non_persistent_not_sent")
-class sends_the_state_dict(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for tensor in module.state_dict().values():
-            dist.broadcast(tensor, src=0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.frozen_not_sent")
-class sends_what_is_trained(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for p in module.parameters():
-            if p.requires_grad:
-                dist.broadcast(p.data, src=0)
-        for b in module.buffers():
-            dist.broadcast(b, src=0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.integers_not_sent")
-class sends_floating_point_only(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for tensor in [*module.parameters(), *module.buffers()]:
-            if tensor.is_floating_point():
-                dist.broadcast(tensor.data, src=0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.start_averaged")
-class averages_the_start(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for p in module.parameters():
-            dist.all_reduce(p.data)
-            p.data /= dist.get_world_size()
-        for b in module.buffers():
-            dist.broadcast(b, 0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.start_of_another_rank")
-class starts_from_the_last_rank(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.data, src=dist.get_world_size() - 1)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-@wrong("NaiveDDP.start_not_finite")
-class multiplies_the_others_by_0(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor.data.mul_(int(dist.get_rank() == 0))
-            dist.all_reduce(tensor.data)
 
     def forward(self, *inputs, **named):
         return self.module(*inputs, **named)
@@ -207,14 +79,7 @@ class rank_0_alone_broadcasts(nn.Module):
         average_gradients(self.module)
 
 
-@wrong("NaiveDDP.summed")
-class sums(Wrapper):
-    def sync_gradients(self):
-        for p in used(self.module):
-            dist.all_reduce(p.grad)
-
-
-@wrong("NaiveDDP.rounded")
+@wrong("rounded")
 class sends_float32(Wrapper):
     def sync_gradients(self):
         for p in used(self.module):
@@ -223,46 +88,7 @@ class sends_float32(Wrapper):
             p.grad = sent.to(p.dtype) / dist.get_world_size()
 
 
-@wrong("NaiveDDP.divided_by_2")
-class divides_by_2(Wrapper):
-    def sync_gradients(self):
-        for p in used(self.module):
-            dist.all_reduce(p.grad)
-            p.grad /= 2
-
-
-@wrong("NaiveDDP.divided_twice")
-class divides_twice(Wrapper):
-    def sync_gradients(self):
-        for p in used(self.module):
-            p.grad /= dist.get_world_size()
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-
-
-@wrong("NaiveDDP.not_averaged")
-class does_nothing(Wrapper):
-    def sync_gradients(self):
-        pass
-
-
-@wrong("NaiveDDP.only_divided")
-class divides_and_throws_the_sum_away(Wrapper):
-    def sync_gradients(self):
-        for p in used(self.module):
-            total = p.grad.clone()
-            dist.all_reduce(total)
-            p.grad /= dist.get_world_size()
-
-
-@wrong("NaiveDDP.of_one_rank")
-class sends_the_gradients_of_rank_0(Wrapper):
-    def sync_gradients(self):
-        for p in used(self.module):
-            dist.broadcast(p.grad, src=0)
-
-
-@wrong("NaiveDDP.weights_averaged")
+@wrong("NaiveDDP.weights_changed")
 class averages_weights(Wrapper):
     def sync_gradients(self):
         for p in used(self.module):
@@ -287,7 +113,7 @@ class forgets_parameters_without_dimension(Wrapper):
                 p.grad /= dist.get_world_size()
 
 
-@wrong("NaiveDDP.never_waited")
+@wrong("NaiveDDP.not_waited")
 class does_not_wait(Wrapper):
     def sync_gradients(self):
         for p in used(self.module):
@@ -295,45 +121,13 @@ class does_not_wait(Wrapper):
             p.grad /= dist.get_world_size()
 
 
-@wrong("NaiveDDP.last_handle_only")
+@wrong("NaiveDDP.not_waited")
 class waits_for_the_last(Wrapper):
     def sync_gradients(self):
         for p in used(self.module):
             p.grad /= dist.get_world_size()
             handle = dist.all_reduce(p.grad, async_op=True)
         handle.wait()
-
-
-@wrong("NaiveDDP.unused_out_of_step")
-class skips_missing_gradients(Wrapper):
-    def sync_gradients(self):
-        for p in self.module.parameters():
-            if p.grad is not None:
-                dist.all_reduce(p.grad)
-                p.grad /= dist.get_world_size()
-
-
-@wrong("NaiveDDP.missing_stays_none")
-class throws_the_mean_away_where_unused(Wrapper):
-    def sync_gradients(self):
-        for p in self.module.parameters():
-            if p.requires_grad:
-                total = torch.zeros_like(p) if p.grad is None else p.grad
-                dist.all_reduce(total)
-                total /= dist.get_world_size()
-
-
-@wrong("NaiveDDP.divided_by_users")
-class divides_by_those_that_used_it(Wrapper):
-    def sync_gradients(self):
-        for p in self.module.parameters():
-            if p.requires_grad:
-                users = torch.tensor(float(p.grad is not None))
-                dist.all_reduce(users)
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
-                dist.all_reduce(p.grad)
-                p.grad /= max(users.item(), 1)
 
 
 @wrong("NaiveDDP.input_lost")
@@ -375,7 +169,7 @@ class another_order_on_every_rank(Wrapper):
             p.grad /= dist.get_world_size()
 
 
-@wrong("exception", status="crash")
+@wrong("NaiveDDP.none_was_sent", status="crash")
 class everything_is_used(Wrapper):
     def sync_gradients(self):
         for p in self.module.parameters():
@@ -396,7 +190,7 @@ class asks_pytorch(nn.Module):
         pass
 
 
-@wrong("NaiveDDP.other_gradient")
+@wrong("wrong_values")
 class adds_to_the_gradients_of_the_step_before(Wrapper):
     def sync_gradients(self):
         self.old = getattr(self, "old", {})
@@ -405,50 +199,6 @@ class adds_to_the_gradients_of_the_step_before(Wrapper):
             if p.grad is not None:
                 p.grad += self.old.get(name, 0)
                 self.old[name] = p.grad.clone()
-
-
-@right
-class one_flat_tensor(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.model = module
-        with torch.no_grad():
-            for tensor in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(tensor, src=0)
-
-    def forward(self, *args, **kwargs):
-        return self.model(*args, **kwargs)
-
-    def sync_gradients(self):
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
-        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
-        dist.all_reduce(flat)
-        for p, piece in zip(trained, flat.split([p.numel() for p in trained])):
-            p.grad = piece.view_as(p)
-
-
-@right
-class gathers_and_takes_the_mean(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        everything = [list(module.parameters()) + list(module.buffers())]
-        dist.broadcast_object_list(everything, src=0)
-        with torch.no_grad():
-            for mine, first in zip([*module.parameters(), *module.buffers()], everything[0]):
-                mine.copy_(first)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        for p in self.module.parameters():
-            grads = [None] * dist.get_world_size()
-            dist.all_gather_object(grads, p.grad)
-            grads = [g for g in grads if g is not None]
-            if grads:
-                p.grad = sum(grads) / dist.get_world_size()
 
 
 @right

@@ -95,7 +95,7 @@ class remembers_the_last_step_weakly(Wrapper):
         self.handles = []
 
 
-@wrong("OverlappedDDP.weights_averaged")
+@wrong("OverlappedDDP.weights_changed")
 class reduces_what_the_hook_is_given(Wrapper):
     def hook(self, p):
         self.handles.append(dist.all_reduce(p.data, async_op=True))
@@ -106,18 +106,12 @@ class reduces_what_the_hook_is_given(Wrapper):
             p.data /= dist.get_world_size()
 
 
-@wrong("OverlappedDDP.weights_averaged")
+@wrong("OverlappedDDP.weights_changed")
 class averages_parameters_one_by_one(Wrapper):
     def hook(self, p):
         with torch.no_grad():
             dist.all_reduce(p)
             p /= dist.get_world_size()
-
-
-@wrong("OverlappedDDP.summed")
-class sums(Wrapper):
-    def hook(self, p):
-        self.handles.append(dist.all_reduce(p.grad, async_op=True))
 
 
 @wrong("OverlappedDDP.written_on_the_way")
@@ -149,22 +143,6 @@ class adds_zeros_to_rank_0(Wrapper):
         super().__init__(module)
 
 
-@wrong("OverlappedDDP.divided_by_2")
-class divides_by_2(Wrapper):
-    def hook(self, p):
-        p.grad /= 2
-        self.handles.append(dist.all_reduce(p.grad, async_op=True))
-
-
-@wrong("OverlappedDDP.divided_twice")
-class divides_twice(Wrapper):
-    def sync_gradients(self):
-        super().sync_gradients()
-        for p in self.module.parameters():
-            if p.grad is not None:
-                p.grad /= dist.get_world_size()
-
-
 @wrong("OverlappedDDP.written_on_the_way")
 class never_clears_its_list(Wrapper):
     def hook(self, p):
@@ -176,20 +154,20 @@ class never_clears_its_list(Wrapper):
             p.grad /= dist.get_world_size()
 
 
-@wrong("OverlappedDDP.never_waited")
+@wrong("OverlappedDDP.not_waited")
 class never_waits(Wrapper):
     def sync_gradients(self):
         pass
 
 
-@wrong("OverlappedDDP.never_waited")
+@wrong("OverlappedDDP.not_waited")
 class looks_once_if_they_are_done(Wrapper):
     def sync_gradients(self):
         self.handles.clear()
         dist.barrier()
 
 
-@wrong("OverlappedDDP.last_handle_only")
+@wrong("OverlappedDDP.not_waited")
 class waits_for_the_last_handle(Wrapper):
     def hook(self, p):
         p.grad /= dist.get_world_size()
@@ -199,7 +177,7 @@ class waits_for_the_last_handle(Wrapper):
         self.handle.wait()
 
 
-@wrong("OverlappedDDP.not_all_waited")
+@wrong("OverlappedDDP.not_waited")
 class leaves_out_the_last_one(Wrapper):
     def sync_gradients(self):
         for handle in self.handles[:-1]:
@@ -331,69 +309,6 @@ class hooks_on_the_gradient_that_nobody_keeps(nn.Module):
         self.handles = []
 
 
-@wrong("OverlappedDDP.start_not_shared")
-class forgets_the_start(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        self.handles = []
-        for p in module.parameters():
-            if p.requires_grad:
-                p.register_post_accumulate_grad_hook(self.hook)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def hook(self, p):
-        p.grad /= dist.get_world_size()
-        self.handles.append(dist.all_reduce(p.grad, async_op=True))
-
-    def sync_gradients(self):
-        for handle in self.handles:
-            handle.wait()
-        self.handles = []
-
-
-@wrong("OverlappedDDP.buffers_not_sent")
-class sends_parameters_only(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        self.handles = []
-        for p in module.parameters():
-            dist.broadcast(p.data, 0)
-            if p.requires_grad:
-                p.register_post_accumulate_grad_hook(self.hook)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def hook(self, p):
-        p.grad /= dist.get_world_size()
-        self.handles.append(dist.all_reduce(p.grad, async_op=True))
-
-    def sync_gradients(self):
-        for handle in self.handles:
-            handle.wait()
-        self.handles = []
-
-
-@wrong("exception", status="crash")
-class hooks_frozen_parameters(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        for p in module.parameters():
-            dist.broadcast(p.data, 0)
-            p.register_post_accumulate_grad_hook(lambda p: None)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self):
-        pass
-
-
 @wrong("OverlappedDDP.some_not_averaged")
 class weights_only(Wrapper):
     def hook(self, p):
@@ -405,45 +320,6 @@ class weights_only(Wrapper):
 class sends_rank_0(Wrapper):
     def hook(self, p):
         self.handles.append(dist.broadcast(p.grad, 0, async_op=True))
-
-
-@right
-class hooks_on_gradients(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        self.started = []
-        with torch.no_grad():
-            for tensor in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(tensor, src=0)
-        for p in module.parameters():
-            if p.requires_grad:
-                p.register_hook(lambda grad, p=p: self.start(p, grad))
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def start(self, p, grad):
-        mine = grad.clone()
-        self.started.append((p, mine, dist.all_reduce(mine, async_op=True)))
-
-    def sync_gradients(self):
-        while self.started:
-            p, total, handle = self.started.pop()
-            handle.wait()
-            p.grad = total / dist.get_world_size()
-
-
-@right
-class divides_after_waiting(Wrapper):
-    def hook(self, p):
-        self.handles.append((p, dist.all_reduce(p.grad, op=dist.ReduceOp.SUM, async_op=True)))
-
-    def sync_gradients(self):
-        for p, handle in self.handles:
-            handle.wait()
-            p.grad.div_(dist.get_world_size())
-        self.handles.clear()
 
 
 @right

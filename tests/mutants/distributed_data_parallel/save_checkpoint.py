@@ -42,28 +42,6 @@ def load_pickle(path, model, optimizer):
     return state["epoch"]
 
 
-def load_model_only(path, model, optimizer):
-    state = torch.load(path)
-    model.load_state_dict(state["model"])
-    return state["epoch"]
-
-
-def load_parameters(path, model, optimizer):
-    state = torch.load(path)
-    with torch.no_grad():
-        for p, saved in zip(model.parameters(), state["parameters"]):
-            p.copy_(saved)
-    optimizer.load_state_dict(state["optimizer"])
-    return state["epoch"]
-
-
-def load_loosely(path, model, optimizer):
-    state = torch.load(path)
-    model.load_state_dict(state["model"], strict=False)
-    optimizer.load_state_dict(state["optimizer"])
-    return state["epoch"]
-
-
 def load_json(path, model, optimizer):
     state = json.loads(pathlib.Path(path).read_text())
     for name, value in model.state_dict().items():
@@ -182,14 +160,7 @@ def waits_until_there_is_a_file(path, model, optimizer, epoch):
         time.sleep(0.01)
 
 
-@wrong("deadlock", status="hang")
-def the_barrier_is_under_the_if(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        write(everything(model, optimizer, epoch), path)
-        dist.barrier()
-
-
-@wrong("save_checkpoint.old_file_destroyed")
+@wrong("save_checkpoint.written_in_place")
 def straight_into_the_file(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         torch.save(everything(model, optimizer, epoch), path)
@@ -226,7 +197,7 @@ def removes_the_old_file_first(path, model, optimizer, epoch):
     dist.barrier()
 
 
-@wrong("save_checkpoint.old_file_destroyed")
+@wrong("save_checkpoint.gap_between_old_and_new")
 def deletes_and_writes_anew(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         pathlib.Path(path).unlink(missing_ok=True)
@@ -241,45 +212,7 @@ def forgets_to_rename(path, model, optimizer, epoch):
     dist.barrier()
 
 
-@wrong("exception", status="crash")
-def knows_only_str(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        torch.save(everything(model, optimizer, epoch), path + ".tmp")
-        os.replace(path + ".tmp", path)
-    dist.barrier()
-
-
-@wrong("save_checkpoint.optimizer_lost")
-@with_loader(load_model_only)
-def without_the_optimizer(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        write({"model": model.state_dict(), "epoch": epoch}, path)
-    dist.barrier()
-
-
-@wrong("save_checkpoint.buffers_lost")
-@with_loader(load_parameters)
-def without_the_buffers(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        parameters = [p.detach() for p in model.parameters()]
-        state = {"parameters": parameters, "optimizer": optimizer.state_dict(), "epoch": epoch}
-        write(state, path)
-    dist.barrier()
-
-
-@wrong("save_checkpoint.frozen_lost")
-@with_loader(load_loosely)
-def without_frozen_parameters(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        state = everything(model, optimizer, epoch)
-        for name, p in model.named_parameters():
-            if not p.requires_grad:
-                del state["model"][name]
-        write(state, path)
-    dist.barrier()
-
-
-@wrong("save_checkpoint.rounded")
+@wrong("rounded")
 def in_half_the_space(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         state = everything(model, optimizer, epoch)
@@ -287,13 +220,6 @@ def in_half_the_space(path, model, optimizer, epoch):
             n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()
         }
         write(state, path)
-    dist.barrier()
-
-
-@wrong("save_checkpoint.other_epoch")
-def counts_the_next_epoch(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        write(everything(model, optimizer, epoch + 1), path)
     dist.barrier()
 
 
@@ -313,16 +239,6 @@ def only_this_half(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         write(everything(model, optimizer, epoch), path)
     dist.barrier()
-
-
-@right
-def in_a_thread(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        state = everything(model, optimizer, epoch)
-        thread = threading.Thread(target=write, args=(state, path))
-        thread.start()
-        thread.join()
-    dist.barrier(async_op=True).wait()
 
 
 @right
@@ -378,16 +294,6 @@ def a_temporary_file_and_fsync(path, model, optimizer, epoch):
             os.fsync(file.fileno())
         os.rename(file.name, path)
     dist.barrier()
-
-
-@right
-@with_loader(load_pickle)
-def as_pickle(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        pickle.dump(everything(model, optimizer, epoch), open(f"{path}.tmp", "wb"))
-        shutil.move(f"{path}.tmp", path)
-    done = torch.zeros(1)
-    dist.all_reduce(done)
 
 
 @right

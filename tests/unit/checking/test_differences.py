@@ -3,7 +3,10 @@
 import math
 
 import pytest
+import torch
 
+from multigpu.checking.declaration import sized
+from multigpu.checking.encoding import Returned
 from multigpu.checking.judging import Comparison, near
 
 
@@ -28,6 +31,13 @@ def test_a_number_is_right_in_so_many_digits(came, right):
 )
 def test_a_wrong_number_is_told(came, right, kind):
     assert difference(came, near(right, digits=5)).kind == kind
+
+
+def test_what_is_left_of_larger_numbers_is_rounded_like_these():
+    came, right = (torch.tensor(x, dtype=torch.float64) for x in (1e-6, 1.0001e-6))
+    came = Returned(came, "cpu", False, True, False)
+    assert difference(came, right) is not None
+    assert difference(came, sized(1.0, right)) is None
 
 
 @pytest.mark.parametrize(

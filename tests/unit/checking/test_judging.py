@@ -132,6 +132,22 @@ def test_a_case_says_where_it_runs():
         case("both", gpus=2, world=2)
 
 
+def test_a_program_brings_what_it_uses_from_another_file():
+    wrapper = load(COURSE.check_file("distributed_data_parallel", "NaiveDDP"))
+    program = next(each for each in wrapper.rights if each.name == "one_flat_tensor")
+    assert program.path.name == "NaiveDDP.py"
+    assert "class Wrapper(nn.Module):" in program.text
+    assert "class NaiveDDP(Wrapper):" in program.text
+    assert "multigpu" not in program.text
+
+
+def test_a_mistake_of_several_exercises_is_a_program_of_each():
+    for name in ("NaiveDDP", "OverlappedDDP"):
+        wrapper = load(COURSE.check_file("distributed_data_parallel", name))
+        mistake = next(each for each in wrapper.mistakes if each.id == f"{name}.summed")
+        assert f"class {name}(Wrapper):" in mistake.program.text
+
+
 def test_devices_count_where_they_are_expected():
     assert on("cuda:1", torch.ones(1)).device == "cuda:1"
 

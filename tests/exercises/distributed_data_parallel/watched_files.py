@@ -1,9 +1,7 @@
-"""Looks on while a rank writes a checkpoint, slows it down, or kills it in the middle."""
+"""Looks on while a rank writes a checkpoint, and slows it down."""
 
 import hashlib
 import os
-import resource
-import signal
 import sys
 import time
 from contextlib import ExitStack, contextmanager
@@ -11,15 +9,17 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from multigpu.checking.declaration import Broken
+
 PAUSE = 0.1  # seconds: long enough for another rank to return, if nothing makes it wait
 NAP = 0.01  # seconds: as long as time.sleep takes on a rank other than 0, at most
-NOT_RANK_ZERO = "only rank 0 may"
+WATCHING = []  # the lookout of this process: Python cannot take a hook off again
 
 
 class Lookout:
     """Sees each file that this process opens, renames or removes.
 
-    A rank other than 0 that writes into the folder of the checkpoint gets an error there.  On rank
+    A rank other than 0 that writes into the folder of the checkpoint is stopped there.  On rank
     0, ``gap`` tells whether there was a moment in which the old file at the path was gone and the
     new one not there, and ``from_afar`` which file of another folder was renamed to the path.
     """
@@ -47,7 +47,7 @@ class Lookout:
         if target is not None and os.path.dirname(target) == os.path.dirname(self.path):
             self.path = None
             name = os.path.basename(target)
-            raise PermissionError(f"rank {self.rank} writes {name}; {NOT_RANK_ZERO}")
+            raise Broken("every_rank_writes", f"rank {self.rank} writes {name}")
 
     def before_save(self, save, *arguments, **options):
         """torch.save opens a file by its name without Python's noticing."""
@@ -55,6 +55,13 @@ class Lookout:
         for file in files:
             self.see("open", (file, "w", 0))
         return save(*arguments, **options)
+
+
+def lookout_of(rank):
+    """The lookout of this process."""
+    if not WATCHING:
+        WATCHING.append(Lookout(rank))
+    return WATCHING[0]
 
 
 def moved_from_afar(event, arguments, path):
@@ -141,14 +148,6 @@ def replaced(owner, name, wrapper):
         yield
     finally:
         setattr(owner, name, original)
-
-
-def die_after(bytes_written):
-    """Let the kernel kill this process when it writes more than that into any one file."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (bytes_written, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    )
 
 
 def fingerprint(path):

@@ -1,0 +1,511 @@
+"""``distributed_data_parallel.BucketedDDP``: as OverlappedDDP, but gradients travel in buckets."""
+
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from multigpu.checking.declaration import exercise
+from multigpu.checking.verdicts import count, listed
+
+from .models import accumulated, chain, fork, forked, same_columns, specimen
+from .wrapped_training import (
+    calls,
+    found_late,
+    some_are_averaged,
+    start,
+    steps_of,
+    training,
+    trains_as_one_process,
+    travels_during_backward,
+)
+from .wrong_wrappers import Wrapper, every_wrapper
+
+DEFAULT = 25 * 2**20  # bytes in a bucket
+
+bucketed = exercise(
+    "distributed_data_parallel.BucketedDDP",
+    expects="{promise}",
+    share_of=lambda case: case.world,
+)
+
+
+@bucketed.cases
+def cases():
+    """Tied, frozen and zero-dimensional parameters, then layers that are ready one by one."""
+    for world in (3, 4, 2, 1):
+        steps, slow = same_columns(world, 3, 3, 3), same_columns(world, 1, 3, 2)
+        yield start(world)
+        yield training(world, "training", specimen, steps, bucket_bytes=40)
+        yield training(world, "zeroed gradients", specimen, steps, ["keep"])
+        yield training(world, "layer by layer", chain, slow, ["one_by_one"], bucket_bytes=610)
+        if world == 3:
+            yield from different_buckets(world)
+            yield from no_sync(world)
+        if world == 4:
+            yield from unused(world)
+        if world == 2:
+            passes = same_columns(world, 3, 3, 3, passes=2)
+            yield training(world, "two passes in a step", specimen, passes)
+        yield calls(world)
+
+
+def different_buckets(world):
+    steps = same_columns(world, 1, 3, 2)
+    for options in ({"bucket_bytes": 250}, {"bucket_bytes": 1}, {}):
+        yield training(world, "layer by layer", chain, steps, ["one_by_one"], **options)
+
+
+def no_sync(world):
+    """Four passes, three of them inside no_sync; then a step without it; then again."""
+    steps = same_columns(world, 1, 3, 3, passes=4) + same_columns(world, 1, 3, 3)
+    steps += same_columns(world, 1, 3, 3, passes=2)
+    for options in ({}, {"bucket_bytes": 40}):
+        yield training(world, "several passes in a step", specimen, steps, **options)
+    slow = same_columns(world, 1, 3, 2, passes=2)
+    yield training(world, "two slow passes", chain, slow, ["one_by_one"], bucket_bytes=610)
+    steps = same_columns(world, 1, 3, 3)
+    yield training(world, "after an exception in no_sync", specimen, steps, ["interrupted"])
+
+
+def unused(world):
+    """Parameters that some ranks do not use, or that the last pass of a step does not use."""
+    about = "parameters not used on all ranks"
+    for options in ({}, {"bucket_bytes": 100}, {"bucket_bytes": 1}):
+        yield training(world, about, fork, forked(world, 3), **options)
+    for options in ({}, {"bucket_bytes": 1}):
+        about = "parameters not used in the last pass"
+        yield training(world, about, fork, accumulated(world), **options)
+
+
+@bucketed.words
+def words(case):
+    return {"bytes": getattr(case, "options", {}).get("bucket_bytes", DEFAULT)}
+
+
+# --- no_sync -------------------------------------------------------------------------------------
+
+
+@bucketed.holds(
+    "sent_inside_no_sync",
+    expects="inside no_sync nothing is sent, and sync_gradients does nothing",
+    usually="hooks run in every backward, also in those inside no_sync.",
+    fix="Let no_sync set a flag, and look at it in the hooks and in sync_gradients.",
+    first=True,
+)
+def sent_inside(run, case):
+    for rank, note, _ in steps_of(run, case):
+        if note["quiet"] is not None:
+            began, ended = note["quiet"]
+            sent = [c for c in run.calls(case, rank) if began <= c.time <= ended]
+            if sent:
+                came = f"rank {rank} called {count(len(sent), 'collective')} in step"
+                return f"{came} {note['number']}, the first one {sent[0].via}", sent[0].place
+    return None
+
+
+@bucketed.holds(
+    "swallows_exceptions",
+    expects="an exception inside no_sync comes out of it",
+    usually="__exit__ returns True, or the yield is in a try with an except, so training would"
+    " continue as if nothing had happened.",
+    fix="try: yield, finally: set the flag back.",
+    first=True,
+)
+def swallows(run, case):
+    for rank, came in enumerate(run.came(case)):
+        if came.get("watched", {}).get("swallowed"):
+            return f"on rank {rank} it did not", run.where(rank)
+    return None
+
+
+# --- values --------------------------------------------------------------------------------------
+
+trains_as_one_process(bucketed)
+some_are_averaged(
+    bucketed,
+    usually="a bucket that is not full, such as the one with the first layers, was never sent or"
+    " never made.",
+    fix="Close the last bucket too, and start in sync_gradients what has not been started.",
+)
+every_wrapper.add_to(bucketed)
+
+
+# --- buckets -------------------------------------------------------------------------------------
+
+
+def cuts(sizes, limit):
+    """The two ways to cut sizes into buckets: closed before the overflow, and after it."""
+    before, after = [], []
+    for size in sizes:
+        if not before or sum(before[-1]) + size > limit:
+            before.append([])
+        before[-1].append(size)
+        if not after or sum(after[-1]) > limit:
+            after.append([])
+        after[-1].append(size)
+    return [before, after]
+
+
+def steps_sent(run, case):
+    """Bytes of gradients from the last to the first, the bytes of each collective, and where."""
+    for rank, note, sent in steps_of(run, case):
+        if case.world > 1 and note["own"]:  # empty where this rank did not use all parameters
+            trainable = [p for p in case.model(0).parameters() if p.requires_grad]
+            sizes = [p.numel() * p.element_size() for p in reversed(trainable)]
+            yield sizes, [call.bytes for call in sent], run.where(rank)
+
+
+def in_buckets(name, is_wrong, *, usually, fix):
+    """A property of the buckets that travel: ``is_wrong(sizes, sent, limit)``."""
+
+    @bucketed.holds(
+        name,
+        expects="from the last to the first parameter, gradients of up to {bytes} bytes together"
+        " travel in one collective",
+        usually=usually,
+        fix=fix,
+    )
+    def _(run, case):
+        for sizes, sent, where in steps_sent(run, case):
+            if is_wrong(sizes, sent, case.options.get("bucket_bytes", DEFAULT)):
+                made = f"{count(len(sent), 'collective')} of {listed(sent)} bytes"
+                return f"{made} for gradients of {listed(sizes)} bytes", where
+        return None
+
+
+def is_wrong_number(sizes, sent, limit):
+    return len(sent) not in {len(cut) for cut in cuts(sizes, limit) + cuts(sizes[::-1], limit)}
+
+
+def is_forward(sizes, sent, limit):
+    def summed(order):
+        return [[sum(group) for group in cut] for cut in cuts(order, limit)]
+
+    return sent in summed(sizes[::-1]) and sent not in summed(sizes)
+
+
+in_buckets(
+    "sent_too_much",
+    lambda sizes, sent, limit: sum(sent) > sum(sizes),
+    usually="a tied parameter was put in twice, frozen ones were put in, or sync_gradients starts"
+    " again what the hooks have started.",
+    fix="parameters() gives each parameter once; take those with requires_grad, and remember which"
+    " buckets have been started.",
+)
+in_buckets(
+    "one_collective_per_parameter",
+    lambda *sent: is_wrong_number(*sent) and len(sent[1]) == len(sent[0]),
+    usually="every gradient travels alone.",
+    fix="A bucket has one flat tensor, which is sent once.",
+)
+in_buckets(
+    "one_bucket",
+    lambda *sent: is_wrong_number(*sent) and len(sent[1]) == 1,
+    usually="bucket_bytes has no effect, or numbers are counted in place of bytes.",
+    fix="A gradient has numel() * element_size() bytes.",
+)
+in_buckets(
+    "wrong_number_of_buckets",
+    is_wrong_number,
+    usually="a bucket was closed too early or too late: a gradient has numel() * element_size()"
+    " bytes, and the sum begins at zero for each bucket.",
+    fix="Close a bucket before or after the parameter with which it passes bucket_bytes.",
+)
+in_buckets(
+    "first_layers_first",
+    is_forward,
+    usually="the buckets were made in the order of the layers, but backward begins with the last"
+    " one.",
+    fix="Make them from reversed(list(module.parameters())).",
+)
+travels_during_backward(bucketed)
+
+
+@bucketed.holds(
+    "late_after_no_sync",
+    expects="in the first backward after no_sync every bucket is started as soon as it is full",
+    usually="hooks run inside no_sync too, and what they counted there is still counted in the next"
+    " backward.",
+    fix="Inside no_sync nothing is counted.",
+)
+def late_after_no_sync(run, case):
+    return found_late(run, case, after_no_sync=True)
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+class Buckets(Wrapper):
+    """A right answer that copies gradients into a bucket, and back."""
+
+    def __init__(self, module, bucket_bytes=25 * 2**20):
+        super().__init__(module)
+        self.limit = bucket_bytes
+        parameters = [p for p in reversed(list(module.parameters())) if p.requires_grad]
+        self.buckets = self.cut(parameters)
+        for p in parameters:
+            p.register_post_accumulate_grad_hook(self.hook)
+        self.reset()
+
+    def cut(self, parameters):
+        buckets, size = [[]], 0
+        for p in parameters:
+            bytes_of = p.numel() * p.element_size()
+            if buckets[-1] and size + bytes_of > self.limit:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(p)
+            size += bytes_of
+        return buckets
+
+    def reset(self):
+        self.next = 0
+        self.ready = set()
+        self.sent = []
+
+    def hook(self, p):
+        if self.quiet:
+            return
+        self.ready.add(p)
+        while self.next < len(self.buckets) and self.ready.issuperset(self.buckets[self.next]):
+            self.begin(self.buckets[self.next])
+            self.next += 1
+
+    def begin(self, bucket):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
+        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+    def sync_gradients(self):
+        if self.quiet:
+            return
+        for bucket in self.buckets[self.next :]:
+            self.begin(bucket)
+        for bucket, flat, handle in self.sent:
+            handle.wait()
+            self.spread(bucket, flat)
+        self.reset()
+
+    def spread(self, bucket, flat):
+        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
+            p.grad = piece.view_as(p).clone()
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@bucketed.right
+class closes_after_the_overflow(Buckets):
+    def cut(self, parameters):
+        buckets, size = [[]], 0
+        for p in parameters:
+            if size >= self.limit:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(p)
+            size += p.numel() * p.element_size()
+        return buckets
+
+
+@bucketed.right
+class coalesced(Buckets):
+    """Every bucket is one coalesced all-reduce of the gradients where they are."""
+
+    def begin(self, bucket):
+        for p in bucket:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        grads = [p.grad for p in bucket]
+        self.sent.append((bucket, grads, dist.all_reduce_coalesced(grads, async_op=True)))
+
+    def spread(self, bucket, grads):
+        for grad in grads:
+            grad /= dist.get_world_size()
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@bucketed.mistake(
+    "missing_stays_none",
+    "this rank took part with zeros, but threw away what the others sent.",
+    fix="Put the mean into .grad here too, or the weights of the ranks drift apart.",
+)
+class spreads_where_there_was_something(Buckets):
+    def spread(self, bucket, flat):
+        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
+            if p.grad is not None:
+                p.grad.copy_(piece.view_as(p))
+
+
+@bucketed.mistake(
+    "unused_out_of_step",
+    "each rank starts its buckets in the order in which they fill, which differs where a rank does"
+    " not use a parameter.",
+    fix="Start them in one order everywhere: the second one waits for the first, and"
+    " sync_gradients starts the rest.",
+    status="mismatch",
+)
+class starts_whatever_is_full(Buckets):
+    def hook(self, p):
+        if not self.quiet:
+            self.ready.add(p)
+            (bucket,) = [b for b in self.buckets if any(p is q for q in b)]
+            if self.ready.issuperset(bucket):
+                self.begin(bucket)
+
+    def sync_gradients(self):
+        if not self.quiet:
+            for bucket in self.buckets:
+                if not self.ready.issuperset(bucket):
+                    self.begin(bucket)
+            self.next = len(self.buckets)
+            super().sync_gradients()
+
+
+@bucketed.mistake(
+    "unused_out_of_step",
+    "a bucket that is not full is left out, on some ranks only.",
+    fix="sync_gradients starts all that have not been started, with zeros where there is no"
+    " gradient.",
+    status="mismatch",
+)
+class leaves_out_what_is_not_full(Buckets):
+    def sync_gradients(self):
+        if not self.quiet:
+            for bucket in self.buckets[self.next :]:
+                if any(p in self.ready for p in bucket):
+                    self.begin(bucket)
+            self.next = len(self.buckets)
+            super().sync_gradients()
+
+
+@bucketed.mistake(
+    "sent_too_early",
+    "a bucket was sent before its gradients were ready, with zeros in their place: what counts them"
+    " did not begin again after the step before.",
+    fix="Reset it in sync_gradients.",
+)
+class counts_on_from_the_step_before(Buckets):
+    def reset(self):
+        super().reset()
+        self.ready = getattr(self, "all_ready", set())
+        self.all_ready = self.ready
+
+
+@bucketed.mistake(
+    "not_reset",
+    "nothing is sent after the first step: what tells which buckets have been started did not begin"
+    " again.",
+    fix="Reset it in sync_gradients.",
+)
+class sends_in_the_first_step_only(Buckets):
+    def reset(self):
+        started = getattr(self, "next", 0)
+        super().reset()
+        self.next = started
+
+
+@bucketed.mistake(
+    "sent_too_early",
+    "a bucket was sent before its gradients were ready, with zeros in their place: what was counted"
+    " inside no_sync still counts after an exception.",
+    fix="Count nothing inside no_sync, or reset it in a finally.",
+)
+class forgets_counts_only_at_a_good_end(Buckets):
+    def hook(self, p):
+        self.ready.add(p)
+        super().hook(p)
+
+    @contextmanager
+    def no_sync(self):
+        with super().no_sync():
+            yield
+        self.reset()
+
+
+@bucketed.mistake(
+    "not_added_up",
+    "the gradients were divided inside no_sync too.",
+    fix="Inside no_sync leave .grad to autograd, which adds up.",
+)
+class divides_inside_no_sync(Buckets):
+    def hook(self, p):
+        p.grad /= dist.get_world_size()
+        super().hook(p)
+
+    def begin(self, bucket):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([g.flatten() for g in grads])
+        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+
+@bucketed.mistake(
+    "only_last_pass",
+    "this is the mean of what the last backward gave: the gradients from inside no_sync are lost.",
+    fix="Average the whole of .grad, also where the last pass did not use the parameter.",
+)
+class only_the_last_pass_counts(Buckets):
+    def __init__(self, module, bucket_bytes=25 * 2**20):
+        super().__init__(module, bucket_bytes)
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_hook(lambda grad, p=p: self.fresh.__setitem__(p, grad))
+
+    def begin(self, bucket):
+        grads = [self.fresh.get(p, torch.zeros_like(p)) for p in bucket]
+        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
+        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+    def no_sync(self):
+        self.fresh = {}
+        return super().no_sync()
+
+    def reset(self):
+        super().reset()
+        self.fresh = {}
+
+
+@bucketed.mistake(
+    "divided_by_passes",
+    "the mean was divided by the number of backward passes.",
+    fix="no_sync adds up. For the mean over passes the caller divides the loss.",
+)
+class divides_by_the_passes(Buckets):
+    passes = 1
+
+    def sync_gradients(self):
+        self.passes += self.quiet
+        super().sync_gradients()
+        if not self.quiet:
+            for bucket in self.buckets:
+                for p in bucket:
+                    p.grad /= self.passes
+            self.passes = 1
+
+
+@bucketed.mistake(
+    "stays_silent",
+    "after no_sync nothing was sent: its flag was never set back.",
+    fix="Set it back after the yield: try: yield, finally: set it back.",
+)
+class stays_quiet_after_no_sync(Buckets):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        yield
+
+
+@bucketed.mistake(
+    "stays_silent_after_an_exception",
+    "nothing was sent: the flag of no_sync is set back after the yield, and an exception skips"
+    " that line.",
+    fix="try: yield, finally: set it back.",
+)
+class no_finally(Buckets):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        yield
+        self.quiet = False

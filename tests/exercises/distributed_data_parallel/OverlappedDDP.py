@@ -1,0 +1,139 @@
+"""``distributed_data_parallel.OverlappedDDP``: as NaiveDDP, but during backward."""
+
+import torch.distributed as dist
+
+from multigpu.checking.declaration import exercise
+from multigpu.checking.verdicts import count
+
+from .models import chain, same_columns, specimen
+from .wrapped_training import (
+    calls,
+    handles_are_let_go,
+    some_are_averaged,
+    start,
+    steps_of,
+    training,
+    trains_as_one_process,
+    travels_during_backward,
+)
+from .wrong_wrappers import Wrapper, every_wrapper
+
+overlapped = exercise(
+    "distributed_data_parallel.OverlappedDDP",
+    expects="{promise}",
+    share_of=lambda case: case.world,
+)
+
+
+@overlapped.cases
+def cases():
+    """Tied, frozen and zero-dimensional parameters, then layers that are ready one by one."""
+    for world in (3, 4, 2, 1):
+        steps = same_columns(world, 3, 3, 3)
+        yield start(world)
+        yield training(world, "training", specimen, steps, ["handles"])
+        if world == 2:
+            yield training(world, "zeroed gradients", specimen, steps, ["keep"])
+        slow = same_columns(world, 2, 3, 2)
+        yield training(world, "layer by layer", chain, slow, ["one_by_one"])
+        yield calls(world)
+
+
+def number_of_collectives(name, is_wrong, *, first):
+    """A step makes one all-reduce per trainable parameter."""
+
+    @overlapped.holds(
+        name,
+        expects="a step makes one all-reduce for each trainable parameter",
+        usually="a tied parameter has two names and one gradient, and frozen ones have none.",
+        fix="parameters() gives each parameter once; take those with requires_grad.",
+        first=first,
+    )
+    def _(run, case):
+        for rank, note, sent in steps_of(run, case):
+            trainable = sum(p.requires_grad for p in case.model(0).parameters())
+            if case.world > 1 and is_wrong(len(sent), trainable):
+                came = f"{count(len(sent), 'all-reduce')} for {count(trainable, 'parameter')}"
+                return f"on rank {rank}, step {note['number']} made {came}", run.where(rank)
+        return None
+
+
+# What is divided twice because it was sent twice is explained best by that.
+number_of_collectives("wrong_number_of_collectives", int.__gt__, first=True)
+trains_as_one_process(overlapped)
+some_are_averaged(
+    overlapped,
+    usually="not every parameter has a hook, or a hook is called before .grad is there, such as"
+    " those of modules.",
+    fix="Give a hook to every parameter with requires_grad:"
+    " parameter.register_post_accumulate_grad_hook.",
+)
+every_wrapper.add_to(overlapped)
+number_of_collectives("wrong_number_of_collectives", int.__ne__, first=False)
+travels_during_backward(overlapped)
+handles_are_let_go(overlapped)
+
+
+class Hooked(Wrapper):
+    """A right answer with a hook for each parameter."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.handles = []
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self.hook)
+
+    def hook(self, p):
+        p.grad /= dist.get_world_size()
+        self.handles.append(dist.all_reduce(p.grad, async_op=True))
+
+    def sync_gradients(self):
+        for handle in self.handles:
+            handle.wait()
+        self.handles = []
+
+
+@overlapped.right
+class divides_after_waiting(Hooked):
+    def hook(self, p):
+        self.handles.append((p, dist.all_reduce(p.grad, async_op=True)))
+
+    def sync_gradients(self):
+        for p, handle in self.handles:
+            handle.wait()
+            p.grad.div_(dist.get_world_size())
+        self.handles.clear()
+
+
+@overlapped.right
+class hooks_on_gradients(Wrapper):
+    def __init__(self, module):
+        super().__init__(module)
+        self.started = []
+        for p in module.parameters():
+            if p.requires_grad:
+                p.register_hook(lambda grad, p=p: self.begin(p, grad))
+
+    def begin(self, p, grad):
+        mine = grad.clone()
+        self.started.append((p, mine, dist.all_reduce(mine, async_op=True)))
+
+    def sync_gradients(self):
+        while self.started:
+            p, total, handle = self.started.pop()
+            handle.wait()
+            p.grad = total / dist.get_world_size()
+
+
+@overlapped.mistake(
+    "frozen_hooked",
+    "a frozen parameter never gets a gradient, so torch refuses a hook on it.",
+    fix="Give hooks to the parameters with requires_grad.",
+    status="crash",
+)
+class hooks_frozen_parameters(Hooked):
+    def __init__(self, module):
+        super().__init__(module)
+        for p in module.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: None)
