@@ -137,13 +137,13 @@ class Mistake:
     usually: str
     fix: str
     program: Program
-    ends: Status | Literal["mismatch"] = "wrong"
+    ends: Status | Literal["mismatch", "unusable"] = "wrong"
     roughly: bool | Callable[[Any], bool] = False
 
     @property
     def status(self) -> Status:
         """Of the verdict on such an answer."""
-        return "wrong" if self.ends == "mismatch" else self.ends
+        return "wrong" if self.ends == "mismatch" or self.ends == "unusable" else self.ends
 
 
 @dataclass
@@ -208,6 +208,7 @@ class Declaration:
     mistakes: list[Mistake] = field(default_factory=list)
     rights: list[Program] = field(default_factory=list)
     properties: list[Property] = field(default_factory=list)
+    remarks: list[Callable[..., str | None]] = field(default_factory=list)
     _parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
@@ -262,16 +263,17 @@ class Declaration:
         usually: str,
         *,
         fix: str,
-        status: Status | Literal["mismatch"] = "wrong",
+        status: Status | Literal["mismatch", "unusable"] = "wrong",
         roughly: bool | Callable[[Any], bool] = False,
     ) -> Callable[[Function], Function]:
         """Mark a wrong program; put the likeliest first.
 
         ``usually`` and ``fix`` may hold names of ``words`` in braces.  ``status`` says how it ends:
-        with a wrong result, a "crash", a "hang", or with calls of the ranks that do not fit
-        together, a "mismatch".  ``roughly`` is for a mistake that is the only cause of its ending:
-        it explains every mismatch, or every deadlock in which a rank waits for one that has
-        returned, whatever calls they are.  Or ``roughly(finding)`` says which of them it explains.
+        with a wrong result, a "crash", a "hang", with calls of the ranks that do not fit together,
+        a "mismatch", or with an "unusable" result, on which the drive fails.  ``roughly`` is for a
+        mistake that is the only cause of its ending: it explains every mismatch, or every deadlock
+        in which a rank waits for one that has returned, whatever calls they are.  Or
+        ``roughly(finding)`` says which of them it explains.
         """
 
         def mark(function: Function) -> Function:
@@ -308,6 +310,11 @@ class Declaration:
             return function
 
         return mark
+
+    def remark(self, function: Function) -> Function:
+        """Mark ``remark(run, case)``: something to say to an answer that passes, or None."""
+        self.remarks.append(function)
+        return function
 
     # --- what the machinery asks ----------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from multigpu.ranks.trace import Trace
 RESULT = "the result"  # what the learner's function returned, in what a drive returns
 DONE = "a case is done"  # the label of a span in the trace
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
+UNUSABLE = "unusable_result"  # the id of a refusal where the drive failed on what it was given
 TRIES = 4  # mistakes that are run one by one even if it takes longer
 
 # --- in the worker -------------------------------------------------------------------------------
@@ -207,9 +208,9 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
             done = run.cases[-1].title
             run = perform(declaration, learner, cases, to_the_end=True)
             diagnosis.examine_values(run)
-    except Wrong:
-        raise
     except Refused as refused:
+        if isinstance(refused, Wrong) and refused.message_id != UNUSABLE:
+            raise
         if before := stuck_in(refused):  # on ranks: what came before may be wrong already
             done = cases[before - 1].title
             diagnosis.examine_values_of(cases[:before])
@@ -219,6 +220,9 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
     for each in declaration.properties:
         if not each.first:
             examine(each, run)
+    for remark in declaration.remarks:
+        for said in filter(None, (remark(run, case) for case in run.cases)):
+            learner.note(said)
 
 
 def perform(
@@ -620,8 +624,9 @@ class Diagnosis:
         if broken is not None:
             return broken
         finding = refused.finding
-        ends = "mismatch" if finding and finding.kind == "mismatch" else refused.status
-        if ends not in ("crash", "hang", "mismatch"):
+        ends: str = "mismatch" if finding and finding.kind == "mismatch" else refused.status
+        ends = "unusable" if refused.message_id == UNUSABLE else ends
+        if ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
         self._name_case(refused)
         began = time.monotonic()
@@ -743,7 +748,8 @@ class Diagnosis:
     def _name_case(self, refused: Refused) -> None:
         """Say in which case ranks got stuck; an exception has it in its notes."""
         done = stuck_in(refused)
-        if done is not None and done < len(self.cases) and not raised(refused):
+        told = raised(refused) and refused.message_id != UNUSABLE
+        if done is not None and done < len(self.cases) and not told:
             insert(refused, "usually: ", f"in the case: {self.cases[done].title}")
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
@@ -803,10 +809,11 @@ def ending(refused: Refused) -> tuple[Any, ...]:
     """How a run ended, without lines, ranks and ports: the same for the same mistake."""
     finding, done = refused.finding, stuck_in(refused)
     if finding is None or raised(refused):
-        first = re.sub(r"rank -?\d+:?|:\d+", "", refused.message.partition("\n")[0])
+        came = (refused.message.partition("came: ")[2] or refused.message).partition("\n")[0]
         # `None * 2` and `None *= 2.0` are the same mistake
-        unlike = r"(?<=operand type\(s\)) for \S+:|'int'|'float'"
-        return refused.message_id, done, re.sub(unlike, "", first)
+        unlike = r"(?<=operand type\(s\)) for \S+:|'int'|'float'|:\d+"
+        who = r"(every rank|ranks? -?\d+(, \d+)*( and \d+)?):?"
+        return refused.message_id, done, re.sub(f"{who}|{unlike}", "", came)
     if finding.kind == "mismatch":  # which ranks wait already when it shows is chance
         # how many calls there were before is not the mistake, nor is the dtype of a single number
         unlike = r", \S+:\d+|\d+(st|nd|rd|th) |(?<= of 1) \w+( \[[1, ]*\])?"

@@ -4,9 +4,14 @@
 """
 
 import gc
+import math
+from contextlib import contextmanager
 
 import torch
 
+from multigpu.devices.meters import MemoryMeter
+from multigpu.devices.threads import around_new_threads
+from multigpu.ranks.memory_limit import Metering, resizes_seen_by
 from multigpu.ranks.tracing import Copies, TracedWork
 
 
@@ -29,9 +34,11 @@ def capacity(tensor):
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
-def contents(tensor):
-    """All numbers of the storage in which the tensor lies, copied."""
-    return tensor.detach().as_strided((capacity(tensor),), (1,), 0).clone()
+def numbers_in(tensors):
+    """All numbers but zero in the storages of these tensors, each once, in their order."""
+    contents = [t.detach().as_strided((capacity(t),), (1,), 0) for t in storages(tensors).values()]
+    numbers = torch.cat(contents).unique() if contents else torch.zeros(0, dtype=torch.float64)
+    return numbers[numbers != 0]
 
 
 def forget_the_past():
@@ -56,3 +63,41 @@ def living_tensors():
             kept |= {id(tensor) for own in copies for tensor in own}
             kept |= {id(tensor) for pair in thing._outputs for tensor in pair}
     return [t for t in objects if type(t) in tensor_kinds and id(t) not in kept]
+
+
+class PeakMeter(MemoryMeter):
+    """Counts the elements that live, in tensors of 8 bytes a number, and the most there were.
+
+    What only refers to itself is as good as gone: garbage is collected before ``most`` is passed.
+    """
+
+    def __init__(self):
+        super().__init__(2**60, lambda **_: AssertionError("the limit is never reached"))
+        self.most = math.inf
+
+    def check(self, size):
+        if self.allocated + size > self.most:
+            gc.collect()
+
+    def begin(self, *, at_most=math.inf):
+        """Start a phase that may add ``at_most`` elements; returns how many there are."""
+        now = self.now()
+        self.reset_peak()
+        self.most = self.allocated + 8 * at_most
+        return now
+
+    def now(self):
+        gc.collect()
+        return -(-self.allocated // 8)
+
+    def highest(self):
+        """The most since ``begin``."""
+        return -(-self.peak // 8)
+
+
+@contextmanager
+def metered():
+    """Count what every operator of the block returns, also in backward and in other threads."""
+    meter = PeakMeter()
+    with Metering(meter), around_new_threads(lambda _: Metering(meter)), resizes_seen_by(meter):
+        yield meter

@@ -76,14 +76,14 @@ class Fork(nn.Module):
 
 
 class Scales(nn.Module):
-    """One parameter with two elements: fewer parameters, and fewer elements, than ranks."""
+    """One parameter: some rank owns nothing, or a part of it."""
 
-    def __init__(self):
+    def __init__(self, size):
         super().__init__()
-        self.scale = nn.Parameter(torch.randn(2, dtype=torch.float64))
+        self.scale = nn.Parameter(torch.randn(size, dtype=torch.float64))
 
     def forward(self, rows):
-        """(rows, 2) to (rows, 2)."""
+        """(rows, size) to (rows, size)."""
         return rows * self.scale
 
 
@@ -103,8 +103,12 @@ def fork():
     return seeded(Fork, 7)
 
 
-def scales():
-    return seeded(Scales, 7)
+def seven():
+    return seeded(lambda: Scales(7), 7)
+
+
+def two():
+    return seeded(lambda: Scales(2), 7)
 
 
 def rows(*shape, seed):

@@ -16,42 +16,42 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from .holdings import contents, elements, living_tensors, storages
+from .holdings import elements, living_tensors, numbers_in, storages
 
-SMALL = 100_000  # bytes of a storage that the judge wants to see
 PATIENCE = 1.0  # seconds
 
 
 class Watch:
     """What the optimizers of one class hold.  ``slots`` names the state that there is per element.
 
-    ``held`` has a note (when, elements by storages, elements as the tensors tell) for every look.
+    ``state`` has a note (step, when, elements by storages, elements as the tensors tell) for every
+    look; ``gradients`` one for every step of an inner optimizer.
     """
 
     def __init__(self, kind, slots, model):
         self.kind, self.slots, self.model = kind, slots, model
         self.living = weakref.WeakSet()
-        self.new_step()
-
-    def new_step(self, *, look_at=None):
-        """Begin the notes of a step.
-
-        With ``look_at``, a number of elements, also note what lives before the inner step.  So
-        many gradients may be there.
-        """
-        self.held, self.gradients, self.inner_steps = [], [], 0
-        self.look_at, self.contents = look_at, []
-        if look_at is not None:
-            self.look_at += elements(self.others()) - elements(self.gradients_now())
+        self.state, self.gradients, self.steps, self.kept = [], [], [], 0
+        self.known, self.most = None, None  # the second is set where anybody asks
 
     def notes(self):
-        """The notes of this step."""
+        """All that was seen."""
         return {
-            "held": self.held,
+            "state": self.state,
             "gradients": self.gradients,
-            "inner_steps": self.inner_steps,
-            "contents": self.contents,
+            "inner_steps": self.steps,
+            "kept": self.kept,
         }
+
+    def begin_step(self, most=None):
+        """Gradients are cleared.  With ``most`` note how many numbers of them outlive the reduce.
+
+        More than ``most`` are too many.
+        """
+        self.steps.append(0)
+        self.most, self.known = most, None
+        if most is not None:
+            self.known = numbers_in([*self.others(), *self.model.parameters()])
 
     def note_state(self, when):
         """How many elements have state now, in all optimizers that live."""
@@ -66,34 +66,22 @@ class Watch:
         ]
         shown = sum(tensor.numel() for tensor in {id(t): t for t in tensors}.values())
         counts = [-(-number // len(self.slots)) for number in (elements(tensors), shown)]
-        self.held.append((when, *counts))
+        self.state.append([len(self.steps), when, *counts])
 
     def note_gradients(self):
         """What is in .grad now: of the model and of what the inner optimizers step."""
         there = self.gradients_now()
-        stepped = {id(p) for p in self.stepped()}
-        model = {n: p for n, p in self.model.named_parameters() if p.grad is not None}
-        self.gradients.append(
-            {
-                "held": elements(there),
-                "shown": sum(gradient.numel() for gradient in there),
-                "in_model": elements([p.grad for p in model.values()]),
-                "not_stepped": [n for n, p in model.items() if id(p) not in stepped],
-            }
-        )
-        if self.look_at is not None:
-            self.contents = self.settled()
-            self.look_at = None
+        in_model = elements([p.grad for p in self.model.parameters() if p.grad is not None])
+        shown = sum(gradient.numel() for gradient in there)
+        self.gradients.append([len(self.steps), elements(there), shown, in_model])
+        if self.known is not None:
+            self.kept, self.known = self.outliving(self.known, self.most), None
 
     def gradients_now(self):
         """Every .grad, of the model and of what the inner optimizers step."""
-        parameters = [*self.model.parameters(), *self.stepped()]
-        return list({id(p): p.grad for p in parameters if p.grad is not None}.values())
-
-    def stepped(self):
-        """The parameters of all inner optimizers."""
         groups = [group for inner in self.living for group in inner.param_groups]
-        return [p for group in groups for p in group["params"]]
+        parameters = [*self.model.parameters(), *(p for group in groups for p in group["params"])]
+        return list({id(p): p.grad for p in parameters if p.grad is not None}.values())
 
     def others(self):
         """One tensor of each storage that lives, but for those of the model's weights."""
@@ -101,32 +89,35 @@ class Watch:
         found = storages((*living_tensors(), *self.gradients_now()))
         return [t for key, t in found.items() if key not in weights and is_plain(t)]
 
-    def settled(self):
-        """What lives besides the weights.
+    def outliving(self, known, most):
+        """How many numbers live besides the weights that were not there before backward.
 
         The backend's threads may let go of a tensor a moment after the wait for it is over.  So
-        where there is more than expected, look again for a while.
+        where there are too many, look again for a while.
         """
         gc.collect()  # what only refers to itself is as good as gone
         end = time.monotonic() + PATIENCE
-        while elements(self.others()) > self.look_at and time.monotonic() < end:
+        while True:
+            numbers = numbers_in(self.others())
+            new = int((~torch.isin(numbers, known)).sum())
+            if new <= most or time.monotonic() > end:
+                return new
             time.sleep(0.01)
-        return [contents(t) for t in self.others() if t.untyped_storage().nbytes() < SMALL]
 
     def made(self, optimizer):
         self.living.add(optimizer)
-        self.note_state("made")
+        self.note_state("when the inner optimizer had been made")
 
     def before(self, optimizer, *_):
         if isinstance(optimizer, self.kind):
             self.living.add(optimizer)
-            self.inner_steps += 1
-            self.note_state("before")
+            self.steps[-1] += 1
+            self.note_state("before the inner step")
             self.note_gradients()
 
     def after(self, optimizer, *_):
         if isinstance(optimizer, self.kind):
-            self.note_state("after")
+            self.note_state("after the inner step")
 
 
 def is_plain(tensor):

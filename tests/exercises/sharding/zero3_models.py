@@ -1,5 +1,6 @@
 """Models and rows for Zero3.  They travel into the ranks."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -15,15 +16,32 @@ class Halved(nn.Module):
         return rows / 2 if self.training else rows
 
 
+class Bare(nn.Module):
+    """Two layers with one parameter each: there is one way to cut them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 7, bias=False, **DOUBLE)
+        self.last = nn.Linear(7, 1, bias=False, **DOUBLE)
+        self.halved = Halved()
+
+    def forward(self, rows):
+        return self.last(torch.tanh(self.halved(self.first(rows))))
+
+
 class Deep(nn.Module):
-    """Eight layers of nearly one size, some inside others, and a small one: 2 rows fill little."""
+    """Twelve layers of nearly one size, some inside others, and three small ones.
+
+    There are so many that two of them, with their gradients twice, are much less than all.
+    """
 
     def __init__(self):
         super().__init__()
         self.first = nn.Linear(5, 61, **DOUBLE)
+        widths = (61, 63, 60, 62, 61, 63, 60, 62)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(*widths, **DOUBLE), nn.Tanh())
-            for widths in ((61, 63), (63, 60), (60, 62))
+            nn.Sequential(nn.Linear(*each, **DOUBLE), nn.Tanh())
+            for each in itertools.pairwise(widths)
         )
         self.middle = nn.ModuleDict(
             {"norm": nn.LayerNorm(62, **DOUBLE), "wide": nn.Linear(62, 64, bias=False, **DOUBLE)}
@@ -84,6 +102,10 @@ def filled(make, seed):
     return model
 
 
+def bare(rank):
+    return filled(Bare, 5 + rank)
+
+
 def deep(rank):
     return filled(Deep, 7 + rank)
 
@@ -99,7 +121,7 @@ def numbers(*shape, seed):
 
 def rows_for(model_of, seed):
     """Inputs, inputs with a name and targets, for one rank and step."""
-    if model_of is deep:
+    if model_of is not words:
         return [numbers(2, 5, seed=seed)], {}, numbers(2, 1, seed=seed + 1000)
     generator = torch.Generator().manual_seed(seed)
     sentences = torch.randint(11, (3, 5), generator=generator)

@@ -166,7 +166,7 @@ class adagrad_begins_with_everything(Unsharded):
             dist.broadcast(p.data, src=self.owner[p])
 
 
-@wrong("Zero1Optimizer.state_on_one_rank")
+@wrong("Zero1Optimizer.state_unbalanced")
 class rank_0_owns_everything(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         self.params = [p for p in params if p.requires_grad]
@@ -239,29 +239,6 @@ class does_not_wait(Owners):
             dist.broadcast(p.data, src=self.owner[p], async_op=True)
 
 
-@wrong("Zero1Optimizer.summed")
-class sums(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.reduce(p.grad, dst=self.owner[p])
-
-
-@wrong("Zero1Optimizer.divided_twice")
-class divides_twice(Owners):
-    def reduce(self):
-        super().reduce()
-        for p in self.params:
-            p.grad /= dist.get_world_size()
-
-
-@wrong("Zero1Optimizer.of_one_rank")
-class steps_with_its_own(Owners):
-    def reduce(self):
-        pass
-
-
 @wrong("Zero1Optimizer.only_divided")
 class reduces_a_copy(Owners):
     def reduce(self):
@@ -270,28 +247,6 @@ class reduces_a_copy(Owners):
                 p.grad = torch.zeros_like(p)
             p.grad /= dist.get_world_size()
             dist.reduce(p.grad.clone(), dst=self.owner[p])
-
-
-@wrong("Zero1Optimizer.stepped_twice")
-class steps_twice(Owners):
-    def step(self):
-        self.reduce()
-        for p in self.mine[:1]:
-            self.inner.step()
-        if self.inner:
-            self.inner.step()
-        self.share()
-
-
-@wrong("Zero1Optimizer.old_rate")
-class hands_out_a_copy_of_its_options(Flat):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        self.options = groups_without(optimizer_class, kwargs)
-
-    @property
-    def param_groups(self):
-        return self.options
 
 
 @wrong("Zero1Optimizer.param_groups_missing")
@@ -309,27 +264,6 @@ class has_groups_where_it_has_parameters(Owners):
             self.param_groups = []
 
 
-@wrong("Zero1Optimizer.option_dropped")
-class passes_on_the_learning_rate(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, lr=kwargs["lr"])
-
-
-@wrong("Zero1Optimizer.state_lost")
-class a_new_optimizer_for_each_step(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        self.kind = optimizer_class
-
-    def step(self):
-        self.reduce()
-        if self.mine:
-            options = {k: v for k, v in self.param_groups[0].items() if k != "params"}
-            self.inner = self.kind(self.mine, **options)
-            self.inner.step()
-        self.share()
-
-
 @wrong("Zero1Optimizer.not_cleared")
 class clears_nothing(Owners):
     def zero_grad(self):
@@ -340,13 +274,6 @@ class clears_nothing(Owners):
 class clears_what_the_inner_optimizer_has(Flat):
     def zero_grad(self):
         self.inner.zero_grad()
-
-
-@wrong("Zero1Optimizer.older_gradients")
-class adds_to_a_flat_tensor(Flat):
-    def gradients(self):
-        self.sum = getattr(self, "sum", 0) + super().gradients()
-        return self.sum
 
 
 @wrong("Zero1Optimizer.not_stepped")
@@ -381,40 +308,6 @@ class steps_copies(Flat):
         super().__init__(params, optimizer_class, **kwargs)
         for p in self.params:
             p.data = p.data.clone()
-
-
-@wrong("Zero1Optimizer.start_changed")
-class begins_with_zeros(Flat):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        self.flat.zero_()
-
-
-@wrong("Zero1Optimizer.frozen_moved")
-class frozen_ones_too(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        params = list(params)
-        super().__init__(params, optimizer_class, **kwargs)
-        self.params = params
-        self.owner = owners_of(params)
-        self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
-        self.inner = optimizer_class(self.mine, **kwargs) if self.mine else None
-        self.param_groups = (
-            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
-        )
-
-
-@wrong("Zero1Optimizer.other_weights")
-class gathers_in_another_order(Flat):
-    def step(self):
-        self.mine.grad = torch.empty_like(self.mine)
-        dist.reduce_scatter_tensor(self.mine.grad, self.gradients() / self.n)
-        self.inner.step()
-        slices = list(self.flat.split(self.length))
-        new = [torch.empty_like(s) for s in slices]
-        dist.all_gather(new, self.mine.data)
-        for s, other in zip(slices, reversed(new)):
-            s.copy_(other)
 
 
 @wrong("Zero1Optimizer.too_much_traffic")
@@ -462,33 +355,6 @@ class sgd_by_hand(Owners):
         self.share()
 
 
-@wrong("Zero1Optimizer.unused_out_of_step")
-class skips_missing_gradients(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is not None:
-                dist.reduce(p.grad, dst=self.owner[p])
-                p.grad /= dist.get_world_size()
-
-
-@wrong("exception", status="crash")
-class an_optimizer_for_nothing(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        self.owner = owners_of(self.params)
-        self.inner = optimizer_class(
-            [p for p in self.params if self.owner[p] == dist.get_rank()], **kwargs
-        )
-        self.param_groups = self.inner.param_groups
-
-
-@wrong("deadlock", status="hang")
-class who_owns_nothing_stays_away(Owners):
-    def step(self):
-        if self.inner:
-            super().step()
-
-
 @wrong("refused_name")
 class asks_pytorch:
     def __init__(self, params, optimizer_class, **kwargs):
@@ -503,26 +369,6 @@ class only_the_options_given_where_it_owns_nothing(Owners):
         super().__init__(params, optimizer_class, **kwargs)
         if self.inner is None:
             self.param_groups = [dict(kwargs)]
-
-
-@right
-class whole_parameters(Owners):
-    pass
-
-
-@right
-class all_reduce_and_broadcast(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad.div_(dist.get_world_size())
-
-
-@right
-class one_flat_tensor(Flat):
-    pass
 
 
 @right
@@ -656,17 +502,6 @@ class point_to_point(Owners):
             p.grad /= n
 
 
-@wrong("Zero1Optimizer.rounded")
-class reduces_in_float32(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            sent = p.grad.float()
-            dist.reduce(sent, dst=self.owner[p])
-            p.grad = sent.to(p.dtype) / dist.get_world_size()
-
-
 @right
 class a_share_in_float32(Owners):
     """A quotient of whole-number tensors."""
@@ -679,7 +514,7 @@ class a_share_in_float32(Owners):
             dist.reduce(p.grad, dst=self.owner[p])
 
 
-@wrong("Zero1Optimizer.frozen_moved")
+@wrong("Zero1Optimizer.rounded")
 class sends_frozen_ones_as_float32(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         params = list(params)

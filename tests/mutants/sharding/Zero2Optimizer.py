@@ -269,7 +269,7 @@ class shards_gradients_only(Owners):
         self.share()
 
 
-@wrong("Zero2Optimizer.state_on_one_rank")
+@wrong("Zero2Optimizer.state_unbalanced")
 class rank_0_owns_everything(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         self.params = [p for p in params if p.requires_grad]
@@ -278,17 +278,6 @@ class rank_0_owns_everything(Owners):
         self.param_groups = (
             self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
         )
-
-
-@wrong("Zero2Optimizer.summed")
-class sums(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.reduce(p.grad, dst=self.owner[p])
-            if self.owner[p] != dist.get_rank():
-                p.grad = None
 
 
 @wrong("Zero2Optimizer.of_one_rank")
@@ -319,16 +308,6 @@ class only_the_options_given_where_it_owns_nothing(Owners):
         super().__init__(params, optimizer_class, **kwargs)
         if self.inner is None:
             self.param_groups = [dict(kwargs, params=[])]
-
-
-@right
-class whole_parameters(Owners):
-    pass
-
-
-@right
-class one_flat_tensor(Flat):
-    pass
 
 
 @right

@@ -164,7 +164,7 @@ class shards_are_views(Wrapper):
             return flat.clone().chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@wrong("Zero3.never_discarded")
+@wrong("Zero3.kept_after_forward")
 class gathers_and_keeps(Wrapper):
     class Layer(Layer):
         def gather(self):
@@ -193,13 +193,6 @@ class frees_in_backward_only(Wrapper):
             pass
 
 
-@wrong("Zero3.not_gathered")
-class gathers_for_forward_only(Wrapper):
-    class Layer(Layer):
-        def before_backward(self):
-            pass
-
-
 @wrong("Zero3.kept_for_backward")
 class drops_its_own_reference(Wrapper):
     """``p.data`` is empty after forward, and autograd still has the numbers."""
@@ -222,7 +215,7 @@ class drops_its_own_reference(Wrapper):
         free = after_forward
 
 
-@wrong("Zero3.gathered_at_once")
+@wrong("Zero3.more_than_two_layers")
 class gathers_all_before_forward(Wrapper):
     def forward(self, *inputs, **named):
         for layer in self.layers:
@@ -302,39 +295,6 @@ class gathers_for_every_gradient(Wrapper):
             super().gradient_ready(p)
 
 
-@wrong("Zero3.start_not_shared")
-class starts_from_its_own(Wrapper):
-    class Layer(Layer):
-        def start_equal(self, flat):
-            pass
-
-
-@wrong("Zero3.summed")
-class sums(Wrapper):
-    class Layer(Layer):
-        def mean(self, flat):
-            return super().mean(flat) * dist.get_world_size()
-
-
-@wrong("Zero3.not_averaged")
-class sends_no_gradient(Wrapper):
-    class Layer(Layer):
-        def mean(self, flat):
-            return self.cut(flat)
-
-
-@wrong("Zero3.gradients_added_up")
-class adds_to_a_tensor_of_its_own(Wrapper):
-    class Layer(Layer):
-        def send(self):
-            if not hasattr(self, "sums"):
-                self.sums = [torch.zeros_like(shard) for shard in self.shards]
-            super().send()
-            for shard, total in zip(self.shards, self.sums):
-                total += shard.grad
-                shard.grad = total.detach().clone()
-
-
 @wrong("Zero3.not_waited")
 class does_not_wait(Wrapper):
     class Layer(Layer):
@@ -343,52 +303,6 @@ class does_not_wait(Wrapper):
             result = torch.empty(len(flat) // n, dtype=flat.dtype)
             self.handle = dist.reduce_scatter(result, list(flat.chunk(n)), async_op=True)
             return result / n
-
-
-@wrong("Zero3.numbers_lost")
-class drops_the_rest(Wrapper):
-    class Layer(Layer):
-        def __init__(self, module):
-            super().__init__(module)
-            for shard, p in zip(self.shards, self.params):
-                n = dist.get_world_size()
-                if dist.get_rank() == n - 1 and p.numel() % n:
-                    shard.data[p.numel() // n - (n - 1) :] = 0
-
-
-@wrong("Zero3.mode_not_passed_on")
-class hides_the_module(Wrapper):
-    def __setattr__(self, name, value):
-        if name == "module":
-            self.__dict__["module"] = value
-        else:
-            super().__setattr__(name, value)
-
-
-@wrong("Zero3.stale_weights")
-class gathers_once(Wrapper):
-    """What was gathered first is kept in a list, so that the shards' new numbers are not seen."""
-
-    class Layer(Layer):
-        def gather(self):
-            if not hasattr(self, "first"):
-                super().gather()
-                self.first = [p.tolist() for p in self.params]
-                return
-            for p, number, values in zip(self.params, self.numbers, self.first):
-                p.untyped_storage().resize_(number * p.element_size())
-                p.data.copy_(torch.tensor(values, dtype=p.dtype))
-
-
-@wrong("Zero3.no_output")
-class returns_nothing(Wrapper):
-    def forward(self, *inputs, **named):
-        self.module(*inputs, **named)
-
-
-@right
-class cuts_every_parameter(Wrapper):
-    pass
 
 
 @right
@@ -695,10 +609,3 @@ class a_share_in_float32(Wrapper):
             result = torch.empty(len(flat) // dist.get_world_size(), dtype=flat.dtype)
             dist.reduce_scatter(result, list((flat * share).chunk(dist.get_world_size())))
             return result
-
-
-@wrong("Zero3.rounded")
-class sends_float32(Wrapper):
-    class Layer(Layer):
-        def mean(self, flat):
-            return super().mean(flat.float()).to(flat.dtype)

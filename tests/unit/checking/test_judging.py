@@ -15,6 +15,7 @@ SPLIT = load(COURSE.check_file("data_parallel", "split"))
 RING = load(COURSE.check_file("collectives", "ring_all_reduce"))
 GPUS = {cases[0].gpus: cases for cases in SPLIT.runs}
 RANKS = {cases[0].world: cases for cases in RING.runs}
+ZERO1 = load(COURSE.check_file("sharding", "Zero1Optimizer"))
 RIGHT = "chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)"
 
 
@@ -164,3 +165,21 @@ def test_several_mistakes_that_fit_are_told_apart_by_the_cases_before_an_excepti
     cases = [each for each in GPUS[3] if len(each.batch) in (4, 7) and each.batch.ndim == 2]
     cases.sort(key=lambda each: len(each.batch))
     assert judge(source, cases=cases).status == "wrong"
+
+
+def test_a_program_brings_what_it_needs_from_the_file_beside():
+    program = next(each for each in ZERO1.rights if each.name == "all_reduce_and_broadcast").text
+    assert program.index("import torch") < program.index("class Owners:")
+    assert program.index("class Owners:") < program.index("class Zero1Optimizer(Owners):")
+    assert "class Flat" not in program
+
+
+def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
+    program = next(each for each in ZERO1.rights if each.name == "all_reduce_and_broadcast")
+    exercise = Catalog(COURSE).one(ZERO1.name)
+    solution = (COURSE.solutions / exercise.file).read_text(encoding="utf-8")
+    (submission / exercise.file).write_text(program.module(solution))
+    learner = Learner(server, exercise, Submission(submission))
+    cases = [each for run in ZERO1.runs for each in run if each.world == 3 and each.measured]
+    check(ZERO1, learner, cases)
+    assert ["2 Ψ is possible" in note for note in learner.notes] == [True]

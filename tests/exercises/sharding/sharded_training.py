@@ -1,0 +1,403 @@
+"""Training through a sharded optimizer: what Zero1Optimizer and Zero2Optimizer have in common.
+
+``as_plain_training(exercise)`` gives a declaration its cases, what one process makes of the same
+rows, and the properties that both optimizers promise.
+"""
+
+import functools
+import time
+
+import torch
+from torch.nn.functional import mse_loss
+
+from multigpu.checking.comparing import alike, same
+from multigpu.checking.declaration import case
+from multigpu.checking.judging import either
+from multigpu.checking.probes import handles_are_waited_for, volume_by_step
+from multigpu.checking.verdicts import count, listed
+from multigpu.ranks import rank_device
+
+from .holdings import forget_the_past
+from .models import biased, deep, fork, forked, seven, specimen, steps_of, two
+from .watching import watched
+
+PROMISE = "after every step each rank has the weights that the plain optimizer has in one process"
+
+# --- cases ---------------------------------------------------------------------------------------
+
+
+def cases():
+    """On 3 ranks first one parameter: there are few ways to share it out, so mistakes show well."""
+    momentum = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    nesterov = {**momentum, "nesterov": True}
+    adam = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6}
+    for world in (3, 4, 1):
+        yield a_case(world, seven, "SGD", nesterov, steps_of(world, 3, 7, 7))
+        # Tied, frozen and zero-dimensional parameters; two passes in a step.
+        passes = steps_of(world, 1, 3, 3, passes=2) + steps_of(world, 3, 3, 3)
+        yield a_case(world, specimen, "SGD", momentum, passes, rates={2: 0.03})
+        large = steps_of(world, 5, 6, 6)
+        yield a_case(world, deep, "Adam", adam, large, rates={3: 0.002}, measured=True)
+    for kind, few in {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {}}.items():
+        yield a_case(4, two, kind, few, steps_of(4, 3, 2, 2), rates={1: 0.02})
+    # A parameter without a gradient on one rank, on all ranks in the last step, or always.
+    for kind, few in {"SGD": momentum, "AdamW": {"lr": 0.01, "weight_decay": 0.1}}.items():
+        yield a_case(2, fork, kind, few, forked(2, 4), unused=True)
+    kinds = {
+        "SGD": {"lr": 0.1, "momentum": 0.8, "nesterov": True},
+        "Adam": {"lr": 0.01, "betas": (0.7, 0.9), "amsgrad": True, "weight_decay": 0.1},
+        "AdamW": {"lr": 0.01, "weight_decay": 0.1},
+        "RMSprop": {"lr": 0.01, "alpha": 0.9, "momentum": 0.5, "centered": True},
+        "Adagrad": {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2},
+    }
+    for kind, options in kinds.items():  # large and small parameters in turn, then small ones
+        yield a_case(2, biased, kind, options, steps_of(2, 3, 8, 8))
+
+
+def a_case(world, model_of, kind, options, steps, *, rates=(), measured=False, unused=False):
+    """``rates[s]`` is the learning rate from step s on.
+
+    With ``measured`` the model is large enough that what is sent and held can be told from what
+    fills up unequal parts.
+    """
+    said = ", ".join([kind, *(f"{name}={value}" for name, value in options.items())])
+    sizes = [p.numel() for p in model_of().parameters() if p.requires_grad]
+    return case(
+        f"{count(len(sizes), 'parameter')}, {said}, on {count(world, 'rank')}",
+        world=world,
+        model_of=model_of,
+        kind=kind,
+        options=options,
+        steps=steps,
+        rates=dict(rates),
+        measured=measured,
+        unused=unused,
+        parameters=len(sizes),
+        total=sum(sizes),
+        share=-(-sum(sizes) // world),  # rounded up
+        largest=max(sizes),
+        bound=-(-sum(sizes) // world) + max(sizes),
+        example=measured,
+    )
+
+
+# --- what a rank does ----------------------------------------------------------------------------
+
+
+def training_of(name):
+    """A drive: train with the class of this name, and note all that a property looks at."""
+
+    def drive(submission, case, rank):
+        forget_the_past()
+        kind, model = getattr(torch.optim, case.kind), case.model_of().to(rank_device())
+        slots = slots_of(case)
+        seen = {"steps": [], "left": []}
+        with watched(kind, slots, model) as watch:
+            optimizer = getattr(submission, name)(model.parameters(), kind, **case.options)
+            came = named("at the start", model)
+            seen["groups"] = groups_of(optimizer)
+            for number, passes in enumerate(case.steps):
+                if number in case.rates and "rates" in seen["groups"]:
+                    for group in optimizer.param_groups:
+                        group["lr"] = case.rates[number]
+                began = time.monotonic()
+                optimizer.zero_grad()
+                graded = (n for n, p in model.named_parameters() if has_gradient(p))
+                seen["left"].append(list(graded))
+                watch.begin_step(2 * case.bound if case.measured and number == 1 else None)
+                backward(model, [ranks[rank] for ranks in passes])
+                optimizer.step()
+                seen["steps"].append((began, time.monotonic()))
+                watch.note_state("at the end of the step")
+                came |= named(f"step {number + 1}", model)
+        return came | {"watched": seen | watch.notes()}
+
+    return drive
+
+
+def backward(model, passes):
+    """Every pass adds to the gradients of the one before."""
+    for rows in passes:
+        inputs, targets = (tensor.to(rank_device()) for tensor in rows)
+        mse_loss(model(inputs), targets).backward()
+
+
+def has_gradient(parameter):
+    return parameter.grad is not None and bool(parameter.grad.any())
+
+
+def named(when, model):
+    return {f"{when}: {name}": p.detach().clone() for name, p in model.named_parameters()}
+
+
+def groups_of(optimizer):
+    """What ``param_groups`` is, in plain words and numbers."""
+    try:
+        groups = optimizer.param_groups
+    except AttributeError as error:
+        return {"problem": str(error)}
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        return {"problem": f"it is a {type(groups).__name__}"}
+    return {
+        "rates": [group.get("lr") for group in groups],
+        "missing": sorted({"params", "lr"}.difference(*groups)) if groups else ["dict"],
+    }
+
+
+# --- what one process does -----------------------------------------------------------------------
+
+
+@functools.cache
+def expected(case):
+    """Where no rank has a gradient, a parameter may be left alone or stepped with zeros."""
+    results = [[trained(case, zeros)] * case.world for zeros in (False, True)]
+    return either(*results) if case.unused else results[0]
+
+
+def trained(case, zeros):
+    """The weights after every step, on the rows of all ranks."""
+    model = case.model_of()
+    optimizer = getattr(torch.optim, case.kind)(model.parameters(), **case.options)
+    came = named("at the start", model)
+    for number, passes in enumerate(case.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = case.rates.get(number, group["lr"])
+        optimizer.zero_grad()
+        for ranks in passes:
+            for inputs, targets in ranks:
+                (mse_loss(model(inputs), targets) / case.world).backward()
+        for parameter in model.parameters():
+            if zeros and parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        came |= named(f"step {number + 1}", model)
+    return came
+
+
+def slots_of(case):
+    """The names of the state that the optimizer keeps for every element."""
+    parameter = torch.nn.Parameter(torch.ones(2, 3))
+    parameter.grad = torch.ones(2, 3)
+    optimizer = getattr(torch.optim, case.kind)([parameter], **case.options)
+    optimizer.step()
+    state = optimizer.state[parameter].items()
+    return [n for n, v in state if isinstance(v, torch.Tensor) and v.shape == parameter.shape]
+
+
+def rate_of(case):
+    kind = getattr(torch.optim, case.kind)
+    return kind([torch.nn.Parameter(torch.ones(1))], **case.options).defaults["lr"]
+
+
+# --- properties of both --------------------------------------------------------------------------
+
+
+def seen(run, case):
+    """What every rank has noted."""
+    return [came["watched"] for came in run.came(case)]
+
+
+def stale(run, case):
+    """Step, rank, names and whether another rank has them, where weights are those of before.
+
+    None where something else is wrong, or nothing.
+    """
+    came, right = run.came(case), expected(case)
+    right = (right if isinstance(right, list) else right.results[0])[0]
+    for key, value in right.items():
+        wrong = [r for r, own in enumerate(came) if not same(own[key].value, value)]
+        if not wrong:
+            continue
+        if key.startswith("at the start"):
+            return None
+        rank, (step, name) = wrong[0], key.split(": ")
+        number = int(step.split()[1])
+        before = f"step {number - 1}: {name}" if number > 1 else f"at the start: {name}"
+        mine = came[rank][key].value
+        off = ~torch.isclose(mine, value, rtol=1e-6, atol=1e-9)
+        if not off.any() or not mine[off].equal(came[rank][before].value[off]):
+            return None
+        others = [own[key].value[off] for own in came]
+        return step, rank, name, not all(alike(other, mine[off]) for other in others)
+    return None
+
+
+def as_plain_training(exercise):
+    """What both optimizers promise, but for how much they send."""
+    exercise.cases(cases)
+    exercise.drive(training_of(exercise.function))
+    exercise.expected(expected)
+    handles_are_waited_for(exercise)
+
+    @exercise.holds(
+        "param_groups_missing",
+        expects="param_groups is a list with a dict, with params and lr in it, on every rank",
+        usually="a rank that owns nothing needs a list like that too, because schedules set lr on"
+        " all ranks.",
+        fix="Return inner.param_groups. Without an inner optimizer, that of an optimizer of the"
+        " same class for [torch.zeros(1)] has all options.",
+        first=True,
+    )
+    def _(run, case):
+        for rank, notes in enumerate(seen(run, case)):
+            groups = notes["groups"]
+            if "problem" in groups:
+                return f"on rank {rank}: {groups['problem']}"
+            if groups["missing"]:
+                return f"on rank {rank} it has no {listed(groups['missing'])}"
+            if any(rate != rate_of(case) for rate in groups["rates"]):
+                rates = listed(groups["rates"])
+                return f"on rank {rank} lr in it is {rates}, and not {rate_of(case)}"
+        return None
+
+    @exercise.holds(
+        "not_cleared",
+        expects="after zero_grad() the gradients of all parameters are None or zeros",
+        usually="only what the inner optimizer holds was cleared, which is a part of the"
+        " parameters, or copies of them; or nothing was cleared.",
+        fix="Clear the parameters that were given to you. model.parameters() is an iterator that"
+        " works only once, so begin with list(params).",
+        first=True,
+    )
+    def _(run, case):
+        for rank, notes in enumerate(seen(run, case)):
+            for number, left in enumerate(notes["left"]):
+                if left:
+                    names = listed(left, most=4)
+                    return f"on rank {rank}, step {number + 1}, {names} still had gradients"
+        return None
+
+    @exercise.holds(
+        "weights_not_shared",
+        expects=PROMISE,
+        usually="the owner stepped, but its new weights did not reach the other ranks.",
+        fix="After the inner step, broadcast or all_gather the new weights, and write them into the"
+        " parameters.",
+        first=True,
+    )
+    def _(run, case):
+        found = stale(run, case)
+        if found is None or not found[3]:
+            return None
+        step, rank, name, _ = found
+        came = f"on rank {rank}, {step}: {name} is what it was before the step, or parts of it are"
+        return f"{came}; on another rank it is new", run.where(rank)
+
+    @exercise.holds(
+        "not_stepped",
+        expects=PROMISE,
+        usually="no rank owns these elements, or their owner's step did not reach the model.",
+        fix="A division with // rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds"
+        " copies changes only the copies. model.parameters() is an iterator that works only"
+        " once, so begin with list(params).",
+        first=True,
+    )
+    def _(run, case):
+        found = stale(run, case)
+        if found is None or found[3]:
+            return None
+        step, _, name, _ = found
+        return f"on all ranks, {step}: {name} is what it was before the step, or parts of it are"
+
+    @exercise.holds(
+        "inner_not_used",
+        expects="an optimizer of the class that was given makes every step",
+        usually="the step was computed by hand.",
+        fix="Make optimizer_class(mine, **kwargs), and call its step().",
+        first=True,
+    )
+    def _(run, case):
+        for number in range(len(case.steps)):
+            if not any(notes["inner_steps"][number] for notes in seen(run, case)):
+                came = f"no optimizer of the class {case.kind} stepped on any rank"
+                return f"in step {number + 1}, {came}"
+        return None
+
+    state_is_sharded(exercise)
+
+
+def state_is_sharded(exercise):
+    """A rank never has state for more elements than its share and the largest parameter."""
+    expects = (
+        "each rank holds state for at most {bound} of {total} elements at any time:"
+        " ⌈{total}/{n}⌉ = {share}, and {largest} of the largest parameter"
+    )
+
+    def most_state(run, case):
+        """The look at most state on every rank, and what came in words; None if all is well."""
+        nothing = [0, "", 0, 0]
+        looks = [max(notes["state"] or [nothing], key=lambda n: n[2]) for notes in seen(run, case)]
+        held = [look[2] for look in looks]
+        if max(held) <= case.bound:
+            return None
+        rank = held.index(max(held))
+        step, moment, _, shown = looks[rank]
+        moment = f"in step {step}, {moment}" if step else moment
+        ranks = f" (ranks 0 to {case.world - 1})" if case.world > 1 else ""
+        came = f"the ranks held state for {listed(held)} elements{ranks}, rank {rank} {moment}"
+        lasting = [n[2] for n in seen(run, case)[rank]["state"] if n[1] == "at the end of the step"]
+        return held, shown, max(lasting, default=0), came
+
+    @exercise.holds(
+        "state_is_a_view",
+        expects=expects,
+        usually="the state's tensors are small, but they are views of large storages, which stay"
+        " alive with them.",
+        fix="Make the state for the part alone, or clone() the part.",
+    )
+    def _(run, case):
+        found = most_state(run, case)
+        return found[3] if found and found[1] <= case.bound else None
+
+    @exercise.holds(
+        "state_for_a_while",
+        expects=expects,
+        usually="state was made for everything and deleted later. The limit holds at every moment.",
+        fix="Give the inner optimizer only the parameters that this rank owns. Adagrad makes its"
+        " state in its constructor, the others make it in the first step.",
+    )
+    def _(run, case):
+        found = most_state(run, case)
+        return found[3] if found and found[2] <= case.bound else None
+
+    @exercise.holds(
+        "state_not_sharded",
+        expects=expects,
+        usually="the weights are right, but the inner optimizer of every rank holds all"
+        " parameters.",
+        fix="Give it those that this rank owns, and no others.",
+    )
+    def _(run, case):
+        found = most_state(run, case)
+        return found[3] if found and min(found[0]) >= case.total else None
+
+    @exercise.holds(
+        "state_unbalanced",
+        expects=expects,
+        usually="the shares differ too much. Every n-th parameter, or the same number of parameters"
+        " for each rank, can give one rank all the large ones.",
+        fix="Give each parameter to the rank that has the fewest elements so far, the largest"
+        " parameters first.",
+    )
+    def _(run, case):
+        found = most_state(run, case)
+        return found[3] if found else None
+
+
+def allowed(case, most):
+    """Elements that one step may send where ``most`` Ψ are allowed.
+
+    A direction may take n shares as long as the longest one; flags and counts come on top.
+    """
+    filled_up = case.world * case.bound
+    return 2 * filled_up + (most - 2) * case.total + 2 * case.parameters + 2 * case.world
+
+
+def is_measured(case):
+    """Whether what a step sends can be told from what fills up unequal parts."""
+    return case.measured and case.world > 1
+
+
+def most_sent(run, case):
+    """The most that any step sends, in elements per rank."""
+    return max(sum(volumes.values()) for volumes in volume_by_step(run, case))
