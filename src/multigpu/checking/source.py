@@ -192,7 +192,11 @@ def stored_in(target: ast.expr) -> list[ast.Name]:
 
 
 def taken(scope: symtable.SymbolTable) -> set[str]:
-    """The names that a piece of code takes from its module, and not from one of its functions."""
+    """The names that a piece of code takes from its module, and not from one of its functions.
+
+    In the body of a class, `Layer = Layer` reads the one of the module.
+    """
     inside = (taken(part) for part in scope.get_children())
-    own = {s.get_name() for s in scope.get_symbols() if s.is_referenced() and s.is_global()}
-    return own.union(*inside)
+    in_class = scope.get_type() == "class"
+    used = [s for s in scope.get_symbols() if s.is_referenced() and (s.is_global() or in_class)]
+    return {s.get_name() for s in used}.union(*inside)
