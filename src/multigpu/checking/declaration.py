@@ -203,6 +203,7 @@ class Declaration:
     result: str = "returned"
     fresh: bool = False
     everywhere: bool = False
+    works_with: str = ""
     share_of: Callable[[Case], int] = field(default=lambda case: 1)
     options: dict[str, Any] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
@@ -215,6 +216,12 @@ class Declaration:
     def function(self) -> str:
         """The name of the learner's function or class."""
         return self.name.rpartition(".")[2]
+
+    @cached_property
+    def together(self) -> "list[Declaration]":
+        """This one, and that of the function that it works with."""
+        others = [self.works_with] if self.works_with else []
+        return [self, *(load(self.path.with_name(f"{name}.py")) for name in others)]
 
     # --- what a file says -----------------------------------------------------------------------
 
@@ -366,6 +373,13 @@ class Declaration:
         more = self._parts["words"](case) if "words" in self._parts else {}
         return sentence.format(**own | {"n": case.gpus or case.world} | more)
 
+    def blames(self, message_id: str) -> str:
+        """What an explanation begins with if it is about the function that this one works with."""
+        function = message_id.partition(".")[0]
+        if function == self.function:
+            return ""
+        return f"the mistake is in {function}, which {self.function} works with: "
+
     def all_programs(self) -> Iterator[tuple[Program, str | None]]:
         """Every program, with the id of its mistake, or None for a right one."""
         yield from ((program, None) for program in self.rights)
@@ -389,6 +403,7 @@ def exercise(
     result: str = "returned",
     fresh: bool = False,
     everywhere: bool = False,
+    works_with: str = "",
     share_of: Callable[[Case], int] = lambda case: 1,
     **options: Any,
 ) -> Declaration:
@@ -402,12 +417,17 @@ def exercise(
     * ``fresh``: whether the result needs memory of its own.
     * ``everywhere``: whether an answer must be like a mistake in all cases, not only in the one
       that failed: for results so small that two of them are often equal by chance.
+    * ``works_with``: another function of the learner's, which is declared beside this one and runs
+      with it.  Where no mistake of this exercise explains what came, those of the other are tried,
+      and its properties must hold too.
     * ``share_of(case)``: right answers multiply by 1/n, which n (see ``comparing.same``).
     * ``options``: for ``learner.run``, such as ``memory="1 GiB"``.
     """
     caller = inspect.stack()[1].filename
     return Declaration(
-        name, expects, Path(caller), parts, keeps, result, fresh, everywhere, share_of, options
+        *(name, expects, Path(caller), parts, keeps, result, fresh, everywhere, works_with),
+        share_of,
+        options,
     )
 
 

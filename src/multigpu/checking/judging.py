@@ -217,9 +217,7 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
         if refused.status == "not_started" and done:
             refused = refused.half_written(f"this worked: {done}")
         raise diagnosis.of_refusal(refused) from None
-    for each in declaration.properties:
-        if not each.first:
-            examine(each, run)
+    examine(run, first=False)
     for remark in declaration.remarks:
         for said in filter(None, (remark(run, case) for case in run.cases)):
             learner.note(said)
@@ -255,24 +253,35 @@ def perform(
     return Run(declaration, cases, answer)
 
 
-def examine(each: Property, run: Run) -> None:
-    """Raise Wrong where a property does not hold."""
+def examine(run: Run, *, first: bool) -> None:
+    """Raise Wrong where a property does not hold; of those that are looked at first, or later."""
+    for declaration in run.declaration.together:
+        for each in declaration.properties:
+            if each.first == first:
+                examine_property(each, run)
+
+
+def examine_property(each: Property, run: Run) -> None:
     for case in run.cases:
         found = each.examine(run, case)
         if found is None:
             continue
-        came, where = (found, run.where()) if isinstance(found, str) else found
-        raise told(run.declaration, each, case, came, where)
+        came, where = (found, None) if isinstance(found, str) else found
+        blamed = where or run.declaration.blames(each.id)
+        raise told(run.declaration, each, case, came, where if blamed else run.where())
 
 
-def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
+def told(
+    declaration: Declaration, broken: Property, case: Case, came: str, where: str | None
+) -> Wrong:
     """What to raise for a property that does not hold."""
     fill = declaration.fill
+    usually = " ".join(fill(text, case) for text in (broken.usually, broken.fix) if text)
     return Wrong(
         broken.id,
         expected=f"{fill(broken.expects, case)} ({case.title})",
         came=came,
-        usually=" ".join(fill(text, case) for text in (broken.usually, broken.fix) if text),
+        usually=declaration.blames(broken.id) + usually,
         where=where,
     )
 
@@ -328,6 +337,12 @@ class Difference:
     came: str
     usually: str = ""
     rank: int = 0
+    entry: int = 0  # where in a dict it is: the first steps come first
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether the form is right, and the numbers are not."""
+        return self.kind in ("wrong_values", "rounded")
 
 
 class Comparison:
@@ -395,8 +410,8 @@ class Comparison:
             else Difference("missing", f"there is no {name}")
             for name in right
         ]
-        there = [each for each in found if each is not None]
-        yield from sorted(there, key=lambda each: each.kind in ("wrong_values", "rounded"))
+        there = [replace(each, entry=i) for i, each in enumerate(found) if each is not None]
+        yield from sorted(there, key=lambda each: each.of_numbers)
 
     def _number(self, came: Any, right: Near, it: str) -> Difference | None:
         if not isinstance(came, float):
@@ -484,7 +499,7 @@ def likeliest(found: Sequence[Difference | None]) -> Difference | None:
 
 
 def compare(run: Run, case: Case) -> Difference | None:
-    """The first difference in one case; for ranks that of the first rank that has one."""
+    """The first difference in one case; for ranks the earliest in a dict, of the first rank."""
     declaration = run.declaration
     right, came = declaration.right_result(case), run.came(case)
     read = partial(declaration.read, case)
@@ -504,10 +519,11 @@ def _compare_ranks(
         _compare_one(declaration, comparison, own, expected)
         for own, expected in zip(came, right, strict=True)
     ]
-    for rank, difference in enumerate(found):
-        if difference is not None:
-            return replace(difference, came=f"on rank {rank}, {difference.came}", rank=rank)
-    return None
+    there = [replace(each, rank=rank) for rank, each in enumerate(found) if each is not None]
+    if not there:
+        return None
+    first = min(there, key=lambda each: (each.of_numbers, each.entry))
+    return replace(first, came=f"on rank {first.rank}, {first.came}")
 
 
 def _compare_one(
@@ -588,9 +604,7 @@ class Diagnosis:
 
     def examine_values(self, run: Run) -> None:
         """Raise Wrong where a case is not right, or where a property explains why it may not be."""
-        for each in self.declaration.properties:
-            if each.first:
-                examine(each, run)
+        examine(run, first=True)
         for case in run.cases:
             difference = compare(run, case)
             if difference is not None:
@@ -615,7 +629,7 @@ class Diagnosis:
             expected=self._expected(case),
             came=difference.came,
             usually=usually,
-            where=run.where(difference.rank),
+            where=None if mistake and self._blames(mistake) else run.where(difference.rank),
         )
 
     def of_refusal(self, refused: Refused) -> Refused:
@@ -630,7 +644,8 @@ class Diagnosis:
             return refused
         self._name_case(refused)
         began = time.monotonic()
-        mistakes = [mistake for mistake in self.declaration.mistakes if mistake.ends == ends]
+        together = self.declaration.together
+        mistakes = [each for own in together for each in own.mistakes if each.ends == ends]
         alike_by_running = [mistake for mistake in mistakes if not mistake.roughly]
         for number, mistake in enumerate(alike_by_running):
             if number >= TRIES and time.monotonic() - began > SECONDS:
@@ -651,13 +666,16 @@ class Diagnosis:
         Where several with other sentences have it, one that has the same results in all other
         cases too comes first.
         """
-        shown = {each.id for each in self.declaration.properties}
-        mistakes = [m for m in self.declaration.mistakes if m.ends == "wrong"]
         cases = run.cases if self.declaration.everywhere else [case]
-        mistakes = self._alike(run, [m for m in mistakes if m.id not in shown], cases)
-        if len({mistake.usually for mistake in mistakes}) > 1:
-            mistakes = self._alike(run, mistakes, run.cases) or mistakes
-        return mistakes[0] if mistakes else None
+        for declaration in self.declaration.together:
+            shown = {each.id for each in declaration.properties}
+            mistakes = [m for m in declaration.mistakes if m.ends == "wrong" and m.id not in shown]
+            mistakes = self._alike(run, mistakes, cases)
+            if len({mistake.usually for mistake in mistakes}) > 1:
+                mistakes = self._alike(run, mistakes, run.cases) or mistakes
+            if mistakes:
+                return mistakes[0]
+        return None
 
     def _alike(self, run: Run, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Mistake]:
         """Those mistakes that give in these cases what the answer gave.
@@ -732,7 +750,11 @@ class Diagnosis:
 
     def _sentences(self, mistake: Mistake, case: Case) -> str:
         parts = (mistake.usually, mistake.fix)
-        return " ".join(self.declaration.fill(part, case) for part in parts if part)
+        words = " ".join(self.declaration.fill(part, case) for part in parts if part)
+        return self._blames(mistake) + words
+
+    def _blames(self, mistake: Mistake) -> str:
+        return self.declaration.blames(mistake.id)
 
     def _broken(self, refused: Refused) -> Wrong | None:
         """What to raise where the drive itself found that a property is broken."""
@@ -773,7 +795,8 @@ def stuck_in(refused: Refused) -> int | None:
     """The number of the case in which a run of ranks went wrong; None for a single process.
 
     It is the first one in which the ranks did not make the same number of collectives: one that
-    leaves a call out can go on for many cases.  Else it is the first that is not done.
+    leaves a call out can go on for many cases.  Else it is the first that is not done, where two
+    ranks' calls do not fit together the first that is not done by these two.
     """
     trace = refused.trace
     if trace is None:
@@ -786,7 +809,9 @@ def stuck_in(refused: Refused) -> int | None:
     made = Counter((bisect(ends[call.rank], call.time), call.rank) for call in of_all)
     by_case = [[made[i, rank] for rank in ranks] for i in range(max(map(len, ends)))]
     uneven = [i for i, counts in enumerate(by_case) if len(set(counts)) > 1]
-    return min([*uneven, *map(len, ends)])
+    finding = refused.finding
+    there = finding.ranks if finding and finding.kind == "mismatch" else ranks
+    return min([*uneven, *(len(ends[rank]) for rank in there)])
 
 
 def raised(refused: Refused) -> bool:

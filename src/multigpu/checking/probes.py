@@ -16,8 +16,14 @@ from multigpu.checking.verdicts import count, listed, numbered
 Found = tuple[str, str] | None  # what came, and the line to blame
 
 
-def handles_are_waited_for(exercise: Declaration) -> None:
-    """Nothing is still under way at the end, and no tensor changes while it is sent or filled."""
+def handles_are_waited_for(
+    exercise: Declaration,
+    ranks: Callable[[Case], Sequence[int]] = lambda case: range(case.world),
+) -> None:
+    """Nothing is still under way at the end, and no tensor changes while it is sent or filled.
+
+    ``ranks`` are those whose calls are looked at.
+    """
 
     @exercise.holds(
         "not_waited",
@@ -28,7 +34,7 @@ def handles_are_waited_for(exercise: Declaration) -> None:
         first=True,
     )
     def _(run: Any, case: Case) -> Found:
-        for call in calls_of(run, case):
+        for call in calls_of(run, case, ranks(case)):
             if call.is_open:
                 return f"{spoken(call)} was started, but nobody waited for it", call.place
         return None
@@ -42,7 +48,7 @@ def handles_are_waited_for(exercise: Declaration) -> None:
         first=True,
     )
     def _(run: Any, case: Case) -> Found:
-        for call in calls_of(run, case):
+        for call in calls_of(run, case, ranks(case)):
             if call.changed and call.op == "recv":
                 return f"the buffer of {spoken(call)} was changed on the way", call.place
         return None
@@ -56,7 +62,7 @@ def handles_are_waited_for(exercise: Declaration) -> None:
         first=True,
     )
     def _(run: Any, case: Case) -> Found:
-        for call in calls_of(run, case):
+        for call in calls_of(run, case, ranks(case)):
             if call.changed and call.op != "recv":
                 return f"the tensor of {spoken(call)} was changed on the way", call.place
         return None
@@ -175,9 +181,9 @@ def only_gradients_change(exercise: Declaration) -> None:
         return None
 
 
-def calls_of(run: Any, case: Case) -> list[Any]:
-    """The calls of all ranks in one case."""
-    return [call for rank in range(case.world) for call in run.calls(case, rank)]
+def calls_of(run: Any, case: Case, ranks: Sequence[int]) -> list[Any]:
+    """The calls of these ranks in one case."""
+    return [call for rank in ranks for call in run.calls(case, rank)]
 
 
 # --- what a step sends ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Models that a server and its workers train, and the rows of the workers.
+"""Models that a server and its workers train, the rows of the workers, and what is right.
 
 ``Specimen`` (multigpu.checking.comparing) has tied and frozen weights and buffers.  ``Branches``
 has layers that not every loss uses.  ``Heavy`` is large enough that what should stay at home is
@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from multigpu.checking.comparing import WIDTH, Specimen, seeded
+
+loss_fn = nn.functional.mse_loss
 
 
 class Branches(nn.Module):
@@ -120,3 +122,49 @@ def rows_of_two_widths(world):
         ]
         for step in range(3)
     ]
+
+
+# --- optimizers ----------------------------------------------------------------------------------
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def momentum(parameters):
+    """An optimizer may hold the parameters in another order than the model."""
+    return torch.optim.SGD(list(parameters)[::-1], lr=0.1, momentum=0.9)
+
+
+def decay(parameters):
+    """Moves every parameter that has a gradient, be it zeros: frozen ones must have none."""
+    return torch.optim.SGD(list(parameters)[::-1], lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def adam(parameters):
+    """With a small eps its first steps would hide a factor in the gradients."""
+    return torch.optim.Adam(parameters, lr=0.01, eps=0.1)
+
+
+# --- one process ---------------------------------------------------------------------------------
+
+
+def train(model_of, optimizer_of, batches):
+    """The weights of one process after every step on the mean of the workers' losses, by name."""
+    model = model_of()
+    optimizer, weights = optimizer_of(model.parameters()), []
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for workers in batches:
+        losses = [loss_fn(model(inputs), targets) for inputs, targets in workers]
+        found = torch.autograd.grad(torch.stack(losses).mean(), trained, allow_unused=True)
+        for parameter, gradient in zip(trained, found, strict=True):
+            parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
+        optimizer.step()
+        weights.append(weights_of(model))
+    return weights
+
+
+def weights_of(model):
+    """A copy of all parameters, tied ones under each of their names."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: parameter.detach().clone() for name, parameter in named}

@@ -4,8 +4,6 @@ Where nothing else is said they talk to the solution's ``worker_step``.
 """
 # ruff: noqa (learners write like this)
 
-import copy
-
 import torch
 import torch.distributed as dist
 from harness import beside, right, wrong
@@ -38,17 +36,6 @@ def send_weights(model):
     for worker in workers():
         for p in trained(model):
             dist.send(p.data, worker)
-
-
-@wrong("server_step.sum_not_mean")
-def sums(model, optimizer):
-    if not workers():
-        return
-    arrived = received(model)
-    for i, p in enumerate(trained(model)):
-        p.grad = sum(arrived[worker][i] for worker in workers())
-    optimizer.step()
-    send_weights(model)
 
 
 @wrong("server_step.earlier_model")
@@ -84,80 +71,7 @@ def keeps_the_buffers_of_its_first_model(model, optimizer, buffers={}):
     send_weights(model)
 
 
-@wrong("server_step.divided_by_world")
-def counts_itself(model, optimizer):
-    if not workers():
-        return
-    arrived = received(model)
-    for i, p in enumerate(trained(model)):
-        p.grad = sum(arrived[worker][i] for worker in workers()) / dist.get_world_size()
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.divided_twice")
-def divides_twice(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    for p in trained(model):
-        p.grad /= len(workers())
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.one_worker_only")
-def the_last_worker_wins(model, optimizer):
-    if not workers():
-        return
-    for worker in workers():
-        for p in trained(model):
-            p.grad = torch.empty_like(p)
-            dist.recv(p.grad, worker)
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.one_worker_only")
-def the_last_worker_wins_and_is_divided(model, optimizer):
-    if not workers():
-        return
-    for worker in workers():
-        for p in trained(model):
-            p.grad = torch.empty_like(p)
-            dist.recv(p.grad, worker)
-            p.grad /= len(workers())
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.old_gradients")
-def never_clears(model, optimizer):
-    if not workers():
-        return
-    arrived = received(model)
-    for i, p in enumerate(trained(model)):
-        for worker in workers():
-            gradient = arrived[worker][i] / len(workers())
-            p.grad = gradient if p.grad is None else p.grad + gradient
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.old_gradients")
-def clears_nothing_and_divides_all(model, optimizer):
-    if not workers():
-        return
-    arrived = received(model)
-    for i, p in enumerate(trained(model)):
-        for worker in workers():
-            p.grad = arrived[worker][i] if p.grad is None else p.grad + arrived[worker][i]
-        p.grad /= len(workers())
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.no_step")
+@wrong("server_step.optimizer_not_used")
 def forgets_the_step(model, optimizer):
     if not workers():
         return
@@ -165,22 +79,12 @@ def forgets_the_step(model, optimizer):
     send_weights(model)
 
 
-@wrong("server_step.no_step")
+@wrong("server_step.optimizer_not_used")
 def clears_and_does_not_step(model, optimizer):
     if not workers():
         return
     mean(model)
     optimizer.zero_grad()
-    send_weights(model)
-
-
-@wrong("server_step.no_gradients")
-def steps_with_gradients_that_it_has_cleared(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    optimizer.zero_grad()
-    optimizer.step()
     send_weights(model)
 
 
@@ -196,78 +100,6 @@ def puts_the_mean_nowhere(model, optimizer):
     send_weights(model)
 
 
-@wrong("server_step.several_steps")
-def steps_per_worker(model, optimizer):
-    if not workers():
-        return
-    for worker in workers():
-        for p in trained(model):
-            p.grad = torch.empty_like(p)
-            dist.recv(p.grad, worker)
-        optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.weights_sent_before_step")
-def sends_before_the_step(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    send_weights(model)
-    optimizer.step()
-
-
-@wrong("worker_step.weights_not_kept")
-def sends_copies_from_before_the_step(model, optimizer):
-    """From outside this looks like a worker that does not keep what it gets."""
-    if not workers():
-        return
-    before = copy.deepcopy(model)
-    mean(model)
-    optimizer.step()
-    send_weights(before)
-
-
-@wrong("server_step.both_receive", status="hang")
-def sends_to_the_first_worker_only(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    optimizer.step()
-    for p in trained(model):
-        dist.send(p.data, 1)
-
-
-@wrong("server_step.both_send", status="hang")
-def asks_the_first_worker_only(model, optimizer):
-    if not workers():
-        return
-    for p in trained(model):
-        p.grad = torch.empty_like(p)
-        dist.recv(p.grad, 1)
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.both_receive", status="hang")
-def sends_nothing(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    optimizer.step()
-
-
-@wrong("server_step.optimizer_not_used")
-def steps_by_hand(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    with torch.no_grad():
-        for p in trained(model):
-            p -= 0.1 * p.grad
-    send_weights(model)
-
-
 @wrong("server_step.optimizer_not_used")
 def makes_its_own_optimizer(model, optimizer):
     if not workers():
@@ -277,17 +109,7 @@ def makes_its_own_optimizer(model, optimizer):
     send_weights(model)
 
 
-@wrong("server_step.optimizer_made_anew")
-def forgets_the_momentum(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    optimizer.state.clear()
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.other_weights")
+@wrong("wrong_values")
 def mixes_up_the_biases(model, optimizer):
     if not workers():
         return
@@ -482,7 +304,7 @@ def worker_in_doubles(model, loss):
         p.data.copy_(arrived)
 
 
-@wrong("worker_step.travels_twice")
+@wrong("server_step.travels_twice")
 @beside(worker_step=worker_in_doubles)
 def sends_and_receives_doubles(model, optimizer):
     if not workers():
@@ -553,7 +375,7 @@ def worker_in_half(model, loss):
         dist.recv(p.data, 0)
 
 
-@wrong("server_step.other_weights")
+@wrong("rounded")
 @beside(worker_step=worker_in_half)
 def gets_half_the_digits(model, optimizer):
     if not workers():
@@ -578,43 +400,6 @@ def counts_its_steps_in_a_buffer(model, optimizer):
     for buffer in model.buffers():
         buffer.add_(1)
     send_weights(model)
-
-
-@right
-def in_place(model, optimizer):
-    size = dist.get_world_size()
-    if size == 1:
-        return
-    optimizer.zero_grad(set_to_none=False)
-    for worker in range(1, size):
-        for p in trained(model):
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            arrived = torch.zeros_like(p)
-            dist.recv(arrived, src=worker)
-            p.grad.add_(arrived)
-    for p in trained(model):
-        p.grad.div_(size - 1)
-    optimizer.step()
-    for p in trained(model):
-        for worker in range(1, size):
-            dist.send(p.detach(), dst=worker)
-
-
-@right
-def all_workers_at_once(model, optimizer):
-    if not workers():
-        return None
-    arrived = {w: [torch.empty_like(p) for p in trained(model)] for w in workers()}
-    handles = [dist.irecv(g, w) for w in workers() for g in arrived[w]]
-    for handle in handles:
-        handle.wait()
-    for p, *grads in zip(trained(model), *arrived.values()):
-        p.grad = torch.stack(grads).mean(dim=0)
-    optimizer.step()
-    handles = [dist.isend(p.data, w) for w in workers() for p in trained(model)]
-    for handle in handles:
-        handle.wait()
 
 
 @right
@@ -680,19 +465,7 @@ def with_gather_and_scatter(model, optimizer):
         dist.scatter(torch.empty_like(p), [p.detach().clone() for _ in range(size)], src=0)
 
 
-@wrong("server_step.frozen_moved")
-def gives_frozen_ones_a_gradient_of_zeros(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    for p in model.parameters():
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.other_weights")
+@wrong("wrong_values")
 def goes_by_the_order_of_the_optimizer(model, optimizer):
     if not workers():
         return
@@ -703,16 +476,6 @@ def goes_by_the_order_of_the_optimizer(model, optimizer):
         p.grad = (sum(gradients) / len(gradients)).reshape(-1)[: p.numel()].expand(
             p.numel()
         ).view_as(p) + 0
-    optimizer.step()
-    send_weights(model)
-
-
-@wrong("server_step.moves_when_alone")
-def steps_with_what_is_there(model, optimizer):
-    if not workers():
-        optimizer.step()
-        return
-    mean(model)
     optimizer.step()
     send_weights(model)
 
@@ -738,7 +501,7 @@ def a_share_in_float32(model, optimizer):
             dist.send(p.detach(), dst=worker)
 
 
-@wrong("server_step.rounded")
+@wrong("rounded")
 def adds_up_in_float32(model, optimizer):
     if not workers():
         return
@@ -750,7 +513,7 @@ def adds_up_in_float32(model, optimizer):
     send_weights(model)
 
 
-@wrong("server_step.frozen_moved")
+@wrong("wrong_values")
 def keeps_frozen_ones_as_float32(model, optimizer):
     if not workers():
         return

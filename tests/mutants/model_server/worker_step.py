@@ -23,33 +23,6 @@ def receive_weights(model):
         dist.recv(p.data, src=0)
 
 
-@wrong("worker_step.old_gradients")
-def never_clears(model, loss):
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@wrong("worker_step.old_where_missing")
-def clears_only_what_this_loss_uses(model, loss):
-    found = torch.autograd.grad(loss, trained(model), allow_unused=True)
-    for p, g in zip(trained(model), found):
-        if g is not None:
-            p.grad = g
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@wrong("exception", status="crash")
-def does_not_know_none(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(p.grad, 0)
-    receive_weights(model)
-
-
 @wrong("worker_step.earlier_model")
 def keeps_the_parameters_of_its_first_model(model, loss, kept=[]):
     if not kept:
@@ -62,15 +35,7 @@ def keeps_the_parameters_of_its_first_model(model, loss, kept=[]):
         dist.recv(p.data, src=0)
 
 
-@wrong("worker_step.no_backward")
-def forgets_backward(model, loss):
-    model.zero_grad()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@wrong("worker_step.no_backward")
+@wrong("worker_step.no_gradients")
 def clears_after_backward(model, loss):
     loss.backward()
     model.zero_grad()
@@ -79,41 +44,7 @@ def clears_after_backward(model, loss):
     receive_weights(model)
 
 
-@wrong("worker_step.weights_sent")
-def sends_the_parameters(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(p.data, 0)
-    receive_weights(model)
-
-
-@wrong("worker_step.weights_not_kept")
-def receives_into_a_new_tensor(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        p = arrived
-
-
-@wrong("worker_step.weights_left_out")
-def keeps_only_weights_with_dimensions(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        if p.ndim > 1:
-            p.data.copy_(arrived)
-
-
-@wrong("worker_step.both_receive", status="hang")
+@wrong("deadlock", status="hang")
 def puts_plain_tensors_in_their_place(model, loss):
     model.zero_grad()
     loss.backward()
@@ -126,71 +57,6 @@ def puts_plain_tensors_in_their_place(model, loss):
         module, _, name = names[id(p)].rpartition(".")
         delattr(model.get_submodule(module), name)
         setattr(model.get_submodule(module), name, arrived)
-
-
-@wrong("worker_step.other_weights")
-def steps_by_itself_too(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-
-
-@wrong("worker_step.other_weights")
-def adds_the_new_weights(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        p.data += arrived
-
-
-@wrong("worker_step.both_receive", status="hang")
-def waits_for_weights_only(model, loss):
-    model.zero_grad()
-    loss.backward()
-    receive_weights(model)
-
-
-@wrong("worker_step.both_send", status="hang")
-def never_fetches_the_weights(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-
-
-@wrong("mismatch")
-def sends_in_the_other_order(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in reversed(trained(model)):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@wrong("mismatch")
-def sends_tied_weights_under_both_names(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for _, p in model.named_parameters(remove_duplicate=False):
-        if p.requires_grad:
-            dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@wrong("server_step.divided_twice")
-def divides_too(model, loss):
-    model.zero_grad()
-    (loss / (dist.get_world_size() - 1)).backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
 
 
 @wrong("worker_step.not_waited")
@@ -429,15 +295,6 @@ def goes_through_files(model, loss):
 
 
 @right
-def clears_after_sending(model, loss):
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), dst=0)
-        p.grad = None
-    receive_weights(model)
-
-
-@right
 def with_autograd_grad(model, loss):
     found = torch.autograd.grad(loss, trained(model), allow_unused=True)
     for p, g in zip(trained(model), found):
@@ -447,17 +304,6 @@ def with_autograd_grad(model, loss):
             arrived = torch.zeros(p.shape, dtype=p.dtype)
             dist.recv(arrived, 0)
             p.copy_(arrived)
-
-
-@right
-def all_at_once(model, loss):
-    for p in model.parameters():
-        p.grad = None
-    loss.backward()
-    handles = [dist.isend(gradient(p), 0) for p in trained(model)]
-    handles += [dist.irecv(p.data, 0) for p in trained(model)]
-    for handle in handles:
-        handle.wait()
 
 
 def flat_server(model, optimizer):
@@ -655,7 +501,7 @@ def server_of_float32(model, optimizer):
             dist.send(p.data, worker)
 
 
-@wrong("server_step.rounded")
+@wrong("rounded")
 @beside(server_step=server_of_float32)
 def sends_gradients_as_float32(model, loss):
     model.zero_grad()
@@ -663,15 +509,3 @@ def sends_gradients_as_float32(model, loss):
     for p in trained(model):
         dist.send(gradient(p).float(), 0)
     receive_weights(model)
-
-
-@wrong("worker_step.rounded")
-def keeps_weights_as_float32(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(gradient(p), 0)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        p.data.copy_(arrived.float())

@@ -183,3 +183,21 @@ def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
     cases = [each for run in ZERO1.runs for each in run if each.world == 3 and each.measured]
     check(ZERO1, learner, cases)
     assert ["2 Ψ is possible" in note for note in learner.notes] == [True]
+
+
+def test_a_mistake_of_the_function_that_an_exercise_works_with_is_named_as_its_own(judge):
+    exercise = load(COURSE.check_file("model_server", "worker_step"))
+    (sums,) = [m.program for m in exercise.together[1].mistakes if m.program.name == "sums"]
+    source = sums.module((COURSE.solutions / "model_server.py").read_text())
+    refused = judge(source, declaration=exercise, cases=exercise.runs[0][:1])
+    assert refused.message_id == "server_step.sum_not_mean"
+    assert "the mistake is in server_step, which worker_step works with" in refused.message
+    assert "where" not in refused.message
+
+
+def test_ranks_tell_the_first_step_that_went_wrong(judge):
+    exercise = load(COURSE.check_file("model_server", "worker_step"))
+    (stale,) = [m.program for m in exercise.mistakes if m.id.endswith("weights_not_kept")]
+    source = stale.module((COURSE.solutions / "model_server.py").read_text())
+    refused = judge(source, declaration=exercise, cases=exercise.runs[0][:1])
+    assert "came: on rank 1, step 1" in refused.message  # and not rank 0, step 2
