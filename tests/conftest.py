@@ -35,7 +35,7 @@ ONE_BY_ONE = (
     "tests/site/test_fresh_runs.py",
     "tests/exercises/sharding/",
     "tests/exercises/",
-    "tests/mutants/",
+    "tests/answers/",
 )
 
 
@@ -98,7 +98,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Verdicts on answers, commands not run: here, as xdist's controller reads this file only."""
-    from .mutants import table
+    from .answers import table
     from .repository.commands import listing
 
     listing.show(terminalreporter)

@@ -1,7 +1,7 @@
 """Find words that read badly in the texts that people read, and name better ones.
 
     python tools/check_words.py                    everything
-    python tools/check_words.py docs/lessons       these folders and files, also those of `later`
+    python tools/check_words.py docs/lessons       these folders and files
 
 Prints ``file:line: words found -> better words`` and exits with 1 if it finds any. The words are in
 ``tools/words.toml``; American spelling and common typing errors come from codespell's lists.
@@ -11,7 +11,6 @@ recorded (``docs/records``) and a changed cell has to be recorded again.
 """
 
 import ast
-import fnmatch
 import io
 import json
 import re
@@ -92,7 +91,7 @@ def main() -> int:
     misspelled = spellings()
     allowed = re.compile("|".join(map(re.escape, table["allow"])) or r"(?!)")
     count = 0
-    for path in chosen(sys.argv[1:], table["later"]):
+    for path in chosen(sys.argv[1:]):
         source = allowed.sub(lambda match: blank(match[0]), prose(path))
         for found in sorted(look(source, words, misspelled)):
             print(f"{path.relative_to(ROOT)}:{found.line}: {found.words!r} -> {found.better}")
@@ -102,7 +101,7 @@ def main() -> int:
     return int(count > 0)
 
 
-def chosen(named: list[str], later: list[str]) -> Iterator[Path]:
+def chosen(named: list[str]) -> Iterator[Path]:
     """The files to read: those that Git tracks, so that nothing made is among them."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--"]
@@ -114,7 +113,7 @@ def chosen(named: list[str], later: list[str]) -> Iterator[Path]:
     )
     for name in sorted(set(listed.stdout.splitlines())):
         skipped = name.startswith(SKIPPED) or not name.endswith(READ) or not (ROOT / name).is_file()
-        if not skipped and (named or not any(fnmatch.fnmatch(name, each) for each in later)):
+        if not skipped:
             yield ROOT / name
 
 

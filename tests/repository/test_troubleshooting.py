@@ -7,22 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.declaration import load
 from multigpu.checking.run_verdict import HANGS, OF_A_FINDING
+from tests.answers.stored import stored
 
 ROOT = Path(__file__).parents[2]
-MODULES: dict[str, list[str]] = {}
-for exercise in Catalog(Course(ROOT)).exercises:
-    MODULES.setdefault(exercise.chapter.module, []).append(exercise.function)
+COURSE = Course(ROOT)
+EXERCISES = Catalog(COURSE).exercises
 CHECKER = sorted((ROOT / "src" / "multigpu" / "checking").glob("*.py"))
-MESSAGES = ROOT / "docs" / "messages"
-GENERAL = MESSAGES / "general.inc"
+GENERAL = ROOT / "docs" / "messages" / "general.inc"
 MISTAKE = re.compile(r"[a-z]+(_[a-z0-9]+)*")
-
-
-def everything(paths: list[Path]) -> str:
-    return "".join(path.read_text() for path in paths)
 
 
 def calls_of(name: str, path: Path) -> Iterator[ast.Call]:
@@ -56,63 +51,32 @@ def given_by_the_checker() -> set[str]:
         for call in calls_of(called, path)
         for name in constants(call.args[1:2])
     }
-    signals = set(re.findall(r'message_id = "(\w+)" if .* else "(\w+)"', everything(CHECKER))[0])
+    text = "".join(path.read_text() for path in CHECKER)
+    signals = set(re.findall(r'message_id = "(\w+)" if .* else "(\w+)"', text)[0])
     hangs = {f"hang_{kind}" for kind in HANGS} | set(OF_A_FINDING)
     return hangs | signals | {name for name in first | second if MISTAKE.fullmatch(name)}
 
 
-def entries(path: Path) -> set[str]:
-    """The ids that a file explains: ``split.remainder_dropped`` above an indented text."""
-    text = path.read_text() if path.is_file() else ""
-    return set(re.findall(r"^``([\w.]+)``\n   \S", text, re.MULTILINE))
+def general_entries() -> list[str]:
+    """The ids that the page explains for all exercises: ``hang_busy`` above an indented text."""
+    return re.findall(r"^``([\w.]+)``\n   \S", GENERAL.read_text(), re.MULTILINE)
 
 
-def declared(module: str) -> set[str]:
-    """The ids that the declarations of a chapter explain."""
-    files = {path.stem: path for path in (ROOT / "tests" / "exercises" / module).glob("*.py")}
-    return {name for f in MODULES[module] if f in files for name in load(files[f]).entries}
-
-
-def sources(module: str) -> list[Path]:
-    """The checks of a module, and the answers that learners could write."""
-    folders = (ROOT / "tests" / "exercises" / module, ROOT / "tests" / "mutants" / module)
-    return [path for folder in folders for path in sorted(folder.glob("*.py"))]
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_every_id_that_is_written_out_is_explained(module: str) -> None:
-    """In a check, or as what an answer must get."""
-    known = re.compile(rf"({'|'.join(MODULES[module])})\.[a-z]\w*")
-    nodes = [n for path in sources(module) for n in ast.walk(ast.parse(path.read_text()))]
-    words = constants([node for node in nodes if isinstance(node, ast.Constant)])
-    wanted = {word for word in words if known.fullmatch(word)}
-    assert wanted - entries(MESSAGES / f"{module}.inc") - declared(module) == set()
-
-
-def test_every_general_message_is_explained() -> None:
+def test_every_general_message_is_explained_once() -> None:
     given = given_by_the_checker()
     assert given >= {"signature", "syntax_error"}, "the reader of the sources is broken"
-    assert given - entries(GENERAL) == set()
-    assert entries(GENERAL) - given == set()
+    assert sorted(given) == sorted(general_entries())
 
 
-def test_nothing_is_explained_that_no_check_says() -> None:
-    """One check may say the same of two modules, so the words of all of them count."""
-    words = {w for module in MODULES for w in re.findall(r"\w+", everything(sources(module)))}
-    for module, functions in MODULES.items():
-        for name in entries(MESSAGES / f"{module}.inc"):
-            assert name.partition(".")[0] in functions
-            assert name.partition(".")[2] in words
-
-
-def test_no_message_is_explained_twice() -> None:
-    text = everything(sorted(MESSAGES.glob("*.inc")))
-    explained = re.findall(r"^``([\w.]+)``\n   \S", text, re.MULTILINE)
-    assert explained
-    assert len(explained) == len(set(explained))
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda each: each.name)
+def test_every_message_that_an_answer_must_get_is_explained(exercise: Exercise) -> None:
+    declaration = load(COURSE.check_file(exercise.chapter.module, exercise.function))
+    wanted = {mistake.id for mistake in declaration.mistakes}
+    wanted |= {answer.message_id for answer in stored(exercise.name) if answer.message_id}
+    assert wanted - {*declaration.entries, *general_entries()} == set()
 
 
 def test_the_page_shows_all_messages() -> None:
     page = (ROOT / "docs" / "troubleshooting.rst").read_text()
     shown = re.findall(r"^\.\. exercise-messages:: (\w+)$", page, re.MULTILINE)
-    assert shown == [*MODULES]
+    assert shown == list(dict.fromkeys(each.chapter.module for each in EXERCISES))

@@ -11,17 +11,12 @@ from multigpu.checking.declaration import load
 
 ROOT = Path(__file__).parents[2]
 COURSE = Course(ROOT)
-WRITTEN = [
-    name
-    for path in (ROOT / "docs" / "messages").glob("*.inc")
-    for name in re.findall(r"^``([\w.]+)``\n   \S", path.read_text(encoding="utf-8"), re.MULTILINE)
-]
+GENERAL = (ROOT / "docs" / "messages" / "general.inc").read_text(encoding="utf-8")
+WRITTEN = re.findall(r"^``([\w.]+)``\n   \S", GENERAL, re.MULTILINE)
 DECLARED = [
     name
     for exercise in Catalog(COURSE).exercises
-    if (path := COURSE.check_file(exercise.chapter.module, exercise.function)).stem
-    == exercise.function
-    for name in load(path).entries
+    for name in load(COURSE.check_file(exercise.chapter.module, exercise.function)).entries
 ]
 EXPLAINED = sorted([*WRITTEN, *DECLARED])
 

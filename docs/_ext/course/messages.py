@@ -3,8 +3,7 @@
     .. exercise-messages:: data_parallel
 
 shows the messages of a chapter: of each exercise its mistakes and properties, as its declaration
-tells them. What an exercise without a declaration says is in ``messages/<chapter>.inc``, a
-definition list: the id in double backticks, what it means below.
+tells them.
 
 ``troubleshooting.html#split.remainder_dropped`` is such an entry, and from a page
 :message:`split.remainder_dropped` leads to it.
@@ -32,17 +31,14 @@ class ExerciseMessages(SphinxDirective):
 
     def run(self):
         module, course = self.arguments[0], Course(Path(self.env.srcdir).parent)
-        written = Path(self.env.srcdir, "messages", f"{module}.inc")
-        lines = written.read_text(encoding="utf-8").splitlines() if written.is_file() else []
-        self.env.note_dependency(str(written))
+        lines = []
         for exercise in Catalog(course).find(module):
             path = course.check_file(module, exercise.function)
-            if path.stem == exercise.function:
-                self.env.note_dependency(str(path))
-                heading = f"``{exercise.function}``"
-                lines += ["", heading, "~" * len(heading), ""]
-                for name, text in load(path).entries.items():
-                    lines += [f"``{name}``", f"   {as_page_text(text[0].upper() + text[1:])}", ""]
+            self.env.note_dependency(str(path))
+            heading = f"``{exercise.function}``"
+            lines += ["", heading, "~" * len(heading), ""]
+            for name, text in load(path).entries.items():
+                lines += [f"``{name}``", f"   {as_page_text(text[0].upper() + text[1:])}", ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 

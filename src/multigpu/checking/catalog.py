@@ -63,9 +63,8 @@ class Course:
         return self.root / "docs" / "_build" / "html"
 
     def check_file(self, module: str, function: str) -> Path:
-        """The file with all checks of one exercise: its declaration, or tests of its own."""
-        declared = self.checks / module / f"{function}.py"
-        return declared if declared.is_file() else self.checks / module / f"test_{function}.py"
+        """The file that declares an exercise."""
+        return self.checks / module / f"{function}.py"
 
 
 def find_course(start: Path) -> Course:

@@ -1,18 +1,9 @@
-"""What the checks of several exercises share: how tensors are compared, the model that they hand
-to a learner's code, and mistakes with messages that are under way.
-"""
+"""How a learner's tensors are compared with the right ones, and how a difference is told."""
 
-from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
-
-from multigpu.checking.verdicts import Wrong
-from multigpu.ranks.calls import Call
-
-Name = TypeVar("Name")
+from torch import Tensor
 
 # How far apart numbers may be, relative to the largest. Other types must be equal.
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -54,20 +45,6 @@ def _near(came: Tensor, expected: Tensor, tolerance: float | None, size: float =
     return torch.allclose(came, expected, rtol=tolerance, atol=tolerance * size)
 
 
-def all_same(
-    came: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, share_of: int = 1
-) -> bool:
-    """The same names, and the same tensor under every name."""
-    return came.keys() == expected.keys() and all(
-        same(came[name], expected[name], share_of=share_of) for name in came
-    )
-
-
-def all_alike(came: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
-    """The same names, and tensors that are alike under every name."""
-    return came.keys() == expected.keys() and all(alike(came[n], expected[n]) for n in came)
-
-
 def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
     """The simple fraction (2, 1/3, 3/4) by which ``came`` is larger everywhere, else None.
 
@@ -98,13 +75,8 @@ def is_rounded(came: Tensor, expected: Tensor) -> bool:
     largest = float(expected.abs().max())
     if exact:
         return largest > 2**24 and torch.allclose(came, expected, rtol=0, atol=2**-23 * largest)
-    # One rounding is 2**-9 of a number; a sum has several, of addends that may be larger than it.
+    # One rounding is 2**-9 of a number; a sum has several, of numbers that may be larger than it.
     return torch.allclose(came, expected, rtol=2**-6, atol=2**-9 * largest)
-
-
-def recognise(came: Tensor, known: Mapping[Name, Tensor]) -> Name | None:
-    """The name of the first known value that ``came`` is like."""
-    return next((name for name, value in known.items() if alike(came, value)), None)
 
 
 def largest_difference(came: Tensor, expected: Tensor) -> str:
@@ -128,132 +100,3 @@ def told_apart(*numbers: float) -> list[str]:
         if len(set(written)) > 1:
             break
     return written
-
-
-WIDTH = 3
-Made = TypeVar("Made")
-
-
-def seeded(make: Callable[[], Made], seed: int) -> Made:
-    """``make()`` with random numbers of the CPU that are the same each time.
-
-    ``torch.manual_seed`` notes for every kind of GPU, too, from where it was called, and that takes
-    longer than making a small model does.
-    """
-    torch.default_generator.manual_seed(seed)
-    return make()
-
-
-class Gain(nn.Module):
-    """Multiplies by one trained number, ``scale``, which has no dimension."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Keeps the shape."""
-        return inputs * self.scale
-
-
-class Specimen(nn.Module):
-    """Rows of 3 numbers in, rows of 3 numbers out, all in float64.
-
-    * ``encode.weight`` and ``decode.weight`` are one parameter (tied);
-    * ``frozen`` has no bias, is not trained and is in eval mode;
-    * ``gain.scale`` has no dimension;
-    * ``running_mean`` is an ordinary buffer, ``batches`` an integer one that forward counts up,
-      ``position`` a non-persistent one (not in ``state_dict()``).
-
-    Parameters and buffers depend on ``seed`` only; without one they are random.
-    """
-
-    running_mean: Tensor
-    batches: Tensor
-    position: Tensor
-
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__()
-        self.encode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-        self.frozen = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
-        self.decode = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-        self.decode.weight = self.encode.weight
-        self.gain = Gain()
-        self.register_buffer("running_mean", torch.zeros(WIDTH, dtype=torch.float64))
-        self.register_buffer("batches", torch.tensor(0))
-        position = torch.zeros(WIDTH, dtype=torch.float64)
-        self.register_buffer("position", position, persistent=False)
-        if seed is not None:
-            generator = torch.Generator().manual_seed(seed)
-            with torch.no_grad():
-                for tensor in (*self.parameters(), self.running_mean, self.position):
-                    tensor.normal_(generator=generator).mul_(0.5)
-            self.batches.fill_(10 + seed)
-        self.frozen.requires_grad_(False)
-        self.frozen.eval()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """(rows, 3) to (rows, 3).  Each row is computed by itself."""
-        self.batches += 1
-        hidden = torch.tanh(self.encode(self.frozen(inputs)) + self.position)  # (rows, 3)
-        outputs: Tensor = self.gain(self.decode(hidden)) + self.running_mean  # (rows, 3)
-        return outputs
-
-
-def snapshot(module: nn.Module) -> dict[str, Any]:
-    """What a module holds, as a worker can send it to the judge.
-
-    ``parameters`` and ``buffers`` by name, tied ones under every name; ``objects`` tells by number
-    which of them are the same object, also across modules of one run; ``training`` has the mode of
-    every submodule.
-    """
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    buffers = dict(module.named_buffers(remove_duplicate=False))
-    return {
-        "parameters": parameters,
-        "buffers": buffers,
-        "objects": {name: id(tensor) for name, tensor in (parameters | buffers).items()},
-        "modules": {name: id(part) for name, part in module.named_modules()},
-        "training": {name: part.training for name, part in module.named_modules()},
-    }
-
-
-Teller = Callable[..., Wrong]
-
-
-def examine_handles(calls: Iterable[Call], wrong: Teller) -> None:
-    """Every call was waited for, and nobody wrote into what was on its way."""
-    for call in calls:
-        if call.is_open:
-            raise wrong(
-                "not_waited",
-                f"{spoken(call)} was started, but nobody waited for it",
-                "its handle was thrown away. Until handle.wait() returns, what you receive is not"
-                " there, and what you send may not be gone.",
-                where=call.place,
-            )
-        if call.changed and call.op == "recv":
-            raise wrong(
-                "changed_while_receiving",
-                f"the buffer of {spoken(call)} was changed before the message was there",
-                "two messages are received into one tensor at the same time, or it is written"
-                " before handle.wait(). Give each its own buffer.",
-                where=call.place,
-            )
-        if call.changed:
-            raise wrong(
-                "changed_while_sending",
-                f"the tensor of {spoken(call)} was changed before it had gone",
-                "it was received into, added to or cleared before handle.wait(). Who receives it"
-                " may get the old numbers, the new ones or some of both.",
-                where=call.place,
-            )
-
-
-def spoken(call: Call) -> str:
-    """For example "rank 1's isend to rank 2"."""
-    if not call.is_message:
-        return f"rank {call.rank}'s {call.via}"
-    towards = "to" if call.op == "send" else "from"
-    peer = "any rank" if call.peer is None else f"rank {call.peer}"
-    return f"rank {call.rank}'s {call.via} {towards} {peer}"

@@ -23,7 +23,7 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -121,12 +121,17 @@ class Program:
 
     def module(self, solution: str) -> str:
         """The solution's module with this answer in the place of its own."""
-        function = self.exercise.rpartition(".")[2]
-        (node,) = [n for n in ast.parse(solution).body if getattr(n, "name", None) == function]
-        assert isinstance(node, Definition)
-        lines = solution.splitlines()
-        first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-        return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", self.text, ""])
+        return answered(solution, self.exercise, self.text)
+
+
+def answered(solution: str, exercise: str, answer: str) -> str:
+    """The solution's module with another answer to an exercise in the place of its own."""
+    function = exercise.rpartition(".")[2]
+    (node,) = [n for n in ast.parse(solution).body if getattr(n, "name", None) == function]
+    assert isinstance(node, Definition)
+    lines = solution.splitlines()
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", answer, ""])
 
 
 @dataclass(frozen=True)
@@ -335,7 +340,7 @@ class Declaration:
 
     @property
     def example(self) -> Case:
-        """The case whose numbers stand in the sentences on the troubleshooting page."""
+        """The case whose numbers are in the sentences on the troubleshooting page."""
         cases = [case for run in self.runs for case in run]
         return next((case for case in cases if getattr(case, "example", False)), cases[0])
 
@@ -379,11 +384,6 @@ class Declaration:
         if function == self.function:
             return ""
         return f"the mistake is in {function}, which {self.function} works with: "
-
-    def all_programs(self) -> Iterator[tuple[Program, str | None]]:
-        """Every program, with the id of its mistake, or None for a right one."""
-        yield from ((program, None) for program in self.rights)
-        yield from ((mistake.program, mistake.id) for mistake in self.mistakes)
 
     def _keep(self, part: str, function: Function) -> Function:
         self._parts[part] = function
@@ -481,7 +481,7 @@ def _is_import(node: ast.stmt) -> bool:
 
 
 def load(path: Path) -> Declaration:
-    """The declaration in a file, read anew.
+    """The declaration in a file, read again each time.
 
     The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise.
     """

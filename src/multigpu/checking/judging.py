@@ -92,14 +92,14 @@ def unchanged(came: torch.Tensor, old: torch.Tensor) -> bool:
 
 
 def same_memory(returned: Any, given: Any) -> bool:
-    """Whether a result lies in the memory of an argument."""
+    """Whether a result uses the memory of an argument."""
     if type(returned) is not torch.Tensor or not is_tensor(given) or not given.numel():
         return False
     return bool(returned.untyped_storage().data_ptr() == given.untyped_storage().data_ptr())
 
 
 def copied(value: Any) -> Any:
-    """As it is now: a message that nobody waited for could still change it."""
+    """As it is now: a message that no code waited for could still change it."""
     if type(value) is torch.Tensor and torch.distributed.is_initialized():
         return value.clone()
     if isinstance(value, dict):
@@ -291,7 +291,7 @@ def told(
 
 @dataclass(frozen=True)
 class Either:
-    """One of several results is right, such as None or zeros for a gradient that nobody needs."""
+    """One of several results is right, such as None or zeros for an unused parameter's gradient."""
 
     results: tuple[Any, ...]
 
@@ -477,7 +477,7 @@ def near_enough(came: float, right: Near) -> bool:
 def shortened(numbers: Sequence[int]) -> str:
     """For example "[0, 2, 4]"; the first of a long list."""
     if len(numbers) > 10:
-        return f"[{', '.join(map(str, numbers[:8]))}, ...], {len(numbers)} in all"
+        return f"[{', '.join(map(str, numbers[:8]))}, ...], {len(numbers)} in total"
     return str([*numbers])
 
 
@@ -841,7 +841,7 @@ def ending(refused: Refused) -> tuple[Any, ...]:
         return refused.message_id, done, re.sub(f"{who}|{unlike}", "", came)
     if finding.kind == "mismatch":  # which ranks wait already when it shows is chance
         # how many calls there were before is not the mistake, nor is the dtype of a single number
-        unlike = r", \S+:\d+|\d+(st|nd|rd|th) |(?<= of 1) \w+( \[[1, ]*\])?"
+        unlike = r", \S+:\d+|\d+(th|st|[nr]d) |(?<= of 1) \w+( \[[1, ]*\])?"
         return refused.message_id, done, re.sub(unlike, "", finding.message)
     ranks = finding.details.get("ranks", [])
     waits = [[(w["op"], w.get("peer")) for w in rank["waits"]] for rank in ranks]

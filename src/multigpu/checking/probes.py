@@ -9,9 +9,9 @@ of calls, their order, and where they come from.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multigpu.checking.comparing import spoken
 from multigpu.checking.declaration import Case, Declaration
 from multigpu.checking.verdicts import count, listed, numbered
+from multigpu.ranks.calls import Call
 
 Found = tuple[str, str] | None  # what came, and the line to blame
 
@@ -36,7 +36,7 @@ def handles_are_waited_for(
     def _(run: Any, case: Case) -> Found:
         for call in calls_of(run, case, ranks(case)):
             if call.is_open:
-                return f"{spoken(call)} was started, but nobody waited for it", call.place
+                return f"{spoken(call)} was started, but no code waited for it", call.place
         return None
 
     @exercise.holds(
@@ -186,6 +186,15 @@ def calls_of(run: Any, case: Case, ranks: Sequence[int]) -> list[Any]:
     return [call for rank in ranks for call in run.calls(case, rank)]
 
 
+def spoken(call: Call) -> str:
+    """For example "rank 1's isend to rank 2"."""
+    if not call.is_message:
+        return f"rank {call.rank}'s {call.via}"
+    towards = "to" if call.op == "send" else "from"
+    peer = "any rank" if call.peer is None else f"rank {call.peer}"
+    return f"rank {call.rank}'s {call.via} {towards} {peer}"
+
+
 # --- what a step sends ---------------------------------------------------------------------------
 
 
@@ -199,7 +208,7 @@ def sends_at_most(
     fix: str,
     ops: Sequence[str] = (),
 ) -> None:
-    """No step sends more than ``most(case)`` elements per rank; None is no limit.
+    """No step sends more than ``most(case)`` elements per rank; None means no limit.
 
     With ``ops`` only these calls count.  The drive notes when each step began and ended, in seconds
     of time.monotonic(): ``{"watched": {"steps": [(began, ended), ...]}}``.  ``case.total`` is Ψ,

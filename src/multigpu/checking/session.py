@@ -29,7 +29,7 @@ from multigpu.checking.catalog import (
 from multigpu.checking.declaration import Case, Declaration, load
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.stand_ins import spare_the_compiler
-from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, count, printable
+from multigpu.checking.verdicts import Refused, Verdict, count, printable
 
 OPTIONS = (
     *("-c", os.devnull, "--noconftest", "--import-mode=importlib", "--assert=plain"),
@@ -102,7 +102,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the checks, unless the command has brought its own."""
-    config.addinivalue_line("markers", "exercise(name): a check of this exercise")
     if not any(isinstance(plugin, Checks) for plugin in config.pluginmanager.get_plugins()):
         given = config.getoption("--submission")
         folder = Path(config.invocation_params.dir, given).resolve() if given else None
@@ -148,12 +147,13 @@ class Checks:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Count the checks of each exercise."""
-        marked = [(item, name) for item in items if (name := exercise_name(item))]
-        if marked and self._course is None:
-            self._course = find_course(marked[0][0].path)
+        checks = [item for item in items if isinstance(item, Check)]
+        if checks and self._course is None:
+            self._course = find_course(checks[0].path)
         if self._course is not None:
             self._exercises = {e.name: e for e in Catalog(self._course).exercises}
-        for item, name in marked:
+        for item in checks:
+            name = item.declaration.name
             if name not in self._exercises:
                 self.fault = f"{item.nodeid}: there is no exercise {name}"
                 raise pytest.UsageError(self.fault)
@@ -162,17 +162,6 @@ class Checks:
     def pytest_collection_finish(self) -> None:
         """All checks, and torch, are imported: from now on there is garbage to look for."""
         gc.enable()
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run every check on virtual GPUs, and on real ones where there are enough."""
-        if "learner" in metafunc.fixturenames and exercise_name(metafunc.definition):
-            metafunc.fixturenames.append("backing")
-            metafunc.parametrize("backing", self.backings(), scope="session")
-
-    @pytest.fixture
-    def learner(self, request: pytest.FixtureRequest, backing: str) -> Learner:
-        """The submission, ready to run."""
-        return self.learner_for(request.node, backing)
 
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector
@@ -193,11 +182,10 @@ class Checks:
             return [self._backing]
         return ["cpu", "real"] if torch.cuda.device_count() > 1 else ["cpu"]
 
-    def learner_for(self, item: pytest.Item, backing: str) -> Learner:
+    def learner_for(self, item: "Check") -> Learner:
         """The submission, ready to run for one check."""
-        name = exercise_name(item)
-        if name is None or self._course is None:
-            raise CheckerFault(f"{item.name} uses the learner without @exercise(...)")
+        name = item.declaration.name
+        assert self._course is not None, "found when the checks were collected"
         if self._tallies[name].stopped:
             pytest.skip("an earlier check of this exercise has said why already")
         if self._server is None:
@@ -209,7 +197,7 @@ class Checks:
             self._server,
             self._exercises[name],
             self._submission,
-            backing,
+            item.backing,
             tuple(map(str, (self._course.root, *self._out_of_reach))),  # the answers are there
         )
         self._learners[item.nodeid] = learner
@@ -221,10 +209,9 @@ class Checks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put the outcome of a check into its exercise's tally."""
         report = yield
-        name = exercise_name(item)
-        if name is None:
+        if not isinstance(item, Check):
             return report
-        tally = self._tallies[name]
+        tally = self._tallies[item.declaration.name]
         tally.seconds += report.duration
         error = call.excinfo.value if call.excinfo else None
         learner = self._learners.get(item.nodeid)
@@ -283,7 +270,6 @@ class DeclarationFile(pytest.File):
                 where += ", alone" if cases[0].alone else ""
                 item: Check = Check.from_parent(self, name=f"{declaration.function}[{where}]")
                 item.declaration, item.cases, item.backing = declaration, cases, backing
-                item.add_marker(pytest.mark.exercise(declaration.name))
                 yield item
 
 
@@ -304,7 +290,7 @@ class Check(pytest.Item):
         from multigpu.checking.judging import check
 
         assert isinstance(self.parent, DeclarationFile)
-        check(self.declaration, self.parent.checks.learner_for(self, self.backing), self.cases)
+        check(self.declaration, self.parent.checks.learner_for(self), self.cases)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where a failure is shown to be."""
@@ -319,12 +305,6 @@ def is_declaration(path: Path) -> bool:
     except (UnknownExercise, CourseNotFound):
         return False
     return True
-
-
-def exercise_name(item: pytest.Item) -> str | None:
-    """The exercise that a test is marked with."""
-    mark = item.get_closest_marker("exercise")
-    return str(mark.args[0]) if mark else None
 
 
 def check_with(

@@ -30,7 +30,7 @@ from multigpu.ranks.process_tree import adopt_orphans, descendants
 
 SOURCES = (
     *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
-    "tests/mutants/first_runs/verdicts.csv",  # a page shows it
+    "tests/exercises",  # the troubleshooting page lists their mistakes
 )
 INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")

@@ -52,7 +52,7 @@ def held(case, rank):
 
 
 def units(case):
-    """What rank 0 holds, flat; neighbours are different."""
+    """What rank 0 holds, flat; neighbors are different."""
     weights = 5 + (2 * torch.arange(case.size) + case.turn) % 5
     # an odd number makes them as large as the type can hold exactly
     scale = 2 ** BITS[case.dtype] // (10 * BASE ** (case.world - 1)) | 1 if case.large else 1
@@ -71,7 +71,7 @@ def own_tensor(case, rank):
 
 
 def whose(case, tensor):
-    """In words: the rank whose numbers these are, None if they are nobody's."""
+    """In words: the rank whose numbers these are, None if no rank has them."""
     owners = [r for r in range(case.world) if tensor.equal(held(case, r))]
     return f"these are the numbers of rank {owners[0]}" if owners else None
 

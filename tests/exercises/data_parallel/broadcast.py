@@ -6,9 +6,9 @@ import itertools
 import torch
 from torch import nn
 
-from multigpu.checking.comparing import Specimen
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.probes import leaves_gradients_on
+from multigpu.checking.specimen import Specimen
 from multigpu.checking.verdicts import count, listed
 
 from .replicas import placed, tensors_of

@@ -17,7 +17,7 @@ class Meeting:
     Of all ``replicas`` the first ones are ``expected``, those that have a chunk.
     """
 
-    patience = PATIENCE  # of all meetings: once nobody came, the next ones don't wait as long
+    patience = PATIENCE  # of all meetings: after one that failed, the next ones do not wait as long
 
     def __init__(self, replicas, expected):
         self.expected = expected
@@ -37,7 +37,7 @@ class Meeting:
             if all_met and replica + 1 < self.expected:
                 self._wait_for(lambda: self.finished[replica + 1])
         if all_met:
-            time.sleep(2 * TICK)  # so that whoever finished before has handed its output over
+            time.sleep(2 * TICK)  # for the outputs of threads that finished earlier
         with self.condition:
             self.present -= 1
             self.finished[replica] += 1

@@ -1,6 +1,7 @@
 """``data_parallel.parallel_apply``: all forwards at the same time, nothing lost on the way.
 
-When a forward runs and what an error says are no values: most of this file are properties.
+When a forward runs and what an error says cannot be seen in values, so most of this file are
+properties.
 """
 
 import contextlib

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from multigpu.checking.comparing import WIDTH, Specimen, seeded
 from multigpu.checking.declaration import case, exercise, on
+from multigpu.checking.specimen import WIDTH, Specimen, seeded
 from multigpu.checking.verdicts import listed
 from multigpu.training.models import SmallCNN
 
@@ -199,7 +199,7 @@ def one_copy_for_all(module, devices):
 
 @replicate.mistake(
     "first_is_a_copy",
-    "the first replica is a copy too, and the optimizer would train a model that nobody uses.",
+    "the first replica is a copy too, and the optimizer would train a model that is not used.",
     fix="Let replicas[0] be `module` itself, moved to devices[0].",
 )
 def copies_the_first_too(module, devices):

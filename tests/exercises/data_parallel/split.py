@@ -17,7 +17,7 @@ split = exercise(
 
 
 def rows_of(rows, *shape, dtype=torch.float32):
-    """A batch in which every number is there once, so that a row can be recognised."""
+    """A batch in which every number occurs once, so that a row can be recognized."""
     numbers = rows * torch.Size(shape).numel()
     return torch.arange(numbers).reshape(rows, *shape).to(dtype)
 

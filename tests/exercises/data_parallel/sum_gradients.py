@@ -2,9 +2,9 @@
 
 import torch
 
-from multigpu.checking.comparing import Specimen
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.probes import leaves_gradients_on
+from multigpu.checking.specimen import Specimen
 from multigpu.checking.verdicts import count, listed
 
 from .replicas import parameters_of, placed
@@ -22,7 +22,7 @@ def cases():
         yield a_case("all trained parameters with gradients", range(n), example=n == 3)
         yield a_case(
             f"decode.bias.grad is None in replica 0, encode.bias.grad in replica {n - 1},"
-            " gain.scale.grad in all",
+            " gain.scale.grad in all of them",
             range(n),
             {"encode.bias": [n - 1], "decode.bias": [0], "gain.scale": range(n)},
         )

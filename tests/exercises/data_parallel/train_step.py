@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from multigpu.checking.comparing import WIDTH, Specimen, seeded
 from multigpu.checking.declaration import case, exercise, on
+from multigpu.checking.specimen import WIDTH, Specimen, seeded
 from multigpu.checking.verdicts import count, listed
 from multigpu.training.models import SmallCNN
 

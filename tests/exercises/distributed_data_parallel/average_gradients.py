@@ -211,7 +211,7 @@ def throws_the_result_away(model):
 
 @average_gradients.mistake(
     "first_left_out",
-    "next() took the first parameter out of the generator, and the loop goes on with the second"
+    "next() took the first parameter out of the generator, and the loop starts with the second"
     " one.",
     fix="Ask for model.parameters() again in the loop, or make a list of it once.",
 )

@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from multigpu.checking.comparing import Specimen, seeded
+from multigpu.checking.specimen import Specimen, seeded
 
 SLOW = 0.06  # seconds that the backward of the first layer takes in Chain
 

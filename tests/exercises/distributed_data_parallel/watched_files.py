@@ -120,7 +120,7 @@ def slow():
 
 @contextmanager
 def short_sleeps(module):
-    """Sleeping is no waiting for rank 0: a second of it is over before rank 0 is.
+    """Sleeping does not wait for rank 0: a second of it is over before rank 0 has finished.
 
     Who looks again and again, and sleeps in between, only looks more often.
     """
@@ -151,7 +151,7 @@ def replaced(owner, name, wrapper):
 
 
 def fingerprint(path):
-    """What lies at a path now, in a few letters; None where there is no file."""
+    """What is at a path now, in a few letters; None where there is no file."""
     there = content(path)
     return None if there is None else hashlib.sha256(there).hexdigest()
 

@@ -347,7 +347,7 @@ def averages_a_copy(model, num_samples):
 
 @weighted_average_gradients.mistake(
     "first_left_out",
-    "next() took the first parameter out of the generator, and the loop goes on with the second"
+    "next() took the first parameter out of the generator, and the loop starts with the second"
     " one.",
     fix="Ask for model.parameters() again in the loop, or make a list of it once.",
 )

@@ -158,7 +158,7 @@ def handles(before):
 
 def held_handles():
     kinds = (dist.Work, torch.futures.Future)
-    gc.collect()  # a handle in a cycle of references is held by nobody
+    gc.collect()  # a handle in a cycle of references is not in use
     # isinstance would ask a proxy for the class of an object that may be gone
     return sum(issubclass(type(found), kinds) for found in gc.get_objects())
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from multigpu.checking.comparing import seeded
+from multigpu.checking.specimen import seeded
 
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
 COLUMNS, OUTPUTS, ROWS = 3, 2, 4

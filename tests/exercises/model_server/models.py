@@ -8,7 +8,7 @@ seen in the bytes that travel.
 import torch
 from torch import nn
 
-from multigpu.checking.comparing import WIDTH, Specimen, seeded
+from multigpu.checking.specimen import WIDTH, Specimen, seeded
 
 loss_fn = nn.functional.mse_loss
 

@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from multigpu.checking.comparing import spoken
 from multigpu.checking.declaration import exercise
+from multigpu.checking.probes import spoken
 
 from .both_sides import EXPECTS, drive_both, each_training, expected_of, one_side
 

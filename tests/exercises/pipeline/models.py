@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from multigpu.checking.comparing import seeded
+from multigpu.checking.specimen import seeded
 
 LENGTH, TOKENS = 5, 7  # of a sequence
 

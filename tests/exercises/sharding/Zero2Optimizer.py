@@ -24,7 +24,7 @@ wrong_steps(zero2)
     "gradients_are_views",
     expects=FREED,
     usually="a slice of a flat tensor keeps all of it alive.",
-    fix="clone() the slice, or receive into a tensor that is no larger.",
+    fix="clone() the slice, or receive into a tensor of that size.",
 )
 def small_storages(run, case):
     for rank, notes in enumerate(seen(run, case)):

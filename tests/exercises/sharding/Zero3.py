@@ -232,7 +232,7 @@ def views_in(notes):
     "gradients_are_views",
     expects="the .grad of a shard is no larger than the shard",
     usually="a slice of a flat tensor keeps all of it alive.",
-    fix="clone() the slice, or receive into a tensor that is no larger.",
+    fix="clone() the slice, or receive into a tensor of that size.",
 )
 def gradients_have_their_own_memory(run, case):
     for rank, notes in seen(run, case):

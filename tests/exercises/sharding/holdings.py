@@ -16,7 +16,7 @@ from multigpu.ranks.tracing import Copies, TracedWork
 
 
 def storages(tensors):
-    """By storage one of the tensors that lie in it; None and other things are left out."""
+    """For each storage one of the tensors that use it; None and other objects are left out."""
     found = {}
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor):

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import nn
 
-from multigpu.checking.comparing import Specimen, seeded
+from multigpu.checking.specimen import Specimen, seeded
 
 WIDTHS = (6, 7) * 7 + (6,)
 

@@ -27,7 +27,7 @@ PROMISE = "after every step each rank has the weights that the plain optimizer h
 
 
 def cases():
-    """On 3 ranks first one parameter: there are few ways to share it out, so mistakes show well."""
+    """On 3 ranks first one parameter: there are few ways to assign it, so mistakes show clearly."""
     momentum = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
     nesterov = {**momentum, "nesterov": True}
     adam = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6}

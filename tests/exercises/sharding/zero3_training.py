@@ -1,7 +1,7 @@
 """Training with a learner's Zero3: cases, what a rank does and notes, and what one process gives.
 
-What a rank holds is counted in elements that live, whoever holds them: weights, gradients and
-activations together, from the beginning of a step on.
+What a rank holds is counted in elements that are alive, wherever they are referenced: weights,
+gradients and activations together, from the beginning of a step on.
 """
 
 import functools
@@ -83,7 +83,7 @@ def activations(model_of):
 def train(submission, case, rank):
     """Three steps, and forward in eval mode after the first and after the last."""
     gc.freeze()  # what is there already need not be looked through each time
-    # PyTorch says so of the first layer, whose inputs need no gradient. It is no mistake here.
+    # PyTorch says so of the first layer, whose inputs need no gradient. That is not a mistake here.
     warnings.filterwarnings("ignore", "Full backward hook is firing when gradients")
     steps, evaluation = steps_of(case)
     with metered() as meter:
@@ -148,7 +148,7 @@ def on_device(rows):
 
 
 def copied(value):
-    """A copy that counts as nobody's memory; what is no tensor stays as it is."""
+    """A copy that does not count as the learner's memory; other objects stay as they are."""
     if not isinstance(value, torch.Tensor):
         return value
     with _disable_current_modes():

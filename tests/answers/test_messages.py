@@ -1,0 +1,75 @@
+"""What a message says beyond its id: which side of a pair is meant, and where to look."""
+
+import re
+
+import pytest
+
+from .stored import COURSE, answer_to
+
+
+@pytest.fixture
+def source_and_verdict(verdict_on):
+    """``source_and_verdict("module.exercise", answer)``: a stored answer and what it gets.
+
+    With ``checked`` another exercise of the module is checked with it.
+    """
+
+    def judge(exercise, answer, *, checked=None):
+        source = answer_to(exercise, answer).module
+        return source, verdict_on(checked or exercise, source)
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("function", "status"),
+    [
+        ("rank_zero_metric", "hang"),
+        ("uneven_batches", "hang"),
+        ("reordered_reductions", "wrong"),
+        ("early_stop", "hang"),
+    ],
+)
+def test_the_starter_of_a_broken_program_is_refused_with_rank_and_line(
+    function, status, verdict_on
+):
+    verdict = verdict_on(f"hangs.{function}", COURSE.broken("hangs").read_text(encoding="utf-8"))
+    assert verdict.status == status
+    assert re.search(r"ranks? \d.*hangs\.py:\d+", verdict.message)
+
+
+def test_a_chunk_that_was_never_added_tells_how_to_find_the_half(source_and_verdict):
+    """Both mistakes leave the same numbers, so the message is the same and says where to look."""
+    found = set()
+    for answer in ("replaces_in_the_first_half", "starts_the_second_half_with_its_own_chunk"):
+        _, verdict = source_and_verdict("collectives.ring_all_reduce", answer)
+        found.add(re.search(r"^usually: (.+)", verdict.message, re.MULTILINE)[1])
+    assert len(found) == 1
+    assert "second half begins" in found.pop()
+
+
+@pytest.mark.parametrize(
+    ("side", "answer", "checked", "words"),
+    [
+        ("server_step", "sums", "worker_step", "in server_step, which"),
+        ("worker_step", "receives_into_a_new_tensor", "server_step", "in worker_step, which"),
+        ("worker_step", "divides_too", "worker_step", "in server_step or in"),
+        ("worker_step", "does_not_know_none", "server_step", "in worker_step, which"),
+        ("server_step", "sums", "server_step", "never divided"),
+    ],
+)
+def test_a_mistake_of_the_other_side_is_called_so(source_and_verdict, side, answer, checked, words):
+    source, verdict = source_and_verdict(
+        f"model_server.{side}", answer, checked=f"model_server.{checked}"
+    )
+    assert words in verdict.message
+    if "." in verdict.message_id and checked not in verdict.message_id:
+        function = verdict.message_id.partition(".")[0]
+        line = int(re.search(r"where: model_server\.py:(\d+)$", verdict.message)[1])
+        assert source.splitlines()[line - 1].startswith(f"def {function}(")
+
+
+def test_frozen_weights_that_moved_are_told_in_one_sentence(source_and_verdict):
+    answer = "gives_frozen_ones_a_gradient_of_zeros"
+    _, verdict = source_and_verdict("model_server.server_step", answer)
+    assert re.search(r"frozen.* at \[\d, \d\] is \S+ and not \S+$", verdict.message, re.M)
