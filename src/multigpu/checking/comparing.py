@@ -1,9 +1,23 @@
-"""How a learner's tensors are compared with the right ones, and how a difference is told."""
+"""How a result is compared with the right one, and how a difference is told.
 
+First tensors, then whole results: ``Comparison`` looks for the first difference, which is a
+``Difference``.  ``either``, ``near`` and ``rule`` are for results of which several are right.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from multigpu.checking.declaration import Placed
+from multigpu.checking.encoding import Foreign, Returned, describe
+from multigpu.checking.verdicts import count, listed, times
+
+RESULT = "the result"  # what the learner's function returned, in what a drive returns
 
 # How far apart numbers may be, relative to the largest. Other types must be equal.
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -100,3 +114,240 @@ def told_apart(*numbers: float) -> list[str]:
         if len(set(written)) > 1:
             break
     return written
+
+
+# --- whole results ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several results is right, such as None or zeros for an unused parameter's gradient."""
+
+    results: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Near:
+    """A number up to so many digits; nan is near nan."""
+
+    value: float
+    digits: int
+
+
+def near(value: float, *, digits: int) -> Near:
+    """Expect a Python float that agrees with this one in so many digits."""
+    return Near(value, digits)
+
+
+def either(*results: Any) -> Either:
+    """Expect any of these; what is wrong is told by the first."""
+    return Either(results)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Every result is right of which ``examine`` has nothing to say."""
+
+    examine: Callable[[Any], "Difference | None"]
+
+
+def rule(examine: Callable[[Any], "Difference | None"]) -> Rule:
+    """Expect a result that keeps to a rule, where many do: a schedule, a way to divide layers.
+
+    ``examine(result)`` says how it differs, or returns None.
+    """
+    return Rule(examine)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a result first differs from the right one.  ``kind`` becomes the id of the message."""
+
+    kind: str
+    came: str
+    usually: str = ""
+    rank: int = 0
+    entry: int = 0  # where in a dict it is: the first steps come first
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether the form is right, and the numbers are not."""
+        return self.kind in ("wrong_values", "rounded")
+
+
+class Comparison:
+    """Looks for the first difference between two results of one declaration."""
+
+    def __init__(
+        self,
+        parts: str,
+        share_of: int = 1,
+        read: Callable[[torch.Tensor], str | None] = lambda tensor: None,
+    ) -> None:
+        """``read`` says in words what a tensor with wrong values is, where it can."""
+        self.parts, self.share_of, self.read = parts, share_of, read
+
+    def difference(self, came: Any, right: Any, name: str = "") -> Difference | None:
+        """``name`` is what the place is called: "chunk 1", "fc.weight.grad"."""
+        if isinstance(right, Either):
+            found = [self.difference(came, each, name) for each in right.results]
+            return likeliest(found)
+        it = name or RESULT
+        if came is None and right is not None:
+            if name and name != RESULT:
+                return Difference("none", f"{it} is None")
+            return Difference(
+                "returned_nothing", f"{it} is None", "the function ends without `return`."
+            )
+        if isinstance(right, Rule):
+            return right.examine(came)
+        if isinstance(right, Placed | torch.Tensor):
+            return self._tensor(came, right, name)
+        if isinstance(right, dict):
+            if not isinstance(came, dict):
+                return Difference("wrong_type", f"{it} is {describe(came)}")
+            return next(self._differences(came, right), None)
+        if isinstance(right, Near):
+            return self._number(came, right, it)
+        if isinstance(right, list) and right and all(type(part) is int for part in right):
+            return self._integers(came, right, it)
+        if isinstance(right, list | tuple):
+            if not isinstance(came, list | tuple):
+                return Difference("wrong_type", f"{it} is {describe(came)}")
+            if len(came) != len(right):
+                there = f"{overview(came, self.parts)}, and not {len(right)}"
+                return Difference("wrong_count", f"{name} has {there}" if name else there)
+            named = [f"{self.parts} {i}" for i in range(len(right))]
+            return next(
+                self._differences(
+                    dict(zip(named, came, strict=True)), dict(zip(named, right, strict=True))
+                ),
+                None,
+            )
+        if type(came) is not type(right) and not (came == right and isinstance(came, int | float)):
+            return Difference("wrong_type", f"{it} is {describe(came)} and not {right!r}")
+        return (
+            None
+            if came == right
+            else Difference("wrong_value", f"{it} is {came!r} and not {right!r}")
+        )
+
+    def _differences(self, came: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
+        """What has the wrong form first, then wrong numbers."""
+        found = [
+            self.difference(came[name], right[name], str(name))
+            if name in came
+            else Difference("missing", f"there is no {name}")
+            for name in right
+        ]
+        there = [replace(each, entry=i) for i, each in enumerate(found) if each is not None]
+        yield from sorted(there, key=lambda each: each.of_numbers)
+
+    def _number(self, came: Any, right: Near, it: str) -> Difference | None:
+        if not isinstance(came, float):
+            return Difference("wrong_type", f"{it} is {describe(came)} and not a float")
+        if near_enough(came, right):
+            return None
+        there, due = told_apart(came, right.value)
+        return Difference("wrong_value", f"{it} is {there} and not {due}")
+
+    def _integers(self, came: Any, right: list[int], it: str) -> Difference | None:
+        if not isinstance(came, list):
+            return Difference("wrong_type", f"{it} is {describe(came)} and not a list")
+        other = next((part for part in came if type(part) is not int), None)
+        if other is not None:
+            return Difference("wrong_type", f"{it} has {describe(other)} in it and not an integer")
+        if came == right:
+            return None
+        kind = "wrong_value" if len(came) == len(right) else "wrong_count"
+        return Difference(kind, f"{it} is {shortened(came)} and not {shortened(right)}")
+
+    def _tensor(self, came: Any, right: Any, name: str) -> Difference | None:
+        it = name or RESULT
+        placed = right if isinstance(right, Placed) else Placed(right)
+        device, value = placed.device, placed.value
+        if not isinstance(came, Returned):
+            return Difference("not_a_tensor", f"{it} is {describe(came)}")
+        if came.shape != value.shape:
+            return Difference(
+                "wrong_shape",
+                f"{it} has the shape {tuple(came.shape)} and not {tuple(value.shape)}",
+            )
+        if came.dtype != value.dtype:
+            return Difference("wrong_dtype", f"{it} is {came.dtype} and not {value.dtype}")
+        if device is not None and came.device != device:
+            return Difference("wrong_device", f"{it} is on {came.device} and not on {device}")
+        if same(came.value, value.detach(), size=placed.size, share_of=self.share_of):
+            return None
+        factor = factor_between(came.value, value.detach())
+        if factor is not None:
+            return Difference("wrong_values", f"{it} is {times(factor)} the right value")
+        found = f"{it} {largest_difference(came.value, value.detach())}"
+        if is_rounded(came.value, value.detach()):
+            smaller = "float32" if alike(came.value, value.detach()) else "float16 or bfloat16"
+            if not value.is_floating_point():
+                smaller = "float32 or float64"
+            return Difference(
+                "rounded",
+                f"{found}: right, but only in the first digits",
+                f"the numbers went through another dtype on the way, such as {smaller}. Keep them"
+                " in their own dtype.",
+            )
+        reading = self.read(came.value)
+        return Difference("wrong_values", f"{found}; {reading}" if reading else found)
+
+
+def near_enough(came: float, right: Near) -> bool:
+    """Whether a number agrees in as many digits as are asked for."""
+    if math.isnan(right.value):
+        return math.isnan(came)
+    return math.isclose(came, right.value, rel_tol=10.0**-right.digits, abs_tol=1e-9)
+
+
+def shortened(numbers: Sequence[int]) -> str:
+    """For example "[0, 2, 4]"; the first of a long list."""
+    if len(numbers) > 10:
+        return f"[{', '.join(map(str, numbers[:8]))}, ...], {len(numbers)} in total"
+    return str([*numbers])
+
+
+def overview(came: Sequence[Any], parts: str) -> str:
+    """For example "2 chunks, of shapes (3, 2) and (1, 2)"."""
+    words = count(len(came), parts) if came else f"no {parts} at all"
+    values = [each.value if isinstance(each, Placed) else each for each in came]
+    if values and all(isinstance(each, Returned | torch.Tensor) for each in values):
+        shapes = [tuple(each.shape) for each in values]
+        words += f", of shape {shapes[0]}" if len(shapes) == 1 else f", of shapes {listed(shapes)}"
+    return words
+
+
+def likeliest(found: Sequence[Difference | None]) -> Difference | None:
+    """Of the differences from several right results: None if one is reached, or nearly reached."""
+    if None in found:
+        return None
+    return next((each for each in found if each and each.kind == "rounded"), found[0])
+
+
+def alike_results(one: Any, other: Any) -> bool:
+    """The same values, up to rounding through float32, on the same devices."""
+    if isinstance(one, Returned) and isinstance(other, Returned):
+        return one.device == other.device and alike_tensors(one.value, other.value)
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = (one.keys() | other.keys()) - {"times", "watched"}
+        return all(alike_results(one.get(key), other.get(key)) for key in keys)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike_results, one, other))
+    if isinstance(one, Foreign) and isinstance(other, Foreign):
+        return one.type_name == other.type_name
+    if isinstance(one, float) and isinstance(other, float):
+        return near_enough(one, Near(other, digits=6))
+    return type(one) is type(other) and bool(one == other)
+
+
+def alike_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same numbers, up to rounding; nan and inf in the same places."""
+    odd = ~one.isfinite()
+    if one.shape != other.shape or not odd.any():
+        return alike(one, other)
+    same_odd = torch.allclose(one[odd], other[odd], equal_nan=True)
+    return same_odd and alike(one.masked_fill(odd, 0), other.masked_fill(odd, 0))

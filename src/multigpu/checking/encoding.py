@@ -249,7 +249,7 @@ def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
             return super().reducer_override(obj)
 
     # The workers cannot import the check's file, nor those beside it.
-    # A drive of our own (judging.py) is given a function of that file as its first argument.
+    # A drive of our own (running.py) is given a function of that file as its first argument.
     module: str = (arguments[0] if drive.__module__.startswith("multigpu.") else drive).__module__
     package = module.rpartition(".")[0]
     cloudpickle.register_pickle_by_value(sys.modules[package or module])

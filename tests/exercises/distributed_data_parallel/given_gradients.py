@@ -2,8 +2,8 @@
 
 import torch
 
+from multigpu.checking.comparing import either
 from multigpu.checking.declaration import case
-from multigpu.checking.judging import either
 from multigpu.checking.specimen import Specimen, seeded
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device

@@ -5,8 +5,8 @@ import math
 import torch
 import torch.distributed as dist
 
+from multigpu.checking.comparing import near
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.judging import near
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 

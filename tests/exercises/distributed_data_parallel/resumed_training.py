@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 from multigpu.checking.declaration import Broken, case
-from multigpu.checking.judging import again
+from multigpu.checking.running import again
 from multigpu.checking.specimen import WIDTH, Specimen
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device

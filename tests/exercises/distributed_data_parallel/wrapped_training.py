@@ -18,9 +18,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from multigpu.checking import Returned, describe
-from multigpu.checking.comparing import same
+from multigpu.checking.comparing import either, same
 from multigpu.checking.declaration import case, sized
-from multigpu.checking.judging import either
 from multigpu.checking.verdicts import count, listed, numbered
 from multigpu.ranks import rank_device
 

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from multigpu.checking.comparing import RESULT, Difference, rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
-from multigpu.checking.judging import RESULT, Difference, rule
 from multigpu.checking.verdicts import count, numbered
 from multigpu.ranks import rank_device
 

@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
+from multigpu.checking.comparing import near
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.judging import near
 from multigpu.checking.verdicts import listed
 from multigpu.ranks import rank_device
 

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from multigpu.checking.comparing import either
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.judging import either
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 

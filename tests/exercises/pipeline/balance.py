@@ -5,9 +5,9 @@ import math
 import random
 from fractions import Fraction
 
+from multigpu.checking.comparing import Difference, rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
-from multigpu.checking.judging import Difference, rule
 from multigpu.checking.verdicts import count, listed, numbered
 
 balance = exercise(

@@ -1,7 +1,7 @@
 """``pipeline.gpipe``: the schedule in which each stage does all its forwards first."""
 
+from multigpu.checking.comparing import rule
 from multigpu.checking.declaration import exercise
-from multigpu.checking.judging import rule
 
 from .tables import all_sizes, differs, forwards_first, shortest, shown
 

@@ -1,7 +1,7 @@
 """``pipeline.one_f_one_b``: the schedule in which each stage goes back as early as it can."""
 
+from multigpu.checking.comparing import rule
 from multigpu.checking.declaration import exercise
-from multigpu.checking.judging import rule
 
 from .tables import all_sizes, differs, shortest, shown
 

@@ -6,9 +6,8 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking import Returned, describe
-from multigpu.checking.comparing import same
+from multigpu.checking.comparing import RESULT, near, same
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.judging import RESULT, near
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device

@@ -2,9 +2,9 @@
 
 from itertools import product
 
+from multigpu.checking.comparing import Difference
 from multigpu.checking.declaration import case
 from multigpu.checking.encoding import describe
-from multigpu.checking.judging import Difference
 from multigpu.checking.verdicts import count, listed
 from multigpu.scaling.pipeline_times import steps_of
 

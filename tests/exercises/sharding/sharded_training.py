@@ -10,9 +10,8 @@ import time
 import torch
 from torch.nn.functional import mse_loss
 
-from multigpu.checking.comparing import alike, same
+from multigpu.checking.comparing import alike, either, same
 from multigpu.checking.declaration import case
-from multigpu.checking.judging import either
 from multigpu.checking.probes import handles_are_waited_for, volume_by_step
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device

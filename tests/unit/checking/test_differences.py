@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from multigpu.checking.comparing import Comparison, near
 from multigpu.checking.declaration import sized
 from multigpu.checking.encoding import Returned
-from multigpu.checking.judging import Comparison, near
 
 
 def difference(came, right):
