@@ -6,6 +6,7 @@ cases: the one that gives the same result is the diagnosis, and if none does the
 came and stops.
 """
 
+import ast
 import re
 import time
 from bisect import bisect
@@ -53,33 +54,40 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
         if refused.status == "not_started" and done:
             refused = refused.half_written(f"this worked: {done}")
         raise diagnosis.of_refusal(refused) from None
-    examine(run, first=False)
+    examine(run, learner, first=False)
     for remark in declaration.remarks:
         for said in filter(None, (remark(run, case) for case in run.cases)):
             learner.note(said)
 
 
-def examine(run: Run, *, first: bool) -> None:
+def examine(run: Run, learner: Learner, *, first: bool) -> None:
     """Raise Wrong where a property does not hold; of those that are looked at first, or later."""
     for declaration in run.declaration.together:
         for each in declaration.properties:
             if each.first == first:
-                examine_property(each, run)
+                examine_property(each, run, learner)
 
 
-def examine_property(each: Property, run: Run) -> None:
+def examine_property(each: Property, run: Run, learner: Learner) -> None:
     for case in run.cases:
         found = each.examine(run, case)
         if found is None:
             continue
-        came, where = (found, None) if isinstance(found, str) else found
-        blamed = where or run.declaration.blames(each.id)
-        raise told(run.declaration, each, case, came, where if blamed else run.where())
+        came, where = (found, "") if isinstance(found, str) else found
+        if not where:
+            blames = run.declaration.blames(each.id)
+            where = definition(learner, each.id) if blames else run.where()
+        raise told(run.declaration, each, case, came, where)
 
 
-def told(
-    declaration: Declaration, broken: Property, case: Case, came: str, where: str | None
-) -> Wrong:
+def definition(learner: Learner, message_id: str) -> str:
+    """Where the learner defines the function that a message is about: "model_server.py:41"."""
+    function, source = message_id.partition(".")[0], learner.submission.source(learner.exercise)
+    lines = [n.lineno for n in ast.parse(source).body if getattr(n, "name", "") == function]
+    return f"{learner.exercise.file}:{lines[-1]}" if lines else ""
+
+
+def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
     """What to raise for a property that does not hold."""
     fill = declaration.fill
     usually = " ".join(fill(text, case) for text in (broken.usually, broken.fix) if text)
@@ -198,7 +206,7 @@ class Diagnosis:
 
     def examine_values(self, run: Run) -> None:
         """Raise Wrong where a case is not right, or where a property explains why it may not be."""
-        examine(run, first=True)
+        examine(run, self.learner, first=True)
         for case in run.cases:
             difference = compare(run, case)
             if difference is not None:
@@ -218,12 +226,15 @@ class Diagnosis:
         usually = difference.usually
         if mistake is not None:
             usually = self._sentences(mistake, case)
+        where = run.where(difference.rank)
+        if mistake is not None and self._blames(mistake):
+            where = definition(self.learner, mistake.id)
         return Wrong(
             mistake.id if mistake else difference.kind,
             expected=self._expected(case),
             came=difference.came,
             usually=usually,
-            where=None if mistake and self._blames(mistake) else run.where(difference.rank),
+            where=where,
         )
 
     def of_refusal(self, refused: Refused) -> Refused:

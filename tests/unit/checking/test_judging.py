@@ -192,7 +192,8 @@ def test_a_mistake_of_the_function_that_an_exercise_works_with_is_named_as_its_o
     refused = judge(source, declaration=exercise, cases=exercise.runs[0][:1])
     assert refused.message_id == "server_step.sum_not_mean"
     assert "the mistake is in server_step, which worker_step works with" in refused.message
-    assert "where" not in refused.message
+    (line,) = (n for n, text in enumerate(source.splitlines(), 1) if "def server_step(" in text)
+    assert refused.message.endswith(f"where: model_server.py:{line}")
 
 
 def test_ranks_tell_the_first_step_that_went_wrong(judge):

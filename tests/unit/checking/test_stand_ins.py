@@ -22,6 +22,7 @@ def _ranks_find_nothing_that_others_imported() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         RANKS.close()
         patch.setattr(RANKS, "learn", lambda costly: None)
+        patch.setattr(RANKS, "_learned", set())
         patch.setattr(run, "NAMED", ())
         patch.setattr(run, "OPTIMIZING", "")
         yield
