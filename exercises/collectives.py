@@ -21,8 +21,8 @@ You may use messages between two ranks: ``dist.send``, ``recv``, ``isend``, ``ir
 ``batch_isend_irecv``.  The collectives of ``torch.distributed`` are not allowed, because you build
 them here: ``dist.all_reduce``, ``dist.broadcast``, ``dist.barrier`` and all others.
 
-Two rules hold for every message.  ``isend`` and ``irecv`` return a handle, and you must wait for
-each handle (``handle.wait()``).  Do not write into a tensor that is being sent until you have.
+Wait for each handle that ``isend`` or ``irecv`` returns (``handle.wait()``), and do not write into
+a tensor that is being sent before that.  With NCCL, read *On real GPUs* in the first lesson, too.
 """
 
 import torch

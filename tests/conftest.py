@@ -78,13 +78,18 @@ def turn(nodeid: str) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With `--dist loadfile` a file stays in one process, but for the tests that go one by one."""
+    """With `--dist loadfile` a file stays in one process, but for the tests that go one by one.
+
+    So do the answers to one exercise: what its mistakes do is found once for all of them.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class FilesAndSingleTests(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/answers/"):
+                return nodeid.partition("-")[0]
             return nodeid if turn(nodeid) >= 0 else nodeid.partition("::")[0]
 
     return FilesAndSingleTests(config, log)

@@ -55,6 +55,8 @@ def test_numbers_that_differ_are_seen_and_times_are_not() -> None:
     assert differ("24,360 bytes", "24,361 bytes")
     assert differ("loss 0.583", "loss 0.683")
     assert differ("rank 0 returned", "rank 1 returned")
+    assert differ("rank 0: ValueError", "rank 1: ValueError")
+    assert not differ("ranks 0 and 1: OutOfMemoryError", "rank 0: OutOfMemoryError")
     assert differ("lr 1e-05", "lr 4e-05")
     assert differ("lr 1e-3", "lr 0")
     assert differ("accuracy 0.97", "accuracy 0.95")

@@ -36,6 +36,7 @@ from multigpu.checking.verdicts import Status
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
 Definition = ast.FunctionDef | ast.ClassDef
+Version = tuple[str | tuple[str, int], ...]  # of a folder of declarations
 
 
 class Case(SimpleNamespace):
@@ -215,7 +216,9 @@ class Declaration:
     rights: list[Program] = field(default_factory=list)
     properties: list[Property] = field(default_factory=list)
     remarks: list[Callable[..., str | None]] = field(default_factory=list)
+    results_of_mistakes: dict[Any, Any] = field(default_factory=dict)  # see judging.Diagnosis
     _parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    _right_results: dict[Case, Any] = field(default_factory=dict)
 
     @property
     def function(self) -> str:
@@ -358,8 +361,10 @@ class Declaration:
         return {name: " Or: ".join(texts) for name, texts in sorted(entries.items())}
 
     def right_result(self, case: Case) -> Any:
-        """What must come back."""
-        return self._parts["expected"](case)
+        """What must come back; computed once for all answers that one process judges."""
+        if case not in self._right_results:
+            self._right_results[case] = self._parts["expected"](case)
+        return self._right_results[case]
 
     def read(self, case: Case, came: Any) -> str | None:
         """What a wrong tensor is, in words."""
@@ -433,11 +438,11 @@ def exercise(
 
 def tree_of(path: Path) -> ast.Module:
     """A file without marks, and with what it imports from those beside it instead of imports."""
-    return _tree_of(path, max(each.stat().st_mtime for each in path.parent.glob("*.py")))
+    return _tree_of(path, version_of(path.parent))
 
 
 @cache
-def _tree_of(path: Path, changed: float) -> ast.Module:
+def _tree_of(path: Path, version: Version) -> ast.Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     body: list[ast.stmt] = []
     for node in tree.body:
@@ -447,7 +452,7 @@ def _tree_of(path: Path, changed: float) -> ast.Module:
         if not isinstance(node, ast.ImportFrom) or not node.level or not beside.is_file():
             body.append(node)
             continue
-        other = _tree_of(beside, changed)
+        other = _tree_of(beside, version)
         needed = [each for name in node.names for each in reached(other, name.name)]
         known = {ast.dump(each) for each in body}
         body += [n for n in other.body if _is_import(n) and ast.dump(n) not in known]
@@ -480,17 +485,27 @@ def _is_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import)
 
 
+def version_of(folder: Path) -> Version:
+    """The folder, and when each of its files was last changed."""
+    return str(folder), *sorted((e.name, e.stat().st_mtime_ns) for e in folder.glob("*.py"))
+
+
+_imported: dict[str, Version] = {}  # by package
+
+
 def load(path: Path) -> Declaration:
-    """The declaration in a file, read again each time.
+    """The declaration in a file, read again where a file of its folder has changed.
 
     The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise.
     """
-    package = f"exercises_of_{path.parent.name}"
-    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
-        del sys.modules[name]
-    sys.modules[package] = types.ModuleType(package)
-    sys.modules[package].__path__ = [str(path.parent)]
-    module = importlib.import_module(f"{package}.{path.stem}")
+    name, version = f"exercises_of_{path.parent.name}", version_of(path.parent)
+    if _imported.get(name) != version:
+        for old in [old for old in sys.modules if f"{old}.".startswith(f"{name}.")]:
+            del sys.modules[old]
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [str(path.parent)]
+        _imported[name] = version
+    module = importlib.import_module(f"{name}.{path.stem}")
     found = [value for value in vars(module).values() if isinstance(value, Declaration)]
     if len(found) != 1:
         raise ValueError(f"{path} declares {len(found)} exercises; it must be one")

@@ -11,7 +11,7 @@ import re
 import time
 from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,9 +26,10 @@ from multigpu.checking.comparing import (
     overview,
 )
 from multigpu.checking.declaration import Case, Declaration, Mistake, Program, Property
-from multigpu.checking.learner import Answer, Learner, Submission
+from multigpu.checking.learner import Answer, Learner, RankAnswer, Submission
 from multigpu.checking.running import DONE, Run, perform
 from multigpu.checking.verdicts import Refused, Wrong
+from multigpu.ranks.trace import Trace
 
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
 UNUSABLE = "unusable_result"  # the id of a refusal where the drive failed on what it was given
@@ -255,11 +256,8 @@ class Diagnosis:
         for number, mistake in enumerate(alike_by_running):
             if number >= TRIES and time.monotonic() - began > SECONDS:
                 break
-            try:
-                perform(self.declaration, self._with(mistake.program), self.cases, to_the_end=True)
-            except Refused as other:
-                if ending(other) == ending(refused):
-                    return self._renamed(refused, mistake)
+            if self._once(self._ending_of, mistake) == ending(refused):
+                return self._renamed(refused, mistake)
         for mistake in mistakes:
             if explains(mistake, refused):
                 return self._renamed(refused, mistake)
@@ -292,31 +290,70 @@ class Diagnosis:
             for mistake, other in zip(mistakes, self.results(mistakes, cases), strict=True)
             if other is not None
             and any(compare(other, each) is not None for each in cases)
-            and all(alike_results(run.came(each), other.came(each)) for each in cases)
+            and all(
+                alike_results(run.came(each), other.came(each), self._right(each)) for each in cases
+            )
         ]
 
+    def _right(self, case: Case) -> Any:
+        """What is right, in the form in which it came."""
+        right, (kind, _) = self.declaration.right_result(case), self.declaration.call
+        if kind == "drive":
+            return right
+        if not case.world:
+            return {"result": right}
+        if isinstance(right, Either):
+            return Either(tuple([{"result": each} for each in own] for own in right.results))
+        return [{"result": each} for each in right]
+
     def results(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
-        """What each mistake gives on these cases: all in one run, or each in its own."""
-        try:
-            return self._together(mistakes, cases)
-        except Refused:
-            began, results = time.monotonic(), list[Run | None]()
-            for mistake in mistakes:
-                late = time.monotonic() - began > SECONDS
-                try:
-                    results += [None] if late else self._together([mistake], cases)
-                except Refused:
-                    results.append(None)
+        """What each mistake gives on these cases: all in one run, or each in its own.
+
+        None for one that raises, and for those that there was no time for.
+        """
+        results: list[Run | None] = self._once(self._together, tuple(mistakes), tuple(cases))
+        if results or not mistakes:
             return results
+        began = time.monotonic()
+        for mistake in mistakes:
+            late = time.monotonic() - began > SECONDS
+            alone = [] if late else self._once(self._together, (mistake,), tuple(cases))
+            results = [*results, *(alone or [None])]
+        return results
+
+    def _once(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``run`` gives; it runs once for all answers that this process judges.
+
+        Mistakes are written into the solution, which its author may change meanwhile.
+        """
+        known = self.declaration.results_of_mistakes
+        key = (run.__name__, self._solution, self.learner.backing, *self.cases, *arguments)
+        if key not in known:
+            known[key] = run(*arguments)
+        return known[key]
+
+    def _ending_of(self, mistake: Mistake) -> tuple[Any, ...] | None:
+        """How a run of this mistake ends; None if it goes through."""
+        try:
+            perform(self.declaration, self._with(mistake.program), self.cases, to_the_end=True)
+        except Refused as refused:
+            return ending(refused)
+        return None
 
     def _together(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
+        """What each mistake gives; an empty list if they do not get through."""
         if not mistakes:
             return []
         solution = self._solution
         texts = [mistake.program.module(solution) for mistake in mistakes]
         learner = self._with(None)
-        run = perform(self.declaration, learner, cases, texts)
+        try:
+            run = perform(self.declaration, learner, cases, texts)
+        except Refused:
+            return []
         answer = run.answer
+        if isinstance(answer, RankAnswer):  # it stays for all answers, and a trace is large
+            answer = replace(answer, trace=Trace((), world_size=answer.trace.world_size))
         runs: list[Run | None] = []
         for number in range(len(mistakes)):
             if isinstance(answer, Answer):

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,10 +108,6 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = Path(config.invocation_params.dir, given).resolve() if given else None
         checks = Checks(submission=folder, backing=config.getoption("--backing"))
         config.pluginmanager.register(checks)
-    else:
-        # The command tells of a failure by itself. pytest's own way writes out every argument of
-        # every function on the way, tensors too, and takes a tenth of a second for it.
-        config.option.tbstyle = "native"
 
 
 class Checks:
@@ -291,6 +288,16 @@ class Check(pytest.Item):
 
         assert isinstance(self.parent, DeclarationFile)
         check(self.declaration, self.parent.checks.learner_for(self), self.cases)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """A refusal tells itself; a broken check is shown as Python shows an exception.
+
+        pytest's own way writes out every argument of every function on the way, tensors too, and
+        that takes longer than the check.
+        """
+        if isinstance(excinfo.value, Refused):
+            return ""
+        return super().repr_failure(excinfo, style="native")
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where a failure is shown to be."""

@@ -131,8 +131,11 @@ def printable(text: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``count(1, "chunk")`` is "1 chunk", ``count(3, "chunk")`` is "3 chunks"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``count(1, "chunk")`` is "1 chunk", ``count(3, "entry")`` is "3 entries"."""
+    if number == 1:
+        return f"1 {noun}"
+    is_y = noun.endswith("y") and noun[-2] not in "aeiou"
+    return f"{number} {noun[:-1]}ies" if is_y else f"{number} {noun}s"
 
 
 def listed(items: Iterable[object], *, most: int = 8) -> str:

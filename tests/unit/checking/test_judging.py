@@ -7,6 +7,7 @@ from multigpu.checking.catalog import Catalog
 from multigpu.checking.declaration import case, load, on
 from multigpu.checking.judging import check
 from multigpu.checking.learner import Learner, Submission
+from multigpu.checking.running import perform
 from multigpu.checking.verdicts import Refused
 
 from .conftest import COURSE
@@ -72,10 +73,37 @@ def test_a_mistake_in_other_words_is_diagnosed_by_what_it_does(judge):
     assert judge(source).message_id == "split.remainder_dropped"
 
 
+def test_mistakes_run_once_for_all_answers_of_a_process(judge, monkeypatch):
+    source = "def split(batch, devices):\n    return [batch[:1].to(devices[0])]\n"
+    first, runs = judge(source), []
+
+    def counting(*given, **more):
+        runs.append(given)
+        return perform(*given, **more)
+
+    monkeypatch.setattr("multigpu.checking.judging.perform", counting)
+    assert judge(source).message == first.message
+    assert len(runs) == 1  # of the answer itself
+
+
 def test_what_no_mistake_does_is_told_without_a_guess(judge):
     refused = judge(f"def split(batch, devices):\n    return [-{RIGHT}]\n")
     assert refused.message_id == "wrong_values"
     assert "usually" not in refused.message
+
+
+def test_a_mistake_is_named_beside_something_that_may_be_either_way(judge):
+    average = load(COURSE.check_file("distributed_data_parallel", "average_gradients"))
+    source = (
+        "import torch\nimport torch.distributed as dist\n\n"
+        "def average_gradients(model):\n"
+        "    for parameter in model.parameters():\n"
+        "        if parameter.grad is None:\n"
+        "            parameter.grad = torch.zeros_like(parameter)\n"
+        "        dist.all_reduce(parameter.grad)\n"
+    )
+    refused = judge(source, declaration=average, cases=average.runs[0])
+    assert refused.message_id == "average_gradients.summed"
 
 
 def test_an_argument_that_is_changed_is_told(judge):

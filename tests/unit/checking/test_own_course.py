@@ -115,6 +115,40 @@ def test_a_learner_s_way_through_it(course, capsys):
     assert check(course, capsys)[0] == 0
 
 
+def test_a_declaration_is_read_again_when_it_has_changed(course, capsys):
+    starter = course / "exercises" / "ranks_of_numbers.py"
+    starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
+    assert "Compare with the others." in check(course, capsys)[1]
+    declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    declaration.write_text(DECLARATION.replace("Compare with", "Ask"))
+    assert "Ask the others." in check(course, capsys)[1]
+
+
+def test_mistakes_are_written_into_the_solution_as_it_is_now(course, capsys):
+    """One that uses something else of the solution, which is wrong at first."""
+    starter = course / "exercises" / "ranks_of_numbers.py"
+    starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
+    declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    text = DECLARATION.replace("return tensor.max()", "return SIGN * tensor.max()", 1)
+    declaration.write_text(text)
+    solution = course / "solutions" / "ranks_of_numbers.py"
+    solution.write_text(f"{SOLUTION}\n\nSIGN = -1\n")
+    assert "largest.own" not in check(course, capsys)[1]
+    solution.write_text(f"{SOLUTION}\n\nSIGN = 1\n")
+    assert "largest.own" in check(course, capsys)[1]
+
+
+def test_one_of_several_results_is_right_on_all_ranks(course, capsys):
+    starter = course / "exercises" / "ranks_of_numbers.py"
+    starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
+    declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    right = "[torch.tensor(max(2.0, 10.0 * (case.world - 1)))] * case.world"
+    text = DECLARATION.replace(f"return {right}", f"return either({right}, [None] * case.world)")
+    imported = "from multigpu.checking.comparing import either\nfrom multigpu.checking.declaration"
+    declaration.write_text(text.replace("from multigpu.checking.declaration", imported))
+    assert "Compare with the others." in check(course, capsys)[1]
+
+
 def test_a_chapter_says_what_it_refuses(course, capsys):
     (course / "course.toml").write_text(REFUSED)
     ready_made = "from torch.distributed.nn.functional import all_reduce"

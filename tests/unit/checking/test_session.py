@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 from multigpu.checking.catalog import Catalog
 from multigpu.checking.learner import Learner
@@ -24,6 +25,16 @@ def verdict(server):
         return verdict
 
     return verdict
+
+
+def test_a_refusal_writes_out_no_tensor(server, submission, monkeypatch):
+    written = []
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda tensor: str(written.append(tensor)))
+    (submission / "data_parallel.py").write_text("def split(batch, devices):\n    return []\n")
+    split = Catalog(COURSE).one("split")
+    (verdict,) = check_with(server, [split], COURSE, submission=submission)
+    assert verdict.status == "wrong"
+    assert not written
 
 
 def test_what_the_environment_tells_pytest_is_meant_for_other_tests(verdict, monkeypatch):
