@@ -62,7 +62,7 @@ def examine(port: int) -> Iterator[Remark]:
     for check in (python, pytorch, graphics, backends, packages):
         yield from check()
     yield from free_port(port)
-    for check in (disk, memory, folder):
+    for check in (disk, memory, folder, hidden):
         yield from check()
 
 
@@ -184,3 +184,12 @@ def folder() -> Iterator[Remark]:
         yield Remark("folder", f"no write access to {root / closed[0]}", "problem", advice)
     else:
         yield Remark("folder", str(root))
+
+
+def hidden() -> Iterator[Remark]:
+    """Files of this folder that Python imports instead of a package; PyTorch's tutorial has one."""
+    for name in ("multigpu", "torch"):
+        file = Path.cwd() / f"{name}.py"
+        if file.is_file():
+            says = f"`import {name}` in this folder imports {file} and not the package"
+            yield Remark("names", says, "problem", f"Rename it: mv {file.name} my_{file.name}")

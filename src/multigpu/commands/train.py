@@ -6,6 +6,9 @@
 
 There is one option for each field of `TrainConfig`, and ``--help`` shows the line below the field
 in training/config.py, so that the two cannot differ. ``--data`` names a task of training/tasks.py.
+Or both the model and the data come from functions of your own, here in a file ``own.py``:
+
+    multigpu train --model own:model --data own:data
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import difflib
+import importlib
 import inspect
 import os
 import shlex
@@ -21,11 +26,12 @@ import sys
 import time
 import typing
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from multigpu.checking.catalog import find_course
@@ -56,7 +62,14 @@ def train_options(parser: argparse.ArgumentParser) -> None:
         "--data",
         required=True,
         help=f"{', '.join(TASKS)}; or a Parquet file of flights, as `multigpu partition "
-        "flights.parquet` writes it: each rank then reads only its own row groups",
+        "flights.parquet` writes it: each rank then reads only its own row groups; or "
+        "module:function, a function () -> (data to train on, data to evaluate on), with --model",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="a function () -> nn.Module of your own; with data of your own the loss is "
+        "cross-entropy and the metric is accuracy",
     )
     parser.add_argument(
         "--with",
@@ -143,7 +156,8 @@ class TrainingRun:
         """Raises ValueError and OSError for settings that cannot work."""
         launch = Launch.here()
         self.data = options.data
-        self.task, train, test = data_of(options.data)
+        torch.manual_seed(getattr(options, "seed", 0))  # every rank draws the same data
+        self.task, train, test = data_of(options.data, options.model)
         config = self.task.config(**given_fields(options))
         self.own = None
         if options.own is not None:
@@ -199,13 +213,69 @@ class TrainingRun:
                 print(line, flush=True)
 
 
-def data_of(name: str) -> tuple[Task, Any, Any]:
-    """The task called `name`, or the flights with the rows of a Parquet file to train on."""
+def data_of(name: str, model: str | None = None) -> tuple[Task, Any, Any]:
+    """The task called `name`, or the flights with the rows of a Parquet file to train on, or the
+    data of a function; with the model of the function `model`, if it is given."""
+    own: dict[str, Any] = {}
+    if model is not None:
+        own = {"model": model_of(model), "title": f"train {model}"}
     if Path(name).suffix == ".parquet":
-        task = TASKS["flights"]
+        task = dataclasses.replace(TASKS["flights"], **own)
         return task, PartitionedFile(name, inputs=flight_columns(), target=TARGET), task.load().test
-    check_choice("data", name, (*TASKS, "FILE.parquet"))
-    return TASKS[name], *TASKS[name].load()
+    if ":" not in name:
+        check_choice("data", name, (*TASKS, "FILE.parquet", "MODULE:FUNCTION"))
+        task = dataclasses.replace(TASKS[name], **own)
+        return task, *task.load()
+    if model is None:
+        raise ValueError(f"--data {name} needs a model, too: --model MODULE:FUNCTION")
+    load = function_named("--data", name)
+    found = load()
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise ValueError(
+            f"--data {name} returned a {type(found).__name__}: it must return a pair, the data to "
+            "train on and the data to evaluate on (or None)"
+        )
+    return Task(load=load, **own), found[0], found[1]
+
+
+def model_of(name: str) -> Callable[[], nn.Module]:
+    """The function called `name`, which must return a model."""
+    build = function_named("--model", name)
+
+    def model() -> nn.Module:
+        built = build()
+        if isinstance(built, nn.Module):
+            return built
+        what = type(built).__name__
+        raise ValueError(f"--model {name} returned a {what}: it must return an nn.Module")
+
+    return model
+
+
+def function_named(given: str, name: str) -> Any:
+    """The function that "module:function" names, from the folder of the command or installed.
+
+    Raises ValueError if there is none.
+    """
+    where, colon, function = name.partition(":")
+    if not colon or not where or not function:
+        raise ValueError(f"{given} {name}: give MODULE:FUNCTION, for example own:model")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if not f"{where}.".startswith(f"{error.name}."):
+            raise  # the module is there, but imports one that is not
+        raise ValueError(
+            f"{given} {name}: there is no module {where!r}, neither in {Path.cwd()} nor installed"
+        ) from None
+    found = getattr(module, function, None)
+    if not callable(found):
+        near = difflib.get_close_matches(function, dir(module), n=1)
+        meant = f" Did you mean {where}:{near[0]}?" if near else ""
+        raise ValueError(f"{given} {name}: {where} has no function {function!r}.{meant}")
+    return found
 
 
 def folder_of(name: str) -> Path:
@@ -297,6 +367,7 @@ def on_ranks(options: argparse.Namespace) -> str:
         given["mode"] = "ddp"
     given.pop("gpus", None)  # each rank has one
     words = ["-m", "multigpu", "train", "--data", options.data]
+    words += [] if options.model is None else ["--model", options.model]
     words += [] if options.own is None else ["--with", options.own]
     for name, value in given.items():
         if isinstance(value, bool):

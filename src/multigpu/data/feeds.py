@@ -12,13 +12,17 @@ the whole epoch first, so that the batches differ.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+Collate = Callable[[list[Any]], Any]
+LABELS = "labels"  # the targets among the inputs by name, as Hugging Face's data sets call them
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,11 @@ class Batch:
         if count == 1 or self.rows < 2:
             return [self]
         count = min(count, self.rows)
-        tensors, structure = tree_flatten((self.inputs, self.targets))
-        split = zip(*(tensor.tensor_split(count) for tensor in tensors), strict=True)
+        rows = self.rows
+        values, structure = tree_flatten(
+            (self.inputs, self.targets), is_leaf=lambda value: _is_column(value, rows)
+        )
+        split = zip(*(_pieces(value, count, rows) for value in values), strict=True)
         pairs = [tree_unflatten(part, structure) for part in split]
         return [
             Batch(inputs, targets, rows=rows_of(targets), global_rows=self.global_rows)
@@ -54,9 +61,58 @@ class Batch:
         ]
 
 
+def _is_column(value: Any, rows: int) -> bool:
+    """Whether this is a list that has something other than a tensor for each row, such as texts."""
+    is_list = isinstance(value, list) and len(value) == rows
+    return is_list and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+
+
+def _pieces(value: Any, count: int, rows: int) -> Sequence[Any]:
+    """`value` cut into `count` pieces of its rows; what has no rows goes to each of them.
+
+    Raises ValueError for a tensor of another length, such as one image of a list of images.
+    """
+    if isinstance(value, Tensor) and value.dim():
+        if len(value) != rows:
+            raise ValueError(
+                f"a batch of {rows} rows has a tensor of the shape {tuple(value.shape)}, which "
+                "cannot be divided by rows. Leave accumulation_steps and micro_batches at 1, or "
+                "make tensors with a first dimension of rows in collate_fn."
+            )
+        return value.tensor_split(count)
+    if _is_column(value, rows):
+        cuts = torch.arange(rows).tensor_split(count)
+        return [[value[i] for i in part.tolist()] for part in cuts]
+    return [value] * count
+
+
 def rows_of(targets: Any) -> int:
     """The rows of a tensor, or of the tensors in a tuple or dict."""
     return len(tree_leaves(targets)[0])
+
+
+def inputs_and_targets(items: Any) -> tuple[Any, Any]:
+    """A loaded batch divided into the model's inputs and the targets.  Raises TypeError.
+
+    In a dict the targets are "labels". They also remain among the inputs, because the models of
+    Hugging Face compute their loss from them.
+    """
+    if isinstance(items, Mapping):
+        if LABELS not in items:
+            names = ", ".join(map(str, items))
+            raise TypeError(
+                f"an item of the data set is a dict of {names}: the targets must be {LABELS!r}. "
+                "Rename them, or give (inputs, target) pairs."
+            )
+        return dict(items), items[LABELS]
+    if not isinstance(items, tuple | list) or len(items) < 2:
+        count = f" of {len(items)}" if isinstance(items, tuple | list) else ""
+        raise TypeError(
+            f"an item of the data set is a {type(items).__name__}{count}: give (inputs, target) "
+            f"pairs, where the inputs may be a dict, or dicts with {LABELS!r}."
+        )
+    *inputs, targets = items
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), targets
 
 
 class Feed(Protocol):
@@ -94,26 +150,53 @@ def feed_for(
     shuffle: bool = True,
     workers: int = 0,
     pin_memory: bool = False,
+    collate_fn: Collate | None = None,
+    drop_last: bool = False,
 ) -> Feed:
-    """The feed of one rank from `data`: a `FeedSource`, or a map-style data set of pairs.
+    """The feed of one rank from `data`: a `FeedSource`, a map-style data set, or a DataLoader.
 
-    Raises TypeError for anything else.
+    A DataLoader gives its data set, its collate_fn and its number of workers. Its sampler and its
+    batch size are replaced, because the rows must be divided among the ranks. `collate_fn` makes a
+    batch from a list of rows. Raises TypeError for other data, ValueError for other batches.
     """
     how = {"batch_size": batch_size, "rank": rank, "world_size": world_size, "seed": seed}
+    if isinstance(data, DataLoader):
+        collate_fn, workers = collate_fn or data.collate_fn, workers or data.num_workers
+        if data.batch_size is None and not isinstance(data.dataset, IterableDataset):
+            raise ValueError(
+                "a DataLoader with its own batch_sampler, or with batch_size=None, decides which "
+                "rows form a batch, but here TrainConfig(batch_size=...) does, for all ranks "
+                "together. Give the loader's dataset, and collate_fn= if necessary."
+            )
+        data = data.dataset
     if isinstance(data, FeedSource):
+        if collate_fn is not None or drop_last:
+            what = "drop_last" if drop_last else "collate_fn"
+            raise ValueError(
+                f"{what} with a {type(data).__name__}: it makes its own batches. Leave {what} out."
+            )
         if workers:
             raise ValueError(
                 f"workers={workers} with a {type(data).__name__}: it loads its own rows, a "
                 "few row groups at a time. Leave workers at 0."
             )
         return data.feed(**how, shuffle=shuffle)
-    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+    iterable = isinstance(data, IterableDataset)
+    if iterable or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise TypeError(
             f"{type(data).__name__} is not data to train on: give a data set with len() and "
-            "data[i] -> (inputs, target), or a PartitionedFile. A DataLoader has already "
-            "divided its rows into batches: pass its dataset."
+            "data[i] -> (inputs, target), or a PartitionedFile. Rows that can only be iterated "
+            "cannot be divided among ranks: give an object with a method feed, as FeedSource."
         )
-    return RowFeed(data, **how, shuffle=shuffle, workers=workers, pin_memory=pin_memory)
+    return RowFeed(
+        data,
+        **how,
+        shuffle=shuffle,
+        workers=workers,
+        pin_memory=pin_memory,
+        collate_fn=None if collate_fn is default_collate else collate_fn,
+        drop_last=drop_last,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +204,7 @@ class RowFeed:
     """The batches of one rank from a map-style data set.
 
     Its items are `(inputs, target)`, or `(first, second, ..., target)`: then the batch's inputs
-    are a tuple.
+    are a tuple. Or they are dicts, with the targets as "labels".
     """
 
     dataset: Any
@@ -136,10 +219,19 @@ class RowFeed:
     """processes of the DataLoader"""
     pin_memory: bool = False
     """put batches where a GPU can fetch them while the program continues"""
+    collate_fn: Collate | None = None
+    """makes a batch from a list of rows; default: PyTorch's"""
+    drop_last: bool = False
+    """leave out the last batch of an epoch if it has fewer rows"""
 
     def __post_init__(self) -> None:
         if not len(self.dataset):
             raise ValueError("the data set has no rows")
+        if not self.steps_per_epoch:
+            raise ValueError(
+                f"drop_last with {self.num_rows} rows and batch_size={self.batch_size} leaves no "
+                f"batch. Use a batch_size of at most {self.num_rows}."
+            )
 
     @property
     def num_rows(self) -> int:
@@ -147,7 +239,8 @@ class RowFeed:
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(self.num_rows / self.batch_size)
+        whole = self.num_rows // self.batch_size
+        return whole if self.drop_last else math.ceil(self.num_rows / self.batch_size)
 
     def order(self, epoch: int) -> torch.Tensor:
         """The order of all rows in an epoch, the same on every rank: (num_rows,)."""
@@ -157,7 +250,8 @@ class RowFeed:
 
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """This rank's share of each global batch, from step `start` on."""
-        global_batches = torch.split(self.order(epoch), self.batch_size)[start:]
+        global_batches = torch.split(self.order(epoch), self.batch_size)
+        global_batches = global_batches[start : self.steps_per_epoch]
         # Contiguous shares whose lengths differ by one row at most: 10 rows on 4 ranks are 3, 3, 2
         # and 2. A rank may get none: 3 rows on 4 ranks are 1, 1, 1 and 0.
         shares = [rows.tensor_split(self.world_size)[self.rank] for rows in global_batches]
@@ -165,10 +259,12 @@ class RowFeed:
             share if len(share) else rows[:1]
             for rows, share in zip(global_batches, shares, strict=True)
         ]
-        if isinstance(self.dataset, TensorDataset):  # takes all indices of a batch at once
+        if isinstance(self.dataset, TensorDataset) and self.collate_fn is None:
+            # It takes all indices of a batch at once.
             how: dict[str, Any] = {"sampler": filled, "batch_size": None}
         else:
-            how = {"batch_sampler": [rows.tolist() for rows in filled]}
+            lists = [rows.tolist() for rows in filled]
+            how = {"batch_sampler": lists, "collate_fn": self.collate_fn}
         loader = DataLoader(
             self.dataset,
             num_workers=self.workers,
@@ -179,19 +275,8 @@ class RowFeed:
             **how,
         )
         for rows, share, items in zip(global_batches, shares, loader, strict=True):
-            if not isinstance(items, tuple | list) or len(items) < 2:
-                count = f" of {len(items)}" if isinstance(items, tuple | list) else ""
-                raise TypeError(
-                    f"an item of the data set is a {type(items).__name__}{count}: "
-                    "give (inputs, target) pairs; the inputs may be a dict."
-                )
-            *inputs, targets = items
-            yield Batch(
-                inputs=inputs[0] if len(inputs) == 1 else tuple(inputs),
-                targets=targets,
-                rows=len(share),
-                global_rows=len(rows),
-            )
+            inputs, targets = inputs_and_targets(items)
+            yield Batch(inputs, targets, rows=len(share), global_rows=len(rows))
 
 
 def _mixed(*numbers: int) -> torch.Generator:

@@ -55,7 +55,10 @@ EVALUATED = 4096  # rows of the test set: every mode is evaluated
 METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
 TRACED = 10  # steps with the trace on
 NO_LIMIT = 2**50  # bytes: the meter counts and never refuses
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+TORCHRUN = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 SHARING = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
 
 Window = tuple[float, float]  # begin and end, time.monotonic

@@ -25,7 +25,7 @@ import socket
 import sys
 import uuid
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 FORMAT = "multigpu checkpoint 3"  # 3: it ends with a digest
 DIGEST = 32  # bytes of a SHA-256
+NAMES = ("latest.pt", "best.pt", "latest", "best")
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
 SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
@@ -63,6 +64,8 @@ FREE = (
     "epochs",
     "max_steps",
     "patience",
+    "evaluate_every",
+    "keep_last",
     "deterministic",
     "find_unused_parameters",
     "folder",
@@ -87,8 +90,8 @@ class Checkpoints:
     removed. All ranks call `save` and `load` together; only `load` works without `with`.
     """
 
-    def __init__(self, folder: str | Path, *, launch: Launch) -> None:
-        self.folder, self.launch = Path(folder), launch
+    def __init__(self, folder: str | Path, *, launch: Launch, keep_last: int | None = None) -> None:
+        self.folder, self.launch, self.keep_last = Path(folder), launch, keep_last
         # The kernel gives the lock back when its process ends, however it ends.
         self._lock = FileLock(self.folder / LOCK)
 
@@ -116,8 +119,8 @@ class Checkpoints:
         """Remove the folder's checkpoints of both kinds, to start again. All ranks call it."""
 
         def remove() -> None:
-            for name in ("latest.pt", "best.pt", "latest", "best"):
-                (self.folder / name).unlink(missing_ok=True)
+            for path in [self.folder / name for name in NAMES] + self._by_step():
+                path.unlink(missing_ok=True)
             self._sweep()
 
         main_rank_does(remove, error=CheckpointError)
@@ -185,10 +188,25 @@ class Checkpoints:
         """Remove the files of killed writers, and shares without a link to them."""
         for leftover in self.folder.glob(LEFTOVERS):
             leftover.unlink(missing_ok=True)
-        used = {(self.folder / name).resolve().name for name in ("latest", "best")}
+        for old in self._by_step()[: -self.keep_last] if self.keep_last else ():
+            old.unlink()
+        links = [self.folder / "latest", self.folder / "best", *self._by_step()]
+        used = {link.resolve().name for link in links}
         for shares in self.folder.glob(SHARES):
             if shares.name not in used:
                 shutil.rmtree(shares, ignore_errors=True)
+
+    def _by_step(self) -> list[Path]:
+        """The checkpoints that are kept under their steps, the oldest first."""
+        found = [path for path in self.folder.glob("step-*") if path.stem[5:].isdecimal()]
+        # Not by step, because a run may have resumed from an earlier one.
+        return sorted(found, key=lambda path: path.lstat().st_mtime_ns)
+
+    def _names(self, state: dict[str, Any], *, best: bool) -> list[str]:
+        """The names under which `state` is saved. `latest` comes last: a run that is killed in
+        between resumes from the older one and finds the same best again."""
+        by_step = [f"step-{state['step']}"] if self.keep_last else []
+        return ["best"] * best + by_step + ["latest"]
 
     def _owner(self) -> str:
         """Who holds the lock, in words."""
@@ -201,11 +219,9 @@ class Checkpoints:
             return "another process"
 
     def _write(self, state: dict[str, Any], *, best: bool) -> None:
-        """`best.pt` comes first: a run that is killed in between resumes from the older `latest.pt`
-        and finds the same best again."""
         content = packed({**state, "saved": uuid.uuid4().hex})
         try:
-            for name in ("best", "latest") if best else ("latest",):
+            for name in self._names(state, best=best):
                 replace_file(self.path(name), content)
                 if (link := self.folder / name).is_symlink():  # a sharded one of the time before
                     link.unlink()
@@ -358,6 +374,8 @@ def plain(value: Any, place: str = "state") -> Any:
             items = OrderedDict(items)
             items.__dict__.update(value.__dict__)  # a model's state carries its versions there
         return items
+    if type(value) is Counter:  # the milestones of a MultiStepLR
+        return Counter(plain(dict(value), place))
     if type(value) in (list, tuple):
         return type(value)(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
     if type(value) in PLAIN:

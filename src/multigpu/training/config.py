@@ -25,7 +25,7 @@ CHOICES = {
     "optimizer": ("adamw", "adam", "sgd"),
     "lr_scaling": ("none", "linear", "sqrt"),
     "schedule": ("constant", "linear", "cosine"),
-    "precision": ("float32", "bfloat16"),
+    "precision": ("float32", "bfloat16", "float16"),
     "backend": ("gloo", "nccl", None),
     "checkpoints": ("full", "sharded"),
     "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
@@ -41,6 +41,8 @@ AT_LEAST = {
     "warmup_steps": 0,
     "patience": 0,
     "save_every": 1,
+    "keep_last": 1,
+    "evaluate_every": 1,
     "workers": 0,
     "micro_batches": 1,
     "stages_per_rank": 1,
@@ -88,6 +90,8 @@ class TrainConfig:
     """number of passes over the training data"""
     max_steps: int | None = None
     """stop after this many optimizer steps, even if epochs are left"""
+    drop_last: bool = False
+    """leave out the last batch of an epoch if it has fewer rows than the others"""
     optimizer: str = "adamw"
     """adamw, adam or sgd (with momentum 0.9)"""
     learning_rate: float = 1e-3
@@ -107,7 +111,7 @@ class TrainConfig:
     """scale the gradients down when their norm over all parameters is larger than this"""
     precision: str = "float32"
     """float32, or bfloat16 where the device supports it: with autocast; in zero2 and zero3 the
-    weights are gathered and used in bfloat16"""
+    weights are gathered and used in bfloat16. float16, with a scaled loss, in single, dp and ddp"""
     seed: int = 0
     """seed for the order of rows and for dropout (there each rank adds its rank)"""
     find_unused_parameters: bool | None = None
@@ -118,6 +122,9 @@ class TrainConfig:
     """use only deterministic algorithms, and raise an error where PyTorch has none"""
     monitor: str = "loss"
     """the evaluation figure that decides which model is best and when to stop early"""
+    evaluate_every: int | None = None
+    """steps between two evaluations within an epoch; each epoch also ends with one, which alone
+    decides which model is best"""
     patience: int | None = None
     """stop after this many epochs without an improvement"""
     micro_batches: int = 4
@@ -139,6 +146,8 @@ class TrainConfig:
     """where checkpoints and history go; default: nothing is written"""
     save_every: int | None = None
     """steps between two checkpoints; each epoch also ends with one"""
+    keep_last: int | None = None
+    """also keep this many of the latest checkpoints under their steps: step-400.pt"""
     checkpoints: str = "full"
     """full: one file that rank 0 writes; sharded: a folder in which each rank writes its share, so
     that no rank ever holds the whole model"""
@@ -162,7 +171,7 @@ class TrainConfig:
         check_number("weight_decay", self.weight_decay, zero=True)
         check_whole("seed", self.seed, at_least=0)
         check_choice("find_unused_parameters", self.find_unused_parameters, (True, False, None))
-        for name in ("deterministic", "resume"):
+        for name in ("deterministic", "resume", "drop_last"):
             check_choice(name, getattr(self, name), (True, False))
 
     def as_dict(self) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Distributed(Strategy):
                 inputs, targets = self.place(part)
                 with self.autocast():
                     returned = loss_fn(call(self.model, inputs), targets)
-                step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
+                loss = step.add(returned, part.rows, part.global_rows)
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.complete_gradients(step)
         return step
 

@@ -61,7 +61,8 @@ class DataParallel(Strategy):
             with self.autocast():
                 outputs = call(self.model, inputs)  # scattered, computed by each GPU, gathered
                 returned = loss_fn(outputs, targets)
-            step.add(returned, part.rows, part.global_rows).backward()  # type: ignore[no-untyped-call]
+            loss = step.add(returned, part.rows, part.global_rows)
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.complete_gradients(step)
         return step
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from multigpu.data.feeds import Feed
+from multigpu.data.feeds import Feed, rows_of
 from multigpu.training.distributed import in_a_group
 from multigpu.training.randomness import random_numbers_kept
 from multigpu.training.strategy import (
@@ -36,6 +36,8 @@ from multigpu.training.strategy import (
 
 KNOWN = "accuracy, recall@k and ndcg@k (for example recall@10)"
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
+MetricChoice = Sequence[str] | Mapping[str, Any]  # names, or a function or an object for each name
+OBJECT_METHODS = ("update", "compute", "reset")  # of a metric of torchmetrics
 
 
 def evaluate(
@@ -43,7 +45,7 @@ def evaluate(
     feed: Feed,
     *,
     loss_fn: LossFn,
-    metrics: Sequence[str],
+    metrics: MetricChoice,
     device: torch.device,
     inputs_device: torch.device | None = None,
     autocast: Autocast | None = None,
@@ -52,8 +54,9 @@ def evaluate(
     """The mean of `loss_fn` over all rows of all ranks, as "loss", and each of `metrics`.
 
     `loss_fn(model(inputs), targets)` is a mean over its rows, or a pair: a sum, and the weight to
-    divide it by. `device` has the model's outputs, `inputs_device` its inputs (default: the same).
-    `batches`: use only this many batches, for a trial.
+    divide it by. `metrics` are names of `Metrics`, or a mapping as `OwnMetrics` takes. `device` has
+    the model's outputs, `inputs_device` its inputs (default: the same). `batches`: use only this
+    many batches, for a trial.
 
     Every rank calls this with its own feed, and all get exactly the same numbers. A rank may have
     no row in a batch: it then runs the filler row without counting it, because a model whose
@@ -67,7 +70,7 @@ def evaluate(
     of_classes = ClassLoss.of(loss_fn)
     loss_fn = of_classes or loss_fn
     ignored = of_classes.ignored if of_classes else IGNORED
-    loss, places = StepLoss(), Metrics(metrics, ignored=ignored)
+    loss, counted = StepLoss(), make_metrics(metrics, ignored=ignored, device=device)
     autocast = autocast or contextlib.nullcontext
     with modes_kept(model), random_numbers_kept(device), torch.no_grad():
         model.eval()
@@ -79,12 +82,21 @@ def evaluate(
                 targets = to_device(batch.targets, device)
                 returned = loss_fn(answers, targets)
             loss.add(returned, batch.rows, batch.rows)
-            places.update(answers, targets)
+            counted.update(answers, targets)
     sums = torch.tensor([float(loss.sum), float(loss.weight)], dtype=torch.float64)
-    mine = torch.cat([sums, places.counts.cpu()]).to(device)
+    mine = torch.cat([sums, counted.counts.cpu()]).to(device)
     total, weight, *counts = over_ranks(mine).tolist()
     figures = {"loss": total / weight if weight else float("nan")}
-    return figures | places.figures(counts)
+    return figures | counted.figures(counts)
+
+
+def make_metrics(
+    metrics: MetricChoice, *, ignored: int = IGNORED, device: torch.device | None = None
+) -> Metrics | OwnMetrics:
+    """What counts `metrics` in one evaluation.  Raises ValueError and TypeError for wrong ones."""
+    if isinstance(metrics, Mapping):
+        return OwnMetrics(metrics, device=device)
+    return Metrics(metrics, ignored=ignored)
 
 
 def over_ranks(sums: Tensor) -> Tensor:
@@ -133,6 +145,12 @@ class Metrics:
         """
         if not self.kinds:
             return
+        if not isinstance(scores, Tensor) or not isinstance(targets, Tensor):
+            raise TypeError(
+                f"metrics={tuple(self.kinds)} need a tensor of scores and one of targets, but the "
+                f"model returned a {type(scores).__name__} and the targets are a "
+                f"{type(targets).__name__}. Give functions: metrics={{'name': function}}."
+            )
         if targets.is_floating_point():
             raise ValueError(
                 f"metrics={tuple(self.kinds)} compare scores with the right class of each row, but "
@@ -168,3 +186,70 @@ class Metrics:
             name: float((at * worth[kind])[:k].sum() / rows)  # NaN where no row counts
             for name, (kind, k) in self.kinds.items()
         }
+
+
+class OwnMetrics:
+    """Metrics of the user: a mapping from the name to a function or an object.
+
+    function(outputs, targets)   returns a value for each row, or a pair: a sum, and the weight to
+                                 divide it by. Both are added up over all batches and ranks.
+    object                       has update(outputs, targets), compute() and reset(), as a metric of
+                                 torchmetrics has. What ranks exchange is its own matter: compute()
+                                 is called on every rank.
+    """
+
+    def __init__(self, given: Mapping[str, Any], *, device: torch.device | None = None) -> None:
+        """Raises TypeError for a metric of another kind, and ValueError for the name "loss"."""
+        self.functions: dict[str, Callable[[Any, Any], Any]] = {}
+        self.objects: dict[str, Any] = {}
+        for name, metric in given.items():
+            if name == "loss":
+                raise ValueError("a metric cannot be called 'loss': that is the mean of loss_fn")
+            is_object = all(callable(getattr(metric, method, None)) for method in OBJECT_METHODS)
+            if isinstance(metric, type) or not (is_object or callable(metric)):
+                raise TypeError(
+                    f"metrics[{name!r}]={metric!r}: give a function (outputs, targets), or an "
+                    "object with update, compute and reset"
+                )
+            (self.objects if is_object else self.functions)[name] = metric
+        for metric in self.objects.values():
+            metric.reset()
+            if isinstance(metric, nn.Module):
+                metric.to(device)
+        self.order = tuple(given)
+        self.counts = torch.zeros(2 * len(self.functions), dtype=torch.float64)  # sums and weights
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        """Count a batch."""
+        for place, (name, function) in enumerate(self.functions.items()):
+            total, weight = sum_and_weight(function(outputs, targets), targets, name=name)
+            self.counts[2 * place] += total
+            self.counts[2 * place + 1] += weight
+        for metric in self.objects.values():
+            metric.update(outputs, targets)
+
+    def figures(self, counts: Sequence[float]) -> dict[str, float]:
+        """Each metric by its name, from the `counts` of all ranks."""
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        means = [total / weight if weight else float("nan") for total, weight in pairs]
+        found = dict(zip(self.functions, means, strict=True))
+        found |= {name: float(metric.compute()) for name, metric in self.objects.items()}
+        return {name: found[name] for name in self.order}
+
+
+def sum_and_weight(returned: Any, targets: Any, *, name: str) -> tuple[float, float]:
+    """What the metric `name` returned for a batch, as a sum and its weight.
+
+    Raises ValueError unless it is a pair, or a tensor with a value for each row.
+    """
+    if isinstance(returned, tuple) and len(returned) == 2:
+        return float(returned[0]), float(returned[1])
+    rows = rows_of(targets)
+    if not isinstance(returned, Tensor) or returned.shape[:1] != (rows,):
+        shape = f" {tuple(returned.shape)}" if isinstance(returned, Tensor) else ""
+        raise ValueError(
+            f"metrics[{name!r}] returned a {type(returned).__name__}{shape} for {rows} rows: "
+            "return a value for each row, or a pair, a sum and the weight to divide it by. A mean "
+            "of the batch would be wrong where batches differ in size."
+        )
+    return float(returned.double().sum()), float(returned.numel())

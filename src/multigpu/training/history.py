@@ -25,15 +25,19 @@ NARROW = 79  # columns of a progress bar where there is no terminal to ask
 class History:
     """One row per epoch, a dict of figures. `history.frame()` is the same as a pandas frame."""
 
+    evaluate_every: int | None = None  # steps between rows within an epoch
+
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the figures of one epoch. Rows may have different columns.
 
-        The row of an interrupted epoch is replaced by the row of the same epoch after a resume.
+        The row of an interrupted epoch is replaced by the row of the same epoch after a resume;
+        those of `evaluate_every` remain.
         """
-        if "epoch" in row and self.last.get("epoch") == row["epoch"]:
+        stays = self.evaluate_every and self.last.get("step", 1) % self.evaluate_every == 0
+        if "epoch" in row and self.last.get("epoch") == row["epoch"] and not stays:
             self.rows.pop()
         self.rows.append(dict(row))
 

@@ -1,23 +1,48 @@
 """The optimizer that a configuration names, and the learning rate of every step: scaled to the
-batch size, warmed up, then brought down."""
+batch size, warmed up, then brought down. Or those that functions of the user make."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from multigpu.training.config import TrainConfig
 
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+MakeSchedule = Callable[[torch.optim.Optimizer, int], LRScheduler]  # the int: all steps of the run
+
 MOMENTUM = 0.9  # of sgd
+REPLACED = {  # settings that mean nothing where a function makes the optimizer or the schedule
+    "optimizer": ("optimizer", "learning_rate", "weight_decay", "lr_scaling"),
+    "schedule": ("schedule", "warmup_steps"),
+}
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """An optimizer over the parameters of `model` that are trained."""
+def make_optimizer(
+    model: nn.Module, config: TrainConfig, factory: MakeOptimizer | None = None
+) -> torch.optim.Optimizer:
+    """An optimizer over the parameters of `model` that are trained.
+
+    Raises TypeError or ValueError if `factory` returns something else.
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if factory is not None:
+        made = factory(trained)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise TypeError(f"optimizer= returned a {type(made).__name__}, not a torch Optimizer")
+        known = {id(parameter) for parameter in trained}
+        if any(id(each) not in known for group in made.param_groups for each in group["params"]):
+            raise ValueError(
+                "optimizer= returned an optimizer of other parameters than those it was given. "
+                "Use its argument, as in `lambda parameters: SGD(parameters, lr=0.1)`: the "
+                "Trainer may have divided the model's own parameters among the ranks."
+            )
+        return made
     rate, decay = scaled_learning_rate(config), config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(trained, lr=rate, momentum=MOMENTUM, weight_decay=decay)
@@ -36,10 +61,35 @@ def scaled_learning_rate(config: TrainConfig) -> float:
     return config.learning_rate * factor
 
 
+def refuse_replaced(config: TrainConfig, what: str) -> None:
+    """Raise ValueError for settings that the function passed as `what` would replace."""
+    for name in REPLACED[what]:
+        value = getattr(config, name)
+        if value != TrainConfig.__dataclass_fields__[name].default:
+            raise ValueError(
+                f"{name}={value!r} together with the function {what}=: it would have no effect. "
+                f"Set it in the function, or leave {what}= out."
+            )
+
+
 def make_schedule(
-    optimizer: torch.optim.Optimizer, config: TrainConfig, total_steps: int
-) -> LambdaLR:
-    """Step it once after every optimizer step; `total_steps` is when the rate has reached 0."""
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    total_steps: int,
+    factory: MakeSchedule | None = None,
+) -> LRScheduler:
+    """Step it once after every optimizer step; `total_steps` is when the rate has reached 0.
+
+    Raises TypeError if `factory` returns something that cannot be stepped so.
+    """
+    if factory is not None:
+        made = factory(optimizer, total_steps)
+        if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau):
+            raise TypeError(
+                f"schedule= returned a {type(made).__name__}: give an LRScheduler that step() "
+                "needs no figure for, such as CosineAnnealingLR(optimizer, total_steps)"
+            )
+        return made
 
     def factor(step: int) -> float:
         if step < config.warmup_steps:
@@ -54,19 +104,27 @@ def make_schedule(
     return LambdaLR(optimizer, factor)
 
 
-def restore_schedule(schedule: LambdaLR, state: dict[str, Any]) -> None:
+def restore_schedule(schedule: LRScheduler, state: dict[str, Any]) -> None:
     """Put `schedule` where it was saved, its optimizer at the rate that *this* schedule has there.
 
     The two differ where the run has become longer since: the rate that was saved is the old one.
+    Only a LambdaLR can be asked for the rate of any step; others continue as they were saved.
     """
     schedule.load_state_dict(state)
+    if type(schedule) is not LambdaLR:
+        return
     for group, base, factor in zip(
         schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
     ):
         group["lr"] = base * factor(schedule.last_epoch)
 
 
-def learning_rate_of(schedule: LambdaLR, step: int) -> float:
-    """The learning rate that optimizer step number `step` had; the first one is step 1."""
-    factor = schedule.lr_lambdas[0](step - 1)
-    return float(schedule.base_lrs[0] * factor)
+def learning_rate_of(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of the optimizer's next step; with several groups, of the first."""
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def first_learning_rate(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate that the optimizer was made with, before a schedule changed it."""
+    group = optimizer.param_groups[0]
+    return float(group.get("initial_lr", group["lr"]))

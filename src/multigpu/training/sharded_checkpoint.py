@@ -48,7 +48,6 @@ from multigpu.training.distributed import (
 )
 
 if TYPE_CHECKING:
-    from multigpu.training.distributed import Launch
     from multigpu.training.strategy import Strategy
 
 RUN, INDEX = "run.pt", ".metadata"
@@ -57,8 +56,8 @@ RUN, INDEX = "run.pt", ".metadata"
 class ShardedCheckpoints(Checkpoints):
     """The checkpoints of one run, in one folder; each of them is a folder, too."""
 
-    def __init__(self, folder: str | Path, *, launch: Launch, strategy: Strategy) -> None:
-        super().__init__(folder, launch=launch)
+    def __init__(self, folder: str | Path, *, strategy: Strategy, **how: Any) -> None:
+        super().__init__(folder, **how)
         self.strategy = strategy
 
     def path(self, name: str = "latest") -> Path:
@@ -87,7 +86,7 @@ class ShardedCheckpoints(Checkpoints):
         mine += [file.name for file in shares.glob(f"__{self.launch.rank}_*")]
         written = all_gather_object({name: digest(shares / name) for name in mine})
         rest["digests"] = {name: found for each in written for name, found in each.items()}
-        names = ("best", "latest") if best else ("latest",)
+        names = self._names(state, best=best)
         main_rank_does(lambda: self._finish(rest, shares, names), error=CheckpointError)
 
     def load(self, name: str = "latest") -> dict[str, Any] | None:
@@ -150,8 +149,8 @@ class ShardedCheckpoints(Checkpoints):
             return torch.zeros_like(there, dtype=dtype, requires_grad=False)
         return torch.empty(size, dtype=dtype)
 
-    def _finish(self, rest: dict[str, Any], shares: Path, names: tuple[str, ...]) -> None:
-        """Rank 0: what is not divided, and then the links. `best` comes first, as in one file."""
+    def _finish(self, rest: dict[str, Any], shares: Path, names: list[str]) -> None:
+        """Rank 0: what is not divided, and then the links."""
         content = packed({**rest, "saved": shares.name})
         try:
             replace_file(shares / RUN, content)

@@ -85,6 +85,11 @@ class StepLoss:
         self.weight: Tensor | float = 0.0  # their number, or the weights that loss_fn has returned
         self.of_sums = False
 
+    @property
+    def mean(self) -> Tensor:
+        """The mean over this rank's rows so far; NaN on a rank without rows."""
+        return torch.as_tensor(self.sum) / torch.as_tensor(self.weight)
+
     def add(self, returned: Any, rows: int, global_rows: int) -> Tensor:
         """Take in the loss of `rows` of the step's `global_rows`.
 
@@ -196,7 +201,13 @@ class Strategy:
         """The precision that forward and loss run in."""
         if self.config.precision == "float32":
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return torch.autocast(self.device.type, getattr(torch, self.config.precision))
+
+    @functools.cached_property
+    def scaler(self) -> torch.amp.GradScaler:
+        """Multiplies the loss in float16, whose smallest gradients would be 0, and skips the steps
+        whose gradients are infinite. Changes nothing in other precisions."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.config.precision == "float16")
 
     def after_step(self) -> None:
         """Called after the optimizer's step."""

@@ -16,7 +16,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset, TensorDataset
 
-from multigpu.data.feeds import Feed, FeedSource, RowFeed, feed_for
+from multigpu.data.feeds import Collate, Feed, FeedSource, RowFeed, feed_for
 from multigpu.devices import current_machine
 from multigpu.training import randomness
 from multigpu.training.checkpoint import (
@@ -42,19 +42,23 @@ from multigpu.training.checkpoint import (
 from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
 from multigpu.training.distributed import Launch, all_gather_object, main_rank_does, restarted
 from multigpu.training.early_stopping import EarlyStopping
-from multigpu.training.evaluate import Metrics, evaluate
+from multigpu.training.evaluate import MetricChoice, evaluate, make_metrics
 from multigpu.training.history import History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
+    MakeOptimizer,
+    MakeSchedule,
+    first_learning_rate,
     learning_rate_of,
     make_optimizer,
     make_schedule,
+    refuse_replaced,
     restore_schedule,
-    scaled_learning_rate,
 )
 from multigpu.training.own import make_own
 from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, synchronize
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
+CALLBACK_METHODS = ("on_step", "on_epoch")
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
@@ -67,6 +71,7 @@ class Position:
     step_in_epoch: int = 0
     rows: int = 0  # of this epoch so far, on all ranks
     seconds: float = 0.0  # of training in this epoch so far
+    learning_rate: float = 0.0  # of the latest step
     loss_sum: Tensor | float = 0.0  # of this rank's rows of this epoch so far
     loss_weight: Tensor | float = 0.0  # its divisor: usually the number of rows
 
@@ -111,17 +116,27 @@ class Trainer:
         eval_data: Any = None,
         *,
         loss_fn: LossFn = F.cross_entropy,
-        metrics: Sequence[str] = ("accuracy",),
+        metrics: MetricChoice = ("accuracy",),
+        optimizer: MakeOptimizer | None = None,
+        schedule: MakeSchedule | None = None,
+        collate_fn: Collate | None = None,
+        callbacks: Sequence[Any] = (),
         own: ModuleType | None = None,
     ) -> None:
         """Place and wrap `model`; nothing is trained yet.
 
-        `train_data` and `eval_data` are data sets of `(inputs, target)` pairs, or PartitionedFiles.
-        `loss_fn(outputs, targets)` is a mean over the rows, or a pair: a sum, and the weight to
-        divide it by; PyTorch's own classification losses may ignore rows or have weights. `metrics`
-        are computed on `eval_data` (evaluate.py has their names). `own` is a module of exercises
-        whose wrapper is used instead of PyTorch's. Raises ValueError for settings that cannot work,
-        before anything is computed.
+        `train_data` and `eval_data` are data sets of `(inputs, target)` pairs or of dicts with
+        "labels", PartitionedFiles, or DataLoaders. A DataLoader gives its data set, its collate_fn
+        and its number of workers; its sampler and its batch size are replaced. `collate_fn` makes a
+        batch from a list of rows. `loss_fn(outputs, targets)` is a mean over the rows, or a pair: a
+        sum, and the weight to divide it by; PyTorch's own classification losses may ignore rows or
+        have weights. `metrics` are computed on `eval_data`: names that evaluate.py has, or a
+        mapping from names to functions `(outputs, targets)` or to metrics of torchmetrics.
+        `optimizer(parameters)` and `schedule(optimizer, total_steps)` make an optimizer, of a list
+        of the parameters that this process trains, and an LRScheduler, which is stepped after each
+        optimizer step. `callbacks` have `on_step(trainer, loss)`, `on_epoch(trainer, row)` or both,
+        which are called on every rank. `own` is a module of exercises whose wrapper is used instead
+        of PyTorch's. Raises ValueError for settings that cannot work, before anything is computed.
         """
         if not isinstance(model, nn.Module):
             built = ", not the class: build it with ()" if isinstance(model, type) else ""
@@ -136,12 +151,28 @@ class Trainer:
                 "no parameter of the model requires a gradient, so there is nothing to train"
             )
         self.config, self.launch = config, Launch.here()
-        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        if isinstance(metrics, str):
+            metrics = (metrics,)
+        self.metrics = metrics if isinstance(metrics, Mapping) else tuple(metrics)
+        self.collate_fn = collate_fn
+        refuse_callbacks(callbacks)
+        self.on_step = [each.on_step for each in callbacks if hasattr(each, "on_step")]
+        self.on_epoch = [each.on_epoch for each in callbacks if hasattr(each, "on_epoch")]
         mode = resolve_mode(config, self.launch)
+        functions = {"optimizer": optimizer, "schedule": schedule}
+        self.made_by = {what: "a function" for what, each in functions.items() if each is not None}
+        for what in self.made_by:
+            refuse_replaced(config, what)
+        if mode == "pipeline" and optimizer is not None:
+            raise ValueError(
+                "optimizer= with mode='pipeline': its checkpoints number the parameters of all "
+                "stages as one group. Choose one of TrainConfig(optimizer=...)."
+            )
         self.strategy = make_strategy(mode, config, self.launch, own=own)
-        refuse_precision(config, self.strategy.device)
+        refuse_precision(config, self.strategy.device, mode)
         parts = self.strategy.world_size * self.strategy.micro_batches * config.accumulation_steps
-        self.loss_fn = exact_over_parts(loss_fn, train_data, divided=parts > 1)
+        rows = train_data if collate_fn is None else None  # it may change the targets
+        self.loss_fn = exact_over_parts(loss_fn, rows, divided=parts > 1)
         self.train_feed = self._feed(train_data, shuffle=True)
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         self.shapes = shapes_of(model.state_dict())
@@ -149,8 +180,13 @@ class Trainer:
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
         if self.eval_feed is not None:
-            Metrics(self.metrics)  # refuses a name that is not there
+            make_metrics(self.metrics)  # refuses a name that is not there
             check_choice("monitor", config.monitor, ("loss", *self.metrics))
+        elif config.evaluate_every is not None:
+            raise ValueError(
+                f"evaluate_every={config.evaluate_every}, but there is no data to evaluate on. "
+                "Give eval_data, or leave evaluate_every out."
+            )
         elif config.monitor != "loss":
             raise ValueError(
                 f"monitor={config.monitor!r}: without eval_data only the training loss can be "
@@ -160,8 +196,8 @@ class Trainer:
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
         if config.max_steps is not None:
             self.total_steps = min(self.total_steps, config.max_steps)
-        self.optimizer = make_optimizer(self.strategy.trained, config)
-        self.schedule = make_schedule(self.optimizer, config, self.total_steps)
+        self.optimizer = make_optimizer(self.strategy.trained, config, optimizer)
+        self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
         self.history, self.position = History(), Position()
         self.checkpoints: Checkpoints | None = None
         if config.folder is not None:
@@ -171,6 +207,7 @@ class Trainer:
         """Train to the end, from the folder's latest checkpoint if there is one."""
         randomness.seed_rank(self.config.seed, self.launch.rank)
         deterministic = randomness.deterministic_algorithms(self.config.deterministic)
+        self.history.evaluate_every = self.config.evaluate_every
         with deterministic, self.checkpoints or contextlib.nullcontext():
             self._resume()
             if self.position.step == 0 and self.eval_feed is not None and self.metrics:
@@ -213,7 +250,7 @@ class Trainer:
             [
                 self._runs_on(),
                 f"batch {self.config.batch_size}{self._shares()}",
-                f"learning rate {scaled_learning_rate(self.config):g}",
+                f"learning rate {first_learning_rate(self.optimizer):g}",
                 f"{strategy.num_parameters:,} parameters",
                 f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
                 *strategy.remarks(),
@@ -252,14 +289,25 @@ class Trainer:
             parts = batch.parts(config.accumulation_steps)
             loss = strategy.forward_backward(parts, self.loss_fn)
             if config.clip_norm is not None:
+                strategy.scaler.unscale_(self.optimizer)
                 strategy.clip(config.clip_norm)
-            self.optimizer.step()
+            position.learning_rate = learning_rate_of(self.optimizer)
+            strategy.scaler.step(self.optimizer)
+            strategy.scaler.update()
             self.schedule.step()
             strategy.after_step()
             position.advance(loss, batch.global_rows)
             bar.update(1)
+            for call_back in self.on_step:
+                call_back(self, loss.mean)
             if position.step >= self.total_steps:
                 break
+            within = position.step_in_epoch < self.train_feed.steps_per_epoch
+            if config.evaluate_every and position.step % config.evaluate_every == 0 and within:
+                synchronize(strategy.device)
+                position.seconds = time.perf_counter() - began
+                self._add_row(bar)
+                began = time.perf_counter() - position.seconds
             if config.save_every and position.step % config.save_every == 0:
                 position.seconds = time.perf_counter() - began
                 self._save(best=False)
@@ -269,6 +317,16 @@ class Trainer:
     def _end_epoch(self, bar: ProgressBar) -> None:
         """Evaluate, write the history's row and save."""
         position = self.position
+        figures = self._add_row(bar)
+        whole_epoch = position.step_in_epoch == self.train_feed.steps_per_epoch
+        best = self.early_stopping.update(figures, whole_epoch=whole_epoch)
+        if whole_epoch:  # not where max_steps ended the run within the epoch
+            position.next_epoch()
+        self._save(best=best)
+        self._write_history()
+
+    def _add_row(self, bar: ProgressBar) -> dict[str, float]:
+        """Evaluate, and add the history's row. Returns the figures that can be monitored."""
         self.strategy.before_evaluation()  # also where there is none: ranks end with one model
         row = self._row()
         figures = {} if self.eval_feed is None else self.evaluate()
@@ -277,13 +335,9 @@ class Trainer:
         self.history.add(row | gpu_figures())
         shown = ("loss", f"eval_{self.config.monitor}")
         bar.figures(**{name: row[name] for name in shown if name in row})
-        whole_epoch = position.step_in_epoch == self.train_feed.steps_per_epoch
-        figures = figures or {"loss": row["loss"]}
-        best = self.early_stopping.update(figures, whole_epoch=whole_epoch)
-        if whole_epoch:  # not where max_steps ended the run within the epoch
-            position.next_epoch()
-        self._save(best=best)
-        self._write_history()
+        for call_back in self.on_epoch:
+            call_back(self, self.history.last)
+        return figures or {"loss": row["loss"]}
 
     def _warn_of_nan(self, row: dict[str, float | int]) -> None:
         """Warn once if the figure is not a number, because then no epoch can be the best."""
@@ -295,7 +349,7 @@ class Trainer:
                     "data and in the outputs, then begin again with a lower learning rate or with "
                     "clip_norm.",
                     RuntimeWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
                 return
 
@@ -308,7 +362,7 @@ class Trainer:
         return {
             "epoch": position.epoch + 1,
             "step": position.step,
-            "learning_rate": learning_rate_of(self.schedule, position.step),
+            "learning_rate": position.learning_rate,
             "loss": float(total / weight),
             "seconds": position.seconds,
             "rows_per_second": position.rows / position.seconds,
@@ -325,7 +379,8 @@ class Trainer:
             "a folder": self.config.folder is not None,
             "rows of train_data": self.train_feed.num_rows,
             "rows of eval_data": None if self.eval_feed is None else self.eval_feed.num_rows,
-            "metrics": self.metrics,
+            "metrics": tuple(self.metrics),
+            **{f"a function {what}=": True for what in self.made_by},
             "a loss that returns sums": isinstance(self.loss_fn, ClassLoss),
             **{f"the model's {name}": shape for name, shape in self.shapes.items()},
         }
@@ -349,17 +404,20 @@ class Trainer:
             seed=self.config.seed,
             shuffle=shuffle,
             workers=self.config.workers,
+            collate_fn=self.collate_fn,
+            drop_last=self.config.drop_last and shuffle,  # an evaluation is of all rows
             pin_memory=real_gpu,  # it then fetches rows from the computer's memory by itself
         )
 
     # Checkpoints: all ranks call each of these.
 
     def _checkpoints_in(self, folder: Path, kind: str) -> Checkpoints:
+        how: dict[str, Any] = {"launch": self.launch, "keep_last": self.config.keep_last}
         if kind == "full":
-            return Checkpoints(folder, launch=self.launch)
+            return Checkpoints(folder, **how)
         from multigpu.training.sharded_checkpoint import ShardedCheckpoints
 
-        return ShardedCheckpoints(folder, launch=self.launch, strategy=self.strategy)
+        return ShardedCheckpoints(folder, **how, strategy=self.strategy)
 
     def _save(self, *, best: bool) -> None:
         """Write a checkpoint, and return when it is complete."""
@@ -407,11 +465,13 @@ class Trainer:
             "model": model,
             "optimizer": optimizer,
             "schedule": self.schedule.state_dict(),
+            "scaler": strategy.scaler.state_dict(),
             "epoch": position.epoch,
             "step": position.step,
             "step_in_epoch": position.step_in_epoch,
             "rows": position.rows,
             "seconds": position.seconds,
+            "learning_rate": position.learning_rate,
             "ranks": all_gather_object(mine),
             "history": self.history.state_dict(),
             "early_stopping": self.early_stopping.state_dict(),
@@ -419,7 +479,7 @@ class Trainer:
             "num_rows": self.train_feed.num_rows,
             "world_size": self.launch.world_size,
             "runs_on": self._runs_on(),
-            "config": self.config.as_dict(),
+            "config": self.config.as_dict() | self.made_by,
         }
 
     def _restore(self, state: dict[str, Any], *, path: Path) -> None:
@@ -430,7 +490,7 @@ class Trainer:
         """
         strategy, rank = self.strategy, self.launch.rank
         saved = {**state["config"], "rows of data": state["num_rows"]}
-        now = {**self.config.as_dict(), "rows of data": self.train_feed.num_rows}
+        now = {**self.config.as_dict(), **self.made_by, "rows of data": self.train_feed.num_rows}
         refuse_other_run(saved, now, path=path)
         refuse_other_model(state["model"], self.shapes, path=path)
         if state["step"] < self.total_steps:
@@ -445,10 +505,12 @@ class Trainer:
                 "resume=False."
             ) from problem
         restore_schedule(self.schedule, state["schedule"])
+        if state.get("scaler"):  # of a run in float16
+            strategy.scaler.load_state_dict(state["scaler"])
         self.history.load_state_dict(state["history"])
         self.early_stopping.load_state_dict(state["early_stopping"])
-        names = ("epoch", "step", "step_in_epoch", "rows", "seconds")
-        self.position = Position(**{name: state[name] for name in names})
+        names = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")
+        self.position = Position(**{name: state[name] for name in names if name in state})
         of_ranks = state["ranks"]
         if state["world_size"] == self.launch.world_size:
             randomness.restore(of_ranks[rank]["rng"], devices=strategy.devices)
@@ -467,7 +529,10 @@ class Trainer:
         if step >= self.total_steps or self.early_stopping.should_stop:
             return f"this run is already complete at step {step}, so it is not trained again."
         where = f"resuming from epoch {state['epoch'] + 1}, step {step}"
-        if self.config.schedule != "constant" and state["total_steps"] != self.total_steps:
+        longer = state["total_steps"] != self.total_steps
+        if longer and "schedule" in self.made_by:
+            where += "; the schedule continues as it was saved"
+        elif longer and self.config.schedule != "constant":
             where += (
                 f"; the learning rate now falls over {self.total_steps} steps instead of "
                 f"{state['total_steps']}, so it differs from here on"
@@ -479,6 +544,14 @@ class Trainer:
             same_batches=isinstance(self.train_feed, RowFeed),
         )
         return f"{where}; {note}" if note else where
+
+
+def refuse_callbacks(callbacks: Sequence[Any]) -> None:
+    """Raise TypeError for a callback that would never be called."""
+    for each in callbacks:
+        if isinstance(each, type) or not any(hasattr(each, name) for name in CALLBACK_METHODS):
+            methods = "on_step(trainer, loss) or on_epoch(trainer, row)"
+            raise TypeError(f"callbacks has {each!r}: give an object with a method {methods}")
 
 
 def refuse_wrapped(model: nn.Module) -> None:
@@ -496,9 +569,14 @@ def refuse_wrapped(model: nn.Module) -> None:
             )
 
 
-def refuse_precision(config: TrainConfig, device: torch.device) -> None:
-    """Raise ValueError if the GPU does not support the requested precision."""
-    if config.precision == "float32" or device.type != "cuda":
+def refuse_precision(config: TrainConfig, device: torch.device, mode: str) -> None:
+    """Raise ValueError if the mode or the GPU does not support the requested precision."""
+    if config.precision == "float16" and mode not in ("single", "dp", "ddp"):
+        raise ValueError(
+            f"precision='float16' with mode={mode!r}: the loss is scaled only in single, dp and "
+            "ddp. Use precision='bfloat16', which needs no scaling."
+        )
+    if config.precision != "bfloat16" or device.type != "cuda":
         return
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ValueError(

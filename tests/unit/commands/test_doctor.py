@@ -175,3 +175,13 @@ def test_a_package_without_its_repository_is_a_problem(
         (tmp_path / made).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "inside")
     assert only(doctor.folder) == Remark("folder", str(tmp_path))
+
+
+def test_a_file_that_hides_the_package_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not list(doctor.hidden())
+    (tmp_path / "multigpu.py").touch()
+    remark = only(doctor.hidden)
+    assert remark.status == "problem"
+    assert str(tmp_path / "multigpu.py") in remark.says
+    assert "mv multigpu.py" in str(remark.advice)

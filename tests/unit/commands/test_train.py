@@ -133,7 +133,7 @@ def test_a_parquet_file_of_flights_is_trained_on_row_group_by_row_group(
     few = dataclasses.replace(TASKS["flights"], load=TASKS["digits"].load)
     monkeypatch.setattr(train, "TASKS", {"flights": few})
     task, found, _ = train.data_of(str(tmp_path / "few.parquet"))
-    assert task is few
+    assert task == few
     assert isinstance(found, PartitionedFile)
     assert tuple(found.sizes) == (4, 4)
 
@@ -357,3 +357,117 @@ def test_dp_trains_on_real_gpus(command: Command, own: tuple[str, ...]) -> None:
 
 def write(folder: Path, source: str) -> None:
     (folder / "data_parallel.py").write_text(source, encoding="utf-8")
+
+
+# --- a model and data of one's own ---------------------------------------------------------------
+
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+def model():
+    return nn.Linear(4, 3)
+
+def images():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+def data():
+    rows = TensorDataset(torch.randn(12, 4), torch.arange(12) % 3)
+    return rows, rows
+
+def no_pair():
+    return TensorDataset(torch.randn(12, 4))
+
+def no_model():
+    return "a model"
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with own_doors.py, from which the command is started."""
+    (tmp_path / "own_doors.py").write_text(OWN)
+    (tmp_path / "needs_more.py").write_text("import not_installed_anywhere")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("own_doors", "needs_more"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def test_a_model_and_data_of_ones_own_are_trained(command: Command, own: Path) -> None:
+    code, printed, said = command(
+        "--model", "own_doors:model", "--data", "own_doors:data", "--mode", "single",
+        "--batch-size", "6", "--epochs", "2",
+    )  # fmt: skip
+    assert (code, said) == (0, "")
+    assert printed.startswith("own_doors:data: train own_doors:model\nsingle on ")
+    assert "15 parameters; 12 rows" in printed
+    assert "epoch 2  step 4 of 4" in printed
+    assert "accuracy" in printed
+
+
+def test_a_model_of_ones_own_trains_on_the_courses_data(command: Command, own: Path) -> None:
+    code, printed, _ = command("--model", "own_doors:images", "--data", "digits", *QUICK)
+    assert code == 0
+    assert "650 parameters" in printed
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "said"),
+    [
+        ("own_doors:model", "own_doors:dat", "own_doors has no function 'dat'. Did you mean"),
+        ("own_doors:modul", "digits", "Did you mean own_doors:model?"),
+        ("own_door:model", "digits", "--model own_door:model: there is no module 'own_door'"),
+        ("own_doors.a:model", "digits", "there is no module 'own_doors.a'"),
+        ("own_doors", "digits", "--model own_doors: give MODULE:FUNCTION, for example"),
+        ("own_doors:", "digits", "--model own_doors:: give MODULE:FUNCTION"),
+        ("own_doors:no_model", "digits", "--model own_doors:no_model returned a str"),
+        ("own_doors:model", "own_doors:no_pair", "--data own_doors:no_pair returned a Tensor"),
+        (None, "own_doors:data", "--data own_doors:data needs a model, too: --model MODULE"),
+        (None, "digit", "choose one of digits"),
+    ],
+)
+def test_wrong_names_are_refused(
+    command: Command, own: Path, model: str | None, data: str, said: str
+) -> None:
+    code, printed, told = command("--data", data, *(("--model", model) if model else ()))
+    assert (code, printed) == (2, "")
+    assert told.startswith("multigpu train: ")
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_module_that_imports_what_is_not_there_says_so(command: Command, own: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        command("--data", "digits", "--model", "needs_more:model")
+
+
+def test_the_command_for_ranks_names_the_model(command: Command, own: Path) -> None:
+    given = ("--model", "own_doors:model", "--data", "own_doors:data", "--mode", "ddp")
+    _, _, told = command(*given)
+    assert f"-m multigpu train --data own_doors:data --model {given[1]} --mode ddp" in told
+
+
+@pytest.mark.slow
+def test_ranks_get_the_same_data_of_ones_own(own: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+            "-m", "multigpu", "train", "--model", "own_doors:model", "--data", "own_doors:data",
+            "--batch-size", "6", "--epochs", "2",
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    alone = subprocess.run(
+        [
+            sys.executable, "-m", "multigpu", "train", "--model", "own_doors:model",
+            "--data", "own_doors:data", "--batch-size", "6", "--epochs", "2",
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    losses = [re.findall(r"test loss ([\d.]+)", each.stdout) for each in (done, alone)]
+    assert len(losses[0]) == 2
+    assert losses[0] == losses[1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset
 
 from multigpu.data.feeds import Batch, RowFeed, feed_for
 
@@ -139,9 +139,67 @@ def test_no_rows_are_refused():
         RowFeed(numbered(0), batch_size=2)
 
 
-def test_a_data_loader_is_refused_with_what_to_give_instead():
-    with pytest.raises(TypeError, match=r"DataLoader.*\bdataset\b"):
-        feed_for(iter([]), batch_size=2)
-    loader = torch.utils.data.DataLoader(numbered(4))
-    with pytest.raises(TypeError, match=r"DataLoader.*\bdataset\b"):
-        feed_for(loader, batch_size=2)
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(numbered(4))
+
+    def __len__(self):
+        return 4
+
+
+@pytest.mark.parametrize("data", [iter([]), Stream(), DataLoader(Stream(), batch_size=2)])
+def test_rows_that_can_only_be_iterated_are_refused_with_what_to_give_instead(data):
+    with pytest.raises(TypeError, match=r"cannot be divided.*method feed"):
+        feed_for(data, batch_size=2)
+
+
+def test_a_data_loader_gives_its_rows_its_collate_fn_and_its_workers():
+    loader = DataLoader(numbered(7), batch_size=3, shuffle=True, collate_fn=tenfold, num_workers=2)
+    feed = feed_for(loader, batch_size=4, shuffle=False)
+    assert feed.workers == 2
+    assert [real(batch) for batch in feed.batches(0)] == [[0, 10, 20, 30], [40, 50, 60]]
+    assert feed_for(DataLoader(numbered(7)), batch_size=4).collate_fn is None  # PyTorch's own
+
+
+def tenfold(rows):
+    inputs, targets = zip(*rows, strict=True)
+    return torch.stack(inputs), 10 * torch.stack(targets)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"batch_size": None},
+        {"batch_sampler": BatchSampler(range(4), batch_size=2, drop_last=False)},
+    ],
+)
+def test_a_data_loader_that_makes_its_own_batches_is_refused(how):
+    with pytest.raises(ValueError, match=r"batch_sampler.*Give the loader's dataset"):
+        feed_for(DataLoader(numbered(4), **how), batch_size=2)
+
+
+def test_the_labels_of_a_dict_are_the_targets_and_remain_among_the_inputs():
+    rows = [{"ids": torch.tensor([i, i]), "labels": i} for i in range(5)]
+    [batch] = feed_for(rows, batch_size=5, shuffle=False).batches(0)
+    assert batch.targets.tolist() == batch.inputs["labels"].tolist() == [0, 1, 2, 3, 4]
+    parts = batch.parts(2)
+    assert [part.inputs["ids"][:, 0].tolist() for part in parts] == [[0, 1, 2], [3, 4]]
+    assert [part.inputs["labels"].tolist() for part in parts] == [[0, 1, 2], [3, 4]]
+    with pytest.raises(TypeError, match=r"dict of ids: the targets must be 'labels'"):
+        next(feed_for([{"ids": torch.zeros(2)}], batch_size=1).batches(0))
+
+
+def test_what_has_no_rows_goes_to_every_part():
+    inputs = {"x": torch.arange(4), "scale": torch.tensor(2.0), "kind": "plain"}
+    first, second = Batch(inputs, torch.arange(4), rows=4, global_rows=4).parts(2)
+    assert (first.inputs["x"].tolist(), second.inputs["x"].tolist()) == ([0, 1], [2, 3])
+    assert first.inputs["kind"] == second.inputs["kind"] == "plain"
+    assert second.inputs["scale"] == 2
+
+
+def test_a_list_is_divided_by_rows_or_refused():
+    texts = Batch({"text": list("abc"), "x": torch.ones(3)}, torch.ones(3), rows=3, global_rows=3)
+    assert [part.inputs["text"] for part in texts.parts(2)] == [["a", "b"], ["c"]]
+    images = [torch.ones(3, 4)] * 2
+    with pytest.raises(ValueError, match="cannot be divided by rows"):
+        Batch(images, torch.ones(2), rows=2, global_rows=2).parts(2)

@@ -34,7 +34,8 @@ class Fragile(nn.Sequential):
 
     def forward(self, rows):
         self.steps += self.training
-        first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        is_script = __name__ == "__main__"  # and not the same in run_ranks, to compare with
+        first = is_script and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
         if first and self.steps == 7 and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(rows)

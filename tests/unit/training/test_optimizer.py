@@ -15,11 +15,10 @@ def rates(config: TrainConfig, total: int) -> list[float]:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=rate)
     schedule = make_schedule(optimizer, config, total)
     had = []
-    for step in range(1, total + 1):
-        had.append(optimizer.param_groups[0]["lr"])
+    for _ in range(total):
+        had.append(learning_rate_of(optimizer))
         optimizer.step()
         schedule.step()
-        assert learning_rate_of(schedule, step) == pytest.approx(had[-1])
     return had
 
 

@@ -34,7 +34,7 @@ def kinds(mode: str, precision: str, gpus: int | None = None) -> list[torch.dtyp
     return model.kinds
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_replica_of_dp_computes_in_the_precision_asked_for(
     precision: str, count: int

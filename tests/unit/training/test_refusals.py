@@ -187,11 +187,11 @@ def test_a_frozen_model_is_refused() -> None:
             trainer(frozen, mode=mode)
 
 
-def test_a_data_loader_is_refused_as_data() -> None:
+def test_a_data_loader_that_makes_its_own_batches_is_refused_as_data() -> None:
     from torch.utils.data import DataLoader
 
-    with pytest.raises(TypeError, match=r"DataLoader.*\bdataset\b"):
-        Trainer(nn.Linear(4, 2), TrainConfig(), DataLoader(rows(8)))
+    with pytest.raises(ValueError, match=r"DataLoader.*\bdataset\b"):
+        Trainer(nn.Linear(4, 2), TrainConfig(), DataLoader(rows(8), batch_size=None))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,614 @@
+"""What a user may pass to the Trainer: functions, loaders, dicts, callbacks; in every mode."""
+
+import functools
+import math
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
+from torch.utils.data import DataLoader, TensorDataset
+
+from multigpu import run_ranks, virtual_gpus
+from multigpu.training import TrainConfig, Trainer
+from multigpu.training.checkpoint import CheckpointError
+
+ROWS = 22  # with batches of 8: the last one has 6 rows
+COMMON = {"batch_size": 8, "epochs": 2, "accumulation_steps": 2}
+
+
+def model_of() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def data(rows: int = ROWS) -> TensorDataset:
+    generator = torch.Generator().manual_seed(rows)
+    inputs = torch.randn(rows, 5, generator=generator, dtype=torch.float64)
+    return TensorDataset(inputs, torch.randint(0, 3, (rows,), generator=generator))
+
+
+def trained(mode, how, *, model=model_of, train=None, settings=None):
+    """The weights and the history's rows after training with `how`, arguments of the Trainer."""
+    config = TrainConfig(mode=mode, **COMMON | (settings or {}))
+    trainer = Trainer(model(), config, train or data(), data(9), **how)
+    history = trainer.fit()
+    return trainer.strategy.model_state(), history.rows
+
+
+def assert_same_in_every_mode(how, *, modes=("ddp", "zero3"), **more):
+    """Training computes the same on two ranks as in one process; returns the latter's rows."""
+    weights, rows = trained("single", how, **more)
+    for mode in modes:
+        for theirs, their_rows in run_ranks(
+            functools.partial(trained, mode, how, **more), 2, show=False
+        ):
+            for name, value in weights.items():
+                if not theirs[name].is_meta:  # as on a pipeline's rank 1
+                    torch.testing.assert_close(theirs[name], value, rtol=0, atol=1e-6, msg=name)
+            for mine, other in zip(rows, their_rows, strict=True):
+                figures = [name for name in mine if name.startswith(("eval_", "learning", "loss"))]
+                assert {name: other[name] for name in figures} == pytest.approx(
+                    {name: mine[name] for name in figures}, abs=1e-6
+                )
+    return rows
+
+
+# --- optimizer and schedule ----------------------------------------------------------------------
+
+
+def sgd_in_two_groups(parameters):
+    matrices = [each for each in parameters if each.dim() > 1]
+    vectors = [each for each in parameters if each.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors}]
+    return SGD(groups, lr=0.2, momentum=0.8)
+
+
+def cosine(optimizer, total_steps):
+    return CosineAnnealingLR(optimizer, total_steps)
+
+
+def warm_up_then_fall(optimizer, total_steps):
+    parts = [LinearLR(optimizer, 0.1, total_iters=2), CosineAnnealingLR(optimizer, total_steps - 2)]
+    return SequentialLR(optimizer, parts, milestones=[2])
+
+
+def one_cycle(optimizer, total_steps):
+    return OneCycleLR(optimizer, 0.3, total_steps=total_steps + 1)
+
+
+def two_milestones(optimizer, total_steps):
+    return MultiStepLR(optimizer, [2, 4], gamma=0.5)
+
+
+def test_an_optimizer_and_a_schedule_train_alike_in_every_mode():
+    rows = assert_same_in_every_mode({"optimizer": sgd_in_two_groups, "schedule": cosine})
+    at = [0.1 * (1 + math.cos(math.pi * step / 6)) for step in (2, 5)]  # steps 3 and 6 of 6
+    assert [row["learning_rate"] for row in rows] == pytest.approx(at)
+
+
+def test_dp_takes_all_of_it_too():
+    how = {"optimizer": sgd_in_two_groups, "schedule": cosine, "metrics": METRICS}
+    weights, rows = trained("single", how | {"collate_fn": shifted})
+    with virtual_gpus(2):
+        found, their_rows = trained("dp", how | {"collate_fn": shifted}, settings={"gpus": 2})
+    for name, value in weights.items():
+        torch.testing.assert_close(found[name].cpu(), value, rtol=0, atol=1e-6, msg=name)
+    for mine, theirs in zip(rows, their_rows, strict=True):
+        assert {name: theirs[name] for name in ("learning_rate", "eval_margin", "eval_found")} == (
+            pytest.approx({k: mine[k] for k in ("learning_rate", "eval_margin", "eval_found")})
+        )
+
+
+def test_they_train_as_a_loop_by_hand_does():
+    model, (inputs, targets) = model_of(), data().tensors
+    optimizer = sgd_in_two_groups(list(model.parameters()))
+    schedule = cosine(optimizer, 6)
+    for epoch in range(2):
+        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch))
+        for rows in order.split(8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs[rows]), targets[rows]).backward()
+            optimizer.step()
+            schedule.step()
+    weights, _ = trained("single", {"optimizer": sgd_in_two_groups, "schedule": cosine})
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_a_schedule_of_ones_own_goes_with_the_optimizer_that_the_settings_name():
+    settings = {"optimizer": "sgd", "learning_rate": 0.1}
+    _, rows = trained("single", {"schedule": two_milestones}, settings=settings)
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.025])
+
+
+def test_the_schedule_of_the_settings_goes_with_an_optimizer_of_ones_own():
+    settings = {"schedule": "linear"}
+    _, rows = trained("single", {"optimizer": sgd_in_two_groups}, settings=settings)
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.2 * 4 / 6, 0.2 / 6])
+
+
+def stopped_and_resumed(mode, folder, schedule, stop, kind="full"):
+    how = {"optimizer": sgd_in_two_groups, "schedule": schedule}
+    for interrupted in (True, False):
+        config = TrainConfig(mode=mode, folder=folder, save_every=1, checkpoints=kind, **COMMON)
+        callbacks = [StopsAt(stop)] if interrupted else []
+        trainer = Trainer(model_of(), config, data(), data(9), callbacks=callbacks, **how)
+        try:
+            history = trainer.fit()
+        except KeyboardInterrupt:
+            assert interrupted
+            del trainer
+    return trainer.strategy.model_state(), history.rows
+
+
+class StopsAt:
+    """A callback that ends the run in the middle, as Ctrl-C would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step(self, trainer, loss):
+        if trainer.position.step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("schedule", [cosine, warm_up_then_fall, one_cycle, two_milestones])
+def test_a_run_that_resumes_has_their_state(schedule, tmp_path):
+    weights, rows = trained("single", {"optimizer": sgd_in_two_groups, "schedule": schedule})
+    again, their_rows = stopped_and_resumed("single", tmp_path, schedule, 5)
+    for name, value in weights.items():
+        assert torch.equal(again[name], value), name
+    rates = [row["learning_rate"] for row in rows]
+    assert [row["learning_rate"] for row in their_rows] == rates
+
+
+class StopsAfter(StopsAt):
+    """Ends the run between the last checkpoint of an epoch and the epoch's row."""
+
+    def on_step(self, trainer, loss):
+        pass
+
+    def on_epoch(self, trainer, row):
+        super().on_step(trainer, None)
+
+
+def test_the_row_of_an_epoch_has_the_rate_of_a_step_before_the_run_resumed(tmp_path):
+    how = {"optimizer": sgd_in_two_groups, "schedule": cosine}
+    _, rows = trained("single", how)
+    settings = {"folder": tmp_path, "save_every": 1}
+    with pytest.raises(KeyboardInterrupt):
+        trained("single", how | {"callbacks": [StopsAfter(3)]}, settings=settings)
+    _, again = trained("single", how, settings=settings)
+    rates = [row["learning_rate"] for row in rows]
+    assert [row["learning_rate"] for row in again] == rates
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("ddp", "full"), ("zero2", "full"), ("zero3", "sharded")]
+)
+def test_ranks_resume_with_their_state(mode, kind, tmp_path):
+    weights, _ = trained("single", {"optimizer": sgd_in_two_groups, "schedule": cosine})
+    resumed = functools.partial(stopped_and_resumed, mode, tmp_path, cosine, 5, kind)
+    for again, _ in run_ranks(resumed, 2, show=False):
+        for name, value in weights.items():
+            torch.testing.assert_close(again[name], value, rtol=0, atol=1e-6, msg=name)
+
+
+def test_a_checkpoint_of_another_kind_of_optimizer_is_refused(tmp_path):
+    settings = {"folder": tmp_path, "max_steps": 2}
+    trained("single", {}, settings=settings)
+    with pytest.raises(CheckpointError, match=r"optimizer='adamw' \(now 'a function'\)"):
+        trained("single", {"optimizer": sgd_in_two_groups}, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("how", "setting"),
+    [
+        ({"optimizer": sgd_in_two_groups}, {"optimizer": "sgd"}),
+        ({"optimizer": sgd_in_two_groups}, {"learning_rate": 0.1}),
+        ({"optimizer": sgd_in_two_groups}, {"weight_decay": 0.1}),
+        ({"optimizer": sgd_in_two_groups}, {"lr_scaling": "sqrt"}),
+        ({"schedule": cosine}, {"schedule": "linear"}),
+        ({"schedule": cosine}, {"warmup_steps": 3}),
+    ],
+)
+def test_a_setting_that_a_function_replaces_is_refused(how, setting):
+    [what], [name] = how, setting
+    with pytest.raises(ValueError, match=rf"^{name}=.* together with the function {what}="):
+        trained("single", how, settings=setting)
+
+
+def test_what_is_not_an_optimizer_of_these_parameters_is_refused():
+    other = SGD(model_of().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="other parameters than those it was given"):
+        trained("single", {"optimizer": lambda parameters: other})
+    with pytest.raises(TypeError, match=r"optimizer= returned a list, not a torch Optimizer"):
+        trained("single", {"optimizer": list})
+    with pytest.raises(TypeError, match=r"schedule= returned a ReduceLROnPlateau"):
+        trained("single", {"schedule": lambda optimizer, _: ReduceLROnPlateau(optimizer)})
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+def margin(outputs, targets):
+    """A value for each row: how far the right class is from the mean of all."""
+    return outputs.gather(1, targets[:, None])[:, 0] - outputs.mean(dim=1)
+
+
+def share_of_class_1(outputs, targets):
+    """A sum and its weight: of the rows of class 1, how many are found."""
+    of_class = targets == 1
+    return (outputs.argmax(dim=1)[of_class] == 1).sum(), of_class.sum()
+
+
+METRICS = {"margin": margin, "found": share_of_class_1}
+
+
+def test_metrics_of_ones_own_are_exact_in_every_mode():
+    how = {"metrics": METRICS}
+    settings = {"batch_size": 4, "monitor": "margin"}  # 9 rows to evaluate: the last batch has one
+    rows = assert_same_in_every_mode(how, settings=settings)
+    model = model_of()
+    model.load_state_dict(trained("single", how, settings=settings)[0])
+    inputs, targets = data(9).tensors
+    with torch.no_grad():
+        outputs = model(inputs)
+    found, of_class = share_of_class_1(outputs, targets)
+    assert rows[-1]["eval_margin"] == pytest.approx(float(margin(outputs, targets).mean()))
+    assert rows[-1]["eval_found"] == pytest.approx(float(found / of_class))
+
+
+class Counter:
+    """A metric as torchmetrics has them, which counts rows."""
+
+    def __init__(self):
+        self.rows = 100
+
+    def reset(self):
+        self.rows = 0
+
+    def update(self, outputs, targets):
+        self.rows += len(targets)
+
+    def compute(self):
+        return torch.tensor(self.rows)
+
+
+def test_an_object_is_reset_updated_and_computed_in_each_evaluation():
+    _, rows = trained("single", {"metrics": {"rows": Counter(), "margin": margin}})
+    assert [row["eval_rows"] for row in rows] == [9, 9]
+    assert [name for name in rows[0] if name.startswith("eval_")] == [
+        "eval_loss", "eval_rows", "eval_margin"
+    ]  # fmt: skip
+
+
+def test_a_metric_of_torchmetrics_is_exact_over_ranks():
+    torchmetrics = pytest.importorskip("torchmetrics")
+    accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=3)
+    rows = assert_same_in_every_mode({"metrics": {"own": accuracy}}, modes=("ddp",))
+    _, named = trained("single", {})
+    assert [row["eval_own"] for row in rows] == pytest.approx(
+        [row["eval_accuracy"] for row in named]
+    )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "error", "said"),
+    [
+        ({"m": lambda outputs, targets: 0.5}, ValueError, r"metrics\['m'\] returned a float for"),
+        ({"m": lambda outputs, targets: outputs.mean()}, ValueError, r"returned a Tensor \(\) for"),
+        ({"m": lambda outputs, targets: outputs[:1]}, ValueError, r"a value for each row"),
+        ({"m": "accuracy"}, TypeError, r"give a function \(outputs, targets\)"),
+        ({"m": Counter}, TypeError, r"give a function \(outputs, targets\)"),
+        ({"loss": margin}, ValueError, "cannot be called 'loss'"),
+    ],
+)
+def test_metrics_of_another_kind_are_refused(metrics, error, said):
+    with pytest.raises(error, match=said):
+        trained("single", {"metrics": metrics})
+
+
+def test_the_monitor_must_be_among_the_metrics():
+    with pytest.raises(ValueError, match=r"monitor='accuracy': choose one of loss, margin, found"):
+        trained("single", {"metrics": METRICS}, settings={"monitor": "accuracy"})
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def shifted(rows):
+    inputs, targets = zip(*rows, strict=True)
+    return torch.stack(inputs) + 1, (torch.stack(targets) + 1) % 3
+
+
+def test_a_collate_fn_and_a_loader_train_alike_in_every_mode():
+    rows = assert_same_in_every_mode({"collate_fn": shifted})
+    loader = DataLoader(data(), batch_size=5, shuffle=True, collate_fn=shifted)
+    of_loader = assert_same_in_every_mode({}, train=loader, modes=("ddp",))
+    inputs, targets = data().tensors
+    by_hand = TensorDataset(inputs + 1, (targets + 1) % 3)
+    _, same = trained("single", {}, train=by_hand)
+    for row, loaded, wanted in zip(rows, of_loader, same, strict=True):
+        assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
+        assert loaded["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
+
+
+def some_ignored(rows):
+    inputs, targets = shifted(rows)
+    return inputs, targets.where(inputs[:, 0] > 0.5, -100)
+
+
+def test_targets_that_a_collate_fn_marks_as_ignored_are_not_averaged():
+    assert_same_in_every_mode({"collate_fn": some_ignored, "metrics": ["accuracy"]}, modes=("ddp",))
+
+
+class Named(nn.Module):
+    """A model as Hugging Face's: called by names, it computes its loss itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = model_of()
+
+    def forward(self, input_values, attention_mask, labels=None):
+        logits = self.inner(input_values * attention_mask)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def named_rows(rows=ROWS):
+    """Dicts, as a data set of Hugging Face gives them."""
+    return [
+        {"input_values": inputs, "attention_mask": (inputs < 1).double(), "labels": int(target)}
+        for inputs, target in data(rows)
+    ]
+
+
+def own_loss(outputs, labels):
+    return outputs["loss"]
+
+
+def right(outputs, labels):
+    return outputs["logits"].argmax(dim=1) == labels
+
+
+def trained_by_name(mode, **settings):
+    config = TrainConfig(mode=mode, **COMMON | settings)
+    how = {"loss_fn": own_loss, "metrics": {"right": right}}
+    trainer = Trainer(Named(), config, named_rows(), named_rows(9), **how)
+    history = trainer.fit()
+    return trainer.strategy.model_state(), history.rows
+
+
+def test_dicts_with_labels_train_alike_in_every_mode():
+    inputs, targets = data().tensors
+    pairs = TensorDataset(inputs * (inputs < 1).double(), targets)
+    same, same_rows = trained("single", {"metrics": ()}, train=pairs)
+    for mode in ("single", "ddp", "zero3"):
+        found = (
+            [trained_by_name(mode)]
+            if mode == "single"
+            else run_ranks(functools.partial(trained_by_name, mode), 2, show=False)
+        )
+        for weights, rows in found:
+            for name, value in same.items():
+                torch.testing.assert_close(weights[f"inner.{name}"], value, rtol=0, atol=1e-6)
+            for row, wanted in zip(rows, same_rows, strict=True):
+                assert row["loss"] == pytest.approx(wanted["loss"], abs=1e-6)
+                assert 0 <= row["eval_right"] <= 1
+
+
+def test_metrics_by_name_say_that_a_dict_is_not_scores():
+    trainer = Trainer(Named(), TrainConfig(), named_rows(), named_rows(9), loss_fn=own_loss)
+    with pytest.raises(
+        TypeError, match=r"the model returned a dict .*metrics=\{'name': function\}"
+    ):
+        trainer.fit()
+
+
+# --- callbacks -----------------------------------------------------------------------------------
+
+
+class Notes:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.steps, self.epochs = [], []
+
+    def on_step(self, trainer, loss):
+        self.steps.append((trainer.position.step, float(loss)))
+
+    def on_epoch(self, trainer, row):
+        assert row == trainer.history.last
+        self.epochs.append((row["epoch"], row["loss"], row["eval_accuracy"]))
+
+
+def noted_on_ranks(mode):
+    notes = Notes()
+    _, rows = trained(mode, {"callbacks": [notes]})
+    return notes.steps, notes.epochs, rows
+
+
+def test_callbacks_are_called_after_each_step_and_each_epoch():
+    notes = Notes()
+    _, rows = trained("single", {"callbacks": [notes]})
+    assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6]
+    assert notes.epochs == [(row["epoch"], row["loss"], row["eval_accuracy"]) for row in rows]
+    sizes = [8, 8, 6]
+    first = sum(loss * size for (_, loss), size in zip(notes.steps, sizes, strict=False)) / ROWS
+    assert first == pytest.approx(rows[0]["loss"])
+
+
+def test_callbacks_are_called_on_every_rank():
+    (first, epochs, rows), (second, others, _) = run_ranks(noted_on_ranks, 2, "ddp", show=False)
+    assert epochs == others
+    assert [step for step, _ in first] == [step for step, _ in second] == [1, 2, 3, 4, 5, 6]
+    sizes = [4, 4, 3]  # of each rank
+    pairs = zip(first, second, sizes, strict=False)
+    mean = sum((mine + theirs) * size for (_, mine), (_, theirs), size in pairs) / ROWS
+    assert mean == pytest.approx(rows[0]["loss"])
+
+
+@pytest.mark.parametrize("callback", [print, Notes])
+def test_a_callback_that_would_never_be_called_is_refused(callback):
+    with pytest.raises(TypeError, match=r"callbacks has .*on_step\(trainer, loss\)"):
+        trained("single", {"callbacks": [callback]})
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_evaluations_within_an_epoch_change_nothing_else():
+    plain, few = trained("single", {})
+    rows = assert_same_in_every_mode({}, settings={"evaluate_every": 2})
+    weights, _ = trained("single", {}, settings={"evaluate_every": 2})
+    for name, value in plain.items():
+        assert torch.equal(weights[name], value)
+    assert [(row["epoch"], row["step"]) for row in rows] == [(1, 2), (1, 3), (2, 4), (2, 6)]
+    ends = [row for row in rows if row["step"] in (3, 6)]
+    for row, wanted in zip(ends, few, strict=True):
+        assert row["loss"] == wanted["loss"]
+        assert row["eval_accuracy"] == wanted["eval_accuracy"]
+
+
+@pytest.mark.parametrize(("stop", "steps"), [(4, [2, 3, 4, 6]), (5, [2, 3, 4, 6])])
+def test_rows_within_an_epoch_remain_when_a_run_resumes(tmp_path, stop, steps):
+    for max_steps in (stop, None):
+        settings = {"folder": tmp_path, "evaluate_every": 2, "max_steps": max_steps}
+        _, rows = trained("single", {}, settings=settings)
+    assert [row["step"] for row in rows] == steps
+
+
+def test_evaluations_within_an_epoch_are_no_reason_to_stop_or_to_be_the_best(tmp_path):
+    settings = {"folder": tmp_path, "evaluate_every": 1, "patience": 2, "epochs": 2}
+    _, rows = trained("single", {}, settings=settings)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert torch.load(tmp_path / "best.pt")["step"] in (3, 6)
+
+
+def test_the_seconds_are_those_of_training_alone():
+    def slow(outputs, targets):
+        time.sleep(0.2)
+        return torch.zeros(len(targets))
+
+    settings = {"evaluate_every": 1, "epochs": 1}
+    _, rows = trained("single", {"metrics": {"slow": slow}}, settings=settings)
+    assert rows[-1]["seconds"] < 0.2
+
+
+def test_evaluate_every_needs_data():
+    with pytest.raises(ValueError, match=r"evaluate_every=2, but there is no data to evaluate on"):
+        Trainer(model_of(), TrainConfig(evaluate_every=2), data())
+
+
+def test_the_last_batch_is_left_out_if_it_is_smaller():
+    rows = assert_same_in_every_mode({"metrics": {"rows": Counter()}}, modes=(), settings={
+        "drop_last": True
+    })  # fmt: skip
+    assert [row["step"] for row in rows] == [2, 4]
+    assert [row["eval_rows"] for row in rows] == [9, 9]  # an evaluation has all rows
+    assert_same_in_every_mode({}, modes=("ddp",), settings={"drop_last": True})
+    _, rows = trained("single", {}, settings={"drop_last": True, "batch_size": 2, "epochs": 1})
+    assert rows[-1]["step"] == 11  # none is left out
+    with pytest.raises(ValueError, match=r"drop_last with 22 rows and batch_size=24"):
+        trained("single", {}, settings={"drop_last": True, "batch_size": 24})
+
+
+@pytest.mark.parametrize("kind", ["full", "sharded"])
+def test_the_latest_checkpoints_are_kept_under_their_steps(tmp_path, kind):
+    settings = {"folder": tmp_path, "save_every": 1, "checkpoints": kind}
+    trained("single", {}, settings=settings | {"keep_last": 2, "max_steps": 5})
+    assert {path.stem for path in tmp_path.glob("step-*")} == {"step-4", "step-5"}
+    trained("single", {}, settings=settings | {"keep_last": 2})
+    found = {path.name for path in tmp_path.glob("step-*")}
+    assert found == ({"step-5.pt", "step-6.pt"} if kind == "full" else {"step-5", "step-6"})
+    if kind == "full":
+        assert torch.load(tmp_path / "step-5.pt")["step"] == 5
+    else:
+        assert (tmp_path / "step-5" / "run.pt").exists()
+        assert len(list(tmp_path.glob(".shares-*"))) <= 3  # two by step, and best
+    trained("single", {}, settings=settings | {"resume": False, "max_steps": 1})
+    assert not list(tmp_path.glob("step-*"))
+
+
+def single_model_of():
+    return model_of().float()
+
+
+def float_data():
+    inputs, targets = data().tensors
+    return TensorDataset(inputs.float(), targets)
+
+
+def in_float16(mode, **settings):
+    """Weights, the types of the outputs and the factor of the loss after training."""
+    kinds = []
+    model = single_model_of()
+    model.register_forward_hook(lambda _, __, outputs: kinds.append(outputs.dtype))
+    common = COMMON | {"precision": "float16", "optimizer": "sgd", "clip_norm": 0.5}
+    trainer = Trainer(model, TrainConfig(mode=mode, **common | settings), float_data())
+    trainer.fit()
+    return trainer.strategy.model_state(), set(kinds), trainer.strategy.scaler.get_scale()
+
+
+def test_float16_trains_nearly_as_float32_does_on_every_rank():
+    wanted, _, _ = in_float16("single", precision="float32")
+    alone, kinds, scale = in_float16("single")
+    assert kinds == {torch.float16}
+    assert scale > 1
+    on_ranks = run_ranks(in_float16, 2, "ddp", show=False)
+    assert [kinds for _, kinds, _ in on_ranks] == [{torch.float16}] * 2
+    for weights in (alone, *(each[0] for each in on_ranks)):
+        for name, value in wanted.items():
+            torch.testing.assert_close(weights[name], value, rtol=0, atol=2e-3, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_float16_skips_a_step_with_infinite_gradients_and_resumes_with_its_factor(tmp_path):
+    first = single_model_of().state_dict()
+    scales = []
+    for max_steps in (1, 2):
+        config = TrainConfig(
+            mode="single", precision="float16", folder=tmp_path, max_steps=max_steps, batch_size=8
+        )
+        trainer = Trainer(
+            single_model_of(), config, float_data(), loss_fn=lambda *of: F.cross_entropy(*of) * 1e9
+        )
+        trainer.fit()
+        scales.append(trainer.strategy.scaler.get_scale())
+        for name, value in trainer.strategy.model_state().items():
+            assert torch.equal(value, first[name]), name
+    assert scales == [2.0**15, 2.0**14]  # halved each time, from PyTorch's 2 ** 16
+
+
+@pytest.mark.parametrize("mode", ["zero2", "zero3", "pipeline"])
+def test_float16_is_refused_where_the_loss_is_not_scaled(mode):
+    def on_a_rank():
+        with pytest.raises(ValueError, match=rf"precision='float16' with mode='{mode}'"):
+            in_float16(mode)
+
+    run_ranks(on_a_rank, 2, show=False)
+
+
+def test_a_function_for_the_optimizer_is_refused_in_a_pipeline():
+    def on_a_rank():
+        with pytest.raises(ValueError, match=r"optimizer= with mode='pipeline'"):
+            trained("pipeline", {"optimizer": sgd_in_two_groups})
+
+    run_ranks(on_a_rank, 2, show=False)
+
+
+def test_a_metric_and_a_schedule_of_ones_own_in_a_pipeline():
+    how = {"metrics": METRICS, "schedule": cosine}
+    settings = {"accumulation_steps": 1, "optimizer": "sgd", "learning_rate": 0.1}
+    assert_same_in_every_mode(how, modes=("pipeline",), settings=settings)
