@@ -14,6 +14,7 @@ HOMES = {  # the module of a command that is not called like it
     **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
     "watch": "check",
     "partition": "repartition",
+    "trace": "run",
 }
 COMMANDS = {
     "start": "open JupyterLab and the course's pages in the browser",
@@ -26,6 +27,8 @@ COMMANDS = {
     "reset": "restore the starter of an exercise (asks first, keeps a copy)",
     "solution": "show the reference answer, once yours passes",
     "partition": "rewrite a Parquet file with a row group count that suits the ranks",
+    "run": "run a program of your own on virtual GPUs, on one process or on ranks",
+    "trace": "run a program on ranks, record its calls and prove what makes it hang",
     "train": "train one of the course's models, on one GPU or many",
     "compare": "compare the speed of one GPU, DP and DDP on the same training",
     "author": "try the declaration of an exercise: its mistakes and its right answers",
@@ -52,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, EOFError):  # the latter: asked, but without a terminal to answer in
         print("\nstopped", file=sys.stderr)
         return 130
-    if arguments is None and "torch" in sys.modules:
+    in_multigpu_run = os.environ.get("TORCHELASTIC_RUN_ID") == "multigpu"
+    runs_a_program = options.command == "run"  # which may have registered what is to run at exit
+    if arguments is None and "torch" in sys.modules and not (in_multigpu_run or runs_a_program):
         # End this program at once: an orderly exit of torch costs a tenth of a second.
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()

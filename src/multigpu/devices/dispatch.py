@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map
 
-from multigpu.devices import errors
+from multigpu.devices import errors, sync_batch_norm
 from multigpu.devices.gpu import CPU, Gpu, check_generator, gpu_of, note_copy
 from multigpu.devices.tensor import VirtualTensor
 
@@ -45,8 +46,11 @@ _NO_NUMBERS = {
 # fmt: on
 # The result that these operators of CUDA leave on the CPU, by position.
 _CPU_RESULT = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
-# Autograd's zeros have no memory at all, which the core cannot look for inside a virtual tensor.
-_INSTEAD = {"_efficientzerotensor": torch.ops.aten.zeros.default}
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    # Autograd's zeros have no memory at all, which the core cannot look for in a virtual tensor.
+    "_efficientzerotensor": torch.ops.aten.zeros.default,
+    **sync_batch_norm.OPERATORS,
+}
 _RESHAPING = {"resize_", "resize_as_", "set_", "resize_as_sparse_", "sparse_resize_"}
 _HALF = (torch.float16, torch.bfloat16)
 # What CPU kernels say of an index or a label that only CUDA's kernels would see.
@@ -87,6 +91,7 @@ class Plan:
     cpu_result: int | None
     asserts: bool  # its indices or labels are checked only on the GPU
     composite: bool  # it is made of other operators
+    view: bool  # it takes no number out of a tensor
     special: Special | None
 
     @classmethod
@@ -115,6 +120,7 @@ class Plan:
                 for argument in schema.arguments
             ),
             composite=func.has_kernel_for_dispatch_key(_COMPOSITE),
+            view=not schema.is_mutable and any(each.alias_info for each in schema.returns),
             special=_specials.get(name),
         )
 
@@ -138,6 +144,61 @@ def _with_generator(func: Any, names: tuple[str, ...]) -> Any:
 
 
 _plans: dict[Any, Plan] = {}
+# Data that collectives fill until they are waited for, by storage; see ranks/tracing.py.
+in_flight: dict[int, dict[int, Filling]] = {}
+
+
+class Filling:
+    """A tensor's place in its storage, and whom to tell of an operator that takes it too early."""
+
+    def __init__(self, tensor: VirtualTensor, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._first, self._end = bytes_of(tensor)
+        self._key = storage_of(tensor)
+        # As long as there is a weak reference no other storage has this number.
+        self._storage = StorageWeakRef(tensor._data.untyped_storage())  # type: ignore[no-untyped-call]
+        in_flight.setdefault(self._key, {})[id(self)] = self
+
+    def over(self) -> None:
+        """From now on an operator that takes the data is right."""
+        others = in_flight.get(self._key, {})
+        others.pop(id(self), None)
+        if not others:
+            in_flight.pop(self._key, None)
+
+    def is_taken_by(self, tensor: VirtualTensor) -> bool:
+        """Whether an operator on ``tensor``, which has the same storage, takes some of the data."""
+        first, end = bytes_of(tensor)
+        return first < self._end and self._first < end
+
+    def note_use(self) -> None:
+        """Tell; once is enough."""
+        self.over()
+        self._tell()
+
+
+def storage_of(tensor: VirtualTensor) -> int:
+    """What tensors have in common that share their data."""
+    return tensor._data.untyped_storage()._cdata  # type: ignore[no-any-return]
+
+
+def bytes_of(tensor: VirtualTensor) -> tuple[int, int]:
+    """Where a tensor begins and ends in its storage."""
+    data, size = tensor._data, tensor._data.element_size()
+    first = int(data.storage_offset()) * size
+    if not data.numel():
+        return first, first
+    last = sum((n - 1) * stride for n, stride in zip(data.shape, data.stride(), strict=True))
+    return first, first + (int(last) + 1) * size
+
+
+def note_uses(args: Args, kwargs: Kwargs) -> None:
+    """Tell of the tensors among an operator's arguments that are still being filled."""
+    for leaf in tree_leaves((args, kwargs)):
+        if isinstance(leaf, VirtualTensor) and leaf._data.layout is torch.strided:
+            for filling in list(in_flight.get(storage_of(leaf), {}).values()):
+                if filling.is_taken_by(leaf):
+                    filling.note_use()
 
 
 def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -145,6 +206,8 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     plan = _plans.get(func)
     if plan is None:
         plan = _plans[func] = Plan.of(func)
+    if in_flight and not plan.view:
+        note_uses(args, kwargs)
     with torch._C.DisableTorchFunction():
         if plan.special is not None:
             return plan.special(plan, func, args, kwargs)

@@ -171,14 +171,6 @@ def uninitialized() -> RuntimeError:
     )
 
 
-def no_ddp() -> RuntimeError:
-    """DistributedDataParallel gets a model on a virtual GPU."""
-    return RuntimeError(
-        "DistributedDataParallel needs one process per GPU, and virtual GPUs work in one process. "
-        "Use nn.DataParallel here, or leave the model on the CPU."
-    )
-
-
 def no_export() -> RuntimeError:
     """torch.export gets something on a virtual GPU."""
     return RuntimeError(
@@ -226,4 +218,13 @@ def out_of_memory(
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
         "documentation for Memory Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    )
+
+
+def no_rpc() -> RuntimeError:
+    """Tensors on GPUs in remote calls."""
+    return RuntimeError(
+        "remote calls (torch.distributed.rpc) carry no tensors of virtual GPUs, and no "
+        "set_device_map: move a tensor to the CPU before it is sent or returned, with .cpu(), and "
+        "to the GPU again afterwards."
     )

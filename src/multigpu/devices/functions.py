@@ -7,6 +7,7 @@ are put into torch by machine.py.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -27,12 +28,13 @@ from multigpu.devices.gate import (
     takes_over,
     with_operators,
 )
-from multigpu.devices.gpu import CPU, core_device, gpu_of, named, virtual_machine
+from multigpu.devices.gpu import CPU, core_device, gpu_of, named, running, virtual_machine
 from multigpu.devices.tensor import VirtualTensor
 
 # Properties, whose getters and setters are functions of torch like any other.
 _data: Any = torch.Tensor.data
 _grad: Any = torch.Tensor.grad
+_device: Any = torch.Tensor.device
 
 
 @takes_over(torch.device)
@@ -214,6 +216,26 @@ for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device", "i
     takes_over(getattr(torch.Tensor, _name))(_by_class(_name))
 
 
+def _of_any_class(name: str) -> StandIn:
+    """A stand-in for the property `torch.Tensor.name`, for what is built on virtual tensors, too.
+
+    A DTensor says which carrier it has.
+    """
+
+    def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
+        tensor = args[0]
+        gpu = None if running.in_core else gpu_of(_device.__get__(tensor))
+        if gpu is None:
+            return func(tensor)
+        return gpu.device if name == "device" else name == "is_cuda"
+
+    return stand_in
+
+
+for _name in ("device", "is_cuda", "is_cpu"):
+    takes_over(getattr(torch.Tensor, _name).__get__)(_of_any_class(_name))
+
+
 @takes_over(torch.Tensor.type)
 def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.type()` is "torch.cuda.FloatTensor" on a GPU."""
@@ -259,6 +281,23 @@ def with_callback(func: Any, args: Args, kwargs: Kwargs) -> Any:
     args = tuple(intercepted(value) if callable(value) else value for value in args)
     kwargs = {k: intercepted(value) if callable(value) else value for k, value in kwargs.items()}
     return run_in_core(func, args, kwargs)
+
+
+def staged(offload: Callable[..., Any]) -> Callable[..., Any]:
+    """How `torch.distributed.checkpoint.async_save` copies a tensor to the CPU.
+
+    PyTorch's way copies the storage, and with it all attributes, the data in the shell, too.
+    """
+
+    @functools.wraps(offload)
+    def run(stager: Any, tensor: Any, memo: dict[int, Any], *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tensor, VirtualTensor):
+            return offload(stager, tensor, memo, *args, **kwargs)
+        made = memo[id(tensor)] = tensor.detach().cpu()
+        made.__dict__.update(copy.deepcopy(VirtualTensor.__getstate__(tensor), memo))
+        return made
+
+    return run
 
 
 # Gradients from users must be on the right GPU. The core checks the device of every gradient that a
@@ -330,6 +369,10 @@ def refused_compile(model: Any = None, **options: Any) -> Any:
         "torch.compile does not work on virtual GPUs: it would generate code for a GPU that "
         "does not exist. Run the model without it; results are the same."
     )
+
+
+def refused_device_map(*args: Any, **kwargs: Any) -> Any:
+    raise errors.no_rpc()
 
 
 def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:

@@ -30,14 +30,16 @@ from torch.utils._pytree import tree_map
 
 from multigpu.devices import dispatch
 from multigpu.devices.dispatch import Args, Kwargs
-from multigpu.devices.gpu import CPU, check_generator, core_device, running, virtual_machine
-from multigpu.devices.tensor import VirtualTensor
+from multigpu.devices.gpu import CPU, check_generator, core_device, gpu_of, running, virtual_machine
+from multigpu.devices.tensor import VirtualTensor, is_made_of_others, made_of_others
 
 StandIn = Callable[[Any, Args, Kwargs], Any]
 
 _core: Any = torch._C
 _FunctionMode: Any = TorchFunctionMode
 _stand_ins: dict[Any, StandIn] = {}
+_OPERATOR = type(torch.ops.aten.add.Tensor)
+_PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
 def takes_over(*functions: Any) -> Callable[[StandIn], StandIn]:
@@ -52,6 +54,14 @@ def takes_over(*functions: Any) -> Callable[[StandIn], StandIn]:
         return stand_in
 
     return mark
+
+
+def takes_numbers(func: Any, args: Args) -> bool:
+    """Whether a number is given for a tensor, which only a plain call of the operator allows."""
+    return any(
+        not isinstance(arg, torch.Tensor) and str(argument.type) == "Tensor"
+        for argument, arg in zip(func._schema.arguments, args, strict=False)
+    )
 
 
 class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -83,7 +93,26 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The result of operator `func`."""
+        if made_of_others(types):
+            return self.handed_on(func, args, kwargs or {})
         return dispatch.run(func, args, kwargs or {})
+
+    def handed_on(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """The result of an operator that a DTensor's own code runs, which calls a GPU cuda:i.
+
+        That code's calls come here again, with the parts in place of the whole.
+        """
+        if running.hands_on or takes_numbers(func, args):
+            running.hands_on = False
+            return NotImplemented  # so PyTorch asks the DTensor, with this mode on
+        running.hands_on = True
+        _core._push_on_torch_dispatch_stack(self)
+        try:
+            with self.functions():  # which would intercept a plain call of func, too
+                return func.redispatch(_PYTHON, *args, **kwargs)
+        finally:
+            running.hands_on = False
+            _core._pop_torch_dispatch_stack(None)
 
     @contextlib.contextmanager
     def functions(self) -> Iterator[None]:
@@ -135,19 +164,33 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         return pinned(call(func, types, args, {**kwargs, "pin_memory": False}))
     device = kwargs.get("device")
     if device is not None:
-        core = core_device(device)
+        is_carrier = isinstance(func, _OPERATOR) and gpu_of(device)  # of a DTensor's code
+        core = device if is_carrier else core_device(device)
         made = run_in_core(func, args, {**kwargs, "device": core})
         if not core.index or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
             return made
         # The core put Python numbers together without an operator.
         leaf = run_in_core(torch.Tensor.to, (made.detach(), core), {})
         return leaf.requires_grad_(made.requires_grad)
-    if VirtualTensor in types:
+    if VirtualTensor in types or has_parts(*args, *kwargs.values()):
         return run_in_core(func, args, kwargs)
     generator = kwargs.get("generator")
     if generator is not None:
         check_generator(generator, CPU)
     return func(*args, **kwargs)
+
+
+def has_parts(*given: Any) -> bool:
+    """Whether a function is given a DTensor, say, or a list of them.
+
+    (PyTorch does not tell: to functions they are tensors as any other.)
+    """
+    for value in given:
+        first = value[0] if isinstance(value, list | tuple) and value else value
+        kind: type = type(first)
+        if kind is not torch.Tensor and is_made_of_others(kind):
+            return True
+    return False
 
 
 def pinned(tensor: torch.Tensor) -> torch.Tensor:

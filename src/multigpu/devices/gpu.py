@@ -105,6 +105,7 @@ class Running(threading.local):
     intercepts = False  # functions of torch come to the gate
     operators = False  # operators without a virtual tensor come there, too
     for_blocks = False  # that began with a block of this thread, and ends with its last one
+    hands_on = False  # an operator goes to a class of tensors around virtual ones
     in_core = False  # PyTorch's own code runs, for which a GPU is its carrier
 
 

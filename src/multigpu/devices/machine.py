@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch.cuda.comm
+import torch.distributed as dist
 import torch.nn.parallel.comm
 from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed import rpc
 from torch.utils._device import DeviceContext
 
-from multigpu.devices import comm, errors, functions, gpu, torch_cuda
+from multigpu.devices import comm, errors, functions, gpu, reducer, torch_cuda
 from multigpu.devices.gate import (
     device_context,
     gate,
@@ -27,6 +28,7 @@ from multigpu.devices.gate import (
     saved_tensors_hooks,
 )
 from multigpu.devices.gpu import Gpu, running, virtual_machine
+from multigpu.devices.imports import once_imported
 from multigpu.devices.meters import Copy, Memory, Traffic, parse_bytes
 from multigpu.devices.tensor import VirtualTensor, storage_to
 from multigpu.devices.threads import around_new_threads
@@ -261,6 +263,17 @@ _MISSING = object()
 _undo = contextlib.ExitStack()  # puts everything back, last change first
 
 
+# What is replaced in modules that take long to be imported
+_ONCE_IMPORTED: dict[str, Callable[[Any], None]] = {
+    "torch.distributed.checkpoint._state_dict_stager": lambda module: _wrap(
+        module.StateDictStager, "_offload_tensor", functions.staged
+    ),
+    "torch.distributed.tensor._random": lambda module: _wrap(
+        module, "_PhiloxState", torch_cuda.state_with_offset
+    ),
+}
+
+
 def _switch_on() -> None:
     """Replace torch's functions; after an error nothing stays replaced."""
     try:
@@ -288,7 +301,15 @@ def _switch_on() -> None:
         _wrap(DeviceContext, "__torch_function__", device_context)
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
         _replace(torch, "compile", functions.refused_compile)
-        _wrap(DistributedDataParallel, "__init__", functions.refused(errors.no_ddp))
+        if rpc.is_available():  # not on Windows
+            _wrap(rpc.internal, "_run_function", intercepted)  # C++ calls it, in its own threads
+            _wrap(rpc.internal._InternalRPCPickler, "serialize", functions.refused(errors.no_rpc))
+            options = rpc.TensorPipeRpcBackendOptions
+            _replace(options, "set_device_map", functions.refused_device_map)
+        for name, change in _ONCE_IMPORTED.items():
+            _undo.enter_context(once_imported(name, change))
+        for name, ours in reducer.REPLACEMENTS.items():
+            _replace(dist, name, reducer.for_virtual(getattr(dist, name), ours))
         # Optimizers update many tensors at once by default on CUDA, if they know the tensors' type.
         optimizer: Any = sys.modules["torch.optim.optimizer"]  # torch.optim hides the name
         known = optimizer._foreach_supported_types

@@ -9,7 +9,9 @@ put into new shells on the same GPU.
 from __future__ import annotations
 
 import copy
+import functools
 import re
+from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -68,6 +70,8 @@ class VirtualTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if made_of_others(types):
+            return NotImplemented  # the other class is asked next
         return cls.gate.__torch_dispatch__(func, types, args, kwargs)
 
     def put_back(self, data: torch.Tensor) -> None:
@@ -197,6 +201,17 @@ class VirtualTensor(torch.Tensor):
             return rebuild, (layout, (self._indices(), self._values(), *rest))
         on_gpu(data.untyped_storage(), self._gpu)
         return rebuild, contents
+
+
+@functools.cache
+def is_made_of_others(kind: type) -> bool:
+    """Whether a class is that of tensors around other tensors: a DTensor, say."""
+    return kind is not VirtualTensor and hasattr(kind, "__tensor_flatten__")
+
+
+def made_of_others(types: Iterable[type]) -> bool:
+    """Whether there is such a class among `types`."""
+    return any(is_made_of_others(kind) for kind in types)
 
 
 # Messages of PyTorch and `type(x)` name the class: they should read as on a real GPU.

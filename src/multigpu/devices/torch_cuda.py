@@ -9,9 +9,11 @@ wait is over at once and every event has happened. Events still measure time bet
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sys
 import time
+import uuid
 from collections import defaultdict
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from multigpu.devices.gpu import Gpu, VirtualGenerator, gpu_at, machine_in_use, named
+from multigpu.devices.gpu import Gpu, VirtualGenerator, gpu_at, gpu_of, machine_in_use, named
 
 _wait_for_real: Any = torch.accelerator.synchronize
 
@@ -30,7 +32,10 @@ def _index(device: Any) -> int | None:
         return device
     device = named(device)
     if device.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {device}")
+        carried = gpu_of(device)  # of code of torch's own that runs in the core
+        if carried is None:
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        return carried.index
     return device.index  # type: ignore[no-any-return]
 
 
@@ -92,6 +97,7 @@ class DeviceProperties:
 
     name: str
     total_memory: int
+    uuid: uuid.UUID  # by which programs tell GPUs apart
     major: int = 8
     minor: int = 0
     multi_processor_count: int = 108
@@ -101,7 +107,8 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
     index = _index(device)
     if index is not None and not 0 <= index < len(machine_in_use().gpus):
         raise AssertionError("Invalid device id")
-    return DeviceProperties("Virtual GPU", gpu_at(index).meter.limit)
+    gpu = gpu_at(index)
+    return DeviceProperties("Virtual GPU", gpu.meter.limit, uuid.UUID(int=gpu.index))
 
 
 # Memory
@@ -289,6 +296,32 @@ class Generator(metaclass=_AlsoVirtual):
     """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
 
 
+class StateWithOffset:
+    """Stands in for DTensor's view of a generator's state, with which each rank draws its part.
+
+    A generator of CUDA can jump over the numbers of other ranks. One on the CPU cannot, so it gets
+    a new seed, made from its state and the offset: the same on all ranks that have the same part.
+    """
+
+    def __init__(self, state: torch.Tensor) -> None:
+        self._before = state.to("cpu")
+        self.offset = torch.zeros(1, dtype=torch.int64)
+
+    @property
+    def state(self) -> torch.Tensor:
+        """What the generator is set to."""
+        if not self.offset.item():
+            return self._before
+        contents = bytes([*self._before.tolist(), *self.offset.view(torch.uint8).tolist()])
+        digest = hashlib.blake2b(contents, digest_size=8).digest()
+        return _Generator().manual_seed(int.from_bytes(digest, "little")).get_state()
+
+
+def state_with_offset(of_cuda: Any) -> Any:
+    """`_PhiloxState`: 16 bytes, a seed and how many numbers were drawn, if a real GPU draws."""
+    return lambda state: of_cuda(state) if state.numel() == 16 else StateWithOffset(state)
+
+
 _CUDART = SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0)
 
 # What replaces what, in each of the modules that has the name
@@ -359,7 +392,11 @@ REPLACEMENTS: list[tuple[Any, dict[str, Any]]] = [
     (torch.accelerator, _ACCELERATOR),
     (torch.accelerator.memory, _ACCELERATOR),
     (torch, {"Event": Event, "Generator": Generator, "Stream": Stream}),
+    (torch._C, {"_get_accelerator": lambda check=None: torch.device("cuda")}),
     (torch.backends.cudnn, {"is_acceptable": lambda tensor: False, "is_available": lambda: True}),
-    (torch.cuda.nccl, {"is_available": lambda tensors: False}),
+    # The versions: programs, and DistributedDataParallel, ask whether they are new enough for
+    # bfloat16 (11 and 2.10).
+    (torch.version, {"cuda": "12.8"}),
+    (torch.cuda.nccl, {"is_available": lambda tensors: False, "version": lambda: (2, 27, 3)}),
     (torch.nn.parallel._functions, {"_streams": None}),
 ]

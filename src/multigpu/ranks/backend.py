@@ -1,7 +1,6 @@
 """Where a rank computes and how it communicates: its device, its backend, its group."""
 
 import os
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 NAMES = ("gloo", "nccl")
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+PORT = 29500  # torchrun's own
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,11 @@ class Backend:
     name: str
     gpus: int
     world_size: int
+    virtual: bool = False
 
     def __str__(self) -> str:
+        if self.virtual:
+            return f"{self.name} on {counted(self.gpus, 'virtual GPU')}"
         if not self.gpus:
             return f"{self.name} on the CPU"
         if self.gpus >= self.world_size:
@@ -33,8 +35,12 @@ class Backend:
         return f"{self.name}, {self.world_size} ranks share {counted(self.gpus, 'GPU')}"
 
 
-def choose_backend(world_size: int, *, asked: str | None, gpus: int) -> Backend:
-    """NCCL if every rank has its own GPU, else gloo.  Raises ValueError."""
+def choose_backend(
+    world_size: int, *, asked: str | None, gpus: int, virtual: bool = False
+) -> Backend:
+    """NCCL if every rank has its own GPU, real or virtual, else gloo.  Raises ValueError."""
+    if virtual:
+        return Backend(asked or "nccl", world_size, world_size, virtual=True)
     if asked == "nccl" and gpus < world_size:
         raise ValueError(
             f'backend="nccl": NCCL needs a GPU for each of the {world_size} ranks; this machine '
@@ -59,6 +65,34 @@ def rank_device(local_rank: int | None = None) -> "torch.device":
     return torch.device("cuda", local_rank % gpus)
 
 
+def set_up(
+    rank: int,
+    world_size: int,
+    *,
+    trace: bool,
+    write: Write,
+    takes_gpu: bool = True,
+    port: int = PORT,
+) -> None:
+    """Make this process a rank: torchrun's variables, its GPU, and a record of its calls.
+
+    ``takes_gpu=False``: as under torchrun, GPU 0 is the current one until the program sets another.
+    ``port``: for what meets at one; the group itself meets in a file.
+    """
+    import torch
+
+    from multigpu.ranks.torchrun import set_variables
+
+    set_variables(rank, world_size, port=port)
+    device = rank_device()
+    if device.type == "cuda" and takes_gpu:
+        torch.cuda.set_device(device)
+    if trace:
+        from multigpu.ranks.tracing import start_recording
+
+        start_recording(write)
+
+
 def join_group(
     rank: int, world_size: int, *, store: str, backend: str, trace: bool, write: Write
 ) -> None:
@@ -66,24 +100,9 @@ def join_group(
 
     No address and no port is needed, so any number of runs can go on at the same time.
     """
-    import torch
     import torch.distributed as dist
 
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "GLOO_SOCKET_IFNAME": LOOPBACK,
-        "NCCL_SOCKET_IFNAME": LOOPBACK,
-    }
-    device = rank_device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if trace:
-        from multigpu.ranks.tracing import start_recording
-
-        start_recording(write)
+    set_up(rank, world_size, trace=trace, write=write)
     rendezvous = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=rendezvous, rank=rank, world_size=world_size)
     write({"phase": "joined_group", "time": time.monotonic()})

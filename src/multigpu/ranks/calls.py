@@ -20,8 +20,9 @@ from multigpu.ranks.errors import place, ranks_in_words
 MESSAGES = ("send", "recv")
 ROOTED = ("broadcast", "scatter", "gather", "reduce")  # one rank gives to or takes from the others
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+GROUPED = "batch_isend_irecv"  # sends and receives that NCCL runs at the same time
 WORLD = "0"  # torch's name for the group that all ranks begin with
-LATER = ("wait", "completed", "done", "failed")  # frames about a call that has begun
+LATER = ("wait", "completed", "used", "done", "failed")  # frames about a call that has begun
 
 Key = tuple[int, int]  # a call: its rank, and the rank's own number for it
 
@@ -61,6 +62,7 @@ class Call:
     waited: float | None = None  # the (first) wait began
     end: float | None = None  # a wait returned, or the call failed
     changed: bool = False  # the caller's buffer was written between start and wait
+    used: str = ""  # where an operator on a virtual GPU took the result before the wait
     completed: float | None = None  # an async collective was over, waited for or not
     failed: str | None = None  # the error's text, if the call or its wait raised
 
@@ -79,6 +81,8 @@ class Call:
             return self if self.waited is not None else replace(self, waited=frame["time"])
         if frame["phase"] == "completed":
             return replace(self, completed=frame["time"])
+        if frame["phase"] == "used":
+            return replace(self, used=place(frame["file"], frame["line"], frame["function"]))
         if frame["phase"] == "failed":
             return replace(self, end=frame["time"], failed=frame["text"])
         source = frame.get("source")  # who it came from, where a receive asked for any source

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from multigpu.devices import meters, threads
-
 if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace
 
@@ -87,7 +85,9 @@ class Finding:
 # As Python has it: a type can hide behind a metaclass of its own.
 type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
-OURS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, meters.__file__, threads.__file__)
+# These layers are above the reader's code on the stack (commands), or below it.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURS = tuple(os.path.join(PACKAGE, layer, "") for layer in ("commands", "ranks", "devices"))
 NOT_THEIRS = (
     *OURS,
     "site-packages",
@@ -156,7 +156,8 @@ def traceback_text(error: BaseException) -> str:
     described = traceback.TracebackException.from_exception(error, limit=None)
     each: traceback.TracebackException | None = described
     while each is not None:  # the frames below the reader's code, and those of the trace
-        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(OURS)]
+        away = (*OURS, "<frozen runpy>")
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(away)]
         each = each.__cause__ or each.__context__
     theirs = their_frames(describe_exception(error))
     where = [f"where: {_line_of_code(*theirs[-1])}", ""] if theirs else []

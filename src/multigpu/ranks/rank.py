@@ -6,6 +6,7 @@ import io
 import linecache
 import os
 import random
+import socket
 import sys
 import time
 import types
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from multigpu.ranks.backend import choose_backend, join_group
+from multigpu.ranks.backend import choose_backend, set_up
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
 from multigpu.ranks.proof import Watch
@@ -35,6 +36,8 @@ class Job:
     timeout: float | None  # seconds without progress
     backend: str | None
     memory: int | None  # bytes per rank
+    gpus: str | None  # "virtual", or those of this machine
+    joins: bool  # torch.distributed is ready; a program for torchrun does that itself
     threads: int  # of each rank, inside an operator
     trace: bool
     folder: str  # where the caller is
@@ -61,13 +64,15 @@ def serve(job: Job, caller: Connection, folder: str) -> None:
 
     try:
         gpus = torch.cuda.device_count()
-        backend = choose_backend(job.world_size, asked=job.backend, gpus=gpus)
+        backend = choose_backend(
+            job.world_size, asked=job.backend, gpus=gpus, virtual=job.gpus == "virtual"
+        )
     except ValueError as error:
         return caller.send(("refused", str(error)))
     caller.send(("begins", str(backend)))
     run = Supervisor(
         job.world_size,
-        Rank(job, backend.name, os.path.join(folder, "store")),
+        Rank(job, backend.name, os.path.join(folder, "store"), free_port()),
         limits=UNLIMITED,
         caller=caller,
         watch=Watch(job.world_size, timeout=job.timeout),
@@ -83,25 +88,41 @@ class Rank:
     job: Job
     backend: str
     store: str  # the file in which the ranks find each other
+    port: int  # for what meets at a port all the same, as remote calls do
 
     def __call__(self, rank: int, write: Write) -> None:
         """Run the job and report every error in it."""
         import cloudpickle
+        import torch
+
+        from multigpu.devices.machine import virtual_gpus
+        from multigpu.ranks.torchrun import ProcessGroups, has_main, result_of
 
         job = self.job
         try:
             settle(job)
-            join_group(
+            virtual = job.gpus == "virtual"
+            if virtual:
+                # For good: the process ends with its GPUs.
+                virtual_gpus(job.world_size, memory=job.memory or "16 GiB").__enter__()
+            set_up(
                 rank,
                 job.world_size,
-                store=self.store,
-                backend=self.backend,
                 trace=job.trace,
                 write=write,
+                takes_gpu=job.joins,
+                port=self.port,
             )
-            with memory_within(job.memory, rank, write):
+            groups = ProcessGroups(self.store, virtual=virtual, traced=job.trace)
+            if job.joins:
+                groups.make(self.backend)
+                write({"phase": "joined_group", "time": time.monotonic()})
+            with memory_within(None if virtual else job.memory, rank, write):
                 function, arguments = cloudpickle.loads(job.payload)
-                result = function(*arguments)
+                has_main(function)
+                result = result_of(function, arguments)
+            if virtual:
+                write({"phase": "memory", "peak": torch.cuda.max_memory_allocated(rank)})
             answer = to_bytes(result)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             said = {**describe_exception(error), "traceback": traceback_text(error)}
@@ -125,6 +146,13 @@ def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
             yield
         finally:
             write({"phase": "memory", "peak": peak()})
+
+
+def free_port() -> int:
+    """A port of this machine at which no process listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def settle(job: Job) -> None:

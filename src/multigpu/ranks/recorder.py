@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from multigpu.devices import threads
-from multigpu.ranks.errors import describe_exception
+from multigpu.ranks.calls import GROUPED
+from multigpu.ranks.errors import OURS, describe_exception
 from multigpu.ranks.frames import Write
 
 if TYPE_CHECKING:
     import torch
 
 
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 BETWEEN = ("contextlib.py", "functools.py", "typing_extensions.py", "warnings.py")  # of decorators
 STARTED_AT = "_multigpu_started_at"  # of a thread: the Origin of its start
 WRAPPERS = ("wrapper", "decorate_context", "inner", "func_wrapper", "__torch_function__")
@@ -84,8 +84,8 @@ def origin() -> Origin:
 def _between(file: str) -> bool:
     """Whether this is neither the user's code nor torch's."""
     return (
-        file.startswith((HERE, "<frozen"))
-        or file in (threading.__file__, threads.__file__)
+        file.startswith((*OURS, "<frozen"))
+        or file == threading.__file__
         or os.path.basename(file) in BETWEEN
     )
 
@@ -93,7 +93,8 @@ def _between(file: str) -> bool:
 def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
     """The name by which torch was called, and whether C++ called in the middle of a backward.
 
-    The name is that of torch's outermost frame, if it means something.
+    The name is that of torch's outermost frame, if it means something; but messages that go
+    together say so, inside a step of torch.distributed.pipelining, too.
     """
     folders = [frame.f_code.co_filename.removeprefix(_torch()) for frame in within]
     if any(f.startswith(os.path.join("distributed", "fsdp")) for f in folders):
@@ -105,7 +106,7 @@ def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
     if in_ddp or called_by_cpp:
         return "DistributedDataParallel", called_by_cpp
     names = [f.f_code.co_name for f in within if f.f_code.co_name not in WRAPPERS]
-    return (names[-1] if names else ""), False
+    return GROUPED if GROUPED in names else names[-1] if names else "", False
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,11 @@ class Recorder:
         """Call ``number`` has raised this."""
         self.last_failure = number, str(error)[:500]
         self.tell("failed", id=number, text=self.last_failure[1])
+
+    def used(self, number: int) -> None:
+        """The result of call ``number`` is taken before it is waited for."""
+        where = origin()
+        self.tell("used", id=number, file=where.file, line=where.line, function=where.function)
 
     def done(self, number: int, *, changed: bool = False, source: int | None = None) -> None:
         """The result of call ``number`` is visible to this rank.

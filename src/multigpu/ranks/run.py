@@ -43,6 +43,7 @@ def run_ranks(
     timeout: float | None = 60.0,
     backend: str | None = None,
     memory: int | str | None = None,
+    gpus: str | None = None,
     threads: int = 1,
     trace: bool = True,
     show: bool = True,
@@ -58,6 +59,8 @@ def run_ranks(
       deadlock is found much earlier.
     * ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
     * ``memory``: a limit for each rank's tensors, "1 GiB" for example.
+    * ``gpus="virtual"``: rank i gets the virtual GPU ``cuda:i``, and "nccl" works without NCCL:
+      what is on those GPUs goes through gloo, and what is on the CPU fails as it does with NCCL.
     * ``threads``: how many threads an operator may use in each rank.
     * ``trace=False``: PyTorch's own process group without a record of its calls, for
       measurements; deadlocks then count as no progress.
@@ -80,6 +83,26 @@ def run_ranks(
         raise ValueError(f"timeout={timeout!r}: give seconds, more than 0, or None for no limit")
     if backend not in (None, *NAMES):
         raise ValueError(f'backend={backend!r}: choose "gloo" or "nccl", or leave it out')
+    if gpus not in (None, "virtual"):
+        raise ValueError(f'gpus={gpus!r}: choose "virtual", or leave it out for real GPUs')
+    job = make_job(
+        pack(fn, args),
+        world_size,
+        timeout=timeout,
+        backend=backend,
+        memory=None if memory is None else parse_bytes(memory),
+        gpus=gpus,
+        threads=threads,
+        trace=bool(trace),
+    )
+    return run_job(job, Printer(world_size, show=show))
+
+
+def make_job(payload: bytes, world_size: int, *, joins: bool = True, **asked: Any) -> Job:
+    """A request for ranks that have the state of this process.  Raises ValueError.
+
+    ``joins=False``: the program calls ``init_process_group`` itself.
+    """
     depth = os.environ.get(MARK, "").count(RUN)
     if depth >= DEEPEST:
         raise ValueError(
@@ -88,14 +111,10 @@ def run_ranks(
             'under `if __name__ == "__main__":`'
         )
     folder = os.getcwd()
-    job = Job(
-        payload=pack(fn, args),
+    return Job(
+        payload=payload,
         world_size=world_size,
-        timeout=timeout,
-        backend=backend,
-        memory=None if memory is None else parse_bytes(memory),
-        threads=threads,
-        trace=bool(trace),
+        joins=joins,
         folder=folder,
         path=[os.path.abspath(folder) for folder in sys.path],
         environment=dict(os.environ),
@@ -104,12 +123,17 @@ def run_ranks(
             for name, entry in list(linecache.cache.items())
             if len(entry) == 4 and entry[1] is None
         },
+        **asked,
     )
+
+
+def run_job(job: Job, printer: Printer) -> Results:
+    """Run the ranks of a request.  Raises RankError, and ValueError for what no rank can do."""
+    backend: str | None = job.backend
     # One import in the server is quicker than one in each rank, and fn's names tell that it trains.
     wanted = costly_imports(NAMED)
     if b"optim" in job.payload or "multigpu.training.trainer" in sys.modules:
         wanted.append(OPTIMIZING)
-    printer = Printer(world_size, show=show)
     try:
         with RANKS.run(job, wanted=wanted) as receive:
             while True:
@@ -127,7 +151,7 @@ def run_ranks(
     except SupervisorDied as death:
         printer.end()
         text = f"the supervisor process was killed, and the ranks with it. {death}"
-        raise RankError("exit", range(world_size), text.strip()) from None
+        raise RankError("exit", range(job.world_size), text.strip()) from None
 
 
 DEEPEST = 3  # runs inside each other
@@ -169,7 +193,7 @@ def read_report(report: dict[str, Any], job: Job, backend: str) -> Results:
         frames=frames,
         outputs=outputs,
         backend=backend,
-        memory=peaks if job.memory is not None else None,
+        memory=peaks or None,
         seconds=report["seconds"],
     )
 

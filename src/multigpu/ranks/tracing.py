@@ -26,6 +26,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
+from multigpu.devices import dispatch
+from multigpu.devices.gpu import running
+from multigpu.devices.machine import current_machine
+from multigpu.devices.tensor import VirtualTensor
 from multigpu.ranks.calls import REDUCTIONS, ROOTED
 from multigpu.ranks.frames import Write
 from multigpu.ranks.recorder import Current, Group, Origin, Recorder, origin, record_threads
@@ -49,6 +53,11 @@ def replaced(value: Any, copies: Copies) -> Any:
     return value
 
 
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements in one dimension, where they lie without gaps."""
+    return tensor.view(-1) if tensor.is_contiguous() else tensor
+
+
 Tensors = Sequence[torch.Tensor]
 
 
@@ -62,10 +71,17 @@ class Copies:
     @torch.no_grad()
     def __init__(self, tensors: Tensors, outputs: Tensors) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
+        self._fillings: list[dispatch.Filling] = []
         with _disable_current_modes():  # copies of ours do not count as the rank's memory
             self._before = [tensor.clone() for tensor in self._tensors]
             self._stand_ins = {id(t): c.clone() for t, c in zip(tensors, self._before, strict=True)}
         self._outputs = [(tensor.detach(), self._stand_ins[id(tensor)]) for tensor in outputs]
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` when an operator takes a result on a virtual GPU before it is there."""
+        for tensor, _ in self._outputs:
+            if isinstance(tensor, VirtualTensor):
+                self._fillings.append(dispatch.Filling(tensor, tell))
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What the call works on in place of ``tensor``."""
@@ -74,6 +90,8 @@ class Copies:
     @torch.no_grad()
     def publish(self) -> bool:
         """Copy the results into the caller's tensors; return whether these had been changed."""
+        for filling in self._fillings:
+            filling.over()
         pairs = zip(self._tensors, self._before, strict=True)
         with _disable_current_modes():
             changed = any(not same_bits(now, before) for now, before in pairs)
@@ -225,6 +243,8 @@ COLLECTIVES = {
     "all_to_all": ("alltoall", "alltoall_base", "all_to_all_single"),
     "barrier": ("barrier", "monitored_barrier"),
 }
+# NCCL counts the elements of the one large tensor, gloo cuts it along its first dimension.
+SINGLE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
 MESSAGES = {"send": ("send",), "recv": ("recv", "recv_anysource")}
 # The first argument is what is filled. These bring something else, which is the second.
 BRING_ANOTHER = ("all_gather", "gather", "reduce_scatter", "all_to_all")
@@ -240,9 +260,22 @@ class TracedGroup(dist.ProcessGroup):
     The real group's name has two underscores, because calls through it are not recorded.
     """
 
-    def __init__(self, inner: dist.ProcessGroup, group: Group, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        inner: dist.ProcessGroup,
+        group: Group,
+        recorder: Recorder,
+        *,
+        on_virtual: bool = False,
+        only_gpus: bool = False,
+    ) -> None:
+        """``on_virtual``: gloo works for virtual GPUs.
+
+        ``only_gpus``: it does so in the place of NCCL, which takes nothing from the CPU.
+        """
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]
         self.group, self.recorder, self.__inner = group, recorder, inner
+        self._on_virtual, self._only_gpus = on_virtual, only_gpus
 
     # The names under which Python and C++ ask a group who it is.
 
@@ -261,7 +294,7 @@ class TracedGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> Any:
-        return self.__inner._device_types
+        return [torch.device("cuda")] if self._only_gpus else self.__inner._device_types
 
     @property  # type: ignore[misc]
     def use_pg_for_symm_mem_rendezvous(self) -> Any:
@@ -279,6 +312,10 @@ class TracedGroup(dist.ProcessGroup):
         """One collective of any kind."""
         values = (*arguments, *named.values())
         options = next((v for v in values if type(v).__name__.endswith("Options")), None)
+        if self._on_virtual and op == "barrier" and options is not None:
+            options.device = torch.device("cpu")  # where gloo can make a tensor
+        if self._only_gpus and method in SINGLE:
+            arguments = (*(flat(tensor) for tensor in arguments[:2]), *arguments[2:])
         from_where = origin()
         root = getattr(options, "rootRank", None) if op in ROOTED else None
         filled: Any = arguments[0] if op != "barrier" else ()
@@ -330,10 +367,14 @@ class TracedGroup(dist.ProcessGroup):
         inputs: Sequence[torch.Tensor],
         **details: Any,
     ) -> Any:
+        touched = list({id(tensor): tensor for tensor in (*outputs, *inputs)}.values())
+        # (Below an operator, of DTensor for example, there are the data inside virtual tensors.)
+        from_gpu = running.in_core or all(tensor.is_cuda for tensor in touched)
+        if self._only_gpus and not from_gpu:
+            raise RuntimeError("No backend type associated with device type cpu")
         number = self.recorder.begin(
             op, self.group, inputs, origin=origin, is_async=is_async, **details
         )
-        touched = list({id(tensor): tensor for tensor in (*outputs, *inputs)}.values())
         for_join = is_async and origin.via == "join"
         may_copy = is_async and not for_join and self._can_copy(touched)
         copies = Copies(touched, outputs) if may_copy else None
@@ -351,6 +392,8 @@ class TracedGroup(dist.ProcessGroup):
         if for_join:  # DDP's reducer in C++ asks this handle for a future: only the real one has it
             work.get_future().then(lambda _: self.recorder.done(number))
             return work
+        if copies is not None:
+            copies.watch(lambda: self.recorder.used(number))
         if is_async:
             with suppress(RuntimeError):  # gloo has no future for messages, and for some others
                 work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
@@ -404,7 +447,9 @@ for _kind, _methods in (
 
 
 BACKEND = "traced"
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}
+KNOWN = ("gloo", "nccl")
+# Each kind of device has a backend of its own.
+ANY = ("undefined", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo")
 
 
 def start_recording(write: Write) -> Recorder:
@@ -414,20 +459,30 @@ def start_recording(write: Write) -> Recorder:
     "nccl"; ``dist.get_backend()`` also answers as usual.
     """
     recorder = Current.recorder = Recorder(write)
+    virtual = current_machine().is_virtual
     make_group = c10d._new_process_group_helper
     real: list[str] = []  # backends of the groups that are being made
 
     def make(options: Any, _: Any = None) -> dist.ProcessGroup:
         members = options.global_ranks_in_group or range(options.group_size)
         group = Group(str(options.group_id), tuple(int(rank) for rank in members))
-        return TracedGroup(inner_group(real[-1], options), group, recorder)
+        return TracedGroup(
+            inner_group("gloo" if virtual else real[-1], options),
+            group,
+            recorder,
+            on_virtual=virtual,
+            only_gpus=virtual and real[-1] == "nccl",
+        )
 
     def make_traced(
         size: int, rank: int, members: list[int], backend: Any, store: Any, *args: Any, **named: Any
     ) -> Any:
-        if str(backend) not in DEVICES:  # one that is not known here stays as it is
+        is_any = str(backend) in ANY and (virtual or not torch.cuda.is_available())
+        if not is_any and str(backend) not in KNOWN:  # it stays as it is
             return make_group(size, rank, members, backend, store, *args, **named)
-        real.append(str(backend))
+        if virtual:
+            named.pop("device_id", None)  # no backend could connect to it
+        real.append("gloo" if is_any else str(backend))
         try:
             group, prefix = make_group(
                 size, rank, members, c10d.Backend(BACKEND), store, *args, **named

@@ -190,11 +190,6 @@ def test_compiling_is_refused_in_clear_words():
         torch.compile(nn.Linear(2, 2))
 
 
-def test_one_process_cannot_be_distributed():
-    with pytest.raises(RuntimeError, match=r"DistributedDataParallel.*virtual GPUs"):
-        nn.parallel.DistributedDataParallel(nn.Linear(2, 2).cuda())
-
-
 def test_errors_never_show_the_inside():
     with pytest.raises(RuntimeError) as caught:
         torch.searchsorted(on("cuda:1", 3), on("cuda:2", 3))

@@ -1,0 +1,296 @@
+"""``multigpu run`` and ``multigpu trace``: programs as they are."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from multigpu.cli import main
+
+SETUP = """
+    import os
+    import sys
+    from dataclasses import dataclass
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("nccl")
+    rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local_rank)
+"""
+TRAINING = """
+    model = DistributedDataParallel(nn.Linear(3, 2).cuda(local_rank), device_ids=[local_rank])
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for _ in range(3):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(torch.ones(4, 3)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """``program(text, before=SETUP)``: the path of a script with this text."""
+
+    def write(text, *, before=""):
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(before) + textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def test_a_script_for_cuda_runs_in_one_process(program, capsys):
+    text = """
+        import sys
+        import torch
+        from torch import nn
+        model = nn.DataParallel(nn.Linear(3, 2).cuda())
+        outputs = model(torch.ones(8, 3).cuda())
+        print(torch.cuda.device_count(), outputs.device, sys.argv[1:], __name__)
+        sys.exit(3)
+    """
+    assert main(["run", "--gpus", "4", program(text), "--rows", "8"]) == 3
+    out, told = capsys.readouterr()
+    assert out == "4 cuda:0 ['--rows', '8'] __main__\n"
+    assert "cuda:3  held at most" in told
+    assert "cuda:0 to cuda:1" in told
+
+
+def test_what_fails_on_cuda_fails_with_the_line_of_the_script(program, capsys):
+    text = "import torch\nx = torch.ones(2).cuda()\ny = x + torch.ones(2)\n"
+    assert main(["run", "--gpus", "1", program(text)]) == 1
+    told = capsys.readouterr().err
+    assert "program.py:3" in told
+    assert "Expected all tensors to be on the same device" in told
+    assert "multigpu/" not in told
+
+
+def test_memory_is_limited(program, capsys):
+    text = "import torch\ntorch.empty(2**20, device='cuda')\n"
+    assert main(["run", "--gpus", "1", "--memory", "1 MiB", program(text)]) == 1
+    assert "OutOfMemoryError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_script_for_torchrun_and_nccl_trains(program, capsys, world):
+    ending = "print(rank, loss.device, dist.get_backend())\ndist.destroy_process_group()\n"
+    path = program(textwrap.dedent(TRAINING) + ending, before=SETUP)
+    assert main(["run", "--nproc", str(world), path]) == 0
+    out, told = capsys.readouterr()
+    for rank in range(world):
+        assert f"rank {rank} | {rank} cuda:{rank} nccl\n" in out
+    assert "all_reduce  3 on rank 0" in told
+
+
+def test_a_group_can_be_made_again(program):
+    text = """
+        import os
+        import torch
+        import torch.distributed as dist
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        for _ in range(2):
+            assert not dist.is_initialized()
+            dist.init_process_group("nccl")
+            one = torch.ones(1, device="cuda")
+            dist.all_reduce(one)
+            assert one.item() == dist.get_world_size() == 2
+            dist.destroy_process_group()
+    """
+    assert main(["run", "--nproc", "2", program(text)]) == 0
+
+
+def test_classes_of_the_script_can_be_sent_and_saved(program, tmp_path, capsys):
+    text = f"""
+        @dataclass
+        class Row:
+            number: int
+
+        class Net(nn.Linear):
+            pass
+
+        rows = [None] * dist.get_world_size()
+        dist.all_gather_object(rows, Row(rank))
+        if rank == 0:
+            print(rows)
+            torch.save(Net(2, 1).cuda(), {str(tmp_path / "net.pt")!r})
+            print(torch.load({str(tmp_path / "net.pt")!r}, weights_only=False).weight.device)
+    """
+    assert main(["run", "--nproc", "2", program(text, before=SETUP)]) == 0
+    out = capsys.readouterr().out
+    assert "rank 0 | [Row(number=0), Row(number=1)]" in out
+    assert "rank 0 | cuda:0" in out
+
+
+def test_nccl_takes_nothing_from_the_cpu(program, capsys):
+    path = program("dist.all_reduce(torch.ones(2))\n", before=SETUP)
+    assert main(["run", "--nproc", "2", path]) == 1
+    told = capsys.readouterr().err
+    assert "No backend type associated with device type cpu" in told
+    assert "program.py:14" in told
+
+
+@pytest.mark.parametrize(
+    "moves", ["options.set_device_map('w1', {0: 1})", "calls('w1', abs, (one,))"]
+)
+def test_remote_calls_carry_nothing_on_gpus(program, capsys, moves):
+    text = f"""
+        import os
+        import torch
+        from torch.distributed import rpc
+        rank, one = os.environ["RANK"], torch.ones(1).cuda()
+        options, calls = rpc.TensorPipeRpcBackendOptions(), rpc.rpc_sync
+        rpc.init_rpc("w" + rank, rank=int(rank), world_size=2)
+        if rank == "0":
+            {moves}
+        rpc.shutdown()
+    """
+    assert main(["run", "--nproc", "2", program(text)]) == 1
+    assert "move a tensor to the CPU before it is sent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("sys.exit(5)", 5), ("sys.exit(-1)", 255), ("sys.exit(256)", 1), ("os._exit(6)", 6)],
+)
+def test_an_exit_code_comes_through(program, capsys, given, shown):
+    text = f"if rank:\n    {given}\n"
+    assert main(["run", "--nproc", "2", program(text, before=SETUP)]) == shown
+    assert "rank 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "trace"])
+def test_a_hang_is_proven_with_ranks_and_lines(program, tmp_path, capsys, command):
+    text = """
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            dist.recv(torch.ones(1), src=0)
+        dist.barrier()
+    """
+    out = tmp_path / "trace.html"
+    assert main([command, "--nproc", "2", "--out", str(out), program(text)]) == 1
+    told = capsys.readouterr().err
+    assert told.strip().startswith("deadlock: ")
+    assert "program.py:6" in told
+    assert "program.py:7" in told
+    page = out.read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys):
+    text = """
+        import sys
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(4))
+        print(dist.get_world_size(), sys.argv[1:], torch.cuda.is_available())
+    """
+    out = tmp_path / "trace.json"
+    asked = ["--out", str(out), "--", "torchrun", "--standalone", "--nproc_per_node=2"]
+    assert main(["trace", *asked, program(text), "--epochs", "1"]) == 0
+    assert "rank 1 | 2 ['--epochs', '1'] False" in capsys.readouterr().out
+    events = json.loads(out.read_text())["traceEvents"]
+    calls = sorted((event["pid"], event["name"], event["args"]["bytes"]) for event in events)
+    assert calls == [(0, "all_reduce", 16), (1, "all_reduce", 16)]
+    assert all(event["dur"] >= 0 and event["args"]["line"] == "program.py:6" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "--gpus", "0", "x.py"], "--gpus 0"),
+        (["run", "--nproc", "2", "x.py"], "no file x.py"),
+        (["run", "--nproc", "1", "--out", "x.txt", "x.py"], "--out x.txt"),
+        (["run", "--gpus", "1", "--out", "x.json", "x.py"], "--nproc"),
+        (["run", "--gpus", "1", "--memory", "much", __file__], "much"),
+        (["trace", __file__], "--nproc"),
+        (["run", "--nproc", "2", "--timeout", "0", __file__], "--timeout 0"),
+        (["run", "--nproc", "1", "--out", "no/where/x.json", __file__], "no folder no/where"),
+    ],
+)
+def test_wrong_usage_says_what_to_give(arguments, says, capsys):
+    assert main(arguments) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_torchrun_s_words_for_a_number_of_ranks_are_refused(program, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["trace", "--", "torchrun", "--nproc_per_node=gpu", program("")])
+    assert ended.value.code == 2
+    assert "--nproc_per_node gpu" in capsys.readouterr().err
+
+
+def test_file_is_the_whole_path(program, tmp_path, monkeypatch, capsys):
+    path = program("print(__file__)\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--gpus", "1", "program.py"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+
+
+def test_a_backend_for_each_kind_of_device(program, capsys):
+    text = """
+        import os
+        import torch
+        import torch.distributed as dist
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("cuda:nccl,cpu:gloo")
+        for device in ("cuda", "cpu"):
+            one = torch.ones(1, device=device)
+            dist.all_reduce(one)
+            print(one.item())
+    """
+    assert main(["run", "--nproc", "2", program(text)]) == 0
+    assert capsys.readouterr().out.count("| 2.0\n") == 4
+
+
+@pytest.mark.slow
+def test_threads_and_what_is_registered_end_as_with_python(program):
+    text = """
+        import atexit
+        import threading
+        import time
+        atexit.register(print, "registered")
+        threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    """
+    command = [sys.executable, "-m", "multigpu", "run", "--gpus", "1", program(text)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["thread", "registered"]
+
+
+@pytest.mark.slow
+def test_a_module_runs_like_python_m(tmp_path):
+    (tmp_path / "mine.py").write_text("import torch\nprint(__name__, torch.cuda.device_count())\n")
+    command = [sys.executable, "-m", "multigpu", "run", "--gpus", "2", "-m", "mine"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "__main__ 2\n"
+
+
+@pytest.mark.parametrize("mode", ["ddp", "zero3", "pipeline"])
+@pytest.mark.slow
+def test_the_trainer_trains_on_virtual_gpus(capsys, mode):
+    command = ["train", "--data", "tiny", "--mode", mode, "--epochs", "1", "--max-steps", "3"]
+    assert main(["run", "--nproc", "2", "-m", "multigpu", *command]) == 0
+    out = capsys.readouterr().out
+    assert f"{mode} on 2 ranks (nccl on 2 GPUs)" in out
+    assert "done: 3 steps" in out
+
+
+def test_the_current_gpu_is_the_program_s_own_matter(program, capsys):
+    text = """
+        import torch
+        print(torch.ones(1).cuda().device)
+    """
+    assert main(["run", "--nproc", "2", program(text)]) == 0
+    assert "rank 1 | cuda:0" in capsys.readouterr().out
