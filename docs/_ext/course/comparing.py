@@ -17,6 +17,8 @@ CHANGES = re.compile(
     r"|(?P<address>0x[0-9a-f]{6,}|(?<=steps-)[0-9a-f]{8})"
     r"|(?P<folder>(?:/|(?:\.\./)+)(?:tmp|var/folders)[\w./-]+)"
     r"|(?P<process>(?<=process )\d+|(?<=pid )\d+)"
+    # Several ranks run out of memory at the same place; on a busy machine one does so first.
+    r"|(?P<ranks>ranks? \d+(?:(?:, | and )\d+)*(?=: OutOfMemoryError))"
 )
 TIME = re.compile(r"(?<![\w.])[\d,.]+\s?(?:ns|µs|us|ms|s|seconds?|min|minutes|h|rows/s)(?![\w/])")
 TAG = re.compile(r"<[^>]*>")

@@ -18,7 +18,8 @@ SOURCES = [HERE / "ring_recording.py"]
 START = "Every rank holds numbers of its own, cut into {size} parts. All want the sum."
 ADD = "Every rank sends one part to the next rank. That one adds it to its own."
 ADDED = (
-    "Every rank sends once more. Now each rank has one part that is complete, each another one. "
+    "Every rank sends one part to the next. Now each rank has the complete sum of one part, "
+    "a different one on each rank. "
     "Up to here this was a reduce-scatter."
 )
 COPY = "The complete parts go round. Who gets one writes it over its own."
