@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multigpu import run_ranks
 from multigpu.ranks import run
-from multigpu.ranks.server import RANKS
+from multigpu.ranks.server import Server
 from multigpu.ranks.warming import NAMED
 
 pytestmark = pytest.mark.slow
@@ -19,9 +19,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _a_server_that_has_imported_torch_alone(monkeypatch):
-    monkeypatch.setattr(RANKS, "learn", lambda costly: None)
+    """A new one: that of this process knows what the ranks of earlier tests have imported."""
+    server = Server("multigpu.ranks.rank")
+    monkeypatch.setattr(server, "learn", lambda costly: None)
+    monkeypatch.setattr(run, "RANKS", server)
     monkeypatch.setattr(run, "NAMED", ())
-    RANKS.close()
+    yield
+    server.close()
 
 
 def test_what_the_caller_has_imported_a_rank_finds_imported(monkeypatch):
