@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from multigpu.checking.catalog import Catalog, find_course
-from multigpu.checking.declaration import answered, load
+from multigpu.checking.declaration import Program, answered, load
 
 HERE = Path(__file__).resolve().parent
 COURSE = find_course(HERE)
@@ -33,7 +33,7 @@ class Answer:
 
     exercise: str  # "data_parallel.split"
     name: str
-    text: str
+    program: Program | str  # the text of a declared one is made when it is needed
     status: str
     message_id: str | None  # None for a right one
 
@@ -45,7 +45,8 @@ class Answer:
     def module(self) -> str:
         """The solution's module with this answer in the place of its own."""
         solution = COURSE.solutions / f"{self.exercise.partition('.')[0]}.py"
-        return answered(solution.read_text(encoding="utf-8"), self.exercise, self.text)
+        text = self.program if isinstance(self.program, str) else self.program.text
+        return answered(solution.read_text(encoding="utf-8"), self.exercise, text)
 
     def record(self, verdict: str) -> dict[str, str]:
         """One line of the table: this answer, and the verdict it got."""
@@ -62,7 +63,7 @@ def answers() -> list[Answer]:
         marked = [(program, "pass", None) for program in declaration.rights]
         marked += [(each.program, each.status, each.id) for each in declaration.mistakes]
         for program, status, message_id in marked:
-            found.append(Answer(exercise.name, program.name, program.text, status, message_id))
+            found.append(Answer(exercise.name, program.name, program, status, message_id))
         found += stored(exercise.name)
     return found
 

@@ -2,6 +2,7 @@
 its metrics are those of torchmetrics.
 """
 
+import importlib
 import math
 import random
 from dataclasses import dataclass
@@ -12,8 +13,6 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
-from torchmetrics.classification import MulticlassAccuracy
-from torchmetrics.retrieval import RetrievalNormalizedDCG, RetrievalRecall
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.data.feeds import Batch, feed_for
@@ -250,21 +249,32 @@ def figures(names, *batches):
     return metrics.figures()
 
 
+@pytest.fixture
+def torchmetrics():
+    """Imported here: that takes seconds, and each test process reads this file."""
+    return importlib.import_module("torchmetrics")
+
+
 @pytest.mark.parametrize("k", [1, 2, 5, 13])
-def test_recall_and_ndcg_are_those_of_torchmetrics(k):
+def test_recall_and_ndcg_are_those_of_torchmetrics(k, torchmetrics):
     scores, targets = rows(200)
     queries = torch.arange(200).repeat_interleave(13)
     relevant = torch.nn.functional.one_hot(targets, 13).flatten()
     positive = scores.double().softmax(dim=-1).flatten()  # its recall finds nothing below 0
     found = figures([f"recall@{k}", f"ndcg@{k}"], (scores, targets))
-    for name, theirs in {"recall": RetrievalRecall, "ndcg": RetrievalNormalizedDCG}.items():
+    retrieval = torchmetrics.retrieval
+    for name, theirs in [
+        ("recall", retrieval.RetrievalRecall),
+        ("ndcg", retrieval.RetrievalNormalizedDCG),
+    ]:
         expected = theirs(top_k=k)(positive, relevant, indexes=queries)
         assert found[f"{name}@{k}"] == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_accuracy_is_that_of_torchmetrics():
+def test_accuracy_is_that_of_torchmetrics(torchmetrics):
     scores, targets = rows(200)
-    expected = MulticlassAccuracy(num_classes=13, average="micro")(scores, targets)
+    theirs = torchmetrics.classification.MulticlassAccuracy(num_classes=13, average="micro")
+    expected = theirs(scores, targets)
     assert figures(["accuracy"], (scores, targets))["accuracy"] == pytest.approx(float(expected))
 
 
