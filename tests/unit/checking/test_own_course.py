@@ -88,6 +88,7 @@ def check(course, capsys):
     return code, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_declaration_is_tried_whole(course, capsys):
     assert main(["author", "check", "largest", "--course", str(course)]) == 0
     out = capsys.readouterr().out
@@ -115,6 +116,7 @@ def test_a_learner_s_way_through_it(course, capsys):
     assert check(course, capsys)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_declaration_is_read_again_when_it_has_changed(course, capsys):
     starter = course / "exercises" / "ranks_of_numbers.py"
     starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
@@ -124,6 +126,7 @@ def test_a_declaration_is_read_again_when_it_has_changed(course, capsys):
     assert "Ask the others." in check(course, capsys)[1]
 
 
+@pytest.mark.slow
 def test_mistakes_are_written_into_the_solution_as_it_is_now(course, capsys):
     """One that uses something else of the solution, which is wrong at first."""
     starter = course / "exercises" / "ranks_of_numbers.py"
@@ -138,6 +141,7 @@ def test_mistakes_are_written_into_the_solution_as_it_is_now(course, capsys):
     assert "largest.own" in check(course, capsys)[1]
 
 
+@pytest.mark.slow
 def test_one_of_several_results_is_right_on_all_ranks(course, capsys):
     starter = course / "exercises" / "ranks_of_numbers.py"
     starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
@@ -149,6 +153,7 @@ def test_one_of_several_results_is_right_on_all_ranks(course, capsys):
     assert "Compare with the others." in check(course, capsys)[1]
 
 
+@pytest.mark.slow
 def test_a_chapter_says_what_it_refuses(course, capsys):
     (course / "course.toml").write_text(REFUSED)
     ready_made = "from torch.distributed.nn.functional import all_reduce"
@@ -158,6 +163,7 @@ def test_a_chapter_says_what_it_refuses(course, capsys):
     assert "refused_name" in check(course, capsys)[1]
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_in_it(course, capsys):
     learner = course / "class" / "ada"
     learner.mkdir(parents=True)
@@ -169,6 +175,7 @@ def test_a_class_is_graded_in_it(course, capsys):
     assert (row["exercise"], row["status"]) == ("ranks_of_numbers.largest", "pass")
 
 
+@pytest.mark.slow
 def test_a_mistake_that_gets_another_verdict_is_named(course, capsys):
     path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
     path.write_text(

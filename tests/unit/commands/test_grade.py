@@ -65,6 +65,7 @@ def test_a_class_is_checked_whole(classroom):
     assert "<script>" not in page
 
 
+@pytest.mark.slow
 def test_a_second_run_checks_only_what_has_changed(classroom, monkeypatch, capsys):
     out = graded(classroom)
     checked = []
@@ -83,6 +84,7 @@ def test_a_second_run_checks_only_what_has_changed(classroom, monkeypatch, capsy
     assert "4 of 6 learners have been checked before" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_fault_of_ours_stops_nobody_and_is_tried_again(classroom, monkeypatch):
     def broken(*_arguments, **_options):
         raise OSError("no space left")
@@ -99,6 +101,7 @@ def test_a_fault_of_ours_stops_nobody_and_is_tried_again(classroom, monkeypatch)
     ("text", "points"),
     [("[data_parallel]\nsplit = 2.5\n", "2.5"), ('"data_parallel.split" = 3\n', "3")],
 )
+@pytest.mark.slow
 def test_points_come_from_a_file(text, points, classroom):
     path = classroom.parent / "points.toml"
     path.write_text(text)
@@ -122,6 +125,7 @@ def test_the_folder_of_one_learner_is_no_class(classroom, capsys):
     assert "parent folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_json_of_verdicts(classroom):
     record = json.loads((graded(classroom) / "learners" / "cleo.json").read_text())
     assert record["verdicts"][0]["message_id"] == "split.whole_batch_everywhere"
