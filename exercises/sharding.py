@@ -57,6 +57,7 @@ class Zero1Optimizer:
     * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.
     * On every rank ``param_groups`` is a list with a dict as in a torch optimizer: ``params`` and
       all options, given or not.  Setting ``group["lr"]`` on all ranks changes the learning rate.
+      (This is no ``torch.optim.Optimizer``, so the schedulers of torch refuse it.)
     * Frozen parameters (``requires_grad=False``) do not change, and a tied one comes once.  A
       gradient that is ``None`` on some ranks counts as zeros there.  If it is ``None`` on all
       ranks, you may leave the parameter unchanged or step it with a gradient of zeros.

@@ -57,6 +57,7 @@ class Zero1Optimizer:
     * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.
     * On every rank ``param_groups`` is a list with a dict as in a torch optimizer: ``params`` and
       all options, given or not.  Setting ``group["lr"]`` on all ranks changes the learning rate.
+      (This is no ``torch.optim.Optimizer``, so the schedulers of torch refuse it.)
     * Frozen parameters (``requires_grad=False``) do not change, and a tied one comes once.  A
       gradient that is ``None`` on some ranks counts as zeros there.  If it is ``None`` on all
       ranks, you may leave the parameter unchanged or step it with a gradient of zeros.
@@ -276,15 +277,13 @@ class Zero3(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._layers = [
-            _Layer(part)
-            for part in module.modules()
-            if next(part.parameters(recurse=False), None) is not None
-        ]
+        for part in list(module.modules()):
+            if next(part.parameters(recurse=False), None) is not None:
+                _Layer(part)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """This rank's shards."""
-        return (layer.shard for layer in self._layers)
+        return super().parameters(recurse)  # each layer has its shard, and no other parameter
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Call the module."""
@@ -294,33 +293,43 @@ class Zero3(nn.Module):
 class _Layer:
     """The own parameters of one module, side by side in memory that is freed and filled again.
 
-    The parameters are views of ``whole``, and so is what autograd saves of them for backward, so
+    Its weights become views of ``whole``, and so is what autograd saves of them for backward, so
     all of them share one storage.  Emptying that storage frees the memory although tensors still
     refer to it, and filling it again before backward makes the saved tensors right again.  FSDP
     frees its parameters in this way (torch/distributed/fsdp/_fully_shard/_fsdp_param.py).
+
+    The only parameter that the module has from then on is ``shard``.  So ``named_parameters()`` and
+    ``state_dict()`` give shards too, never memory that is empty.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
-        self._parameters = list(module.parameters(recurse=False))
-        sizes = [parameter.numel() for parameter in self._parameters]
+        parameters = dict(module.named_parameters(recurse=False))
+        sizes = [parameter.numel() for parameter in parameters.values()]
         length = -(-sum(sizes) // self._world_size)  # rounded up
-        with torch.no_grad():
-            self._whole = self._parameters[0].new_zeros(length * self._world_size)
-            pieces = self._whole[: sum(sizes)].split(sizes)
-            for parameter, piece in zip(self._parameters, pieces, strict=True):
-                piece.copy_(parameter.flatten())
-                parameter.data = piece.view_as(parameter)
+        first = next(iter(parameters.values()))
+        self._whole = first.new_zeros(length * self._world_size)
+        pieces = self._whole[: sum(sizes)].split(sizes)
+        self._weights: list[torch.Tensor] = []
+        for (name, parameter), piece in zip(parameters.items(), pieces, strict=True):
+            piece.copy_(parameter.detach().flatten())
+            # .data, because autograd need not know that these are views: the whole is filled again
+            # between forward and backward, with the same numbers.
+            weight = piece.view_as(parameter).data.requires_grad_()
+            self._weights.append(weight)
+            delattr(module, name)
+            setattr(module, name, weight)  # no parameter of the module any more
         dist.broadcast(self._whole, src=0)
         self.shard = nn.Parameter(self._slices(self._whole)[self._rank].clone())  # (length,)
+        module.register_parameter("shard", self.shard)
         self._bytes = self._whole.untyped_storage().nbytes()
         self._free()
 
         module.register_forward_pre_hook(lambda *_: self._gather())
         module.register_forward_hook(lambda *_: self._free())
         module.register_full_backward_pre_hook(lambda *_: self._gather())
-        for parameter in self._parameters:
-            parameter.register_post_accumulate_grad_hook(lambda _: self._gradient_ready())
+        for weight in self._weights:
+            weight.register_post_accumulate_grad_hook(lambda _: self._gradient_ready())
 
     def _slices(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The part of ``flat`` that each rank keeps, (length,) each."""
@@ -337,14 +346,14 @@ class _Layer:
 
     def _gradient_ready(self) -> None:
         """When the last gradient of the layer is ready, its weights are no longer needed."""
-        if any(parameter.grad is None for parameter in self._parameters):
+        if any(weight.grad is None for weight in self._weights):
             return
         self._free()
-        gradients = [parameter.grad.flatten() for parameter in self._parameters]
+        gradients = [weight.grad.flatten() for weight in self._weights]
         filling = len(self.shard) * self._world_size - sum(map(len, gradients))
         flat = torch.cat([*gradients, gradients[0].new_zeros(filling)])
-        for parameter in self._parameters:
-            parameter.grad = None
+        for weight in self._weights:
+            weight.grad = None
         del gradients  # views of them
         mean = torch.empty_like(self.shard)
         dist.reduce_scatter(mean, self._slices(flat))

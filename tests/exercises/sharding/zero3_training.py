@@ -137,7 +137,18 @@ def train(submission, case, rank):
                 seen["evaluation"].append([meter.highest() - base, meter.now() - base])
                 del outputs
                 model.train()
+    if case.model_of is bare:
+        train_unmetered(submission, case, rank)
     return came
+
+
+def train_unmetered(submission, case, rank):
+    """A step without the meter: below its modes PyTorch allows changes of views that it refuses
+    otherwise, and what fails then fails here.
+    """
+    model = submission.Zero3(case.model_of(rank).to(rank_device()))
+    inputs, named, targets = on_device(steps_of(case)[0][0][rank])
+    mse_loss(model(*inputs, **named), targets).backward()
 
 
 def on_device(rows):
