@@ -1,7 +1,6 @@
 """One process and several GPUs: PyTorch's nn.DataParallel."""
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,10 +10,17 @@ from multigpu.data.feeds import Batch
 from multigpu.devices import current_machine, gpus
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
-from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call, to_device
+from multigpu.training.strategy import (
+    InAutocast,
+    LossFn,
+    Sample,
+    StepLoss,
+    Strategy,
+    call,
+    to_device,
+)
 
 CPU = torch.device("cpu")
-Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class DataParallel(Strategy):
@@ -50,7 +56,7 @@ class DataParallel(Strategy):
         self.plain = model.to(self.device)
         each: nn.Module = self.plain
         if self.config.precision != "float32":
-            each = InEveryThread(self.plain, self.autocast)
+            each = InAutocast(self.plain, self.autocast)
         # The loss is taken of the gathered outputs on GPU 0, so it is the whole batch's mean.
         self.model = nn.DataParallel(each, device_ids=self.devices)
 
@@ -82,17 +88,3 @@ class DataParallel(Strategy):
         machine = current_machine()
         virtual = "virtual " if machine.is_virtual else ""
         return f"{len(self.devices)} {virtual}GPU{'s'[: len(self.devices) > 1]} of one process"
-
-
-class InEveryThread(nn.Module):
-    """A model that enters autocast itself. DataParallel's threads inherit that autocast is on, but
-    not its dtype, which belongs to a thread, so they would compute in float16.
-    """
-
-    def __init__(self, inner: nn.Module, autocast: Autocast) -> None:
-        super().__init__()
-        self.inner, self.autocast = inner, autocast
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        with self.autocast():
-            return self.inner(*inputs, **named)

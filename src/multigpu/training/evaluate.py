@@ -26,6 +26,7 @@ from multigpu.training.distributed import in_a_group
 from multigpu.training.randomness import random_numbers_kept
 from multigpu.training.strategy import (
     IGNORED,
+    Autocast,
     ClassLoss,
     LossFn,
     StepLoss,
@@ -35,7 +36,6 @@ from multigpu.training.strategy import (
 )
 
 KNOWN = "accuracy, recall@k and ndcg@k (for example recall@10)"
-Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 MetricChoice = Sequence[str] | Mapping[str, Any]  # names, or a function or an object for each name
 OBJECT_METHODS = ("update", "compute", "reset")  # of a metric of torchmetrics
 

@@ -1,14 +1,13 @@
-"""A model as torch.fx graphs, for any number of rows, in training and in evaluation mode.
+"""A model as torch.fx graphs, in training and in evaluation mode, and a part of it as a module.
 
-    program = trace_both(model, (images,), rows=len(images))
+    program = trace_both(model, (images,))
     print(program.training.graph)
+    Stage(model, program, 0, 5)             # the first five steps, as an nn.Module
 
 fx.Tracer makes the graph, keeps modules of torch.nn whole and names them. But `forward` gets fake
 tensors instead of the usual proxies: they have a shape, a dtype and a device but no memory. So `if
-length > self.block` and `len(rows)` work, and a mode records each function that is called.
-
-The model is traced four times: in training and in evaluation, for many rows and for few. A number
-that changes with the rows is a function of them: 97 and 3 are `rows`, 388 and 12 are `4*rows`.
+length > self.block` and `len(rows)` work, and a mode records each function that is called. Sizes
+are numbers in the graph: a stage takes tensors of the shapes that were traced.
 
 Why not torch.export, as torch.distributed.pipelining does? It decomposes every module, so dropout
 and BatchNorm stay in the mode in which they were traced.
@@ -18,16 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
-import difflib
 import functools
-import math
+import itertools
 import operator
 import os
 import random
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,78 +33,12 @@ import numpy
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
-from torch.fx.node import map_aggregate
+from torch.fx.node import map_aggregate, map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from multigpu.training.strategy import modes_kept
-
-MANY, FEW = 97, 3  # numbers that other dimensions hardly have; BatchNorm wants more than one
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A number that follows from the number of rows: `times * rows + plus`, or `times / rows`."""
-
-    times: float
-    plus: float
-    inverse: bool = False
-
-    def at(self, rows: int) -> Any:
-        """Its value for a batch of this many rows; a whole number where it was one."""
-        return self.times / rows if self.inverse else self.times * rows + self.plus
-
-    @classmethod
-    def of(cls, many: float, few: float) -> Rows | None:
-        """How a number follows from the rows, given its value for many and for few."""
-        if isinstance(many, int) and isinstance(few, int):
-            times, rest = divmod(many - few, MANY - FEW)
-            return None if rest else cls(times, many - times * MANY)
-        if many and math.isclose(many * MANY, few * FEW, rel_tol=1e-9):
-            return cls(many * MANY, 0, inverse=True)
-        slope = (many - few) / (MANY - FEW)
-        return cls(slope, 0) if math.isclose(slope * MANY, many, rel_tol=1e-9) else None
-
-
-def size_of(many: int, few: int) -> Any:
-    """A size for any number of rows: a number where it is always the same."""
-    return many if many == few else Rows.of(many, few) or Rows(many / MANY, 0)
-
-
-def at_rows(size: Any, rows: int) -> int:
-    """A size, be it fixed or not, for a batch of this many rows."""
-    return int(size.at(rows)) if isinstance(size, Rows) else size
-
-
-@dataclass(frozen=True)
-class StageDevice:
-    """Represents in a graph the device that it runs on."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """What a tensor in a graph looks like: `node.meta["value"]`. Sizes may be `Rows`."""
-
-    sizes: tuple[Any, ...]
-    bytes: Any
-    requires_grad: bool
-    storage: int  # the same for tensors that share memory
-    order: tuple[int, ...]  # its dimensions in memory order, the outermost first
-    gaps: bool  # has to be copied before it is handed on
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Value:
-        strides = tensor.stride()
-        order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim)))
-        return cls(
-            tuple(tensor.shape),
-            tensor.numel() * tensor.element_size(),
-            tensor.requires_grad,
-            storage_of(tensor),
-            order,
-            not tensor.permute(order).is_contiguous(),
-        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +49,7 @@ class ModelStep:
     made: tuple[fx.Node, ...]  # each tensor that it returns
     name: str  # for people: "Linear", "softmax"
     where: str  # the line of the model's code: "model.py:31"
-    saved: dict[int, Any]  # storages kept for backward → bytes (int or Rows)
+    saved: dict[int, int]  # storages kept for backward → bytes
 
     @property
     def module(self) -> str | None:
@@ -129,11 +61,6 @@ class ModelStep:
         """The call, and the nodes that take the tensors out of its result."""
         return tuple(dict.fromkeys((self.node, *self.made)))
 
-    @property
-    def held(self) -> list[str]:
-        """Names of the parameters and buffers that it names itself."""
-        return [str(one.target) for one in self.node.all_input_nodes if one.op == "get_attr"]
-
     def __str__(self) -> str:
         inside = f" ({self.module})" if self.module else ""
         return f"{self.name}{inside} at {self.where}"
@@ -141,31 +68,28 @@ class ModelStep:
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A model as steps, in the order in which it calls them, in one of its modes."""
+    """A model as steps, in the order in which it calls them, in one of its modes.
+
+    `node.meta["value"]` is the fake tensor of a node.
+    """
 
     graph: fx.Graph
     inputs: tuple[fx.Node, ...]  # the tensors among the inputs
     steps: tuple[ModelStep, ...]
     joined: frozenset[int]  # places where it must not be cut
 
-    def crossing(self, place: int) -> list[fx.Node]:
-        """The tensors made before step `place` that it or a later step needs, in order."""
-        return self._crossings[place]
-
     @functools.cached_property
-    def _crossings(self) -> list[list[fx.Node]]:
+    def crossings(self) -> list[list[fx.Node]]:
+        """For each place: the tensors made before it that its step or a later one needs."""
         position = {node: at for at, step in enumerate(self.steps) for node in step.nodes}
         last = {
             node: max((position.get(user, len(self.steps)) for user in node.users), default=-1)
             for node in self.graph.nodes
         }
-        alive = list(self.inputs)
-        crossings = []
-        for place in range(len(self.steps) + 1):
-            alive = [node for node in alive if last[node] >= place]
-            crossings.append(alive)
-            if place < len(self.steps):
-                alive = [*alive, *self.steps[place].made]
+        crossings = [list(self.inputs)]  # into the first step also those that nothing needs
+        for place, step in enumerate(self.steps, start=1):
+            alive = (*crossings[-1], *step.made)
+            crossings.append([node for node in alive if last[node] >= place])
         return crossings
 
 
@@ -176,7 +100,7 @@ class Program:
     training: ModelGraph
     evaluation: ModelGraph
     places: dict[int, int]  # a step of training at which a stage may begin → that of evaluation
-    constants: dict[str, Tensor] = field(default_factory=dict)  # that the model does not hold
+    constants: dict[str, Tensor]  # that the model does not hold
 
 
 class Uncuttable(ValueError):
@@ -186,47 +110,37 @@ class Uncuttable(ValueError):
         super().__init__(f"the model cannot be cut: {why}")
 
 
-def trace_both(model: nn.Module, inputs: tuple[Any, ...], *, rows: int) -> Program:
+def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> Program:
     """The steps of `model(*inputs)` in training and in evaluation; the model is not changed.
 
-    `rows` is the number of rows of the inputs. Raises ValueError if forward branches on the numbers
-    in a tensor, on the number of rows or at random, or uses tensors that cannot be traced.
+    Raises ValueError if forward branches on the numbers in a tensor or at random, or uses tensors
+    that cannot be traced.
     """
-    traces: list[ModelGraph] = []
+    graphs: list[ModelGraph] = []
     constants: dict[str, Tensor] = {}
-    drawn = random_state()
+
+    def drawn() -> Any:  # differs after each draw of Python's or NumPy's random numbers
+        return random.getstate(), repr(numpy.random.get_state())
+
+    before = drawn()
     with modes_kept(model):
         for train in (True, False):
-            model.train(train)
-            many, few = (
-                ShapeTracer(model, inputs, rows, count, constants).run() for count in (MANY, FEW)
-            )
-            if random_state() != drawn:
-                raise Uncuttable(
-                    "forward draws random numbers from Python or NumPy, and what it does with "
-                    "them (dropping a layer, for example) may change between calls. Draw them with "
-                    "torch, for arithmetic (torch.where), or write the stages by hand."
-                )
-            traces.append(generalise(many, few))
-    training, evaluation = traces
+            graphs.append(ShapeTracer(model.train(train), inputs, constants).run())
+    if drawn() != before:
+        raise Uncuttable(
+            "forward draws random numbers from Python or NumPy, and what it does with them "
+            "(dropping a layer, for example) may change between calls. Draw them with torch, for "
+            "arithmetic (torch.where), or write the stages by hand."
+        )
+    training, evaluation = graphs
     return Program(training, evaluation, common_places(training, evaluation), constants)
 
 
-def random_state() -> tuple[Any, str]:
-    """A state that differs after each draw of Python's or NumPy's random numbers."""
-    return random.getstate(), repr(numpy.random.get_state())
-
-
 class ShapeTracer(fx.Tracer):
-    """Traces `model(*inputs)` once, with `instead` rows in place of `rows`."""
+    """Traces `model(*inputs)` once."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        inputs: tuple[Any, ...],
-        rows: int,
-        instead: int,
-        constants: dict[str, Tensor],
+        self, model: nn.Module, inputs: tuple[Any, ...], constants: dict[str, Tensor]
     ) -> None:
         """`constants`: tensors that forward uses and the model does not hold are put into it."""
         super().__init__()
@@ -234,8 +148,14 @@ class ShapeTracer(fx.Tracer):
         copies: dict[int, Any] = {}
         with FakeCopyMode(self.fake_mode):
             self.fake_model = copy.deepcopy(model, copies)
-        self.names = names_of(model, self.fake_model, copies)  # id of a fake tensor → its name
-        self.fakes = tree_map(lambda one: self._faked(one, rows, instead), inputs)
+            self.given = copy.deepcopy(inputs)
+        held = [*self.fake_model.named_parameters(), *self.fake_model.named_buffers()]
+        self.held = {storage_of(tensor) for _, tensor in held}
+        self.names = {id(tensor): name for name, tensor in held}
+        for path, module in model.named_modules():  # plain attributes that are tensors
+            for name, value in vars(module).items():
+                if isinstance(value, Tensor) and id(value) in copies:
+                    self.names.setdefault(id(copies[id(value)]), f"{path}.{name}".lstrip("."))
         self.nodes: dict[int, fx.Node] = {}  # id of a fake tensor → its node
         self.kept: list[Any] = []  # so that no id is given away again
         self.steps: list[ModelStep] = []
@@ -243,18 +163,6 @@ class ShapeTracer(fx.Tracer):
         self.inside = True  # a step, or what comes before forward: what is called there is none
         self.touched: dict[int, tuple[int, int]] = {}  # storage → its first and last step
         self.changed: dict[int, int] = {}  # storage → the last step that changed it in place
-        self.held = {
-            storage_of(one) for one in (*self.fake_model.parameters(), *self.fake_model.buffers())
-        }
-
-    def _faked(self, one: Any, rows: int, instead: int) -> Any:
-        """A fake of an input: its first dimension is the rows, if it is as long."""
-        if not isinstance(one, Tensor):
-            return one
-        if one.dim() == 0 or len(one) != rows:
-            return self.fake_mode.from_tensor(one)
-        with self.fake_mode:
-            return torch.empty((instead, *one.shape[1:]), dtype=one.dtype, device=one.device)
 
     def run(self) -> ModelGraph:
         """The graph of a run.  Raises Uncuttable."""
@@ -274,20 +182,26 @@ class ShapeTracer(fx.Tracer):
                     f"forward assigns the buffer {name}, which no stage would see. Change it in "
                     f"place: self.{name.rpartition('.')[2]}.copy_(new)."
                 )
+        # Stages get copies, so everything from a tensor's first use to its last change in place
+        # must be in one stage. For the model's own tensors it is everything to the last use,
+        # because each exists only once.
+        joined: set[int] = set()
+        for storage, last in self.changed.items():
+            first, end = self.touched[storage]
+            joined.update(range(first + 1, (end if storage in self.held else last) + 1))
         inputs = tuple(node for node in graph.nodes if node.op == "placeholder")
-        return ModelGraph(graph, inputs, tuple(self.steps), self._joined())
+        return ModelGraph(graph, inputs, tuple(self.steps), frozenset(joined))
 
     # What fx.Tracer asks while it traces
 
     def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Any, list[Any]]:
-        tensors = [one for one in tree_leaves(self.fakes) if isinstance(one, Tensor)]
-        self.device = tensors[0].device
-        for tensor in tensors:
+        for tensor in tensors_in(self.given):
             self._describe(tensor, self.graph.placeholder("given"))
             self.touched[storage_of(tensor)] = 0, 0
+        self.device = tensors_in(self.given)[0].device
         self.inside = False
         # The module is called and not its forward, because its hooks belong to it.
-        return self.fake_model, list(self.fakes)
+        return self.fake_model, list(self.given)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a stage keeps the module whole: modules of torch.nn that contain no others."""
@@ -307,6 +221,7 @@ class ShapeTracer(fx.Tracer):
         return attr_val
 
     def create_arg(self, a: Any) -> Any:
+        """The nodes in place of the tensors in an argument."""
         return map_aggregate(a, self._argument)
 
     # What it writes down
@@ -326,11 +241,12 @@ class ShapeTracer(fx.Tracer):
             return run(*args, **kwargs)
         self.inside, self.saving = True, {}
         try:
-            given = [one for one in leaves_of((args, kwargs)) if isinstance(one, Tensor)]
+            given: list[Any] = []
+            map_aggregate((args, kwargs), given.append)  # in slices, too
+            given = tensors_in(given)
             versions = [tensor._version for tensor in given]
             returned = run(*args, **kwargs)
-            leaves = tree_leaves(returned)
-            made = [one for one in leaves if isinstance(one, Tensor)]
+            made = tensors_in(returned)
             changed = [t for t, v in zip(given, versions, strict=True) if t._version != v]
             if not (made or changed):
                 return returned  # a size or a dtype: known before anything runs
@@ -347,9 +263,8 @@ class ShapeTracer(fx.Tracer):
                 nodes = [self._describe(returned, node)]
             else:
                 nodes = [
-                    self._describe(one, self.graph.call_function(leaf_at, (node, at)))
-                    for at, one in enumerate(leaves)
-                    if isinstance(one, Tensor)
+                    self._describe(tensor, self.graph.call_function(tensor_at, (node, at)))
+                    for at, tensor in enumerate(made)
                 ]
             place = len(self.steps)
             self.kept.append(given)
@@ -364,9 +279,8 @@ class ShapeTracer(fx.Tracer):
             self.inside = False
 
     def _describe(self, tensor: Tensor, node: fx.Node) -> fx.Node:
-        node.meta["value"] = Value.of(tensor)
+        node.meta["value"] = tensor
         self.nodes[id(tensor)] = node
-        self.kept.append(tensor)
         return node
 
     def _note_saved(self, tensor: Tensor) -> Tensor:
@@ -395,17 +309,10 @@ class ShapeTracer(fx.Tracer):
             self.kept.append(given)
         return self.nodes[id(given)]
 
-    def _joined(self) -> frozenset[int]:
-        """The places where no stage may begin, because a tensor is changed in place.
 
-        Stages get copies, so everything from its first use to its last change must be in one stage.
-        For the model's own tensors it is everything to the last use, because each exists only once.
-        """
-        joined: set[int] = set()
-        for storage, last in self.changed.items():
-            first, end = self.touched[storage]
-            joined.update(range(first + 1, (end if storage in self.held else last) + 1))
-        return frozenset(joined)
+@dataclass(frozen=True)
+class StageDevice:
+    """Represents in a graph the device that it runs on."""
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -452,16 +359,14 @@ def without_fast_paths() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def leaf_at(returned: Any, at: int) -> Any:
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors among the leaves of a tree, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def tensor_at(returned: Any, at: int) -> Tensor:
     """One of the tensors that a step returned."""
-    return tree_leaves(returned)[at]
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """The leaves of a tree of arguments, slices included."""
-    found: list[Any] = []
-    map_aggregate(tree, found.append)
-    return found
+    return tensors_in(returned)[at]
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -469,134 +374,251 @@ def storage_of(tensor: Tensor) -> int:
     return int(StorageWeakRef(tensor.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
 
 
-def names_of(model: nn.Module, fake_model: nn.Module, copies: dict[int, Any]) -> dict[int, str]:
-    """The names of all tensors of the fake model, by id: parameters, buffers, plain attributes."""
-    named = [*fake_model.named_parameters(), *fake_model.named_buffers()]
-    names = {id(tensor): name for name, tensor in named}
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor) and id(value) in copies:
-                names.setdefault(id(copies[id(value)]), f"{path}.{name}".lstrip("."))
-    return names
-
-
-# One graph for any number of rows
-
-
-def generalise(many: ModelGraph, few: ModelGraph) -> ModelGraph:
-    """The trace for any number of rows.  Raises Uncuttable if there is none."""
-    for one, other in zip(many.steps, few.steps, strict=False):
-        if _key(one) != _key(other):
-            raise Uncuttable(_other_calls(one, other))
-    if len(many.steps) != len(few.steps):
-        raise Uncuttable(_other_calls(max(many.steps, few.steps, key=len)[-1], None))
-    for one, other in zip(many.steps, few.steps, strict=True):
-        if len(one.made) != len(other.made):  # rows.unbind()
-            raise Uncuttable(_other_calls(one, other))
-    said = {step.node: str(step) for step in many.steps}
-    for node, other_node in zip(many.graph.nodes, few.graph.nodes, strict=True):
-        where = said.get(node, "what forward returns")
-        node.args = _general(node.args, other_node.args, where)
-        node.kwargs = _general(node.kwargs, other_node.kwargs, where)
-        if "value" in node.meta:
-            value, less = node.meta["value"], other_node.meta["value"]
-            node.meta["value"] = dataclasses.replace(
-                value,
-                sizes=tuple(map(size_of, value.sizes, less.sizes)),
-                bytes=size_of(value.bytes, less.bytes),
-            )
-    steps = []
-    for step, other_step in zip(many.steps, few.steps, strict=True):
-        more, fewer = step.saved, [*other_step.saved.values()]
-        if len(more) != len(fewer):  # a kernel may keep other things for few rows
-            fewer = [size * FEW / MANY for size in more.values()]
-        saved = dict(zip(more, map(size_of, more.values(), fewer), strict=True))
-        steps.append(dataclasses.replace(step, saved=saved))
-    return ModelGraph(many.graph, many.inputs, tuple(steps), many.joined | few.joined)
-
-
-def _key(step: ModelStep) -> tuple[Any, ...]:
-    """The parts of a call that are equal in another run."""
-    return step.module, step.name, step.where
-
-
-def _general(many: Any, few: Any, where: str) -> Any:
-    """One tree of arguments from two."""
-    if isinstance(many, slice) and isinstance(few, slice):
-        ends = ("start", "stop", "step")
-        return slice(*(_general(getattr(many, end), getattr(few, end), where) for end in ends))
-    parts, spec = tree_flatten(many)
-    others, same_spec = tree_flatten(few)
-    if spec == same_spec and spec.num_nodes > 1:
-        pairs = zip(parts, others, strict=True)
-        return tree_unflatten([_general(one, other, where) for one, other in pairs], spec)
-    if isinstance(many, fx.Node) and isinstance(few, fx.Node) and many.name == few.name:
-        return many
-    if type(many) is type(few):
-        if many == few:
-            return many
-        if isinstance(many, int | float) and not isinstance(many, bool):
-            found = Rows.of(many, few)
-            if found is not None:
-                return found
-    raise Uncuttable(
-        f"{where} depends on the number of rows in a way that cannot be traced, or changes between "
-        f"calls: {many!r} for {MANY} rows, {few!r} for {FEW}. "
-        "Compute it with tensors, or outside forward."
-    )
-
-
-def _other_calls(one: ModelStep, other: ModelStep | None) -> str:
-    instead = f" and {other}" if other is not None else ""
-    return (
-        f"what forward calls depends on the number of rows: {one}{instead}, for {MANY} rows and "
-        f"for {FEW}. A last batch may be smaller, so there must be one list of steps for all: use "
-        "operations on the whole batch instead of a loop or an `if`."
-    )
-
-
-# Where it can be cut
-
-
 def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int]:
     """The places at which both can be cut, with 0 and the end.
 
-    `F.dropout(x, 0.1, self.training)` has a different argument in each mode, and stochastic depth
-    makes calls that evaluation does not make. A neighbor expects the same tensors in both modes, so
-    a place counts only if the two are alike there and pass on the same tensors.
+    Stochastic depth makes calls that evaluation does not make, so a place is found again by the
+    call that follows it. A neighbor receives the same shapes in both modes.
     """
-    same = dict(zip(training.inputs, evaluation.inputs, strict=True))
-    blocks = difflib.SequenceMatcher(
-        a=[(*_key(step), len(step.made)) for step in training.steps],
-        b=[(*_key(step), len(step.made)) for step in evaluation.steps],
-        autojunk=False,
-    ).get_matching_blocks()
-    places = {}
-    for block in blocks:
-        for offset in range(block.size + 1):
-            a, b = block.a + offset, block.b + offset
-            handed = training.crossing(a)
-            if (
-                a not in training.joined
-                and b not in evaluation.joined
-                and [same.get(node) for node in handed] == evaluation.crossing(b)
-                # A gradient must flow back through the cut, and the next stage needs the rows.
-                and any(node.meta["value"].requires_grad for node in handed)
-                and rows_in(handed) is not None
-            ):
-                places[a] = b
-            if offset < block.size:
-                same.update(zip(training.steps[a].made, evaluation.steps[b].made, strict=True))
-    return places | {0: 0, len(training.steps): len(evaluation.steps)}
+
+    def calls(graph: ModelGraph) -> Iterator[Any]:
+        """Which call each step is: of what, on which line, and the how manyth of its kind."""
+        seen: Counter[Any] = Counter()
+        for step in graph.steps:
+            kind = step.module, step.name, step.where
+            seen[kind] += 1
+            yield kind, seen[kind]
+
+    def shapes(graph: ModelGraph, place: int) -> list[Any]:
+        values = (node.meta["value"] for node in graph.crossings[place])
+        return [(value.shape, value.dtype, memory_order(value)) for value in values]
+
+    at = {call: place for place, call in enumerate(calls(evaluation))}
+    places, last = {0: 0}, 0
+    for a, call in enumerate(calls(training)):
+        b = at.get(call, 0)
+        if (
+            b > last
+            and a not in training.joined
+            and b not in evaluation.joined
+            and shapes(training, a) == shapes(evaluation, b)
+            # A gradient must flow back through the cut.
+            and any(node.meta["value"].requires_grad for node in training.crossings[a])
+        ):
+            places[a] = last = b
+    return places | {len(training.steps): len(evaluation.steps)}
 
 
-def rows_in(nodes: Sequence[fx.Node]) -> tuple[int, int, int] | None:
-    """How to compute the number of rows: the index of a tensor, its dimension, the divisor."""
-    for which, node in enumerate(nodes):
-        for dim, size in enumerate(node.meta["value"].sizes):
-            if isinstance(size, Rows) and isinstance(size.times, int) and not size.plus:
-                return which, dim, size.times
-    return None
+# A part of the model
+
+
+def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[nn.Module]:
+    """A stage for each pair of neighboring `places`.
+
+    The first one also holds the parameters and buffers that forward never uses, because a
+    checkpoint contains them, too.
+    """
+    stages = [Stage(model, program, begin, end) for begin, end in itertools.pairwise(places)]
+    used = {name for stage in stages for name in stage.state_dict()}
+    persistent = model.state_dict(keep_vars=True)
+    same = {id(persistent[name]) for name in used if name in persistent}  # under another name
+    for name, one in persistent.items():
+        if name not in used and isinstance(one, Tensor) and id(one) not in same:
+            stages[0].register_from(model, name)
+    return list(stages)
+
+
+class Stage(nn.Module):
+    """Some of the steps of a model, one after the other.
+
+    Call it with the outputs of the previous stage; it returns the tensors that the next one needs,
+    including those that it only passes on. The last stage returns the model's outputs. The shapes
+    are those that were traced. Its modules are the model's own, under the same names, so
+    `state_dict()` has the model's names.
+    """
+
+    def __init__(self, model: nn.Module, program: Program, begin: int, end: int) -> None:
+        """The steps from `begin` up to `end`, both of `program.places`."""
+        super().__init__()
+        # With _: a model may have a layer called `graphs`, and it is put here under its name.
+        self._graphs = {
+            True: _subgraph(program.training, begin, end),
+            False: _subgraph(program.evaluation, program.places[begin], program.places[end]),
+        }
+        self._takes = [
+            node.meta["shape"] for node in self._graphs[True].nodes if node.op == "placeholder"
+        ]
+        self._num_steps = end - begin
+        nodes = [*self._graphs[True].nodes, *self._graphs[False].nodes]
+        for op in ("call_module", "get_attr"):  # a module brings its tensors
+            for name in sorted({str(node.target) for node in nodes if node.op == op}):
+                if name in program.constants:
+                    self.register_buffer(name, program.constants[name], persistent=False)
+                else:
+                    self.register_from(model, name)
+        self.training = model.training  # its modules are the model's, and are in a mode already
+
+    def register_from(self, model: nn.Module, name: str) -> None:
+        """Hold a module or tensor of the model under its name in the model."""
+        *path, last = name.split(".")
+        home: nn.Module = self
+        for part in path:
+            if not hasattr(home, part):
+                home.add_module(part, nn.Module())
+            home = home.get_submodule(part)
+        source = model.get_submodule(".".join(path))
+        if hasattr(home, last):
+            return
+        value = getattr(source, last)
+        if isinstance(value, nn.Module | nn.Parameter):
+            setattr(home, last, value)
+        else:
+            home.register_buffer(last, value, persistent=last in source.state_dict())
+
+    def forward(self, *given: Any) -> Any:
+        """Tensors in, a tensor or a tuple of tensors out, by the graph of the stage's mode.
+
+        Not by fx.Interpreter: that takes 15 µs for each node, a tenth of a small layer's time.
+        Raises ValueError for tensors of other shapes.
+        """
+        entered = tensors_in(given)
+        shapes = [tuple(tensor.shape) for tensor in entered]
+        if shapes != self._takes:
+            raise ValueError(
+                f"this stage was cut for tensors of the shapes {self._takes}, got {shapes}. "
+                "Give micro-batches of the sample's size, or cut the model with another sample."
+            )
+        waiting = iter(entered)
+        values: dict[str, Any] = {}  # by the names of the nodes that still need them
+
+        def found(given: Any) -> Any:
+            """The real object in place of its placeholder in the graph."""
+            if isinstance(given, fx.Node):
+                return values[given.name]
+            return entered[0].device if isinstance(given, StageDevice) else given
+
+        for node in self._graphs[self.training].nodes:
+            if node.op == "placeholder":
+                values[node.name] = next(waiting)
+                continue
+            if node.op == "get_attr":
+                values[node.name] = functools.reduce(getattr, node.target.split("."), self)
+                continue
+            args, kwargs = map_aggregate((node.args, node.kwargs), found)
+            if node.op == "output":
+                return args[0]
+            call = self.get_submodule(node.target) if node.op == "call_module" else node.target
+            with torch.no_grad() if node.meta.get("no_grad") else contextlib.nullcontext():
+                values[node.name] = call(*args, **kwargs)
+            for name in node.meta["over"]:
+                del values[name]
+        raise AssertionError("the graph has no output")
+
+    def extra_repr(self) -> str:
+        return f"{self._num_steps} steps, takes {len(self._takes)} tensors"
+
+
+def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
+    """The graph of some steps.
+
+    fx's split_module would pass parameters to a stage as inputs, and it would not pass a long skip
+    connection through the stages in between; PyTorch's PipelineStage receives only from its
+    neighbor.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in trace.crossings[begin]:
+        copies[node] = graph.placeholder(node.name)
+        shape, order = node.meta["value"].shape, memory_order(node.meta["value"])
+        copies[node].meta["shape"] = tuple(shape[dim] for dim in order) if begin else tuple(shape)
+    for node, entered in list(copies.items()) if begin else ():
+        order = memory_order(node.meta["value"])
+        copies[node] = graph.call_function(received, (entered, order))
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in copies:  # a parameter or buffer
+            copies[node] = graph.create_node("get_attr", node.target)
+        return copies[node]
+
+    for step in trace.steps[begin:end]:
+        for node in step.nodes:
+            copies[node] = graph.node_copy(node, copied)
+            copies[node].meta = {"no_grad": node.meta.get("no_grad", False)}
+    if end == len(trace.steps):
+        [output] = (node for node in trace.graph.nodes if node.op == "output")
+        graph.output(map_arg(output.args[0], copied))
+    else:
+        handed = tuple(
+            graph.call_function(handed_on, (copies[node], memory_order(node.meta["value"])))
+            for node in trace.crossings[end]
+        )
+        graph.output(handed[0] if len(handed) == 1 else handed)
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        over = {node, *node.all_input_nodes} - needed
+        needed |= over
+        node.meta["over"] = [one.name for one in over]  # what nothing after it needs any more
+    return graph
+
+
+# Between stages a tensor's dimensions are in their order in memory: copied into another order its
+# numbers would meet dropout's in another order than in the model.
+
+
+def memory_order(tensor: Tensor) -> tuple[int, ...]:
+    """The dimensions in memory order, the outermost first."""
+    strides = tensor.stride()
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim)))
+
+
+def handed_on(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The tensor as it is sent: the next stage receives into memory without gaps."""
+    return tensor.permute(order).contiguous()
+
+
+def received(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """What `handed_on` was given. The gradient that goes back has no gaps either."""
+    if tensor.requires_grad:
+        tensor = tensor.view_as(tensor)
+        tensor.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+    return tensor.permute([*map(order.index, range(len(order)))])
+
+
+def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...]) -> None:
+    """Compare the steps with the model, in evaluation: it verifies that nothing was overlooked.
+
+    Raises Uncuttable if the results differ.
+    """
+    whole = Stage(model, program, 0, len(program.training.steps))
+    with modes_kept(model), torch.random.fork_rng(), torch.no_grad(), without_fast_paths():
+        model.eval()
+        whole.eval()
+        answers = []
+        for module in (model, whole):
+            torch.manual_seed(0)
+            # What forward does to buffers and inputs in place, it does to copies.
+            buffers = {name: one.clone() for name, one in module.named_buffers()}
+            answer = torch.func.functional_call(module, buffers, copy.deepcopy(inputs))
+            answers.append(tensors_in(answer))
+    if not all(alike(one, other) for one, other in zip(*answers, strict=True)):
+        raise Uncuttable(
+            "its steps do not compute what the model computes. Does forward depend on something "
+            "that changes between calls? Then write the stages by hand."
+        )
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by rounding at most.
+
+    Rounding errors depend on the size of a sum's terms, not on the size of the sum: a score near 0
+    may be off by more than itself. So the largest number is the scale.
+    """
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    tolerance = max(1e-4, 4 * torch.finfo(one.dtype).eps)
+    finite = one.masked_fill(~one.isfinite(), 0)
+    largest = float(finite.abs().max()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=tolerance * largest, equal_nan=True)
 
 
 # Messages for a model that cannot be cut

@@ -26,8 +26,8 @@ from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
 from multigpu.training.ddp import Distributed
 from multigpu.training.distributed import Launch
-from multigpu.training.dp import DataParallel, InEveryThread
-from multigpu.training.strategy import LossFn, Sample, StepLoss
+from multigpu.training.dp import DataParallel
+from multigpu.training.strategy import CallsFunction, InAutocast, LossFn, Sample, StepLoss
 
 NEEDED = {
     "dp": ("split", "replicate", "parallel_apply", "gather", "sum_gradients", "broadcast"),
@@ -70,7 +70,7 @@ class OwnDataParallel(DataParallel):
         self.replicas: Sequence[nn.Module] = replicas
         self.called = self.replicas
         if self.config.precision != "float32":  # a new thread begins without autocast
-            self.called = [InEveryThread(replica, self.autocast) for replica in replicas]
+            self.called = [InAutocast(replica, self.autocast) for replica in replicas]
         self.model = CallsFunction(self.plain, self._forward)
 
     def _forward(self, inputs: Any) -> Any:
@@ -131,17 +131,6 @@ class OwnDistributed(Distributed):
 
     def where(self) -> str:
         return f"{super().where()}, by {name_of(self.own)}"
-
-
-class CallsFunction(nn.Module):
-    """A model whose forward is a function of a strategy."""
-
-    def __init__(self, plain: nn.Module, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.plain, self.function = plain, function
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        return self.function(*inputs, **named)
 
 
 def load_own(folder: Path, mode: str) -> ModuleType:

@@ -5,8 +5,8 @@
     print(stages)                       # the parts of each stage, its time and its memory
     stages.modules[0]                   # an nn.Module: stage 0
 
-model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
-a dynamic program chooses the cuts between them. stage.py has the resulting stages.
+model_graph.py traces the model's calls as a torch.fx graph, and makes the stages. Here the graph is
+timed in pieces, and a dynamic program chooses the cuts between them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
 from multigpu.training.config import CHOICES
-from multigpu.training.model_graph import Program, Value, at_rows, trace_both
-from multigpu.training.stage import Stage, chain_of, verify
+from multigpu.training.model_graph import (
+    Program,
+    Stage,
+    chain_of,
+    storage_of,
+    tensors_in,
+    trace_both,
+    verify,
+)
 from multigpu.training.strategy import synchronize, to_device
 
 
@@ -48,8 +55,9 @@ def cut(
     """Cut `model` into `num_stages` stages that can run one after the other on different devices.
 
     `sample` has the model's inputs for one micro-batch: a tensor, or a tuple of tensors; the first
-    dimension of each counts the rows. Its pieces are measured on `device`, the model's own by
-    default, `repeats` times. `setting`, all of them by name:
+    dimension of each counts the rows. The stages take micro-batches of the same shapes. Pieces of
+    the model are measured on `device`, the model's own by default, `repeats` times. `setting`, all
+    of them by name:
 
     * `balance`: what should be equal: "time" (forward and backward; the default), "memory" or
       "layers" (modules with parameters).
@@ -67,26 +75,23 @@ def cut(
 def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any = None) -> CutPoints:
     """Measure once, then cut as often as you like: `cut_points(model, sample).cut(4)`."""
     inputs = sample if isinstance(sample, tuple) else (sample,)
-    tensors = [one for one in tree_leaves(inputs) if isinstance(one, Tensor)]
+    tensors = tensors_in(inputs)
     if not tensors:
         raise ValueError("sample contains no tensor: pass the model's inputs for one micro-batch")
     if not (tensors[0].dim() and len(tensors[0])):
         raise ValueError(f"sample {tuple(tensors[0].shape)} has no rows: pass a whole micro-batch")
     home = next((p.device for p in model.parameters()), tensors[0].device)
-    rows, inputs = len(tensors[0]), to_device(inputs, home)
-    program = trace_both(model, inputs, rows=rows)
-    verify(model, program, inputs, rows=rows)
+    inputs = to_device(inputs, home)
+    program = trace_both(model, inputs)
+    verify(model, program, inputs)
     device = torch.device(device) if device is not None else home
-    there = to_device(inputs, device)
-    seconds = measure(model, program, there, device=device, repeats=repeats)
-    return CutPoints(model, program, seconds, rows)
+    seconds = measure(model, program, to_device(inputs, device), device=device, repeats=repeats)
+    return CutPoints(model, program, seconds, rows=len(tensors[0]))
 
 
 def stages_at(model: nn.Module, sample: tuple[Any, ...], places: Sequence[int]) -> list[nn.Module]:
     """The stages between places that `Stages.places` had, here or in another process."""
-    inputs = to_device(sample, next(model.parameters()).device)
-    rows = next(len(one) for one in tree_leaves(inputs) if isinstance(one, Tensor))
-    program = trace_both(model, inputs, rows=rows)
+    program = trace_both(model, to_device(sample, next(model.parameters()).device))
     for place in places:
         if place not in program.places:
             raise ValueError(
@@ -201,40 +206,36 @@ class CutPoints:
         return Stages(self, chosen, divide(self, chosen))
 
     @functools.cached_property
-    def _own(self) -> list[list[Tensor]]:
+    def weights(self) -> list[list[Tensor]]:
         """The parameters and buffers that each step uses."""
         named = self.model.named_parameters, self.model.named_buffers
         tensors = {name: one for each in named for name, one in each(remove_duplicate=False)}
-        own: list[list[Tensor]] = []
+        found: list[list[Tensor]] = []
         for step in self.program.training.steps:
-            used: list[Tensor] = [tensors[name] for name in step.held if name in tensors]
+            names = [str(one.target) for one in step.node.all_input_nodes if one.op == "get_attr"]
+            used = [tensors[name] for name in names if name in tensors]
             if step.module is not None:
                 module = self.model.get_submodule(step.module)
                 used += [*module.parameters(), *module.buffers()]
-            own.append(used)
-        return own
+            found.append(used)
+        return found
 
     @functools.cached_property
     def layers(self) -> list[int]:
         """Calls of modules with parameters, in each piece."""
-        counted = [any(isinstance(one, nn.Parameter) for one in used) for used in self._own]
+        counted = [any(isinstance(one, nn.Parameter) for one in used) for used in self.weights]
         return [sum(counted[begin:end]) for begin, end in itertools.pairwise(self.places)]
 
-    def handed(self, piece: int) -> list[Value]:
-        """The input tensors of a stage that begins with this piece; none after the last one."""
-        trace, place = self.program.training, self.places[piece]
-        if 0 < place < len(trace.steps):
-            return [node.meta["value"] for node in trace.crossing(place)]
-        return [] if place else [node.meta["value"] for node in trace.inputs]
+    @functools.cached_property
+    def handed(self) -> list[list[tuple[int, int]]]:
+        """What a stage that begins with each piece receives: storages and bytes."""
+        crossings = (self.program.training.crossings[place] for place in self.places[:-1])
+        values = [[node.meta["value"] for node in crossing] for crossing in crossings]
+        return [*([(storage_of(one), one.nbytes) for one in each] for each in values), []]
 
-    def handed_bytes(self, piece: int, *, copied: bool = False) -> int:
-        """Bytes that are sent to a stage that begins with this piece.
-
-        `copied`: also those that are copied first, because a neighbor receives contiguous tensors.
-        """
-        given = self.handed(piece) if piece else []
-        again = [value for value in given if copied and value.gaps]
-        return sum(at_rows(value.bytes, self.rows) for value in (*given, *again))
+    def handed_bytes(self, piece: int) -> int:
+        """Bytes that are sent to a stage that begins with this piece."""
+        return sum(size for _, size in self.handed[piece]) if piece else 0
 
     def held(self, first: int) -> NDArray[np.int64]:
         """Memory of a stage that begins with the piece `first`, for each piece before which it may
@@ -243,29 +244,22 @@ class CutPoints:
         Not a sum over its pieces: tied weights and shared activations count once.
         """
         table = np.zeros((self.num_pieces + 1, 4), dtype=np.int64)
-        steps, received = self.program.training.steps, self.handed(first)
-        seen: set[int] = set()  # weights by their id
-        saved: set[int] = set()  # storages, from forward to backward
-        parameters = weights = gradients = activations = 0
+        own: set[int] = set()  # parameters and buffers by their id
+        saved: dict[int, int] = {}  # storages kept from forward to backward → bytes
+        parameters = weights = gradients = 0
         for piece in range(first, self.num_pieces):
             for at in range(*self.places[piece : piece + 2]):
-                for one in self._own[at]:
-                    if id(one) not in seen:
-                        seen.add(id(one))
-                        weights += one.nbytes
-                        if isinstance(one, nn.Parameter):
-                            parameters += one.numel()
-                            gradients += one.nbytes if one.requires_grad else 0
-                for storage, size in steps[at].saved.items():
-                    if storage not in saved:
-                        saved.add(storage)
-                        activations += at_rows(size, self.rows)
-            ends: dict[int, Any] = {}  # what goes in and out is kept, too
-            for value in (*received, *self.handed(piece + 1)):
-                if value.storage not in saved:
-                    ends.setdefault(value.storage, value.bytes)
-            kept = activations + sum(at_rows(size, self.rows) for size in ends.values())
-            table[piece + 1] = parameters, weights, gradients, kept
+                saved |= self.program.training.steps[at].saved
+                for one in self.weights[at]:
+                    if id(one) in own:
+                        continue
+                    own.add(id(one))
+                    weights += one.nbytes
+                    if isinstance(one, nn.Parameter):
+                        parameters += one.numel()
+                        gradients += one.nbytes if one.requires_grad else 0
+            kept = {**dict(self.handed[first]), **dict(self.handed[piece + 1]), **saved}
+            table[piece + 1] = parameters, weights, gradients, sum(kept.values())
         return table
 
     def cost(self, number: int, first: int, last: int, setting: Setting) -> StageCost:
@@ -426,7 +420,7 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
             f"best cut needs {human_bytes(needed)} in its largest stage. Use more stages, smaller "
             "or fewer micro-batches, or more memory."
         )
-    sent = np.array([points.handed_bytes(first, copied=True) for first in range(pieces)])[:, None]
+    sent = np.array(handed)[:, None]
     enough = (shares(number) <= largest * ALIKE for number in range(stages))
     _, chosen = cheapest(pieces, (np.where(each, sent, math.inf) for each in enough), np.add)
     return chosen
@@ -511,7 +505,7 @@ def timed(
         began = now()
         returned = stage(*fresh)
         middle = now()
-        outs = [t for t in tree_leaves(returned) if isinstance(t, Tensor) and t.requires_grad]
+        outs = [tensor for tensor in tensors_in(returned) if tensor.requires_grad]
         grads = [torch.ones_like(out) for out in outs]
         turned = now()
         if outs:

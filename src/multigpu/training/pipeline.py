@@ -3,8 +3,13 @@
     torchrun --nproc_per_node 2 -m multigpu train --data text --mode pipeline
 
 The model is cut into stages (training/partition.py), rank r gets stage r, and a batch goes through
-them in micro-batches (pipeline_schedule.py), so that all ranks have something to do. Every rank
-reads the whole batch: rank 0 needs its inputs, the last rank its targets.
+them in micro-batches, so that all ranks have something to do. Every rank reads the whole batch:
+rank 0 needs its inputs, the last rank its targets.
+
+PyTorch's stages receive into buffers of one shape, so all micro-batches have as many rows. A batch
+with fewer rows, as often the last one of an epoch, is padded with its last row. The padding is
+computed and dropped before the loss, so it does not count. Only BatchNorm sees it, as it sees only
+the rows of its micro-batch.
 
 All ranks cut at the same places. The places come from measurements, which differ between ranks, so
 rank 0 measures and sends the places to the others. In a run with a folder it also saves them
@@ -27,8 +32,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.data.feeds import Batch, rows_of
+from multigpu.ranks.recorder import Current
+from multigpu.ranks.stage_spans import WatchedStage
 from multigpu.training.checkpoint import CheckpointError, replace_file
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import (
@@ -41,16 +55,24 @@ from multigpu.training.distributed import (
     take_from_main_rank,
 )
 from multigpu.training.partition import cut, stages_at
-from multigpu.training.pipeline_schedule import (
-    Layout,
-    Outputs,
-    Runner,
-    as_arguments,
+from multigpu.training.strategy import (
+    CallsFunction,
+    InAutocast,
+    LossFn,
+    Sample,
+    StepLoss,
+    Strategy,
+    modes_kept,
+    to_device,
 )
-from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, to_device
 
 FILE = "stages.json"  # in the run's folder
 OPTIMIZER_STATE = {"adamw": 2.0, "adam": 2.0, "sgd": 1.0}  # numbers kept per parameter
+SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+}
 
 
 class PartitionPlan(NamedTuple):
@@ -81,15 +103,19 @@ class Pipeline(Strategy):
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Cut `model` as rank 0 measures, and keep only this rank's stages."""
-        inputs = sample().inputs
+        inputs = as_arguments(sample().parts(self.config.accumulation_steps)[0].inputs)
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
-        first = self._first_micro_batch(inputs)
+        self.size = -(-rows_of(inputs) // self.micro_batches)  # rows of every micro-batch
+        first = tuple(to_device(tensor[: self.size], self.device) for tensor in inputs)
         self.plan = None if self.num_stages == 1 else self._plan_alike(model, first)
         stages = [model] if self.plan is None else stages_at(model, first, self.plan.places)
         self.owned = Ownership(model, stages, device=self.device)
         self.parts, self.plain = self.owned.parts, self.owned.plain
-        self.runners: dict[Any, Runner] = {}
-        self.model = Outputs(self.plain, self.runner)
+        self.has_first, self.has_last = 0 in self.parts, self.num_stages - 1 in self.parts
+        self.flows = self._flows(first)
+        self.training = self._schedule(loss_fn=self._loss)
+        self.evaluation = self._schedule(loss_fn=None)
+        self.model = CallsFunction(self.plain, self._outputs)
         self.kept = False  # whether the plan is written down
         self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
@@ -129,13 +155,73 @@ class Pipeline(Strategy):
                 return PartitionPlan(**json.loads((Path(folder) / FILE).read_text("utf-8")))
         return None
 
+    def _flows(self, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """What goes into each stage, and out of the last one: tensors on the device "meta".
+
+        PyTorch's PipelineStage would find it out in the first step by calling the stages in
+        training mode, so that BatchNorm would count rows that do not exist, and a resumed run would
+        count them again. The dtype depends on autocast.
+        """
+        gpus = [self.device] if self.device.type == "cuda" else []
+        flows = [described(inputs, "meta")]
+        with torch.random.fork_rng(devices=gpus), modes_kept(self.plain), torch.enable_grad():
+            self.plain.eval()
+            for number in range(self.num_stages):
+                box: list[Any] = [None]
+                if number in self.parts:
+                    given = inputs if number == 0 else described(flows[-1], self.device)
+                    with self.autocast():
+                        outputs = self.parts[number](*given)
+                    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+                    kinds = [
+                        type(each).__name__ for each in outputs if not isinstance(each, Tensor)
+                    ]
+                    if kinds:
+                        raise TypeError(
+                            f"mode='pipeline' with a model that returns a {kinds[0]}: its output "
+                            "must be a tensor or a tuple of tensors"
+                        )
+                    box[0] = described(outputs, "meta")
+                dist.broadcast_object_list(box, src=number % self.ranks)
+                flows.append(box[0])
+        return flows
+
+    def _schedule(self, *, loss_fn: Any) -> Any:
+        """PyTorch's schedule of this rank's stages, for training or, without a loss, evaluation."""
+        pieces = []
+        for number, stage in self.parts.items():
+            part: nn.Module = InAutocast(stage, self.autocast)
+            if Current.recorder is not None:  # the trace shows each forward and backward
+                label = number if len(self.parts) > 1 else None
+                part = WatchedStage(part, micro_batches=self.micro_batches, number=label)
+            pieces.append(
+                PipelineStage(
+                    part,
+                    number,
+                    self.num_stages,
+                    self.device,
+                    input_args=self.flows[number],
+                    output_args=self.flows[number + 1],
+                )
+            )
+        return SCHEDULES[self.schedule](
+            pieces if self.schedule == "interleaved" else pieces[0],
+            self.micro_batches,
+            loss_fn=loss_fn,
+            scale_grads=False,  # each loss is weighted by its rows, see _loss
+        )
+
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         """As in every mode; the losses are those of the last rank, the others have none."""
         step = StepLoss()
         for part in parts:
-            runner, layout = self.runner(part.inputs, backward=True)
             inputs, targets = self.place(part)
-            runner.train(inputs, targets, layout, loss_fn, step, global_rows=part.global_rows)
+            self.computed = part.rows, part.global_rows, targets, loss_fn, step  # see _loss
+            self.training.step(
+                *(self._padded(as_arguments(inputs)) if self.has_first else ()),
+                target=torch.arange(self.size * self.micro_batches) if self.has_last else None,
+                return_outputs=False,
+            )
         self.owned.add_up_tied_gradients()
         if self.of_sums is None:  # only the last rank knows what loss_fn returns
             self.of_sums = any(all_gather_object(step.of_sums))
@@ -143,38 +229,44 @@ class Pipeline(Strategy):
         self.complete_gradients(step)
         return step
 
-    def runner(self, inputs: Any, *, backward: bool) -> tuple[Runner, Layout]:
-        """The schedule for micro-batches of this size, and which row is where in them.
+    def _loss(self, outputs: Any, places: Tensor) -> Tensor:
+        """One micro-batch's share of the mean over the global batch.
 
-        It is created when a batch needs it, because the last batch of an epoch may have a different
-        size. All ranks see all batches, so all create it at the same time.
+        The schedule passes on its targets, which are the places of the rows in the batch.
         """
-        layout = Layout.of(rows_of(inputs), self.micro_batches)
-        first = self._first_micro_batch(inputs)
-        key = (backward, *((tensor.shape, tensor.dtype) for tensor in first))
-        if key not in self.runners:
-            self.runners[key] = Runner(
-                self.parts,
-                first,
-                num_stages=self.num_stages,
-                schedule=self.schedule,
-                micro_batches=self.micro_batches,
-                device=self.device,
-                autocast=self.autocast,
-                backward=backward,
-            )
-        return self.runners[key], layout
+        rows, global_rows, targets, loss_fn, step = self.computed
+        begin = int(places[0])
+        count = min(self.size, rows - begin)
+        if count <= 0:  # only padding
+            return 0 * torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
+        if count < self.size:
+            outputs = tree_map(lambda each: without_padding(each, count, self.size), outputs)
+        with self.autocast():
+            returned = loss_fn(outputs, tree_map(lambda each: each[begin : begin + count], targets))
+        return step.add(returned, count, global_rows)
 
-    def _first_micro_batch(self, inputs: Any) -> tuple[Tensor, ...]:
-        """The first rows of a batch, on this rank's device."""
-        size = Layout.of(rows_of(inputs), self.micro_batches).size
-        return tuple(to_device(tensor[:size], self.device) for tensor in as_arguments(inputs))
+    def _outputs(self, *inputs: Any) -> Any:
+        """The whole model's outputs on the last stage's rank, else None."""
+        rows, most = rows_of(inputs), self.size * self.micro_batches
+        found = []
+        for begin in range(0, rows, most):
+            given = self._padded([each[begin : begin + most] for each in inputs])
+            found.append(self.evaluation.step(*(given if self.has_first else ())))
+        if not self.has_last:
+            return None
+        return tree_map(lambda *each: torch.cat(each)[:rows], *found)
+
+    def _padded(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Inputs with the last row repeated, so that they fill all micro-batches."""
+        missing = self.size * self.micro_batches - rows_of(inputs)
+        if not missing:
+            return list(inputs)
+        return [torch.cat([each, each[-1:].expand(missing, *each.shape[1:])]) for each in inputs]
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs go only to the first stage's rank, the targets to the last one's."""
-        inputs = to_device(batch.inputs, self.device) if 0 in self.parts else batch.inputs
-        last = self.num_stages - 1 in self.parts
-        return inputs, to_device(batch.targets, self.device) if last else batch.targets
+        inputs = to_device(batch.inputs, self.device) if self.has_first else batch.inputs
+        return inputs, to_device(batch.targets, self.device) if self.has_last else batch.targets
 
     def clip(self, max_norm: float) -> None:
         """The norm is that of all stages' gradients, with a tied weight counted once."""
@@ -208,7 +300,7 @@ class Pipeline(Strategy):
 
     @property
     def inputs_device(self) -> torch.device:
-        return self.device if 0 in self.parts else torch.device("cpu")
+        return self.device if self.has_first else torch.device("cpu")
 
     @property
     def num_parameters(self) -> int:
@@ -241,6 +333,45 @@ class Pipeline(Strategy):
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         self.owned.load_optimizer_state(optimizer, state)
+
+    def model_shards(self) -> dict[str, Any]:
+        """What this rank saves of the whole model's weights."""
+        return self.owned.model_shards()
+
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """What this rank saves of the whole optimizer's state."""
+        return self.owned.optimizer_shards(optimizer)
+
+
+def as_arguments(inputs: Any) -> tuple[Any, ...]:
+    """A batch's inputs as the model's positional arguments.  Raises ValueError for a dict."""
+    if isinstance(inputs, dict):
+        raise ValueError(
+            f"mode='pipeline' does not take inputs by name ({', '.join(map(str, inputs))}), "
+            "because a stage is called with positional tensors. Give rows (first, second, ..., "
+            "target)."
+        )
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+
+def described(tensors: Sequence[Tensor], device: Any) -> tuple[Tensor, ...]:
+    """Zeros of the same shapes and dtypes on another device, contiguous."""
+    return tuple(
+        torch.zeros(each.shape, dtype=each.dtype, device=device).requires_grad_(each.requires_grad)
+        for each in tensors
+    )
+
+
+def without_padding(outputs: Tensor, count: int, size: int) -> Tensor:
+    """The first `count` of `size` rows.  Raises ValueError if these are not rows."""
+    if not outputs.dim() or len(outputs) != size:
+        raise ValueError(
+            f"the model's output has the shape {tuple(outputs.shape)} for {size} rows, but its "
+            "first dimension must count the rows: the padding of a micro-batch is dropped there. "
+            "To need no padding, choose a batch_size that is divisible by micro_batches, and a "
+            "number of rows that is divisible by batch_size."
+        )
+    return outputs[:count]
 
 
 def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
@@ -350,19 +481,25 @@ class Ownership:
         """Whether this rank saves a tensor, given by its first name: its first rank does."""
         return self.holders[name][0] == self.rank
 
-    def model_state(self) -> dict[str, Any]:
-        """The state dict of the uncut model; `on_main_rank` says which rank gets what."""
-        mine = {
+    def _saved(self) -> dict[str, Any]:
+        """This rank's part of the state dict of the uncut model, by first names."""
+        return {
             self.names[key]: value
             for stage in self.parts.values()
             for key, value in stage.state_dict().items()
             if key in self.names and self.is_mine(self.names[key])
         }
-        whole: dict[str, Any] = on_main_rank(mine, device=self.device)
-        return {
-            key: self.extra[key] if key in self.extra else whole[self.names[key]]
-            for key in self.keys
-        }
+
+    def model_shards(self) -> dict[str, Any]:
+        """This rank's part of the state dict of the uncut model."""
+        mine = self._saved() | self.extra
+        names = {key: self.names.get(key, key) for key in self.keys}
+        return {key: mine[name] for key, name in names.items() if name in mine}
+
+    def model_state(self) -> dict[str, Any]:
+        """The state dict of the uncut model; `on_main_rank` says which rank gets what."""
+        whole = on_main_rank(self._saved(), device=self.device) | self.extra
+        return {key: whole[self.names.get(key, key)] for key in self.keys}
 
     def load_model_state(self, state: Mapping[str, Any]) -> None:
         """Put the uncut model's state back, each rank its own part."""
@@ -372,24 +509,30 @@ class Ownership:
                     value.copy_(state[key])
         self.extra = {key: state[key] for key in self.extra}
 
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """This rank's part of the state of the plain model's optimizer."""
+        state = optimizer.state_dict()
+        [group] = state["param_groups"]
+        return {
+            "state": {
+                self.trained.index(name): state["state"][number]
+                for number, name in enumerate(self._stepped())
+                if name is not None and self.is_mine(name) and number in state["state"]
+            },
+            "param_groups": [group | {"params": list(range(len(self.trained)))}],
+        }
+
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of the plain model's optimizer; `on_main_rank` says which rank gets what."""
-        state = optimizer.state_dict()
+        state = self.optimizer_shards(optimizer)
         mine = {
-            (self.trained.index(name), field): value
-            for number, name in enumerate(self._stepped())
-            if name is not None and self.is_mine(name)
-            for field, value in state["state"].get(number, {}).items()
+            (n, field): v for n, fields in state["state"].items() for field, v in fields.items()
         }
         whole: dict[int, dict[str, Any]] = {}
         found = on_main_rank(mine, device=self.device)
         for number, field in sorted(found, key=lambda key: key[0]):
             whole.setdefault(number, {})[field] = found[number, field]
-        [group] = state["param_groups"]
-        return {
-            "state": whole,
-            "param_groups": [group | {"params": list(range(len(self.trained)))}],
-        }
+        return state | {"state": whole}
 
     def load_optimizer_state(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
@@ -435,9 +578,8 @@ def on_main_rank(mine: Mapping[Any, Any], *, device: torch.device) -> dict[Any, 
                 whole[key] = mine[key].detach().to("cpu", copy=True)
             elif rank == 0:
                 received = torch.empty(value.shape, dtype=value.dtype, device=device)
-                if value.numel():
-                    dist.recv(received, src=owner)
+                dist.recv(received, src=owner)
                 whole[key] = received.cpu()
-            elif rank == owner and value.numel():
+            elif rank == owner:
                 dist.send(mine[key].detach().to(device).contiguous(), dst=0)
     return whole

@@ -24,6 +24,7 @@ from multigpu.training.distributed import Launch
 
 # (outputs, targets) -> the mean over the rows, or their sum and the number to divide it by
 LossFn = Callable[[Any, Any], Any]
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 Sample = Callable[[], Batch]  # reads a batch of the training data, for a mode that has to see one
 
 
@@ -260,6 +261,31 @@ class Strategy:
     def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """As `optimizer_state`, but what ranks divide stays divided."""
         return self.optimizer_state(optimizer)
+
+
+class InAutocast(nn.Module):
+    """A model that enters autocast itself, for a caller that does not: a thread of DataParallel
+    inherits that autocast is on, but not its dtype, and would compute in float16.
+    """
+
+    def __init__(self, inner: nn.Module, autocast: Autocast) -> None:
+        super().__init__()
+        self.inner, self.autocast = inner, autocast
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        with self.autocast():
+            return self.inner(*inputs, **named)
+
+
+class CallsFunction(nn.Module):
+    """A model whose forward is a function of a strategy."""
+
+    def __init__(self, plain: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.plain, self.function = plain, function
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.function(*inputs, **named)
 
 
 def require_number(loss: Any) -> Tensor:

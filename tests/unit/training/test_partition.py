@@ -1,4 +1,4 @@
-"""A model in stages computes what it computes whole: values, gradients, names, modes, any rows."""
+"""A model in stages computes what it computes whole: values, gradients, names, modes."""
 
 import copy
 
@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu import run_ranks
 from multigpu.training import cut, cut_points
+from multigpu.training.model_graph import chain_of
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.partition import stages_at
-from multigpu.training.stage import chain_of
 
 from .models_to_partition import Mixed, Named, Translator, UNet
 
@@ -57,13 +57,6 @@ def points():
     return of
 
 
-def resized(inputs, rows):
-    """The inputs with another number of rows."""
-    return tree_map(
-        lambda one: torch.cat([one, one])[:rows] if isinstance(one, torch.Tensor) else one, inputs
-    )
-
-
 def chain(modules, inputs):
     """Call one stage after the other."""
     for module in modules:
@@ -95,18 +88,16 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("name", MODELS)
-def test_stages_compute_what_the_model_computes_for_any_number_of_rows(points, name, training):
+def test_stages_compute_what_the_model_computes(points, name, training):
     found = points(name)
     model, stages = found.model, found.cut(min(3, found.num_pieces))
     for module in (model, *stages.modules):
         module.train(training)
-    for rows in (ROWS, 3, 7):
-        more = resized(sample_of(name), rows)
-        whole = run(lambda given: model(*given), model, more)
-        parts = run(lambda given: chain(stages.modules, given), model, more)
-        assert_same(whole[0], parts[0])
-        assert_same(whole[1], parts[1])
-        assert_same(whole[2].values(), parts[2].values())  # BatchNorm's buffers and the like
+    whole = run(lambda given: model(*given), model, sample_of(name))
+    parts = run(lambda given: chain(stages.modules, given), model, sample_of(name))
+    assert_same(whole[0], parts[0])
+    assert_same(whole[1], parts[1])
+    assert_same(whole[2].values(), parts[2].values())  # BatchNorm's buffers and the like
 
 
 @pytest.mark.parametrize("name", ["gpt", "unet", "named"])
@@ -157,7 +148,12 @@ def test_tied_weights_are_named_with_the_stages_that_hold_them(points):
 def test_long_skips_are_handed_on_through_the_stages_between(points):
     found = points("unet")
     stages = chain_of(found.model, found.program, found.places)
-    assert max(stage.num_inputs for stage in stages) == 3, "two skips and the layer before"
+    taken, most = sample_of("unet"), 0
+    for stage in stages:
+        most = max(most, len(taken))
+        given = stage(*taken)
+        taken = given if isinstance(given, tuple) else (given,)
+    assert most == 3, "two skips and the layer before"
 
 
 def test_cutting_leaves_the_model_and_the_random_numbers_as_they_were():
@@ -179,7 +175,7 @@ def test_frozen_parameters_stay_frozen_and_get_no_gradient():
     model = LargeCNN()
     model.features[0].requires_grad_(False)
     stages = cut(model, torch.randn(4, 1, 8, 8), 2, repeats=1)
-    chain(stages.modules, (torch.randn(2, 1, 8, 8),)).sum().backward()
+    chain(stages.modules, (torch.randn(4, 1, 8, 8),)).sum().backward()
     assert model.features[0].weight.grad is None
     assert model.classifier.weight.grad is not None
     assert stages.costs[0].gradient_bytes < stages.costs[0].weight_bytes
@@ -192,11 +188,12 @@ def pipelined(name):
 
     torch.manual_seed(1)
     model = MODELS[name]().eval()  # without noise
-    inputs = tree_map(lambda one: torch.cat([one[:3], one[:3]]), sample_of(name))
+    part = tree_map(lambda one: one[:3], sample_of(name))  # a micro-batch
+    inputs = tree_map(lambda one: torch.cat([one, one]), part)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    points = cut_points(model, inputs, repeats=1)
+    points = cut_points(model, part, repeats=1)
     places = [points.places[len(points.places) * part // 4] for part in (1, 2)]
-    stage = stages_at(model, inputs, (0, *places, points.places[-1]))[rank]
+    stage = stages_at(model, part, (0, *places, points.places[-1]))[rank]
     schedule = ScheduleGPipe(
         PipelineStage(stage, rank, ranks, torch.device("cpu")),
         2,
@@ -233,7 +230,7 @@ def test_a_model_on_the_cpu_can_be_measured_on_a_gpu():
     stages = cut(SmallGPT(), torch.randint(0, 256, (4, 64)), 2, device="cuda", repeats=1)
     assert all(parameter.device.type == "cpu" for parameter in stages.modules[0].parameters())
     first = stages.modules[0].to("cuda")
-    assert first(torch.randint(0, 256, (3, 64), device="cuda")).device.type == "cuda"
+    assert first(torch.randint(0, 256, (4, 64), device="cuda")).device.type == "cuda"
 
 
 def test_a_stage_is_an_ordinary_module(points):
@@ -283,6 +280,13 @@ def test_layers_may_be_called_last_and_graphs():
     first, second = cut(Layers(), torch.randn(5, 4), 2, repeats=1).modules
     assert [*first.state_dict()] == ["graphs.weight", "graphs.bias"]
     assert [*second.state_dict()] == ["last.weight", "last.bias"]
+
+
+def test_rows_of_another_number_are_refused():
+    """Their number may be anywhere in the graph, as in a mean that forward computes itself."""
+    first, _ = cut(LargeCNN(), torch.randn(4, 1, 8, 8), 2, repeats=1).modules
+    with pytest.raises(ValueError, match=r"\(4, 1, 8, 8\).*got.*\(3, 1, 8, 8\)"):
+        first(torch.randn(3, 1, 8, 8))
 
 
 def test_places_of_another_model_are_refused():

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from multigpu.training import cut, cut_points
-from multigpu.training.model_graph import FEW, MANY
 
 
 class Layer(nn.Module):
@@ -36,21 +35,6 @@ class Item(Layer):
 class Chosen(Layer):
     def forward(self, rows):
         return self.layer(rows[rows[:, 0] > 0])
-
-
-class Loop(Layer):
-    def forward(self, rows):
-        return torch.stack([self.layer(row) for row in rows])
-
-
-class OtherForMany(Layer):
-    def forward(self, rows):
-        return self.layer(rows) if len(rows) > 50 else self.layer(rows) + 1
-
-
-class Squared(Layer):
-    def forward(self, rows):
-        return self.layer(rows) / len(rows) ** 2.5
 
 
 class Rebound(Layer):
@@ -93,9 +77,6 @@ class Counting(Layer):
         (Branch, "if self.layer(rows).sum() > 0:", r"numbers in a tensor.*torch\.where"),
         (Item, "rows.max().item()", "numbers in a tensor"),
         (Chosen, "rows[rows[:, 0] > 0]", r"\bsize\b.*torch\.where"),
-        (Loop, None, r"number of rows\b.*\(layer\)"),
-        (OtherForMany, None, r"number of rows\b.*test_partition_refusals\.py:\d+"),
-        (Squared, None, rf"number of rows\b.*{MANY**2.5}.*{FEW**2.5}"),
         (Rebound, None, r"buffer mean\b.*self\.mean\.copy_"),
         (Numpy, "rows.numpy()", r"`.*numpy.*`.*numpy.*by hand"),
         (Listed, None, r"\(4,\).*buffer"),

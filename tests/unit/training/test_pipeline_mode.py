@@ -21,8 +21,7 @@ from multigpu.training import TrainConfig, Trainer
 from multigpu.training.config import resolve_mode
 from multigpu.training.distributed import Launch
 from multigpu.training.models import LargeCNN, SmallGPT, next_byte_loss
-from multigpu.training.pipeline import refuse_settings
-from multigpu.training.pipeline_schedule import Layout, as_arguments
+from multigpu.training.pipeline import as_arguments, refuse_settings, without_padding
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +166,7 @@ def on_two_ranks(folder: Path) -> SimpleNamespace:
         parts=parts,
         elsewhere=elsewhere,
         bfloat16=half.fit().last["loss"],
-        kinds={flow.dtype for run in half.strategy.runners.values() for flow in run.flows[-1]},
+        kinds={flow.dtype for flow in half.strategy.flows[-1]},
         refused=[refusal(model) for model in (Branching(), nn.Sequential(nn.Linear(64, 10)))],
     )
 
@@ -243,6 +242,17 @@ def test_a_run_goes_on_bit_for_bit_and_is_cut_where_it_was(folder):
         assert rank.besides.elsewhere == [0, 7, 8]
 
 
+def test_each_rank_writes_its_stage_into_a_sharded_checkpoint(tmp_path):
+    def on_a_rank(**settings):
+        return outcome(gpt("pipeline", checkpoints="sharded", **settings))
+
+    def in_two_parts():
+        on_a_rank(folder=tmp_path, max_steps=3)
+        return on_a_rank(folder=tmp_path)
+
+    assert_same(run_ranks(in_two_parts, 2, show=False), alone())
+
+
 def test_a_rank_holds_its_stages_alone(folder):
     ranks = ranks_of(3, folder)
     whole = sum(each.numel() for each in SmallGPT(block=BLOCK, width=16, heads=2).parameters())
@@ -312,13 +322,6 @@ def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
 
 
 def test_the_padding_of_a_micro_batch_is_dropped():
-    layout = Layout.of(5, 4)
-    assert (layout.counts, layout.size) == ((2, 1, 1, 1), 2)
-    rows = torch.arange(5)
-    assert layout.pad(rows).tolist() == [0, 1, 2, 2, 3, 3, 4, 4]
-    assert layout.unpad(layout.pad(rows)).tolist() == rows.tolist()
-    assert [layout.part(rows, number).tolist() for number in range(4)] == [[0, 1], [2], [3], [4]]
-    assert Layout.of(1, 3).pad(rows[:1]).tolist() == [0, 0, 0]
-    assert Layout.of(6, 3).pad(rows) is rows
+    assert without_padding(torch.arange(4), 3, size=4).tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"\(4, 3\).*first dimension"):
-        layout.unpad_one(torch.zeros(4, 3), 1)
+        without_padding(torch.zeros(4, 3), 1, size=2)
