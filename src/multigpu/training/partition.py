@@ -5,8 +5,8 @@
     print(stages)                       # the parts of each stage, its time and its memory
     stages.modules[0]                   # an nn.Module: stage 0
 
-model_graph.py traces the model's calls as a torch.fx graph, and makes the stages. Here the graph is
-timed in pieces, and a dynamic program chooses the cuts between them.
+model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
+a dynamic program chooses the cuts between them. stage.py has the resulting stages.
 """
 
 from __future__ import annotations
@@ -33,13 +33,11 @@ from multigpu.pictures.units import human_bytes, human_seconds
 from multigpu.training.config import CHOICES
 from multigpu.training.model_graph import (
     Program,
-    Stage,
-    chain_of,
     storage_of,
     tensors_in,
     trace_both,
-    verify,
 )
+from multigpu.training.stage import Stage, chain_of, verify
 from multigpu.training.strategy import synchronize, to_device
 
 

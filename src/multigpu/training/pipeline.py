@@ -109,8 +109,7 @@ class Pipeline(Strategy):
         first = tuple(to_device(tensor[: self.size], self.device) for tensor in inputs)
         self.plan = None if self.num_stages == 1 else self._plan_alike(model, first)
         stages = [model] if self.plan is None else stages_at(model, first, self.plan.places)
-        self.owned = Ownership(model, stages, device=self.device)
-        self.parts, self.plain = self.owned.parts, self.owned.plain
+        self._keep_own(model, stages)
         self.has_first, self.has_last = 0 in self.parts, self.num_stages - 1 in self.parts
         self.flows = self._flows(first)
         self.training = self._schedule(loss_fn=self._loss)
@@ -222,7 +221,7 @@ class Pipeline(Strategy):
                 target=torch.arange(self.size * self.micro_batches) if self.has_last else None,
                 return_outputs=False,
             )
-        self.owned.add_up_tied_gradients()
+        self._add_up_tied_gradients()
         if self.of_sums is None:  # only the last rank knows what loss_fn returns
             self.of_sums = any(all_gather_object(step.of_sums))
         step.of_sums = self.of_sums
@@ -270,11 +269,10 @@ class Pipeline(Strategy):
 
     def clip(self, max_norm: float) -> None:
         """The norm is that of all stages' gradients, with a tied weight counted once."""
-        mine = self.owned.parameters
         gradients = [
             each.grad
-            for name, each in mine.items()
-            if self.owned.is_mine(name) and each.grad is not None
+            for name, each in self.parameters.items()
+            if self._saves(name) and each.grad is not None
         ]
         norm = nn.utils.get_total_norm(gradients).to(self.device, torch.float64)
         square = norm**2
@@ -303,10 +301,6 @@ class Pipeline(Strategy):
         return self.device if self.has_first else torch.device("cpu")
 
     @property
-    def num_parameters(self) -> int:
-        return self.owned.num_parameters
-
-    @property
     def micro_batches(self) -> int:
         return self.config.micro_batches
 
@@ -320,27 +314,144 @@ class Pipeline(Strategy):
     def details(self) -> str:
         return "" if self.plan is None else self.plan.table
 
+    # Which rank has what of the model. Each stage that uses a weight has a copy, and each copy gets
+    # the gradient of its own use. Their sum over the ranks that have one is the gradient that the
+    # one weight would have got, so all copies take the same step and stay equal. PyTorch's and
+    # Megatron's pipelines do the same with the embedding of a GPT, which is also the matrix of its
+    # last layer. (Shoeybi et al. 2019, arXiv:1909.08053; megatron/core/distributed/
+    # finalize_model_grads.py)
+
+    def _keep_own(self, model: nn.Module, stages: Sequence[nn.Module]) -> None:
+        """Keep this rank's of all `stages` that were cut from `model`, and note who has the others.
+
+        Stage i is on rank i % ranks.
+        """
+        self.parts = {n: stages[n] for n in range(self.launch.rank, len(stages), self.ranks)}
+        self.plain = nn.ModuleList(self.parts.values()).to(self.device)
+        # A parameter's or buffer's name -> the first name of the same tensor.
+        first: dict[int, str] = {}
+        tensors = (
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        )
+        self.names = {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
+        # The ranks that have each parameter or buffer, by its first name; the first one saves it.
+        self.holders: dict[str, list[int]] = {}
+        for number, stage in enumerate(stages):
+            named = (*stage.named_parameters(remove_duplicate=False), *stage.named_buffers())
+            for name in (self.names[name] for name, _ in named if name in self.names):
+                ranks = self.holders.setdefault(name, [])
+                if number % self.ranks not in ranks:
+                    ranks.append(number % self.ranks)
+        self.parameters = {  # this rank's, by their first names; its stages share what is tied
+            self.names[name]: parameter
+            for stage in self.parts.values()
+            for name, parameter in stage.named_parameters(remove_duplicate=False)
+        }
+        if not any(parameter.requires_grad for parameter in self.plain.parameters()):
+            # An optimizer wants a parameter; a stage may have none. This one is never moved.
+            self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
+        shared = [tuple(sorted(ranks)) for ranks in self.holders.values() if len(ranks) > 1]
+        # All ranks make all groups, in the same order.
+        self.groups = {ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(shared)}
+        self.num_of_whole = sum(each.numel() for each in model.parameters())
+        self.trained_names = [name for name, each in model.named_parameters() if each.requires_grad]
+        state = model.state_dict()
+        self.keys = list(state)
+        self.extra = {key: value for key, value in state.items() if key not in self.names}
+
+    @property
+    def num_parameters(self) -> int:
+        return self.num_of_whole
+
+    def _add_up_tied_gradients(self) -> None:
+        """Give every copy of a weight the sum of all copies' gradients."""
+        for name, ranks in self.holders.items():
+            parameter = self.parameters.get(name)
+            if len(ranks) < 2 or parameter is None or not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=self.groups[tuple(sorted(ranks))])
+
+    def _saves(self, name: str) -> bool:
+        """Whether this rank saves a tensor, given by its first name."""
+        return self.holders[name][0] == self.launch.rank
+
+    def _saved(self) -> dict[str, Any]:
+        """This rank's part of the state dict of the uncut model, by first names."""
+        return {
+            self.names[key]: value
+            for stage in self.parts.values()
+            for key, value in stage.state_dict().items()
+            if key in self.names and self._saves(self.names[key])
+        }
+
+    def model_shards(self) -> dict[str, Any]:
+        """This rank's part of the state dict of the uncut model."""
+        mine = self._saved() | self.extra
+        names = {key: self.names.get(key, key) for key in self.keys}
+        return {key: mine[name] for key, name in names.items() if name in mine}
+
     def model_state(self) -> dict[str, Any]:
         """The whole model's weights on rank 0; tensors without values on the others."""
-        return self.owned.model_state()
+        whole = on_main_rank(self._saved(), device=self.device) | self.extra
+        return {key: whole[self.names.get(key, key)] for key in self.keys}
 
     def load_model_state(self, state: dict[str, Any]) -> None:
-        self.owned.load_model_state(state)
+        for stage in self.parts.values():
+            for key, value in stage.state_dict().items():
+                if key in self.names:
+                    value.copy_(state[key])
+        self.extra = {key: state[key] for key in self.extra}
+
+    def _stepped(self) -> list[str | None]:
+        """The first names of what this rank's optimizer steps, in its order; None: no weight."""
+        by_id = {id(each): name for name, each in self.parameters.items()}
+        return [by_id.get(id(each)) for each in self.plain.parameters() if each.requires_grad]
+
+    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """This rank's part of the state of the plain model's optimizer."""
+        state = optimizer.state_dict()
+        [group] = state["param_groups"]
+        return {
+            "state": {
+                self.trained_names.index(name): state["state"][number]
+                for number, name in enumerate(self._stepped())
+                if name is not None and self._saves(name) and number in state["state"]
+            },
+            "param_groups": [group | {"params": list(range(len(self.trained_names)))}],
+        }
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The whole optimizer's state on rank 0; tensors without values on the others."""
-        return self.owned.optimizer_state(optimizer)
+        state = self.optimizer_shards(optimizer)
+        mine = {
+            (number, field): value
+            for number, fields in state["state"].items()
+            for field, value in fields.items()
+        }
+        whole: dict[int, dict[str, Any]] = {}
+        found = on_main_rank(mine, device=self.device)
+        for number, field in sorted(found, key=lambda key: key[0]):
+            whole.setdefault(number, {})[field] = found[number, field]
+        return state | {"state": whole}
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        self.owned.load_optimizer_state(optimizer, state)
-
-    def model_shards(self) -> dict[str, Any]:
-        """What this rank saves of the whole model's weights."""
-        return self.owned.model_shards()
-
-    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """What this rank saves of the whole optimizer's state."""
-        return self.owned.optimizer_shards(optimizer)
+        """Each rank takes its own part.  Raises ValueError for other parameters."""
+        [group] = state["param_groups"]
+        if len(group["params"]) != len(self.trained_names):
+            raise ValueError(
+                f"the optimizer's state has {len(group['params'])} parameters, but this model "
+                f"trains {len(self.trained_names)}"
+            )
+        stepped = self._stepped()
+        own = [None if name is None else self.trained_names.index(name) for name in stepped]
+        mine = {
+            at: state["state"][number] for at, number in enumerate(own) if number in state["state"]
+        }
+        numbers = list(range(len(own)))
+        optimizer.load_state_dict({"state": mine, "param_groups": [group | {"params": numbers}]})
 
 
 def as_arguments(inputs: Any) -> tuple[Any, ...]:
@@ -403,156 +514,6 @@ def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
             f"micro_batches={count} on {ranks} ranks: the interleaved schedule processes them "
             f"in rounds of {ranks}. The nearest numbers that work: {near}."
         )
-
-
-# Which rank has what of the model
-
-
-class Ownership:
-    """Names of the uncut model's tensors, and the ranks that have them.
-
-    Each stage that uses a weight has a copy, and each copy gets the gradient of its own use. Their
-    sum over the ranks that have one is the gradient that the one weight would have got, so all
-    copies take the same step and stay equal. PyTorch's and Megatron's pipelines do the same with
-    the embedding of a GPT, which is also the matrix of its last layer. (Shoeybi et al. 2019,
-    arXiv:1909.08053; megatron/core/distributed/finalize_model_grads.py)
-    """
-
-    def __init__(
-        self, model: nn.Module, stages: Sequence[nn.Module], *, device: torch.device
-    ) -> None:
-        """`stages`: all of them, as they were cut from `model`; stage i is on rank i % ranks."""
-        self.device, self.rank, ranks = device, dist.get_rank(), dist.get_world_size()
-        mine = range(self.rank, len(stages), ranks)
-        self.parts = {number: stages[number] for number in mine}  # this rank's
-        # A parameter's or buffer's name -> the first name of the same tensor.
-        first: dict[int, str] = {}
-        tensors = (
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        )
-        self.names = {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
-        # The ranks that have each parameter or buffer, by its first name; the first one owns it.
-        self.holders: dict[str, list[int]] = {}
-        for number, stage in enumerate(stages):
-            named = (*stage.named_parameters(remove_duplicate=False), *stage.named_buffers())
-            for name in (name for name, _ in named if name in self.names):
-                have = self.holders.setdefault(self.names[name], [])
-                if number % ranks not in have:
-                    have.append(number % ranks)
-        self.plain = nn.ModuleList(self.parts.values()).to(device)
-        self.parameters = {  # this rank's, by their first names; its stages share what is tied
-            self.names[name]: parameter
-            for stage in self.parts.values()
-            for name, parameter in stage.named_parameters(remove_duplicate=False)
-        }
-        if not any(parameter.requires_grad for parameter in self.plain.parameters()):
-            # An optimizer wants a parameter; a stage may have none. This one is never moved.
-            self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
-        self.copies = self._copies()
-        self.num_parameters = sum(each.numel() for each in model.parameters())
-        self.trained = [name for name, each in model.named_parameters() if each.requires_grad]
-        state = model.state_dict()
-        self.keys = list(state)
-        self.extra = {key: value for key, value in state.items() if key not in self.names}
-
-    def _copies(self) -> list[tuple[nn.Parameter, Any]]:
-        """This rank's parameters that other ranks also have, with the group of those ranks."""
-        groups: dict[tuple[int, ...], Any] = {}
-        copies = []
-        for name, ranks in self.holders.items():
-            among = tuple(sorted(ranks))
-            if len(among) < 2:
-                continue
-            if among not in groups:  # all ranks make all groups, in the same order
-                groups[among] = dist.new_group(list(among))
-            if name in self.parameters and self.parameters[name].requires_grad:
-                copies.append((self.parameters[name], groups[among]))
-        return copies
-
-    def add_up_tied_gradients(self) -> None:
-        """Give every copy the sum of all copies' gradients."""
-        for parameter, group in self.copies:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, group=group)
-
-    def is_mine(self, name: str) -> bool:
-        """Whether this rank saves a tensor, given by its first name: its first rank does."""
-        return self.holders[name][0] == self.rank
-
-    def _saved(self) -> dict[str, Any]:
-        """This rank's part of the state dict of the uncut model, by first names."""
-        return {
-            self.names[key]: value
-            for stage in self.parts.values()
-            for key, value in stage.state_dict().items()
-            if key in self.names and self.is_mine(self.names[key])
-        }
-
-    def model_shards(self) -> dict[str, Any]:
-        """This rank's part of the state dict of the uncut model."""
-        mine = self._saved() | self.extra
-        names = {key: self.names.get(key, key) for key in self.keys}
-        return {key: mine[name] for key, name in names.items() if name in mine}
-
-    def model_state(self) -> dict[str, Any]:
-        """The state dict of the uncut model; `on_main_rank` says which rank gets what."""
-        whole = on_main_rank(self._saved(), device=self.device) | self.extra
-        return {key: whole[self.names.get(key, key)] for key in self.keys}
-
-    def load_model_state(self, state: Mapping[str, Any]) -> None:
-        """Put the uncut model's state back, each rank its own part."""
-        for stage in self.parts.values():
-            for key, value in stage.state_dict().items():
-                if key in self.names:
-                    value.copy_(state[key])
-        self.extra = {key: state[key] for key in self.extra}
-
-    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's part of the state of the plain model's optimizer."""
-        state = optimizer.state_dict()
-        [group] = state["param_groups"]
-        return {
-            "state": {
-                self.trained.index(name): state["state"][number]
-                for number, name in enumerate(self._stepped())
-                if name is not None and self.is_mine(name) and number in state["state"]
-            },
-            "param_groups": [group | {"params": list(range(len(self.trained)))}],
-        }
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of the plain model's optimizer; `on_main_rank` says which rank gets what."""
-        state = self.optimizer_shards(optimizer)
-        mine = {
-            (n, field): v for n, fields in state["state"].items() for field, v in fields.items()
-        }
-        whole: dict[int, dict[str, Any]] = {}
-        found = on_main_rank(mine, device=self.device)
-        for number, field in sorted(found, key=lambda key: key[0]):
-            whole.setdefault(number, {})[field] = found[number, field]
-        return state | {"state": whole}
-
-    def load_optimizer_state(
-        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
-    ) -> None:
-        """Put it back, each rank its own part.  Raises ValueError for other parameters."""
-        [group] = state["param_groups"]
-        if len(group["params"]) != len(self.trained):
-            raise ValueError(
-                f"the optimizer's state has {len(group['params'])} parameters, but this model "
-                f"trains {len(self.trained)}"
-            )
-        stepped = [None if name is None else self.trained.index(name) for name in self._stepped()]
-        mine = {at: state["state"][n] for at, n in enumerate(stepped) if n in state["state"]}
-        numbers = list(range(len(stepped)))
-        optimizer.load_state_dict({"state": mine, "param_groups": [group | {"params": numbers}]})
-
-    def _stepped(self) -> list[str | None]:
-        """The first names of what this rank's optimizer steps, in its order; None: no weight."""
-        by_id = {id(each): name for name, each in self.parameters.items()}
-        return [by_id.get(id(each)) for each in self.plain.parameters() if each.requires_grad]
 
 
 def on_main_rank(mine: Mapping[Any, Any], *, device: torch.device) -> dict[Any, Any]:

@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu import run_ranks
 from multigpu.training import cut, cut_points
-from multigpu.training.model_graph import chain_of
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.partition import stages_at
+from multigpu.training.stage import chain_of
 
 from .models_to_partition import Mixed, Named, Translator, UNet
 
