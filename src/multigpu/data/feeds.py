@@ -170,16 +170,13 @@ def feed_for(
             )
         data = data.dataset
     if isinstance(data, FeedSource):
-        if collate_fn is not None or drop_last:
-            what = "drop_last" if drop_last else "collate_fn"
-            raise ValueError(
-                f"{what} with a {type(data).__name__}: it makes its own batches. Leave {what} out."
-            )
-        if workers:
-            raise ValueError(
-                f"workers={workers} with a {type(data).__name__}: it loads its own rows, a "
-                "few row groups at a time. Leave workers at 0."
-            )
+        without = {"collate_fn": collate_fn, "drop_last": drop_last, "workers": workers}
+        for what, given in without.items():
+            if given:
+                raise ValueError(
+                    f"{what}={given} with a {type(data).__name__}: it loads its own rows and makes "
+                    f"its own batches. Leave {what} out."
+                )
         return data.feed(**how, shuffle=shuffle)
     iterable = isinstance(data, IterableDataset)
     if iterable or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):

@@ -45,7 +45,7 @@ from multigpu.data.row_groups import (
     suggested_partitions,
 )
 
-ROWS_AT_A_TIME = 8_192  # that are decoded at once
+ROWS_AT_A_TIME = 8_192  # that `rewrite` decodes at once
 READ_BUFFER = 2**16  # bytes per column: a row group is read through it, not in one piece
 UNEVEN = 1.05  # from this imbalance on, feed() warns
 
@@ -148,15 +148,6 @@ def reading(path: Path) -> Iterator[None]:
             raise
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read as a Parquet file: {reason}") from error
-
-
-def decoded(file: pq.ParquetFile, path: Path, **which: Any) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, as they are decoded.  Raises ValueError where it is damaged."""
-    with reading(path):  # errors of those who take the batches do not come by here
-        yield from file.iter_batches(
-            use_threads=False,  # each rank has its share of the cores
-            **which,
-        )
 
 
 def group_sizes(metadata: pq.FileMetaData) -> tuple[int, ...]:
@@ -304,7 +295,7 @@ class PartitionReader:
     def read(self, pieces: Sequence[Piece]) -> RowTensors:
         """The rows of some pieces, in an order that depends on the key and on these pieces.
 
-        Every row is written to its place as it is decoded, so that it is in memory once only.
+        Every row is written to its place, so that only one row group is in memory twice.
         """
         rows, source = rows_in(pieces), self.source
         inputs = np.empty((rows, len(source.inputs)), source.input_type)
@@ -315,46 +306,27 @@ class PartitionReader:
             seed = stream(*self.key, first.group, first.start, first.stop).getrandbits(63)
             order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).numpy()
         done = 0
-        for piece in pieces:
-            for batch in self._decoded(piece):
-                places = order[done : done + batch.num_rows]
-                columns = [self._column(batch, name, inputs.dtype) for name in source.inputs]
-                inputs[places] = np.stack(columns, axis=1)  # (decoded rows, columns)
-                targets[places] = self._column(batch, source.target, targets.dtype)
-                done += batch.num_rows
+        for piece in pieces:  # Parquet cannot skip rows: the whole row group is decoded
+            names = [*source.inputs, source.target]
+            with reading(source.path):
+                group = self.file.read_row_group(piece.group, columns=names, use_threads=False)
+            table = group.slice(piece.start, piece.rows)
+            places = order[done : done + piece.rows]
+            columns = [self._column(table, name, inputs.dtype) for name in source.inputs]
+            inputs[places] = np.stack(columns, axis=1)  # (rows, columns)
+            targets[places] = self._column(table, source.target, targets.dtype)
+            done += piece.rows
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
-    def _decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece. Parquet cannot skip rows: those before it are decoded, too."""
-        begin = 0
-        # pyarrow.dataset reads row groups, too, but ahead of what is asked for.
-        for batch in decoded(
-            self.file,
-            self.source.path,
-            batch_size=min(ROWS_AT_A_TIME, piece.stop),
-            row_groups=[piece.group],
-            columns=[*self.source.inputs, self.source.target],
-        ):
-            first, last = max(piece.start - begin, 0), min(piece.stop - begin, batch.num_rows)
-            if first < last:
-                yield batch.slice(first, last - first)
-            begin += batch.num_rows
-            if begin >= piece.stop:
-                return
-
-    def _column(
-        self, batch: pa.RecordBatch, name: str, kind: np.dtype[Any]
-    ) -> np.ndarray[Any, Any]:
+    def _column(self, table: pa.Table, name: str, kind: np.dtype[Any]) -> Any:
         """The values of one column. Raises ValueError where some are missing or do not fit."""
         try:
-            column = batch.column(name).cast(pa.from_numpy_dtype(kind))
+            values = table.column(name).cast(pa.from_numpy_dtype(kind)).to_numpy()
         except pa.ArrowInvalid as error:
             raise ValueError(
                 f"column {name!r} of {self.source.path}, as {kind}: {error}"
             ) from error
-        values: np.ndarray[Any, Any] = column.to_numpy(
-            zero_copy_only=False
-        )  # what is missing becomes NaN
+        # What is missing has become NaN.
         if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
             raise ValueError(
                 f"column {name!r} of {self.source.path}: {(~finite).sum():,} values are missing, "
@@ -384,13 +356,15 @@ def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
             column.path_in_schema: column.compression.replace("UNCOMPRESSED", "NONE")
             for column in columns
         }
-        batches = decoded(file, source, batch_size=ROWS_AT_A_TIME)
+        batches = file.iter_batches(batch_size=ROWS_AT_A_TIME)
         rows = file.schema_arrow.empty_table()
         # pyarrow.dataset writes row groups too, but of one size: not 10 rows in 8 of them.
         with pq.ParquetWriter(partial, file.schema_arrow, compression=compression) as writer:
             for size in sizes:
                 while rows.num_rows < size:
-                    rows = pa.concat_tables([rows, pa.Table.from_batches([next(batches)])])
+                    with reading(source):
+                        batch = next(batches)
+                    rows = pa.concat_tables([rows, pa.Table.from_batches([batch])])
                 writer.write_table(rows.slice(0, size), row_group_size=size)
                 rows = rows.slice(size)
         if output.exists():

@@ -319,40 +319,40 @@ class Comparison:
 
     def lines(self) -> list[dict[str, Any]]:
         """A line for each row, with all that is needed to understand it; None where unknown."""
-        return [self._line(row) for row in self.rows]
-
-    def _line(self, row: Row) -> dict[str, Any]:
         settings, machine = self.settings, self.machine
-        return {
-            "date": settings.date,
-            "work": settings.work,
-            "mode": row.candidate.mode,
-            "gpus": row.candidate.gpus,
-            "ran on": row.where,
-            "batch size": settings.batch_size,
-            "rows per GPU": self.rows_per_gpu(row),
-            "median ms per step": _milliseconds(row.step_seconds),
-            "rows per second": round(self.rows_per_second(row)),
-            "speed-up": _rounded(self.speed_up(row), 3),
-            "efficiency": _rounded(self.efficiency(row), 3),
-            "ms of the first step": None if row.first is None else _milliseconds(row.first),
-            "ms of each round": [_milliseconds(seconds) for seconds in row.rounds],
-            **{f"{FIGURE}{name}": round(value, 6) for name, value in row.figures.items()},
-            "peak bytes": list(row.peak_bytes),
-            "all-reduce share": _rounded(row.communication, 3),
-            "bytes between GPUs per step": row.traffic,
-            "steps": settings.steps,
-            "warm-up steps": settings.warmup,
-            "seed": settings.seed,
-            "threads": settings.threads,
-            "load before": _rounded(settings.load, 1),
-            "processor": machine.processor,
-            "cores": machine.cores,
-            "real GPUs": "; ".join(machine.gpus),
-            "system": machine.system,
-            "Python": machine.python,
-            "torch": machine.torch,
-        }
+        return [
+            {
+                "date": settings.date,
+                "work": settings.work,
+                "mode": row.candidate.mode,
+                "gpus": row.candidate.gpus,
+                "ran on": row.where,
+                "batch size": settings.batch_size,
+                "rows per GPU": self.rows_per_gpu(row),
+                "median ms per step": _milliseconds(row.step_seconds),
+                "rows per second": round(self.rows_per_second(row)),
+                "speed-up": _rounded(self.speed_up(row), 3),
+                "efficiency": _rounded(self.efficiency(row), 3),
+                "ms of the first step": None if row.first is None else _milliseconds(row.first),
+                "ms of each round": [_milliseconds(seconds) for seconds in row.rounds],
+                **{f"{FIGURE}{name}": round(value, 6) for name, value in row.figures.items()},
+                "peak bytes": list(row.peak_bytes),
+                "all-reduce share": _rounded(row.communication, 3),
+                "bytes between GPUs per step": row.traffic,
+                "steps": settings.steps,
+                "warm-up steps": settings.warmup,
+                "seed": settings.seed,
+                "threads": settings.threads,
+                "load before": _rounded(settings.load, 1),
+                "processor": machine.processor,
+                "cores": machine.cores,
+                "real GPUs": "; ".join(machine.gpus),
+                "system": machine.system,
+                "Python": machine.python,
+                "torch": machine.torch,
+            }
+            for row in self.rows
+        ]
 
     def json(self) -> str:
         """The lines as JSON, which has no NaN: such a loss is null."""

@@ -17,6 +17,7 @@ either.
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -25,7 +26,6 @@ import socket
 import sys
 import uuid
 import warnings
-from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from filelock import FileLock, Timeout
+from torch.utils._pytree import tree_leaves
 
 from multigpu.training.distributed import all_gather_object, from_main_rank, main_rank_does
 
@@ -48,7 +49,6 @@ SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are 
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 SILENT = 0.5  # seconds of waiting before a message
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
-PLAIN = (type(None), bool, int, float, str, bytes)
 
 # What may change from one part of a run to the next; everything else belongs to the run.
 FREE = (
@@ -275,12 +275,23 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def packed(state: dict[str, Any]) -> memoryview:
-    """The bytes of a file that `parsed` reads, and torch.load.  Raises TypeError, as `plain`.
+    """The bytes of a file that `parsed` reads, and torch.load.
 
     A file of torch is a zip archive; its comment, which comes last, is the digest of all else.
+    Raises TypeError for what could be saved but not loaded again with `weights_only=True`.
     """
     memory = io.BytesIO()  # torch.save into a file hides a full disk behind an error of its own
-    torch.save(plain({**state, "format": FORMAT}), memory)
+    state = {**state, "format": FORMAT}
+    tensors = (leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor))
+    # Not tree_map: a model's state carries its versions in an attribute, which a copy has, too.
+    torch.save(copy.deepcopy(state, {id(tensor): on_cpu(tensor) for tensor in tensors}), memory)
+    memory.seek(0)
+    if unsafe := torch.serialization.get_unsafe_globals_in_checkpoint(memory):
+        raise TypeError(
+            f"the state has objects of {', '.join(unsafe)}: a checkpoint takes only tensors, "
+            "numbers, strings, lists, tuples and dicts. Convert them first, for example with "
+            "float(...)."
+        )
     memory.seek(-2, io.SEEK_END)
     memory.write(DIGEST.to_bytes(2, "little"))  # the length of the comment: it was 0
     memory.write(sha256(memory.getbuffer()).digest())
@@ -356,35 +367,11 @@ def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> st
     return f"{said}."
 
 
-def plain(value: Any, place: str = "state") -> Any:
-    """`value` with every tensor on the CPU and detached; for `torch.load(weights_only=True)`.
-
-    Raises TypeError, with the place, for anything that could be saved but not loaded again, such
-    as a NumPy number or an object of a class.
-    """
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
-        own = tensor.numel() * tensor.element_size()
-        is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > own
-        return tensor.clone() if is_view else tensor  # a view would be saved with all behind it
-    if isinstance(value, dict) and type(value) in (dict, OrderedDict):
-        items = {plain(key, f"a key of {place}"): item for key, item in value.items()}
-        items = {key: plain(item, f"{place}[{key!r}]") for key, item in items.items()}
-        if isinstance(value, OrderedDict):
-            items = OrderedDict(items)
-            items.__dict__.update(value.__dict__)  # a model's state carries its versions there
-        return items
-    if type(value) is Counter:  # the milestones of a MultiStepLR
-        return Counter(plain(dict(value), place))
-    if type(value) in (list, tuple):
-        return type(value)(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
-    if type(value) in PLAIN:
-        return value
-    raise TypeError(
-        f"{place} is a {type(value).__module__}.{type(value).__name__}: a checkpoint takes only "
-        "tensors, numbers, strings, lists, tuples and dicts. Convert it first, for example with "
-        "float(...)."
-    )
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without its device and its graph, and of a view only what it shows."""
+    tensor = tensor.detach().cpu()
+    is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.nbytes
+    return tensor.clone() if is_view else tensor  # a view would be saved with all behind it
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:

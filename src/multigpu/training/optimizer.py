@@ -117,14 +117,3 @@ def restore_schedule(schedule: LRScheduler, state: dict[str, Any]) -> None:
         schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
     ):
         group["lr"] = base * factor(schedule.last_epoch)
-
-
-def learning_rate_of(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate of the optimizer's next step; with several groups, of the first."""
-    return float(optimizer.param_groups[0]["lr"])
-
-
-def first_learning_rate(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate that the optimizer was made with, before a schedule changed it."""
-    group = optimizer.param_groups[0]
-    return float(group.get("initial_lr", group["lr"]))

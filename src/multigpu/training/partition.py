@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
-from multigpu.training.config import CHOICES
+from multigpu.training.config import CHOICES, check_choice
 from multigpu.training.model_graph import (
     Program,
     storage_of,
@@ -114,10 +114,8 @@ class Setting:
     optimizer_state: float = 2.0
 
     def __post_init__(self) -> None:
-        for name, choices in (("balance", "balance"), ("schedule", "pipeline_schedule")):
-            value, allowed = getattr(self, name), CHOICES[choices]
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r}: choose from {', '.join(map(repr, allowed))}")
+        check_choice("balance", self.balance, CHOICES["balance"])
+        check_choice("schedule", self.schedule, ("1f1b", "gpipe"))
         if self.num_stages < 1:
             raise ValueError(f"num_stages must be at least 1, got {self.num_stages}")
 

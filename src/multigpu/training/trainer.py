@@ -47,8 +47,6 @@ from multigpu.training.history import History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
     MakeOptimizer,
     MakeSchedule,
-    first_learning_rate,
-    learning_rate_of,
     make_optimizer,
     make_schedule,
     refuse_replaced,
@@ -59,6 +57,7 @@ from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, sy
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 CALLBACK_METHODS = ("on_step", "on_epoch")
+ALIKE = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")  # of a Position
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
@@ -245,12 +244,13 @@ class Trainer:
 
     def describe(self) -> str:
         """The run in one line: mode, devices, batch, learning rate, size."""
-        feed, strategy = self.train_feed, self.strategy
+        feed, strategy, group = self.train_feed, self.strategy, self.optimizer.param_groups[0]
+        rate = group.get("initial_lr", group["lr"])  # before a schedule changed it
         return "; ".join(
             [
                 self._runs_on(),
                 f"batch {self.config.batch_size}{self._shares()}",
-                f"learning rate {first_learning_rate(self.optimizer):g}",
+                f"learning rate {rate:g}",
                 f"{strategy.num_parameters:,} parameters",
                 f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
                 *strategy.remarks(),
@@ -291,7 +291,8 @@ class Trainer:
             if config.clip_norm is not None:
                 strategy.scaler.unscale_(self.optimizer)
                 strategy.clip(config.clip_norm)
-            position.learning_rate = learning_rate_of(self.optimizer)
+            # Of several groups the first one's.
+            position.learning_rate = float(self.optimizer.param_groups[0]["lr"])
             strategy.scaler.step(self.optimizer)
             strategy.scaler.update()
             self.schedule.step()
@@ -466,12 +467,7 @@ class Trainer:
             "optimizer": optimizer,
             "schedule": self.schedule.state_dict(),
             "scaler": strategy.scaler.state_dict(),
-            "epoch": position.epoch,
-            "step": position.step,
-            "step_in_epoch": position.step_in_epoch,
-            "rows": position.rows,
-            "seconds": position.seconds,
-            "learning_rate": position.learning_rate,
+            **{name: getattr(position, name) for name in ALIKE},
             "ranks": all_gather_object(mine),
             "history": self.history.state_dict(),
             "early_stopping": self.early_stopping.state_dict(),
@@ -509,8 +505,7 @@ class Trainer:
             strategy.scaler.load_state_dict(state["scaler"])
         self.history.load_state_dict(state["history"])
         self.early_stopping.load_state_dict(state["early_stopping"])
-        names = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")
-        self.position = Position(**{name: state[name] for name in names if name in state})
+        self.position = Position(**{name: state[name] for name in ALIKE if name in state})
         of_ranks = state["ranks"]
         if state["world_size"] == self.launch.world_size:
             randomness.restore(of_ranks[rank]["rng"], devices=strategy.devices)

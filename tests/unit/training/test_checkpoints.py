@@ -117,7 +117,7 @@ def test_a_view_does_not_carry_all_that_it_looks_into(checkpoints):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (numpy.float64(0.5), r"state\['rows'\]\[0\]\['loss'\].* numpy\.float64"),
+        (numpy.float64(0.5), r"numpy\..*\bfloat\("),
         (Path("here"), r"pathlib.*Path"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from multigpu.training.config import TrainConfig
-from multigpu.training.optimizer import learning_rate_of, make_schedule, scaled_learning_rate
+from multigpu.training.optimizer import make_schedule, scaled_learning_rate
 
 
 def rates(config: TrainConfig, total: int) -> list[float]:
@@ -16,7 +16,7 @@ def rates(config: TrainConfig, total: int) -> list[float]:
     schedule = make_schedule(optimizer, config, total)
     had = []
     for _ in range(total):
-        had.append(learning_rate_of(optimizer))
+        had.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
     return had
