@@ -24,10 +24,7 @@ class Distributed(Strategy):
         launch.require_ranks(self.mode)
         self.backend = join_group(launch, config.backend)
         self.device = launch.device
-
-    @property
-    def world_size(self) -> int:
-        return self.launch.world_size
+        self.world_size = self.copies = launch.world_size
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)

@@ -42,15 +42,11 @@ class DataParallel(Strategy):
                 "for example gpus=2, or use mode='single'."
             )
         self.gpus = gpus(count)
-        self.device = self.gpus[0]
+        self.device, self.copies = self.gpus[0], count
 
     @property
     def devices(self) -> list[torch.device]:
         return self.gpus
-
-    @property
-    def copies(self) -> int:
-        return len(self.devices)
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)

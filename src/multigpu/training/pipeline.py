@@ -95,7 +95,7 @@ class Pipeline(Strategy):
         refuse_settings(config, ranks=launch.world_size)
         self.backend = join_group(launch, config.backend)
         self.device = launch.device
-        self.ranks = launch.world_size
+        self.ranks, self.micro_batches = launch.world_size, config.micro_batches
         # One rank has nothing to take turns with: there the model is one stage.
         alone = self.ranks == 1
         self.num_stages = 1 if alone else self.ranks * config.stages_per_rank
@@ -300,10 +300,6 @@ class Pipeline(Strategy):
     def inputs_device(self) -> torch.device:
         return self.device if self.has_first else torch.device("cpu")
 
-    @property
-    def micro_batches(self) -> int:
-        return self.config.micro_batches
-
     def where(self) -> str:
         ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
         return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
@@ -354,15 +350,10 @@ class Pipeline(Strategy):
         shared = [tuple(sorted(ranks)) for ranks in self.holders.values() if len(ranks) > 1]
         # All ranks make all groups, in the same order.
         self.groups = {ranks: dist.new_group(list(ranks)) for ranks in dict.fromkeys(shared)}
-        self.num_of_whole = sum(each.numel() for each in model.parameters())
         self.trained_names = [name for name, each in model.named_parameters() if each.requires_grad]
         state = model.state_dict()
         self.keys = list(state)
         self.extra = {key: value for key, value in state.items() if key not in self.names}
-
-    @property
-    def num_parameters(self) -> int:
-        return self.num_of_whole
 
     def _add_up_tied_gradients(self) -> None:
         """Give every copy of a weight the sum of all copies' gradients."""

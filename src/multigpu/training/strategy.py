@@ -117,36 +117,19 @@ class Strategy:
     mode: ClassVar[str]
     device: torch.device  # where outputs and targets meet
     model: nn.Module  # what a training step calls
-    plain: nn.Module  # the model itself, not wrapped
+    plain: nn.Module  # the model itself, not wrapped; what the optimizer updates
+    world_size: int = 1  # processes that share a global batch
+    copies: int = 1  # of the model that compute at the same time, each on its own GPU
+    micro_batches: int = 1  # parts of a batch that are computed at the same time, each by a stage
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         """Choose devices. Raises ValueError if the mode cannot run here."""
         self.config, self.launch = config, launch
 
     @property
-    def world_size(self) -> int:
-        """Processes that share a global batch."""
-        return 1
-
-    @property
     def devices(self) -> list[torch.device]:
         """The devices that this process computes on."""
         return [self.device]
-
-    @property
-    def copies(self) -> int:
-        """Copies of the model that compute at the same time, each on its own GPU."""
-        return self.world_size
-
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the whole model."""
-        return sum(parameter.numel() for parameter in self.plain.parameters())
-
-    @property
-    def micro_batches(self) -> int:
-        """Parts of a batch that are computed at the same time, each by a different stage."""
-        return 1
 
     def remarks(self) -> list[str]:
         """Further details for the run's one-line description."""
@@ -159,11 +142,6 @@ class Strategy:
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Move `model` and wrap it: afterwards `model` and `plain` are there."""
         raise NotImplementedError
-
-    @property
-    def trained(self) -> nn.Module:
-        """The module that this process's optimizer updates: the whole model, unless divided."""
-        return self.plain
 
     def where(self) -> str:
         """The devices in words: "2 ranks (gloo on the CPU)"."""
@@ -187,7 +165,7 @@ class Strategy:
         weight = torch.as_tensor(loss.weight, dtype=torch.float64).to(self.device)
         whole = self.sum_over_ranks(weight.clone())  # a tensor: the CPU need not wait
         whole = whole.where(whole != 0, 1.0)  # 0: no target counts, nor has it a gradient
-        for parameter in self.trained.parameters():
+        for parameter in self.plain.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(whole)
 

@@ -175,6 +175,7 @@ class Trainer:
         self.train_feed = self._feed(train_data, shuffle=True)
         self.eval_feed = None if eval_data is None else self._feed(eval_data, shuffle=False)
         self.shapes = shapes_of(model.state_dict())
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._refuse_other_ranks()
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
@@ -195,7 +196,7 @@ class Trainer:
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
         if config.max_steps is not None:
             self.total_steps = min(self.total_steps, config.max_steps)
-        self.optimizer = make_optimizer(self.strategy.trained, config, optimizer)
+        self.optimizer = make_optimizer(self.strategy.plain, config, optimizer)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
         self.history, self.position = History(), Position()
         self.checkpoints: Checkpoints | None = None
@@ -251,7 +252,7 @@ class Trainer:
                 self._runs_on(),
                 f"batch {self.config.batch_size}{self._shares()}",
                 f"learning rate {rate:g}",
-                f"{strategy.num_parameters:,} parameters",
+                f"{self.num_parameters:,} parameters",
                 f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
                 *strategy.remarks(),
             ]
