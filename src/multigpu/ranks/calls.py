@@ -9,10 +9,9 @@ The n-th collective that a rank makes in a group matches the n-th of every other
 one sender are a `Channel` and arrive in the order in which they were sent.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from multigpu.ranks.errors import place, ranks_in_words
@@ -24,10 +23,8 @@ GROUPED = "batch_isend_irecv"  # sends and receives that NCCL runs at the same t
 WORLD = "0"  # torch's name for the group that all ranks begin with
 LATER = ("wait", "completed", "used", "done", "failed")  # frames about a call that has begun
 
-Key = tuple[int, int]  # a call: its rank, and the rank's own number for it
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Call:
     """One call of a rank to torch.distributed, with its times.
 
@@ -65,6 +62,7 @@ class Call:
     used: str = ""  # where an operator on a virtual GPU took the result before the wait
     completed: float | None = None  # an async collective was over, waited for or not
     failed: str | None = None  # the error's text, if the call or its wait raised
+    nth_alike: int = 0  # counts this rank's calls of this operation in this group, from 1
 
     @classmethod
     def of(cls, rank: int, frame: Mapping[str, Any]) -> "Call":
@@ -75,28 +73,21 @@ class Call:
         said["shapes"] = tuple(map(tuple, frame.get("shapes", ())))
         return cls(**{**said, "rank": rank})
 
-    def heard(self, frame: Mapping[str, Any]) -> "Call":
-        """This call after a later frame about it."""
-        if frame["phase"] == "wait":
-            return self if self.waited is not None else replace(self, waited=frame["time"])
-        if frame["phase"] == "completed":
-            return replace(self, completed=frame["time"])
-        if frame["phase"] == "used":
-            return replace(self, used=place(frame["file"], frame["line"], frame["function"]))
-        if frame["phase"] == "failed":
-            return replace(self, end=frame["time"], failed=frame["text"])
-        source = frame.get("source")  # who it came from, where a receive asked for any source
-        return replace(
-            self,
-            end=frame["time"],
-            changed=frame.get("changed", False),
-            peer=self.peer if source is None else source,
-        )
-
-    @property
-    def key(self) -> Key:
-        """Its name in a run."""
-        return self.rank, self.id
+    def hear(self, frame: Mapping[str, Any]) -> None:
+        """Take in a later frame about this call."""
+        match frame["phase"]:
+            case "wait" if self.waited is None:
+                self.waited = frame["time"]
+            case "completed":
+                self.completed = frame["time"]
+            case "used":
+                self.used = place(frame["file"], frame["line"], frame["function"])
+            case "failed":
+                self.end, self.failed = frame["time"], frame["text"]
+            case "done":
+                self.end, self.changed = frame["time"], frame.get("changed", False)
+                if frame.get("source") is not None:  # where a receive asked for any source
+                    self.peer = frame["source"]
 
     @property
     def is_message(self) -> bool:
@@ -104,14 +95,14 @@ class Call:
         return self.op in MESSAGES
 
     @property
-    def is_collective(self) -> bool:
-        """Whether every member of the group must make it."""
-        return not self.is_message
-
-    @property
     def is_open(self) -> bool:
         """Whether it was begun and no wait for it has returned."""
         return self.end is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more depends on it; a failed one may be the cause of a later error."""
+        return self.failed is None and (self.end is not None or self.completed is not None)
 
     @property
     def sender(self) -> int | None:
@@ -161,19 +152,22 @@ class Transfer:
         return cls(source, target, call.bytes, call)
 
 
-class Calls(dict[Key, Call]):
-    """The calls of a run, as far as they are known."""
+class Calls(dict[int, Call]):
+    """The calls of one rank, by its own numbers."""
 
-    def hear(self, rank: int, frame: Mapping[str, Any]) -> Call | None:
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def hear(self, frame: Mapping[str, Any]) -> Call | None:
         """Take in one frame, and return the call that it is about, if any."""
         if frame["phase"] == "call":
-            call = Call.of(rank, frame)
-        elif frame["phase"] in LATER and (rank, frame["id"]) in self:
-            call = self[rank, frame["id"]].heard(frame)
-        else:
-            return None
-        self[call.key] = call
-        return call
+            call = self[frame["id"]] = Call.of(self.rank, frame)
+            return call
+        known = self.get(frame["id"]) if frame["phase"] in LATER else None
+        if known is not None:
+            known.hear(frame)
+        return known
 
 
 @dataclass
@@ -183,42 +177,35 @@ class CollectiveMatch:
     group: str
     nth: int
     members: tuple[int, ...]
-    keys: dict[int, Key] = field(default_factory=dict)  # by rank
+    calls: dict[int, Call] = field(default_factory=dict)  # by rank, in the order of their times
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The members that have not begun it."""
-        return tuple(rank for rank in self.members if rank not in self.keys)
+        return tuple(rank for rank in self.members if rank not in self.calls)
 
-    def calls(self, calls: Calls) -> list[Call]:
-        """The calls that have been made, by rank."""
-        return [calls[self.keys[rank]] for rank in sorted(self.keys)]
-
-    def may_advance(self, calls: Calls) -> bool:
+    def may_advance(self) -> bool:
         """Whether some members can finish before others have begun.
 
         With a root, those that have met the root may finish, because the backend decides how it
         passes the data on.
         """
-        here = self.calls(calls)
-        return here[0].op in ROOTED and any(call.rank == call.root for call in here)
+        here = self.calls.values()
+        return any(call.op in ROOTED and call.rank == call.root for call in here)
 
 
 @dataclass
 class Channel:
-    """The messages from one sender in a queue: the n-th send goes to the n-th receive.
+    """The messages from one sender in a queue: the n-th send goes to the n-th receive."""
 
-    The number of a forgotten pair is kept.
-    """
+    sends: list[Call] = field(default_factory=list)
+    receives: list[Call] = field(default_factory=list)
 
-    sends: dict[int, Key] = field(default_factory=dict)  # by their number
-    receives: dict[int, Key] = field(default_factory=dict)
-    made: Counter[str] = field(default_factory=Counter)  # sends and receives, forgotten ones too
-
-    @property
-    def forgotten(self) -> int:
-        """The number of forgotten pairs."""
-        return self.made["send"] - len(self.sends)
+    def pair(self, call: Call) -> tuple[Call, Call] | None:
+        """The send and the receive that meet, if the other side of `call` has been made."""
+        number = (self.sends if call.op == "send" else self.receives).index(call)
+        made = number < len(self.sends) and number < len(self.receives)
+        return (self.sends[number], self.receives[number]) if made else None
 
 
 @dataclass
@@ -226,88 +213,73 @@ class P2PQueue:
     """Messages to one rank, with one tag, in one group."""
 
     channels: dict[int, Channel] = field(default_factory=lambda: defaultdict(Channel))  # by sender
-    from_anyone: list[Key] = field(default_factory=list)  # receives that take any sender's
-    numbers: dict[Key, int] = field(default_factory=dict)  # in the channel, on its side
+    from_anyone: list[Call] = field(default_factory=list)  # receives that take any sender's
 
     def add(self, call: Call) -> None:
         """Put in a call that has just begun."""
-        if call.sender is None:
-            self.from_anyone.append(call.key)
-            return
-        channel = self.channels[call.sender]
-        number = self.numbers[call.key] = channel.made[call.op]
-        (channel.sends if call.op == "send" else channel.receives)[number] = call.key
-        channel.made[call.op] += 1
+        if call.op == "send":
+            self.channels[call.rank].sends.append(call)
+        elif call.peer is not None:
+            self.channels[call.peer].receives.append(call)
+        else:
+            self.from_anyone.append(call)
 
-    def pair(self, call: Call) -> tuple[Key, Key] | None:
+    def pair(self, call: Call) -> tuple[Call, Call] | None:
         """The send and the receive that meet, if the other side of `call` has been made.
 
         None if receives from any rank make the pairs depend on the order of arrival.
         """
         if self.from_anyone or call.sender is None:
             return None
-        channel, number = self.channels[call.sender], self.numbers[call.key]
-        if number not in channel.sends or number not in channel.receives:
-            return None
-        return channel.sends[number], channel.receives[number]
+        return self.channels[call.sender].pair(call)
 
-    def may_complete(self, call: Call, calls: Calls) -> bool:
+    def may_complete(self, call: Call) -> bool:
         """Whether the other side of an open call has been made, or may have been."""
         if not self.from_anyone:
             return self.pair(call) is not None
         if call.op == "send":
             channel = self.channels[call.rank]
-            receives = [*channel.receives.values(), *self.from_anyone]
-            taken = channel.forgotten + self._arrived(call.rank, calls)
-            taken += sum(calls[key].is_open for key in receives)
-            return self.numbers[call.key] < taken
+            waiting = sum(each.is_open for each in (*channel.receives, *self.from_anyone))
+            return channel.sends.index(call) < self.arrived(call.rank) + waiting
         senders = list(self.channels) if call.peer is None else [call.peer]
-        return any(
-            len(self.channels[sender].sends) > self._arrived(sender, calls) for sender in senders
-        )
+        return any(len(self.channels[each].sends) > self.arrived(each) for each in senders)
 
-    def unmatched(self, calls: Calls) -> list[Key]:
+    def arrived(self, sender: int) -> int:
+        """How many messages of `sender` have been received; the trace then names the sender."""
+        receives = (*self.channels[sender].receives, *self.from_anyone)
+        return sum(not each.is_open and each.peer == sender for each in receives)
+
+    def unmatched(self) -> list[Call]:
         """Sends and receives that found no other side."""
-        found = [key for key in self.from_anyone if calls[key].is_open]
+        found = [call for call in self.from_anyone if call.is_open]
         for sender, channel in self.channels.items():
-            arrived = channel.made["recv"]
-            if self.from_anyone:
-                arrived = channel.forgotten + self._arrived(sender, calls)
-            found += [key for number, key in channel.sends.items() if number >= arrived]
-            found += [k for number, k in channel.receives.items() if number >= channel.made["send"]]
+            arrived = self.arrived(sender) if self.from_anyone else len(channel.receives)
+            found += channel.sends[arrived:] + channel.receives[len(channel.sends) :]
         return found
 
-    def forget(self, calls: Calls) -> None:
-        """Forget those of the first half of the pairs in which both sides are over."""
-        if self.from_anyone:
-            return
-        for channel in self.channels.values():
-            for number, send in islice(list(channel.sends.items()), (len(channel.sends) + 1) // 2):
-                receive = channel.receives.get(number)
-                if receive is None or not (_is_over(calls[send]) and _is_over(calls[receive])):
-                    break
-                del channel.sends[number], channel.receives[number]
-                for key in (send, receive):
-                    del self.numbers[key], calls[key]
-
-    def _arrived(self, sender: int, calls: Calls) -> int:
-        """How many messages of `sender` have been received; the trace then names the sender."""
-        receives = [*self.channels[sender].receives.values(), *self.from_anyone]
-        return sum(not calls[k].is_open and calls[k].peer == sender for k in receives)
+    def forget(self, sender: int) -> list[Call]:
+        """Forget the oldest messages of a sender that are over on both sides; return them."""
+        forgotten: list[Call] = []
+        channel = self.channels[sender]
+        while channel.sends and channel.receives and not self.from_anyone:
+            pair = channel.sends[0], channel.receives[0]
+            if not all(call.is_over for call in pair):
+                break
+            forgotten += channel.sends.pop(0), channel.receives.pop(0)
+        return forgotten
 
 
 class Matching:
-    """All matches and queues of a run."""
+    """All matches and queues of a run, but for those in which all is over."""
 
-    def __init__(self, calls: Calls) -> None:
-        self.calls = calls
+    def __init__(self) -> None:
         self.matches: dict[tuple[str, int], CollectiveMatch] = {}
         self.queues: dict[tuple[str, int, int], P2PQueue] = defaultdict(P2PQueue)
 
     def add(self, call: Call) -> None:
         """Add a call that has just begun to its match or queue."""
         if call.nth is not None:
-            self.match(call).keys[call.rank] = call.key
+            self.match(call).calls[call.rank] = call
         else:
             self.queue(call).add(call)
 
@@ -331,7 +303,7 @@ class Matching:
             return True
         if call.nth is not None:
             return not self.match(call).missing
-        return self.queue(call).may_complete(call, self.calls)
+        return self.queue(call).may_complete(call)
 
     def waits_for(self, call: Call, over: Container[int]) -> tuple[int, ...]:
         """The ranks that would have to make a call for this one to end.
@@ -345,17 +317,16 @@ class Matching:
         others = tuple(rank for rank in call.members if rank != call.rank)
         return tuple(rank for rank in others if rank not in over) or others
 
-    def forget(self) -> None:
-        """Forget the older half of the finished calls, because a program may run for days."""
-        for name, match in list(self.matches.items())[: len(self.matches) // 2]:
-            if not match.missing and all(map(_is_over, match.calls(self.calls))):
-                del self.matches[name]
-                for key in match.keys.values():
-                    del self.calls[key]
-        for queue in self.queues.values():
-            queue.forget(self.calls)
+    def forget(self, call: Call) -> list[Call]:
+        """Forget a call that is over with those that it matches, once these are, too; return them.
 
-
-def _is_over(call: Call) -> bool:
-    """Whether nothing more depends on it; a failed one may be the cause of a later error."""
-    return call.failed is None and (call.end is not None or call.completed is not None)
+        A program may run for days.
+        """
+        if call.is_message:
+            return [] if call.sender is None else self.queue(call).forget(call.sender)
+        assert call.nth is not None
+        match = self.matches.get((call.group, call.nth))
+        if match is None or match.missing or not all(c.is_over for c in match.calls.values()):
+            return []
+        del self.matches[match.group, match.nth]
+        return list(match.calls.values())

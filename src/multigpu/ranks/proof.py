@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from multigpu.ranks import wording
-from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Calls, CollectiveMatch, Key, Matching
+from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Calls, CollectiveMatch, Matching
 from multigpu.ranks.errors import Finding, Kind, their_frames
 from multigpu.ranks.process_tree import SystemThreads
 from multigpu.ranks.state import FOLLOW_UP, RankState
@@ -29,7 +29,6 @@ VOTE = 0.25  # seconds for the other members to show whom they agree with
 CAUSE = 1.0  # seconds for the cause of a follow-up error to show itself
 QUIET = 0.5  # seconds without a word before a deadlock is looked for
 QUIET_PARTLY = 1.0  # where a backend may still be passing data on between some of the ranks
-KEPT_CALLS = 100_000  # beyond that, older ones that are over on all sides are forgotten
 
 SIZELESS = ("barrier", "new_group", "all_to_all")  # nothing to compare; parts may differ in size
 
@@ -49,10 +48,8 @@ class Watch:
     """One run: the reports of its ranks, and what follows from them."""
 
     def __init__(self, world_size: int, *, timeout: float | None) -> None:
-        self._states = [RankState(rank) for rank in range(world_size)]
-        self._calls = Calls()
-        self._matching = Matching(self._calls)
-        self._room = KEPT_CALLS
+        self._states = [RankState(rank, Calls(rank)) for rank in range(world_size)]
+        self._matching = Matching()
         self._disputed: CollectiveMatch | None = None  # the first whose calls differ
         self._misfit: tuple[Call, Call] | None = None  # the first send that does not fit
         self._seen: float | None = None  # when the first of these was seen
@@ -66,15 +63,15 @@ class Watch:
     def hear(self, rank: int, frame: Mapping[str, Any]) -> None:
         """Take in one frame of a rank."""
         self._stirred = True
-        call = self._calls.hear(rank, frame)
-        self._states[rank].hear(frame, call)
+        call = self._states[rank].hear(frame)
         if frame["phase"] in ("raised", "left"):
             self._failures.append(rank)
         if call is not None and frame["phase"] == "call":
             self._matching.add(call)
             self._compare(call)
-            if len(self._calls) > self._room:
-                self._forget()
+        elif call is not None and call.is_over and not (self._disputed or self._misfit):
+            for each in self._matching.forget(call):
+                del self._states[each.rank].calls[each.id]
 
     def stir(self) -> None:
         """A rank has sent something, such as a print: it makes progress."""
@@ -110,12 +107,6 @@ class Watch:
     ) -> Finding:
         details["ranks"] = [state.to_dict() for state in self._states]
         return Finding(kind, tuple(sorted(ranks)), message, usually, details)
-
-    def _forget(self) -> None:
-        self._matching.forget()
-        for state in self._states:
-            state.keep_only(self._calls)
-        self._room = max(KEPT_CALLS, 2 * len(self._calls))
 
     # Ranks that raised or died: which of them is the cause, and which only follow.
 
@@ -225,12 +216,12 @@ class Watch:
             return
         if call.nth is not None:
             match = self._matching.match(call)
-            if difference(self._calls[next(iter(match.keys.values()))], call):
+            if difference(next(iter(match.calls.values())), call):
                 self._disputed = match
-        elif pair := self._matching.queue(call).pair(call):
-            send, receive = self._calls[pair[0]], self._calls[pair[1]]
-            if send.bytes != receive.bytes:
-                self._misfit = send, receive
+        else:
+            pair = self._matching.queue(call).pair(call)
+            if pair and pair[0].bytes != pair[1].bytes:
+                self._misfit = pair
 
     def _mismatch(self, now: float) -> Finding | None:
         """Calls that do not fit, once all members had time to show which call they make."""
@@ -253,7 +244,7 @@ class Watch:
         if not self._disputed:
             return None
         camps: dict[tuple[Any, ...], list[Call]] = defaultdict(list)
-        for call in self._disputed.calls(self._calls):
+        for _, call in sorted(self._disputed.calls.items()):
             camps[_compared(call)].append(call)
         sides = sorted(camps.values(), key=len, reverse=True)
         name = difference(sides[0][0], sides[1][0])
@@ -272,7 +263,7 @@ class Watch:
         others. Calls that failed do not count, because the program knows of them.
         """
         for match in self._matching.matches.values():
-            if not match.missing or all(call.failed for call in match.calls(self._calls)):
+            if not match.missing or all(call.failed for call in match.calls.values()):
                 continue
             camps: dict[int, list[int]] = defaultdict(list)  # ranks by their number of collectives
             for rank in match.members:
@@ -281,7 +272,7 @@ class Watch:
             return self._finding(
                 "mismatch",
                 minority(camps.values()),
-                *wording.fewer_collectives(camps, first.calls(self._calls)[0], len(self._states)),
+                *wording.fewer_collectives(camps, first.calls[min(first.calls)], len(self._states)),
                 difference="count",
             )
         return None
@@ -289,8 +280,7 @@ class Watch:
     def _unmatched(self) -> Finding | None:
         """A message of a finished run that has no other side."""
         queues = self._matching.queues.values()
-        calls = [self._calls[key] for queue in queues for key in queue.unmatched(self._calls)]
-        alone = [call for call in calls if not call.failed]
+        alone = [call for queue in queues for call in queue.unmatched() if not call.failed]
         if not alone:
             return None
         call = min(alone, key=lambda each: (each.time, each.rank))
@@ -324,7 +314,7 @@ class Watch:
         if any(matching.may_complete(call) for call in under_way):
             return False  # something may be called when it is over
         matches = [matching.match(call) for call in waits if call.nth is not None]
-        if quiet < QUIET_PARTLY and any(match.may_advance(self._calls) for match in matches):
+        if quiet < QUIET_PARTLY and any(match.may_advance() for match in matches):
             return False
         can_act = [state.can_act(threads) for state in states]  # of each: the next look compares
         return not any(can_act)
@@ -333,13 +323,13 @@ class Watch:
         """The finding about ranks that wait for each other, or for one that is over."""
         waits = [call for state in self._states for call in state.waiting_in()]
         over = {state.rank for state in self._states if state.over}
-        targets = {call.key: set(self._matching.waits_for(call, over)) for call in waits}
+        targets = {call: set(self._matching.waits_for(call, over)) for call in waits}
         edges: dict[int, set[int]] = {state.rank: set() for state in self._states}
-        for (rank, _), others in targets.items():
-            edges[rank] |= others
+        for call, others in targets.items():
+            edges[call.rank] |= others
         ends = _ends_of_waiting(edges)
-        core = [c for c in waits if c.rank in ends or over & ends & targets[c.key]]
-        absent = {rank for c in core if c.nth is not None for rank in targets[c.key]} & ends
+        core = [c for c in waits if c.rank in ends or over & ends & targets[c]]
+        absent = {rank for c in core if c.nth is not None for rank in targets[c]} & ends
         missing = [self._states[rank] for rank in sorted(absent)]
         return self._finding(
             "deadlock",
@@ -353,7 +343,7 @@ class Watch:
         self,
         core: Iterable[Call],
         waits: Sequence[Call],
-        targets: Mapping[Key, set[int]],
+        targets: Mapping[Call, set[int]],
         *,
         ends: set[int],
         over: set[int],
@@ -366,10 +356,10 @@ class Watch:
         """
         blamed: set[int] = set()
         for call in core:
-            others = targets[call.key]
+            others = targets[call]
             if call.nth is not None:
                 there = {c.rank for c in waits if c.nth is not None and c.group == call.group}
-                there |= self._matching.match(call).keys.keys()
+                there |= self._matching.match(call).calls.keys()
                 blamed |= set(minority([sorted(there), sorted(others & ends)]))
             elif call.peer is None:  # any other may be the one that did not send
                 blamed |= {call.rank} | (set(call.members) & (ends | over))

@@ -27,10 +27,9 @@ class RankState:
     """One rank: its progress, what its threads wait for, how it ended."""
 
     rank: int
-    calls: dict[int, Call] = field(default_factory=dict)  # by the rank's own number
+    calls: Calls  # but for those that are forgotten
     last: Call | None = None  # the call that was begun last
     made: Counter[tuple[str, str]] = field(default_factory=Counter)  # calls by (op, group)
-    nth: dict[int, int] = field(default_factory=dict)  # of each call, among those alike
     places: set[tuple[str, int]] = field(default_factory=set)  # lines that it has called from
     main: int | None = None  # native id of its main thread
     waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
@@ -44,20 +43,20 @@ class RankState:
     finished: bool = False  # its threads have ended, too: it only waits for the other ranks
     status: int | None = None  # of the process, once it is gone
 
-    def hear(self, frame: Mapping[str, Any], call: Call | None) -> None:
-        """Take in one frame; `call` is the one that it is about."""
-        if call is not None:
-            self.calls[call.id] = call
-            if self.last is None or call.id >= self.last.id:
-                self.last = call
+    def hear(self, frame: Mapping[str, Any]) -> Call | None:
+        """Take in one frame, and return the call that it is about, if any."""
+        call = self.calls.hear(frame)
+        if call is None and self.last is not None and frame.get("id") == self.last.id:
+            self.last.hear(frame)  # it is forgotten, and still the last
         match frame["phase"]:
             case "started":
                 self.main = frame.get("thread", frame.get("pid"))
             case "call":
                 assert call is not None
+                self.last = call
                 self.threads.add(call.thread)
                 self.made[call.op, call.group] += 1
-                self.nth[call.id] = self.made[call.op, call.group]
+                call.nth_alike = self.made[call.op, call.group]
                 self.places.add((call.file, call.line))
             case "wait":
                 self.threads.add(frame["thread"])
@@ -84,11 +83,7 @@ class RankState:
                 self.returned = True
             case "holding":
                 self.finished = True
-
-    def keep_only(self, calls: Calls) -> None:
-        """Forget the calls that are not among these."""
-        self.calls = {n: call for n, call in self.calls.items() if call.key in calls}
-        self.nth = {n: nth for n, nth in self.nth.items() if n in self.calls}
+        return call
 
     @property
     def gone(self) -> bool:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from multigpu.ranks.calls import ROOTED, Call, Calls, Key, Matching, Span, Transfer
+from multigpu.ranks.calls import ROOTED, Call, Calls, Matching, Span, Transfer
 
 if TYPE_CHECKING:
     from multigpu.pictures import Picture, Table
@@ -32,13 +32,16 @@ class Trace:
     @classmethod
     def from_frames(cls, frames_by_rank: Sequence[Iterable[Mapping[str, Any]]]) -> "Trace":
         """The trace from the frames of rank 0, rank 1, ..."""
-        calls, spans = Calls(), []
+        calls: list[Call] = []
+        spans = []
         for rank, frames in enumerate(frames_by_rank):
+            own = Calls(rank)
             for frame in frames:
-                calls.hear(rank, frame)
+                own.hear(frame)
                 if frame["phase"] == "span":
                     spans.append(Span(rank, frame["label"], frame["start"], frame["end"]))
-        return cls(calls.values(), spans, world_size=len(frames_by_rank))
+            calls += own.values()
+        return cls(calls, spans, world_size=len(frames_by_rank))
 
     def of(self, rank: int) -> tuple[Call, ...]:
         """The calls of one rank, in its own order."""
@@ -47,7 +50,7 @@ class Trace:
     def collectives(self, rank: int | None = None) -> tuple[Call, ...]:
         """The collectives (barriers among them) of one rank, or of all."""
         return tuple(
-            call for call in self.calls if call.is_collective and rank in (None, call.rank)
+            call for call in self.calls if not call.is_message and rank in (None, call.rank)
         )
 
     def messages(self, rank: int | None = None) -> tuple[Call, ...]:
@@ -105,7 +108,7 @@ class Trace:
         for call in self.calls:
             lane = f"rank {call.rank}"
             end = min(filter(None, (call.completed, call.end)), default=last)
-            when, latest, of = met.get(call.key, (end, None, ""))
+            when, latest, of = met.get(call, (end, None, ""))
             start = max(when, call.time)
             details = ", ".join(filter(None, (_data(call), _partners(call), call.place)))
             if min(start, end) > call.time:
@@ -169,27 +172,25 @@ class Trace:
     def _lanes(self) -> list[str]:
         return [f"rank {rank}" for rank in range(self.world_size)]
 
-    def _met(self) -> dict[Key, tuple[float, int, str]]:
+    def _met(self) -> dict[Call, tuple[float, int, str]]:
         """For completed matches: the time of the last call, its rank, and a name."""
-        calls = Calls({call.key: call for call in self.calls})
-        matching = Matching(calls)
+        matching = Matching()
         for call in self.calls:
             matching.add(call)
         together = [
-            (match.calls(calls), f"collective {match.nth} of group {match.group}")
+            (list(match.calls.values()), f"collective {match.nth} of group {match.group}")
             for match in matching.matches.values()
             if not match.missing
         ]
-        met: dict[Key, tuple[float, int, str]] = {}
+        met: dict[Call, tuple[float, int, str]] = {}
         for call in self.calls:
             if call.is_message and (call.peer is None or not call.is_open):
-                met[call.key] = call.time, call.rank, ""  # met at the latest at its end
+                met[call] = call.time, call.rank, ""  # met at the latest at its end
             if call.op == "send" and (pair := matching.queue(call).pair(call)):
-                both = [calls[each] for each in pair]
-                together.append((both, f"message {call.id} of rank {call.rank}"))
+                together.append((list(pair), f"message {call.id} of rank {call.rank}"))
         for alike, name in together:
             last = max(alike, key=lambda call: call.time)
-            met |= {call.key: (last.time, last.rank, name) for call in alike}
+            met |= dict.fromkeys(alike, (last.time, last.rank, name))
         return met
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Key
+from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call
 from multigpu.ranks.errors import (
     counted,
     listed,
@@ -50,7 +50,7 @@ def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> li
     said: dict[tuple[str, str], list[int]] = defaultdict(list)  # what one does, what several do
     for state in states:
         for call in state.waiting_in():
-            one, several = (_waiting(call, state, len(states), its) for its in ("its", "their"))
+            one, several = (_waiting(call, len(states), its) for its in ("its", "their"))
             said[f"waits {one}", f"wait {several}"].append(state.rank)
         if state.over:
             said[(f"returned {_after(state, core)}",) * 2].append(state.rank)
@@ -60,7 +60,7 @@ def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> li
     ]
 
 
-def _waiting(call: Call, state: RankState, world: int, its: str) -> str:
+def _waiting(call: Call, world: int, its: str) -> str:
     by = f" ({call.via})" if call.via not in ("", call.op) else ""
     tag = f" with tag {call.tag}" if call.tag else ""  # nearly all messages have tag 0
     if call.op == "send":
@@ -69,7 +69,7 @@ def _waiting(call: Call, state: RankState, world: int, its: str) -> str:
         source = "any rank" if call.peer is None else f"rank {call.peer}"
         what = f"for a message from {source}{tag}{by}"
     else:
-        what = f"in {its} {ordinal(state.nth[call.id])} {call.op}{by}{call.in_group(world)}"
+        what = f"in {its} {ordinal(call.nth_alike)} {call.op}{by}{call.in_group(world)}"
     return f"{what}, {call.place}"
 
 
@@ -285,7 +285,7 @@ def unmatched_message(call: Call) -> tuple[str, str]:
 
 def deadlock(
     core: Sequence[Call],
-    targets: Mapping[Key, set[int]],
+    targets: Mapping[Call, set[int]],
     over: set[int],
     states: Sequence[RankState],
 ) -> str:
@@ -295,7 +295,7 @@ def deadlock(
     """
     ring = {call.rank for call in core}
     if over:
-        waiting = {call.rank for call in core if over & targets[call.key]}
+        waiting = {call.rank for call in core if over & targets[call]}
         has, them = ("has", "it") if len(over) == 1 else ("have", "them")
         waits = "waits" if len(waiting) == 1 else "wait"
         others = ranks_in_words(waiting)

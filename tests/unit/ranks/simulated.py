@@ -11,14 +11,27 @@ from played import Play
 SIGKILL = -9
 
 
+class NotedPlay(Play):
+    """Keeps the calls that the watch may forget."""
+
+    def __init__(self, world_size):
+        self.calls = {}
+        super().__init__(world_size)
+
+    def begin(self, rank, op, **details):
+        number = super().begin(rank, op, **details)
+        self.calls[rank, number] = self.watch._states[rank].last
+        return number
+
+
 class Simulation:
     """One run of a program; ``finding()`` is what the watch says of it."""
 
     def __init__(self, program, seed):
         self.rng = random.Random(seed)
         self.program = program
-        self.run = Play(program["world"])
-        self.calls = self.run.watch._matching.calls
+        self.run = NotedPlay(program["world"])
+        self.states = self.run.watch._states
         self.todo = [list(steps) for steps in program["ranks"]]
         self.waits = [None] * program["world"]  # numbers of the calls that each rank waits for
         self.wakes = [0.0] * program["world"]
@@ -40,10 +53,10 @@ class Simulation:
 
     def _complete_what_is_under_way(self):
         """Async collectives go on without their ranks."""
-        for (rank, number), call in list(self.calls.items()):
+        for call in [call for state in self.states for call in state.open_calls()]:
             under_way = call.is_async and call.nth is not None and call.completed is None
-            if under_way and call.is_open and self.run.watch._matching.may_complete(call):
-                self.run.say(rank, phase="completed", id=number)
+            if under_way and self.run.watch._matching.may_complete(call):
+                self.run.say(call.rank, phase="completed", id=call.id)
 
     def _able(self, rank, steps):
         if self.waits[rank]:
@@ -52,8 +65,8 @@ class Simulation:
 
     def _over(self, rank, number):
         """Whether a call can end now."""
-        matching, call = self.run.watch._matching, self.calls[rank, number]
-        if call.nth is not None and matching.match(call).may_advance(self.calls):
+        matching, call = self.run.watch._matching, self.run.calls[rank, number]
+        if call.nth is not None and matching.match(call).may_advance():
             root_only_gives = call.op == "broadcast" and call.rank == call.root
             others_only_give = call.op in ("gather", "reduce") and call.rank != call.root
             if (root_only_gives or others_only_give) and self.rng.random() < 0.3:
@@ -63,7 +76,7 @@ class Simulation:
     def _go_on(self, rank):
         if self.waits[rank]:
             number = self.waits[rank].pop(0)
-            call = self.calls[rank, number]
+            call = self.run.calls[rank, number]
             source = None
             if call.op == "recv" and call.peer is None:
                 source = self._sender(call)
@@ -80,9 +93,8 @@ class Simulation:
         return state.over
 
     def _sender(self, call):
-        channels = self.run.watch._matching.queue(call).channels
-        box = self.run.watch._matching.queue(call)
-        return next(s for s in channels if len(channels[s].sends) > box._arrived(s, self.calls))
+        queue = self.run.watch._matching.queue(call)
+        return next(s for s, c in queue.channels.items() if len(c.sends) > queue.arrived(s))
 
     def _step(self, rank, step):
         kind = step["kind"]

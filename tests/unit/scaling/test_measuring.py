@@ -187,7 +187,9 @@ def call(rank, number, begin, end, *, op="all_reduce", size=100):
              "bytes": size, "numel": size // 4, "thread": 1, "is_async": True, "file": "a.py",
              "line": 1, "function": "f", "time": begin}  # fmt: skip
     heard = Call.of(rank, frame)
-    return heard.heard({"phase": "completed", "time": end}) if end is not None else heard
+    if end is not None:
+        heard.hear({"phase": "completed", "time": end})
+    return heard
 
 
 def test_the_share_is_the_mean_over_ranks_and_overlapping_calls_count_once():
