@@ -17,7 +17,7 @@ from multigpu.checking.run_verdict import Ending, refuse_bad_endings
 from multigpu.checking.source import return_lines
 from multigpu.checking.verdicts import Refused, by_rank
 from multigpu.ranks.resource_monitor import Limits
-from multigpu.ranks.server import Server, SupervisorDied
+from multigpu.ranks.server import Server, ServerDied
 from multigpu.ranks.trace import Trace
 
 Drive = Callable[..., Any]
@@ -236,7 +236,7 @@ class Learner:
         try:
             with self.server.run(request, wait=False) as receive:
                 _, report = receive()
-        except SupervisorDied as death:
+        except ServerDied as death:
             raise Refused(
                 "crash",
                 "killed_checker",

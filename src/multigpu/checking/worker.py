@@ -36,7 +36,6 @@ from multigpu.ranks.recorder import inside
 from multigpu.ranks.supervisor import Supervisor, limit
 from multigpu.ranks.warming import costly_imports
 
-ONE_AT_A_TIME = True  # see ranks.server.Server
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 DEVICES = os.path.dirname(meters.__file__) + os.sep  # this layer brings GPUs into threads
@@ -47,7 +46,7 @@ PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
-# --- in the server, which is also the supervisor -------------------------------------------------
+# --- in the server -------------------------------------------------------------------------------
 
 
 def warm_up() -> None:

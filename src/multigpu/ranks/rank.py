@@ -23,7 +23,6 @@ from multigpu.ranks.recorder import inside
 from multigpu.ranks.resource_monitor import UNLIMITED
 from multigpu.ranks.warming import costly_imports
 
-ONE_AT_A_TIME = False  # a program may start runs in several threads
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -56,7 +55,7 @@ def warm_up() -> None:
 
 
 def serve(job: Job, caller: Connection, folder: str) -> None:
-    """Run the job's ranks, in the supervisor, and report."""
+    """Run the job's ranks, in the server, and report."""
     import torch
 
     # Windows has not what it imports, and this module is imported before that is refused.

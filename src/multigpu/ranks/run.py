@@ -31,7 +31,7 @@ from multigpu.ranks.backend import NAMES
 from multigpu.ranks.errors import RankError, counted, stack_text
 from multigpu.ranks.process_tree import MARK, RUN, warn_of
 from multigpu.ranks.rank import Job, pickled
-from multigpu.ranks.server import RANKS, SupervisorDied
+from multigpu.ranks.server import RANKS, ServerDied
 from multigpu.ranks.trace import Trace
 from multigpu.ranks.warming import NAMED, OPTIMIZING, costly_imports
 
@@ -148,7 +148,7 @@ def run_job(job: Job, printer: Printer) -> Results:
                     case "report", report:
                         printer.end()
                         return read_report(report, job, str(backend))
-    except SupervisorDied as death:
+    except ServerDied as death:
         printer.end()
         text = f"the supervisor process was killed, and the ranks with it. {death}"
         raise RankError("exit", range(job.world_size), text.strip()) from None

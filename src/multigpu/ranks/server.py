@@ -1,14 +1,12 @@
-"""The process server: it imports torch once, then has each run supervised.
+"""The process server: it imports torch once, then forks the processes of one run after another.
 
     with server.run(job) as receive:
-        phase, *values = receive()      # what the supervisor sends, until the run is over
+        phase, *values = receive()      # what the server sends, until the run is over
 
 ``run_ranks`` has one for the whole program (`RANKS`), a session of checks has one with stand-ins
-for the compiler. The server has one thread and does not touch a GPU, because threads and CUDA do
-not survive a fork, and it runs as long as its caller. Each supervisor has its own connection to the
-caller, so that many runs can go on at the same time; it forks the ranks, and killing it does not
-affect the other runs. The runs of checks come one after the other, so there the server is the
-supervisor, which saves a fork.
+for the compiler. A server has one thread and does not touch a GPU, because threads and CUDA do not
+survive a fork. It supervises each run itself (supervisor.py). Runs that go on at the same time, in
+several threads of the program, have a process each.
 
 Connections, and what they send, are those of ``multiprocessing``. Its forkserver would start ranks
 as quickly, but it takes no commands between two forks: to import what the last ranks had to import,
@@ -39,62 +37,58 @@ from multiprocessing.reduction import recv_handle, send_handle
 from types import ModuleType
 from typing import Any, Self
 
-import psutil
-
-from multigpu.ranks.process_tree import ENDING, MARK, RUN, adopt_orphans, end_all, end_marked
+from multigpu.ranks.process_tree import ENDING, MARK, RUN, adopt_orphans, end_marked
 from multigpu.ranks.warming import import_costly, warming_up
 
 OURS = (__file__, connections.__file__, reduction.__file__)  # what works on our connections
-GLANCE = 0.2  # seconds between two looks for supervisors that have ended
-GOODBYE = ENDING + 5  # seconds for a supervisor to end its ranks
-STOPPING = GOODBYE + ENDING + 5  # seconds for a server to see its supervisors end, or end them
+GOODBYE = ENDING + 5  # seconds for a server to end what it runs
 
 
 # --- the caller's side ---------------------------------------------------------------------------
 
 
-class SupervisorDied(Exception):
-    """The supervisor of a run was killed; the text is the end of the server's error output."""
+class ServerDied(Exception):
+    """The server was killed during a run; the text is the end of its error output."""
 
 
 class Server:
     """The server of a program: started at the first run, and again when it was killed.
 
     It imports ``module``, which has two functions: ``warm_up()`` imports what all runs need,
-    ``serve(job, connection, folder)`` is called in the supervisor of each run. The folder is the
-    run's own. With ``ONE_AT_A_TIME`` in the module the supervisor is the server. Every process that
-    a server starts has a mark in its environment, by which it can be found when its parents were
-    killed; names of run folders begin with the mark.
+    ``serve(job, connection, folder)`` is called for each run. The folder is the run's own. Every
+    process that a server starts has a mark in its environment, by which it can be found when its
+    parents were killed; names of run folders begin with the mark.
     """
 
     def __init__(self, module: str) -> None:
         self.module = module
-        self.process: ServerProcess | None = None
+        self.processes: list[ServerProcess] = []  # as many as there were runs at the same time
         self._lock = threading.Lock()
         self._learned: set[str] = set()
 
     def start(self) -> "ServerProcess":
-        """Start the server's process, unless it runs."""
-        if self.process and self.process.caller != os.getpid():  # it is that of our parent
-            self.process.connection.close()
-            self.process = None
-        if self.process is None or self.process.popen.poll() is not None:
-            self.process = ServerProcess(self.module)
-        return self.process
+        """A process without a run, which is new if there is no other."""
+        for process in list(self.processes):
+            if process.caller != os.getpid():  # it is that of our parent
+                process.connection.close()
+            if process.caller != os.getpid() or process.popen.poll() is not None:
+                self.processes.remove(process)
+        free = [process for process in self.processes if not process.is_busy]
+        if not free:
+            free.append(ServerProcess(self.module))
+            self.processes += free
+        return free[0]
 
     @contextlib.contextmanager
     def run(
         self, job: object, *, wanted: Iterable[str] = (), wait: bool = True
     ) -> Iterator[Callable[[], Any]]:
-        """Give a new supervisor this job; ``receive()`` is its next message.
+        """Give the server this job; ``receive()`` is its next message.
 
-        The server first imports those of ``warming.COSTLY`` that are ``wanted``. However the block
-        ends, nothing of the run is left after it; with ``wait=False`` the supervisor itself may
-        still be exiting. Raises RuntimeError if there is no server; ``receive`` raises
-        SupervisorDied, and RuntimeError for an exception in the supervisor's own code.
+        It first imports those of ``warming.COSTLY`` that are ``wanted``. However the block ends,
+        nothing of the run is left after it; with ``wait=False`` the server may still clean up.
+        ``receive`` raises ServerDied, and RuntimeError for an exception in the server's own code.
         """
-        connection, theirs = Pipe()
-        reported = False
 
         def receive() -> Any:
             with while_connected():
@@ -103,42 +97,41 @@ class Server:
                     raise RuntimeError(f"the supervisor of the run failed: {message[1]}")
                 return message
             process.clear_up(folder)
-            raise SupervisorDied(process.error_output())
+            raise ServerDied(process.error_output())
 
+        with self._lock:
+            process = self.start()
+            process.is_busy = True
+        connection, theirs = Pipe()
+        folder, reported = process.new_folder(), False
         with connection:
             try:
-                with self._lock, theirs:
-                    for _ in range(2):  # the old one may have been killed
-                        process = self.start()
-                        with while_connected():
-                            process.take(theirs)
-                            break
-                    else:
-                        words = process.error_output()
-                        raise RuntimeError(f"the process that starts ranks has ended: {words}")
-                folder = process.new_folder()
                 with while_connected():  # otherwise receive() reports it
+                    with theirs:
+                        process.take(theirs)
                     connection.send(({*wanted, *self._learned}, folder))
                     connection.send(job)
                 yield receive
                 reported = True
-            finally:  # let the supervisor end what still runs, and wait until it has
+            finally:  # let the server end what still runs, and wait until it has
                 with while_connected():
                     shut_down(connection, socket.SHUT_WR)
                     while (wait or not reported) and connection.poll(GOODBYE):
                         if not os.read(connection.fileno(), 1 << 20):
                             break
+                process.is_busy = False
 
     def learn(self, costly: Iterable[str]) -> None:
         """Ranks have imported this; the server does so before it forks the next ones."""
         self._learned.update(costly)
 
     def close(self) -> None:
-        """End the server, and whatever it runs.  The next run starts another one."""
+        """Stop it. The next run starts another one."""
         with self._lock:
-            if self.process and self.process.caller == os.getpid():
-                self.process.stop()
-            self.process = None
+            while self.processes:
+                process = self.processes.pop()
+                if process.caller == os.getpid():
+                    process.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -158,6 +151,7 @@ class ServerProcess:
         self.mark = os.path.join(outer, f"{RUN}{secrets.token_hex(8)}-")
         self._numbers = itertools.count()
         self._asked = False
+        self.is_busy = False
         environment = os.environ | {
             MARK: self.mark,
             "OMP_NUM_THREADS": "1",
@@ -193,22 +187,20 @@ class ServerProcess:
         return self._errors.read().decode(errors="replace")[-2000:]
 
     def clear_up(self, folder: str) -> None:
-        """Wait until it has ended what a killed supervisor left; if it is dead, do that here.
+        """Wait until it has ended what is left of a run; if it is dead, do that here.
 
-        Ranks have the server's mark and end with their supervisor. Processes that they start have
-        the run's mark.
+        Ranks have the server's mark and end with it. Processes that they start have the run's mark.
         """
         deadline = time.monotonic() + GOODBYE
         while os.path.exists(folder) and self.popen.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if self.popen.poll() is not None:
-            others_go_on = set(self.folders()) - {folder}
-            end_marked(folder if others_go_on else self.mark)
-            remove(folder)
+            self._remove_all()
 
-    def folders(self) -> list[str]:
-        """Those of the runs that go on, or that were never cleaned up."""
-        return glob(f"{escape(self.mark)}*")
+    def _remove_all(self) -> None:
+        end_marked(self.mark)
+        for folder in glob(f"{escape(self.mark)}*"):
+            remove(folder)
 
     def stop(self) -> None:
         """End it, and whatever it runs."""
@@ -218,13 +210,11 @@ class ServerProcess:
         if not self._asked:  # it imports torch still, and has started nothing
             self.popen.kill()
         try:
-            self.popen.wait(timeout=STOPPING)
+            self.popen.wait(timeout=GOODBYE)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-            end_marked(self.mark)
-            for folder in self.folders():
-                remove(folder)
+            self._remove_all()
         self._errors.close()
 
 
@@ -271,27 +261,12 @@ def main(descriptor: int, name: str) -> None:
     module = importlib.import_module(name)
     with warming_up():
         module.warm_up()
-    folders: dict[int, str] = {}  # of the current runs, by the process of the supervisor
-    try:
-        with contextlib.suppress(EOFError, ConnectionError):
-            while True:
-                if caller.poll(GLANCE if folders else None):
-                    with Connection(recv_handle(caller)) as connection, telling_faults(connection):
-                        wanted, folder = connection.recv()
-                        import_costly(wanted)
-                        if module.ONE_AT_A_TIME:
-                            serve(module, connection, folder)
-                        else:
-                            folders[fork_supervisor(module, connection, folder, caller)] = folder
-                collect(folders)
-    finally:
-        deadline = time.monotonic() + GOODBYE  # the supervisors have seen it, too
-        while folders and time.monotonic() < deadline:
-            time.sleep(0.01)
-            collect(folders)
-        end_all(*folders)
-        for folder in folders.values():
-            remove(folder)
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            with Connection(recv_handle(caller)) as connection, telling_faults(connection):
+                wanted, folder = connection.recv()
+                import_costly(wanted)
+                serve(module, connection, folder)
     os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
 
 
@@ -309,47 +284,14 @@ def telling_faults(connection: Connection) -> Iterator[None]:
         traceback.print_exc()
 
 
-def fork_supervisor(
-    module: ModuleType, connection: Connection, folder: str, caller: Connection
-) -> int:
-    """Fork a process that serves one job; return its number."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        caller.close()
-        adopt_orphans()
-        serve(module, connection, folder)
-    finally:
-        os._exit(0)
-
-
 def serve(module: ModuleType, connection: Connection, folder: str) -> None:
-    """Supervise one run, in this process."""
+    """Run one job in its own folder."""
     os.environ[MARK] = folder
     try:
-        with telling_faults(connection):
-            os.makedirs(folder, mode=0o700)
-            module.serve(connection.recv(), connection, folder)
+        os.makedirs(folder, mode=0o700)
+        module.serve(connection.recv(), connection, folder)
     finally:
         remove(folder)
-
-
-def collect(folders: dict[int, str]) -> None:
-    """Collect supervisors that have ended, and whatever a killed one has left behind."""
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            folder = folders.pop(ended[0], None)
-            if folder is None:
-                continue
-            if ended[1]:  # its children have come to us
-                for child in psutil.Process().children():
-                    if child.pid not in folders:
-                        for process in [child, *child.children(recursive=True)]:
-                            with contextlib.suppress(psutil.Error):
-                                process.kill()
-            remove(folder)  # last: the caller looks at it
 
 
 if __name__ == "__main__":

@@ -128,7 +128,8 @@ def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
     for part in parts:
         assert part in refused.value.message
     # Nothing but the server is left, if that.
-    wait_until(lambda: {p.pid for p in marked(server.process.mark)} <= {server.process.popen.pid})
+    process = server.processes[0]
+    wait_until(lambda: {p.pid for p in marked(process.mark)} <= {process.popen.pid})
 
 
 def test_closing_what_the_group_uses_is_a_crash(run_ranks):
@@ -187,4 +188,4 @@ def test_no_file_is_left(run_ranks, server, world, tmp_path):
     from pathlib import Path
 
     wait_until(lambda: not any(Path(folder).exists() for folder in answer.results))
-    assert psutil.pid_exists(server.process.popen.pid)
+    assert psutil.pid_exists(server.processes[0].popen.pid)

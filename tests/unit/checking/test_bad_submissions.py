@@ -283,8 +283,8 @@ def test_a_bad_submission_is_told_apart(run, server, name):
 
 def assert_only_the_server_runs(server):
     """Its supervisor has reported, and needs a moment to be gone."""
-    pid = server.process.popen.pid
-    wait_until(lambda: [process.pid for process in marked(server.process.mark)] == [pid])
+    pid = server.processes[0].popen.pid
+    wait_until(lambda: [process.pid for process in marked(server.processes[0].mark)] == [pid])
     wait_until(lambda: psutil.Process(pid).children() == [])
     assert os.getpid() != pid
 

@@ -31,7 +31,7 @@ JUDGE = """
         return submission.split(None, devices)
 
     with WarmServer() as server:
-        print(server.process.mark, flush=True)
+        print(server.processes[0].mark, flush=True)
         exercise = Catalog(Course(Path(sys.argv[1]))).one("split")
         learner = Learner(server, exercise, Submission(Path(sys.argv[2])))
         learner.run(drive, gpus=2, cpu=1000, wall=1000)
@@ -95,7 +95,7 @@ def test_a_worker_that_kills_its_supervisor_is_a_crash_and_the_next_run_works(ru
 
 def test_closing_ends_the_server():
     server = WarmServer()
-    process = psutil.Process(server.process.popen.pid)
+    process = psutil.Process(server.processes[0].popen.pid)
     server.close()
     server.close()
     assert not process.is_running()

@@ -115,24 +115,6 @@ def test_comm_cuts_and_joins(x):
 
 # What torch/nn/parallel/comm.py and torch/csrc/cuda/comm.cpp refuse, in their words.
 REFUSED_BY_COMM = {
-    "broadcast: neither": (
-        lambda x, gpu: comm.broadcast(x),
-        "Exactly one of 'devices' and 'out' must be specified, but got devices=None and out=None",
-    ),
-    "broadcast: both": (
-        lambda x, gpu: comm.broadcast(x, [0], out=[gpu]),
-        "Exactly one of 'devices' and 'out' must be specified",
-    ),
-    "broadcast: onto the CPU": (
-        lambda x, gpu: comm.broadcast(x, out=[gpu, x]),
-        "Expected all output tensors to be CUDA tensors, but output tensor at index 1 has device "
-        "'cpu'",
-    ),
-    "broadcast: another shape": (
-        lambda x, gpu: comm.broadcast(x[0], out=[gpu]),
-        "Expected all output tensors to have same shape as the source tensor [2], but output "
-        "tensor at index 0 has shape [5, 2]",
-    ),
     "broadcast: a device": (
         lambda x, gpu: comm.broadcast(x, ["cpu"]),
         "Expected a cuda device, but got: cpu",
@@ -141,64 +123,13 @@ REFUSED_BY_COMM = {
         lambda x, gpu: comm.broadcast_coalesced([gpu], [1, 0]),
         "All tensors must be on devices[0]: 1",
     ),
-    "scatter: both": (
-        lambda x, gpu: comm.scatter(x, [0], out=[gpu]),
-        "'devices' must not be specified when 'out' is specified, but got devices=[0]",
-    ),
-    "scatter: sizes and out": (
-        lambda x, gpu: comm.scatter(x, chunk_sizes=[5], out=[gpu]),
-        "'chunk_sizes' must not be specified when 'out' is specified, but got chunk_sizes=[5]",
-    ),
-    "scatter: no device": (
-        lambda x, gpu: comm.scatter(x, []),
-        "Expected at least one device to scatter to",
-    ),
-    "scatter: no output": (
-        lambda x, gpu: comm.scatter(x, out=[]),
-        "Expected at least one output tensor to scatter to",
-    ),
-    "scatter: sizes for others": (
-        lambda x, gpu: comm.scatter(x, [0], [2, 3]),
-        "Expected devices and chunk_sizes to be of same length, but got len(devices) = 1 and "
-        "len(chunk_sizes) = 2",
-    ),
-    "scatter: onto the CPU": (
-        lambda x, gpu: comm.scatter(x, out=[x]),
-        "Expected all output tensors to be CUDA tensors, but output tensor at index 0",
-    ),
-    "scatter: another shape": (
-        lambda x, gpu: comm.scatter(x, dim=-2, out=[gpu[:, :1]]),
-        "Output tensor at index 0 has incorrect shape: [5, 1]. Expected same shape except for "
-        "scatter dim 0 as the source tensor: [5, 2]",
-    ),
-    "scatter: another size": (
-        lambda x, gpu: comm.scatter(x, out=[gpu[1:]]),
-        "Total size for output tensors along scatter dim 0 does not match the source tensor size "
-        "at dim 0. Expected 5, but got total size 4",
-    ),
-    "gather: both": (
-        lambda x, gpu: comm.gather([gpu], destination=0, out=gpu),
-        "'destination' must not be specified when 'out' is specified, but got destination=0",
-    ),
-    "gather: nothing": (
-        lambda x, gpu: comm.gather([]),
-        "Expected at least one tensor to gather from",
-    ),
     "gather: from the CPU": (
         lambda x, gpu: comm.gather([gpu, x]),
         "Expected all input tensors to be CUDA tensors, but tensor at index 1 has device 'cpu'",
     ),
-    "gather: dimensions": (
-        lambda x, gpu: comm.gather([gpu, gpu[None]]),
-        "Expected all input tensors to have the same number of dimensions, but tensor at index 1",
-    ),
     "gather: another shape": (
         lambda x, gpu: comm.gather([gpu, gpu[:, :1]]),
         "Input tensor at index 1 has invalid shape [5, 1], but expected [5, 2]",
-    ),
-    "gather: the output's shape": (
-        lambda x, gpu: comm.gather([gpu, gpu], out=gpu),
-        "Expected out tensor to have shape [10, 2], but got [5, 2]",
     ),
 }
 

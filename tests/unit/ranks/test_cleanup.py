@@ -114,7 +114,7 @@ class Caller:
         return found
 
     def ranks(self):
-        """Its ranks, their supervisor, and what ranks have started."""
+        """Its ranks, and what they have started."""
         servers = psutil.Process(self.process.pid).children()
         known = {self.process.pid, *(server.pid for server in servers)}
         return self.family(lambda process: process.pid not in known)
@@ -185,17 +185,14 @@ def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, num
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("generation", ["server", "supervisor", "rank"])
+@pytest.mark.parametrize("generation", ["server", "rank"])
 def test_nothing_is_left_when_another_process_is_killed(start, generation):
     caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
     assert caller.says("waiting")
     parents = [psutil.Process(caller.process.pid)]
-    for _ in range(("server", "supervisor", "rank").index(generation) + 1):
+    for _ in range(("server", "rank").index(generation) + 1):
         parents = [child for parent in parents for child in parent.children()]
     parents[0].kill()
-    if generation == "server":  # the run can do without it
-        assert caller.ranks()
-        caller.process.send_signal(signal.SIGINT)
     assert caller.says("over")
     assert caller.says("over")  # the next run works
     caller.close()
@@ -204,14 +201,11 @@ def test_nothing_is_left_when_another_process_is_killed(start, generation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fn", ["starts_a_daemon", "starts_a_daemon_in_a_run_of_its_own"])
-@pytest.mark.parametrize("server_first", [True, False])
-def test_nothing_is_left_when_server_and_leader_are_killed(start, fn, server_first):
+def test_nothing_is_left_when_the_server_is_killed_that_could_adopt_it(start, fn):
     caller = start(f"attempt({fn}); time.sleep(1000)")
     assert caller.says("waiting")
     (server,) = psutil.Process(caller.process.pid).children()
-    (supervisor,) = server.children()
-    for process in (server, supervisor) if server_first else (supervisor, server):
-        process.kill()
+    server.kill()
     assert caller.says("RankError")
     assert caller.says("over")
     assert caller.ranks() == []
@@ -233,7 +227,7 @@ from multigpu import run_ranks
 from multigpu.ranks.server import RANKS
 
 run_ranks(print, 1, show=False)
-popen = RANKS.process.popen
+popen = RANKS.processes[0].popen
 popen.send_signal(signal.SIGSTOP)
 threading.Timer(11, popen.send_signal, [signal.SIGCONT]).start()
 RANKS.close()
@@ -242,6 +236,6 @@ assert popen.returncode == 0, popen.returncode
 
 
 @pytest.mark.slow
-def test_a_server_has_longer_to_end_than_it_gives_its_supervisors():
-    """It was killed after 10 s, and its supervisors have 20 to end their ranks."""
+def test_a_server_has_longer_to_end_than_it_needs_on_a_busy_machine():
+    """It was killed after 10 s, and it may take 15 to end its ranks."""
     subprocess.run([sys.executable, "-c", STOPS_A_SLOW_SERVER], check=True, timeout=300)

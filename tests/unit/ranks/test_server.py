@@ -14,13 +14,11 @@ from multigpu.ranks.server import Server
 RUNS = """
     import os, sys
 
-    ONE_AT_A_TIME = False
-
     def warm_up():
         pass
 
     def serve(job, connection, folder):
-        connection.send(("parent", os.getppid()))
+        connection.send(("server", os.getpid()))
         if job == "fails" or not isinstance(job, str):
             raise ZeroDivisionError("in the supervisor")
         if job == "is told to end":
@@ -31,7 +29,7 @@ RUNS = """
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """A server whose supervisors do what the job says."""
+    """A server that does what the job says."""
     (tmp_path / "runs_of_this_test.py").write_text(textwrap.dedent(RUNS))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with Server("runs_of_this_test") as server:
@@ -41,26 +39,26 @@ def served(tmp_path, monkeypatch):
 def one_run(served):
     """The server of a run that goes well, as a number of its process."""
     with served.run("goes well") as receive:
-        _, parent = receive()
-        assert parent == served.process.popen.pid
-    return parent
+        _, number = receive()
+        assert [number] == [process.popen.pid for process in served.processes]
+    return number
 
 
-def test_a_fault_of_a_supervisor_is_raised_with_its_traceback(served):
+def test_a_fault_of_the_server_is_raised_with_its_traceback(served):
     with served.run("fails") as receive:
         receive()
         with pytest.raises(RuntimeError, match=r"(?s)line \d+, in serve.*ZeroDivisionError"):
             receive()
 
 
-def test_a_signal_to_the_supervisor_is_no_fault_of_ours(served):
+def test_a_signal_to_the_server_is_no_fault_of_ours(served):
     with served.run("is told to end") as receive:
         receive()
-        with pytest.raises(server.SupervisorDied):
+        with pytest.raises(server.ServerDied):
             receive()
 
 
-def test_run_ranks_raises_the_fault_of_its_supervisor(served, monkeypatch):
+def test_run_ranks_raises_the_fault_of_its_server(served, monkeypatch):
     monkeypatch.setattr(run, "RANKS", served)
     with pytest.raises(RuntimeError, match=r"(?s)failed.*ZeroDivisionError"):
         run.run_ranks(print, 2)
@@ -117,7 +115,6 @@ def test_a_child_of_the_caller_does_not_keep_the_server_from_its_end(served):
 TWO_RUNS = """
 import os, signal, threading, time
 from multigpu import RankError, run_ranks
-from multigpu.ranks.server import RANKS
 
 def goes_on(flag):
     open(flag, "w").write(str(os.getppid()))
@@ -125,7 +122,7 @@ def goes_on(flag):
         time.sleep(0.05)
     return "went on"
 
-def supervisor(flag):
+def server(flag):
     while not (os.path.exists(flag) and (text := open(flag).read())):
         time.sleep(0.02)
     return int(text)
@@ -140,9 +137,9 @@ results = {}
 threads = {flag: threading.Thread(target=attempt, args=[flag]) for flag in ("one", "other")}
 for thread in threads.values():
     thread.start()
-supervisors = {flag: supervisor(flag) for flag in threads}
-RANKS.process.popen.kill()
-os.kill(supervisors["one"], signal.SIGKILL)
+servers = {flag: server(flag) for flag in threads}
+assert servers["one"] != servers["other"]
+os.kill(servers["one"], signal.SIGKILL)
 threads["one"].join()
 open("over", "w").close()
 threads["other"].join()
@@ -150,6 +147,6 @@ assert results == {"one": "exit", "other": ["went on"]}, results
 """
 
 
-def test_where_server_and_supervisor_are_killed_other_runs_go_on(tmp_path):
+def test_where_a_server_is_killed_other_runs_go_on(tmp_path):
     program = [sys.executable, "-c", TWO_RUNS]
     subprocess.run(program, check=True, timeout=120, cwd=tmp_path)
