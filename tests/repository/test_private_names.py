@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed
 import torch.distributed.rpc
-import torch.distributed.tensor._random
 import torch.nn.parallel
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
@@ -36,8 +35,8 @@ PRIVATE = {
         "_get_accelerator", "_initialized", "_lazy_init", "_streams",
         # DistributedDataParallel: the order of its buckets, and the end of a backward pass
         "_compute_bucket_assignment_by_size", "_execution_engine",
-        # DTensor: its view of a generator's state; threads of remote calls; async_save's copies
-        "_PhiloxState", "_InternalRPCPickler", "_run_function", "_offload_tensor",
+        # Threads of remote calls; async_save's copies
+        "_InternalRPCPickler", "_run_function", "_offload_tensor",
     },
     "ranks": {
         # Every group that is made is one that is traced: there is no hook for that
@@ -65,7 +64,7 @@ LAYERS = ("checking", "commands", "data", "pictures", "scaling")  # which need n
 PLACES = (
     torch._C, torch.autograd, torch.cuda, torch.distributed.ProcessGroup,
     torch.nn.parallel._functions, sys.modules["torch.optim.optimizer"],
-    torch.distributed.rpc.internal, StateDictStager, torch.distributed.tensor._random,
+    torch.distributed.rpc.internal, StateDictStager,
 )  # fmt: skip
 # Of Python itself; parts of the names of public modules; an operator.
 OTHERS = {

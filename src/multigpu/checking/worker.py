@@ -27,7 +27,7 @@ from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
 from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.devices import meters
-from multigpu.ranks.backend import choose_backend, join_group
+from multigpu.ranks.backend import choose_backend, set_up
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Write
 from multigpu.ranks.proof import Watch
@@ -175,11 +175,15 @@ def machine(request: Request) -> Iterator[Place]:
 def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place]:
     """The process group of all ranks.  It stays: another rank may be busy with it still."""
     import torch
+    import torch.distributed as dist
 
     if request.backing == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
-    join_group(rank, request.ranks, store=store, backend=backend.name, trace=True, write=say)
+    set_up(rank, request.ranks, trace=True, write=say)
+    rendezvous = dist.FileStore(store, request.ranks)  # type: ignore[attr-defined]
+    dist.init_process_group(backend.name, store=rendezvous, rank=rank, world_size=request.ranks)
+    say({"phase": "joined_group", "time": time.monotonic()})
     put_behind("gloo_tcp_loop")
     memory = None if request.memory is None else meters.parse_bytes(request.memory)
     with memory_within(memory, rank, say):

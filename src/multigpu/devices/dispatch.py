@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.devices import errors, sync_batch_norm
-from multigpu.devices.gpu import CPU, Gpu, check_generator, gpu_of, note_copy
+from multigpu.devices.gpu import CPU, Gpu, drawing, gpu_of, note_copy
 from multigpu.devices.tensor import VirtualTensor
 
 _core: Any = torch._C
@@ -144,37 +144,35 @@ def _with_generator(func: Any, names: tuple[str, ...]) -> Any:
 
 
 _plans: dict[Any, Plan] = {}
-# Data that collectives fill until they are waited for, by storage; see ranks/tracing.py.
-in_flight: dict[int, dict[int, Filling]] = {}
 
 
 class Filling:
-    """A tensor's place in its storage, and whom to tell of an operator that takes it too early."""
+    """Data that a collective fills until it is waited for; see ranks/tracing.py.
+
+    `tell` is called when an operator takes them too early.
+    """
 
     def __init__(self, tensor: VirtualTensor, tell: Callable[[], None]) -> None:
-        self._tell = tell
+        self.tell = tell
         self._first, self._end = bytes_of(tensor)
         self._key = storage_of(tensor)
         # As long as there is a weak reference no other storage has this number.
-        self._storage = StorageWeakRef(tensor._data.untyped_storage())  # type: ignore[no-untyped-call]
-        in_flight.setdefault(self._key, {})[id(self)] = self
+        self._storage: Any = StorageWeakRef(tensor._data.untyped_storage())  # type: ignore[no-untyped-call]
+        in_flight[:] = [other for other in in_flight if not other._storage.expired()]
+        in_flight.append(self)
 
     def over(self) -> None:
         """From now on an operator that takes the data is right."""
-        others = in_flight.get(self._key, {})
-        others.pop(id(self), None)
-        if not others:
-            in_flight.pop(self._key, None)
+        if self in in_flight:
+            in_flight.remove(self)
 
     def is_taken_by(self, tensor: VirtualTensor) -> bool:
-        """Whether an operator on ``tensor``, which has the same storage, takes some of the data."""
+        """Whether an operator on ``tensor`` takes some of the data."""
         first, end = bytes_of(tensor)
-        return first < self._end and self._first < end
+        return storage_of(tensor) == self._key and first < self._end and self._first < end
 
-    def note_use(self) -> None:
-        """Tell; once is enough."""
-        self.over()
-        self._tell()
+
+in_flight: list[Filling] = []
 
 
 def storage_of(tensor: VirtualTensor) -> int:
@@ -196,9 +194,9 @@ def note_uses(args: Args, kwargs: Kwargs) -> None:
     """Tell of the tensors among an operator's arguments that are still being filled."""
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, VirtualTensor) and leaf._data.layout is torch.strided:
-            for filling in list(in_flight.get(storage_of(leaf), {}).values()):
-                if filling.is_taken_by(leaf):
-                    filling.note_use()
+            for filling in [each for each in in_flight if each.is_taken_by(leaf)]:
+                filling.over()  # once is enough
+                filling.tell()
 
 
 def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -257,7 +255,9 @@ def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         if kwargs.get("pin_memory"):
             named_data["pin_memory"] = False
     if plan.generator:
-        named_data["generator"] = _generator(gpu, kwargs.get("generator"))
+        generator = kwargs.get("generator") or (gpu and gpu.generator)
+        place = CPU if gpu is None else gpu.device
+        named_data["generator"] = generator and drawing(generator, place)
     result = _run_on_data(plan, data, named_data, gpu)
     if plan.reshapes:
         _refresh(shells)
@@ -322,14 +322,6 @@ def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
             "tensors of two virtual machines cannot be mixed: copy one with .cpu() first"
         )
     raise errors.different_devices(plan.name, first, *others[0], elementwise=plan.elementwise)
-
-
-def _generator(gpu: Gpu | None, generator: torch.Generator | None) -> torch.Generator | None:
-    """The generator to draw from on `gpu`; the caller's must be of that device."""
-    if generator is None:
-        return None if gpu is None else gpu.generator
-    check_generator(generator, CPU if gpu is None else gpu.device)
-    return generator
 
 
 def _run_on_data(plan: Plan, data: list[Any], named_data: Kwargs, gpu: Gpu | None) -> Any:

@@ -224,7 +224,6 @@ def out_of_memory(
 def no_rpc() -> RuntimeError:
     """Tensors on GPUs in remote calls."""
     return RuntimeError(
-        "remote calls (torch.distributed.rpc) carry no tensors of virtual GPUs, and no "
-        "set_device_map: move a tensor to the CPU before it is sent or returned, with .cpu(), and "
-        "to the GPU again afterwards."
+        "remote calls (torch.distributed.rpc) carry no tensors of virtual GPUs: move a tensor to "
+        "the CPU before it is sent or returned, with .cpu(), and to the GPU again afterwards."
     )

@@ -371,10 +371,6 @@ def refused_compile(model: Any = None, **options: Any) -> Any:
     )
 
 
-def refused_device_map(*args: Any, **kwargs: Any) -> Any:
-    raise errors.no_rpc()
-
-
 def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
     """A wrapper for functions that raise `error()` for tensors or modules on virtual GPUs."""
 

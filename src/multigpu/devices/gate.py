@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map
 
 from multigpu.devices import dispatch
 from multigpu.devices.dispatch import Args, Kwargs
-from multigpu.devices.gpu import CPU, check_generator, core_device, gpu_of, running, virtual_machine
+from multigpu.devices.gpu import CPU, core_device, drawing, gpu_of, running, virtual_machine
 from multigpu.devices.tensor import VirtualTensor, is_made_of_others, made_of_others
 
 StandIn = Callable[[Any, Args, Kwargs], Any]
@@ -92,7 +92,6 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
         return call(func, types, args, kwargs or {})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The result of operator `func`."""
         if made_of_others(types):
             return self.handed_on(func, args, kwargs or {})
         return dispatch.run(func, args, kwargs or {})
@@ -176,7 +175,7 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         return run_in_core(func, args, kwargs)
     generator = kwargs.get("generator")
     if generator is not None:
-        check_generator(generator, CPU)
+        drawing(generator, CPU)
     return func(*args, **kwargs)
 
 

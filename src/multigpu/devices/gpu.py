@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 import threading
 import weakref
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -51,12 +53,14 @@ _generators: weakref.WeakValueDictionary[int, VirtualGenerator] = weakref.WeakVa
 class VirtualGenerator(torch.Generator):
     """`torch.Generator(device="cuda:1")`: draws on the GPU's backing, and says it is cuda:1.
 
-    Its numbers differ from those of a CPU generator with the same seed, as they do on a real GPU,
-    so that no program comes to rely on equal numbers.
+    As CUDA's, its state is 16 bytes: a seed, and an offset that grows with each draw. What a draw
+    gives depends on these two alone. The numbers differ from those of a CPU generator with the same
+    seed, so that no program comes to rely on equal numbers.
     """
 
     _device: torch.device
     _seed: int
+    _offset: int
 
     def __new__(cls, index: int, backing: torch.device) -> VirtualGenerator:
         generator: Any = super().__new__(cls, backing)  # type: ignore[call-arg]
@@ -73,9 +77,7 @@ class VirtualGenerator(torch.Generator):
         return self._device
 
     def manual_seed(self, seed: int) -> VirtualGenerator:
-        self._seed = int(seed)
-        # Any odd number of 63 bits would do (this is 2**63 over the golden ratio).
-        super().manual_seed((self._seed ^ 0x4F1BBCDCBFA53E0B) % 2**63)
+        self._seed, self._offset = int(seed), 0
         return self
 
     def seed(self) -> int:
@@ -85,18 +87,39 @@ class VirtualGenerator(torch.Generator):
     def initial_seed(self) -> int:
         return self._seed
 
+    def get_state(self) -> torch.Tensor:
+        state = struct.pack("<QQ", self._seed % 2**64, self._offset)
+        return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
-def check_generator(generator: torch.Generator, device: torch.device) -> None:
-    """Raise CUDA's error unless `generator` is for a device of `device`'s type and index."""
-    found = _generators.get(generator._cdata, generator).device  # type: ignore[attr-defined]
-    if found.type != device.type:
+    def set_state(self, new_state: torch.Tensor) -> VirtualGenerator:
+        self._seed, self._offset = struct.unpack("<QQ", bytes(new_state.tolist()))
+        return self
+
+    def begin_draw(self) -> None:
+        """Before an operator draws with it."""
+        mixed = blake2b(struct.pack("<QQ", self._seed % 2**64, self._offset), digest_size=8)
+        super().manual_seed(int.from_bytes(mixed.digest(), "little"))
+        self._offset += 4  # as CUDA's for a small tensor: always a multiple of 4
+
+
+def drawing(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """`generator`, before an operator on `device` draws with it.
+
+    Raises CUDA's error unless it is for a device of this type and index.
+    """
+    found = _generators.get(generator._cdata, generator)  # type: ignore[attr-defined]
+    if found.device.type != device.type:
         raise RuntimeError(
-            f"Expected a '{device.type}' device type for generator but found '{found.type}'"
+            f"Expected a '{device.type}' device type for generator but found '{found.device.type}'"
         )
-    if found.index != device.index:
+    if found.device.index != device.index:
         raise RuntimeError(
-            f"Expected a generator of {device} but found one of {found}: each GPU has its own"
+            f"Expected a generator of {device} but found one of {found.device}: each GPU has its "
+            "own"
         )
+    if isinstance(found, VirtualGenerator):
+        found.begin_draw()
+    return generator
 
 
 class Running(threading.local):

@@ -64,7 +64,6 @@ class VirtualMachine:
         self.grow(count)
 
     def grow(self, count: int) -> None:
-        """Add GPUs until there are `count`."""
         for index in range(len(self.gpus), count):
             self.gpus.append(Gpu(self, index, limit=self._limit))
 
@@ -268,9 +267,6 @@ _ONCE_IMPORTED: dict[str, Callable[[Any], None]] = {
     "torch.distributed.checkpoint._state_dict_stager": lambda module: _wrap(
         module.StateDictStager, "_offload_tensor", functions.staged
     ),
-    "torch.distributed.tensor._random": lambda module: _wrap(
-        module, "_PhiloxState", torch_cuda.state_with_offset
-    ),
 }
 
 
@@ -304,8 +300,6 @@ def _switch_on() -> None:
         if rpc.is_available():  # not on Windows
             _wrap(rpc.internal, "_run_function", intercepted)  # C++ calls it, in its own threads
             _wrap(rpc.internal._InternalRPCPickler, "serialize", functions.refused(errors.no_rpc))
-            options = rpc.TensorPipeRpcBackendOptions
-            _replace(options, "set_device_map", functions.refused_device_map)
         for name, change in _ONCE_IMPORTED.items():
             _undo.enter_context(once_imported(name, change))
         for name, ours in reducer.REPLACEMENTS.items():

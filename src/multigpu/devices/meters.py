@@ -110,7 +110,6 @@ class MemoryMeter:
             self.peak = self.allocated
 
     def read(self) -> Memory:
-        """The meter's state."""
         with self._lock:
             return Memory(self.allocated, self.peak, self.limit)
 
@@ -139,7 +138,6 @@ class Traffic(list[Copy]):
 
     @property
     def total(self) -> int:
-        """The bytes of all copies together."""
         return sum(copy.bytes for copy in self)
 
     def by_link(self) -> dict[tuple[str, str], int]:

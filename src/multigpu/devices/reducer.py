@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from multigpu.devices.comm import chunks_of
 from multigpu.devices.tensor import VirtualTensor
 
 _dist: Any = dist  # its type hints leave out what DistributedDataParallel uses
@@ -60,23 +61,18 @@ class GradBucket:
         return self._number
 
     def buffer(self) -> Tensor:
-        """All of it: (elements,)."""
         return self._buffer
 
     def set_buffer(self, tensor: Tensor) -> None:
-        """Put another tensor in its place."""
         self._buffer = tensor
 
     def gradients(self) -> list[Tensor]:
-        """The parts of the buffer, each in its parameter's shape."""
         return self._bucket.views(self._buffer)
 
     def parameters(self) -> list[Tensor]:
-        """The parameters that they belong to."""
         return self._bucket.parameters
 
     def is_last(self) -> bool:
-        """Whether this is the last bucket of the iteration."""
         return self._is_last
 
 
@@ -487,13 +483,7 @@ def verify_parameters(group: Any, parameters: Sequence[Tensor], logger: Any = No
 @torch.no_grad()
 def broadcast_coalesced(group: Any, tensors: Sequence[Tensor], buffer_size: int, src: int) -> None:
     """Send tensors of one rank to all: those of one type together, up to a number of bytes."""
-    parts: dict[torch.dtype, list[list[Tensor]]] = {}
-    for tensor in tensors:
-        several = parts.setdefault(tensor.dtype, [[]])
-        if several[-1] and sum(t.nbytes for t in (*several[-1], tensor)) > buffer_size:
-            several.append([])
-        several[-1].append(tensor)
-    for together in (part for several in parts.values() for part in several):
+    for together in chunks_of(tensors, buffer_size):
         flat = torch.cat([tensor.reshape(-1) for tensor in together])
         group.broadcast(flat, src).wait()
         sizes = [tensor.numel() for tensor in together]

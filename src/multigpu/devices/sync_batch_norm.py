@@ -60,7 +60,6 @@ def elementwise(
     invstd: Tensor,
     eps: float,
 ) -> Tensor:
-    """The normalized input."""
     scale = invstd if weight is None else invstd * weight
     out = (input - _over_channels(mean, input)) * _over_channels(scale, input)
     out = out if bias is None else out + _over_channels(bias, input)

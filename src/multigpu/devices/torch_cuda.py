@@ -9,7 +9,6 @@ wait is over at once and every event has happened. Events still measure time bet
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
 import time
@@ -129,7 +128,6 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes."""
     memory = _gpu(device).meter.read()
     return memory.limit - memory.allocated, memory.limit
 
@@ -246,7 +244,6 @@ class Event:
 
 
 def default_stream(device: Any = None) -> Stream:
-    """Stream 0 of a GPU."""
     return Stream(device, stream_id=0)
 
 
@@ -266,8 +263,6 @@ def set_stream(stream: Stream | None) -> None:
 
 
 class DefaultGenerators:
-    """torch.cuda.default_generators of the current machine."""
-
     def __getitem__(self, index: int) -> VirtualGenerator:
         return machine_in_use().gpus[index].generator  # type: ignore[no-any-return]  # also forked
 
@@ -294,32 +289,6 @@ class _AlsoVirtual(type):
 
 class Generator(metaclass=_AlsoVirtual):
     """Stands in for `torch.Generator`: makes a virtual GPU's generator where one is asked for."""
-
-
-class StateWithOffset:
-    """Stands in for DTensor's view of a generator's state, with which each rank draws its part.
-
-    A generator of CUDA can jump over the numbers of other ranks. One on the CPU cannot, so it gets
-    a new seed, made from its state and the offset: the same on all ranks that have the same part.
-    """
-
-    def __init__(self, state: torch.Tensor) -> None:
-        self._before = state.to("cpu")
-        self.offset = torch.zeros(1, dtype=torch.int64)
-
-    @property
-    def state(self) -> torch.Tensor:
-        """What the generator is set to."""
-        if not self.offset.item():
-            return self._before
-        contents = bytes([*self._before.tolist(), *self.offset.view(torch.uint8).tolist()])
-        digest = hashlib.blake2b(contents, digest_size=8).digest()
-        return _Generator().manual_seed(int.from_bytes(digest, "little")).get_state()
-
-
-def state_with_offset(of_cuda: Any) -> Any:
-    """`_PhiloxState`: 16 bytes, a seed and how many numbers were drawn, if a real GPU draws."""
-    return lambda state: of_cuda(state) if state.numel() == 16 else StateWithOffset(state)
 
 
 _CUDART = SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0)

@@ -1,7 +1,7 @@
 """Where a rank computes and how it communicates: its device, its backend, its group."""
 
 import os
-import time
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NAMES = ("gloo", "nccl")
 PORT = 29500  # torchrun's own
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,24 @@ def set_up(
     """
     import torch
 
-    from multigpu.ranks.torchrun import set_variables
-
-    set_variables(rank, world_size, port=port)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "multigpu",
+        "GLOO_SOCKET_IFNAME": LOOPBACK,  # where gloo and NCCL find the others
+        "NCCL_SOCKET_IFNAME": LOOPBACK,
+    }
     device = rank_device()
     if device.type == "cuda" and takes_gpu:
         torch.cuda.set_device(device)
@@ -91,18 +107,3 @@ def set_up(
         from multigpu.ranks.tracing import start_recording
 
         start_recording(write)
-
-
-def join_group(
-    rank: int, world_size: int, *, store: str, backend: str, trace: bool, write: Write
-) -> None:
-    """Meet the other ranks in the file ``store``; torch.distributed is ready afterwards.
-
-    No address and no port is needed, so any number of runs can go on at the same time.
-    """
-    import torch.distributed as dist
-
-    set_up(rank, world_size, trace=trace, write=write)
-    rendezvous = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=rendezvous, rank=rank, world_size=world_size)
-    write({"phase": "joined_group", "time": time.monotonic()})

@@ -91,7 +91,6 @@ class Call:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a send or a receive."""
         return self.op in MESSAGES
 
     @property
@@ -181,7 +180,6 @@ class CollectiveMatch:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The members that have not begun it."""
         return tuple(rank for rank in self.members if rank not in self.calls)
 
     def may_advance(self) -> bool:
@@ -216,7 +214,6 @@ class P2PQueue:
     from_anyone: list[Call] = field(default_factory=list)  # receives that take any sender's
 
     def add(self, call: Call) -> None:
-        """Put in a call that has just begun."""
         if call.op == "send":
             self.channels[call.rank].sends.append(call)
         elif call.peer is not None:
@@ -277,14 +274,12 @@ class Matching:
         self.queues: dict[tuple[str, int, int], P2PQueue] = defaultdict(P2PQueue)
 
     def add(self, call: Call) -> None:
-        """Add a call that has just begun to its match or queue."""
         if call.nth is not None:
             self.match(call).calls[call.rank] = call
         else:
             self.queue(call).add(call)
 
     def match(self, call: Call) -> CollectiveMatch:
-        """The match that a collective belongs to."""
         assert call.nth is not None
         name = call.group, call.nth
         if name not in self.matches:
@@ -292,7 +287,6 @@ class Matching:
         return self.matches[name]
 
     def queue(self, call: Call) -> P2PQueue:
-        """The queue that a message belongs to."""
         receiver = call.peer if call.op == "send" else call.rank
         assert receiver is not None
         return self.queues[call.group, receiver, call.tag]

@@ -69,7 +69,6 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The message and its usual cause."""
         return f"{self.message}\nusually: {self.usually}" if self.usually else self.message
 
     def with_stacks(self, stacks: Mapping[int, str]) -> "Finding":

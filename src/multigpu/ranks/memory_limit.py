@@ -87,7 +87,6 @@ class Metering(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator and count its results."""
         if any(kind not in PLAIN and kind is not FakeTensor for kind in types):
             return NotImplemented  # a DTensor, say: its parts come here by themselves
         result = func(*args, **(kwargs or {}))

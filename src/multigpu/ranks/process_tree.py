@@ -115,7 +115,6 @@ def end_all(*groups: int) -> list[str]:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill those of these processes that exist."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -61,7 +61,6 @@ class Watch:
         self._failures: list[int] = []  # ranks that raised or died, in the order of the news
 
     def hear(self, rank: int, frame: Mapping[str, Any]) -> None:
-        """Take in one frame of a rank."""
         self._stirred = True
         call = self._states[rank].hear(frame)
         if frame["phase"] in ("raised", "left"):

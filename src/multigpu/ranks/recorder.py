@@ -18,17 +18,17 @@ import threading
 import time
 import types
 from _thread import start_new_thread
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from multigpu.devices import threads
-from multigpu.ranks.calls import GROUPED
+from multigpu.ranks.calls import GROUPED, MESSAGES
 from multigpu.ranks.errors import OURS, describe_exception
 from multigpu.ranks.frames import Write
 
@@ -54,10 +54,9 @@ class Origin:
 
 @cache
 def _torch() -> str:
-    spec = find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    return os.path.dirname(spec.origin) + os.sep
+    import torch
+
+    return os.path.join(os.path.dirname(torch.__file__), "")
 
 
 def origin() -> Origin:
@@ -73,21 +72,16 @@ def origin() -> Origin:
         file = frame.f_code.co_filename
         if file.startswith(_torch()):
             within.append(frame)
-        elif not _between(file):
+        elif (
+            not file.startswith((*OURS, "<frozen"))
+            and file != threading.__file__
+            and os.path.basename(file) not in BETWEEN
+        ):
             name = frame.f_code.co_name
             return Origin(file, frame.f_lineno, name, *_public_name(within))
         frame = frame.f_back
     started = getattr(threading.current_thread(), STARTED_AT, Origin("", 0, "", ""))
     return Origin(started.file, started.line, started.function, *_public_name(within))
-
-
-def _between(file: str) -> bool:
-    """Whether this is neither the user's code nor torch's."""
-    return (
-        file.startswith((*OURS, "<frozen"))
-        or file == threading.__file__
-        or os.path.basename(file) in BETWEEN
-    )
 
 
 def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
@@ -131,7 +125,7 @@ class Recorder:
     threads: Any = None  # keeps the record of threads going
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ids: int = 0
-    _collectives: dict[str, int] = field(default_factory=dict)  # so many so far, by group
+    _collectives: Counter[str] = field(default_factory=Counter)  # so many so far, by group
 
     def begin(
         self,
@@ -141,15 +135,11 @@ class Recorder:
         *,
         origin: Origin,
         is_async: bool,
-        reduce: str | None = None,
-        root: int | None = None,
-        peer: int | None = None,
-        tag: int = 0,
-        wanted: Sequence[int] = (),
+        **details: Any,
     ) -> int:
         """Report that a call begins; return its number. ``tensors`` are this rank's inputs.
 
-        ``root`` and ``peer`` are global ranks, ``wanted`` those that a new group should have.
+        ``details`` are more fields of a `Call`; ranks among them are global.
         A call that is not async blocks from here on.
         """
         size = [tensor.numel() for tensor in tensors]
@@ -158,34 +148,28 @@ class Recorder:
             "op": op,
             "via": origin.via or op,
             "group": group.name,
-            "members": list(group.members),
-            "nth": None,
+            "members": group.members,
             "shapes": [list(tensor.shape) for tensor in tensors],
             "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
             "numel": sum(size),
             "bytes": sum(n * t.element_size() for n, t in zip(size, tensors, strict=True)),
-            "reduce": reduce,
-            "root": root,
-            "peer": peer,
-            "tag": tag,
-            "wanted": list(wanted),
             "is_async": is_async,
             "thread": threading.get_native_id(),
             "file": origin.file,
             "line": origin.line,
             "function": origin.function,
+            **details,
         }
         with self._lock:
             number = self._ids
             self._ids += 1
-            if op not in ("send", "recv"):
-                frame["nth"] = self._collectives.get(group.name, 0)
-                self._collectives[group.name] = self._collectives.get(group.name, 0) + 1
+            if op not in MESSAGES:
+                frame["nth"] = self._collectives[group.name]
+                self._collectives[group.name] += 1
             self.write({**frame, "id": number, "time": time.monotonic()})
         return number
 
     def tell(self, phase: str, **details: Any) -> None:
-        """Report anything else, with the time."""
         with self._lock:
             self.write({"phase": phase, **details, "time": time.monotonic()})
 
@@ -223,7 +207,6 @@ class Recorder:
                 messages.get().wait()
 
     def failed(self, number: int, error: Exception) -> None:
-        """Call ``number`` has raised this."""
         self.last_failure = number, str(error)[:500]
         self.tell("failed", id=number, text=self.last_failure[1])
 

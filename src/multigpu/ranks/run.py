@@ -11,7 +11,6 @@ them), proof.py (finds what went wrong).
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import functools
 import importlib.machinery
@@ -282,26 +281,20 @@ class Printer:
 
     def __init__(self, world_size: int, *, show: bool) -> None:
         self._show = show
-        decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders = [decoder(errors="replace") for _ in range(world_size)]
-        self._rests = [""] * world_size  # of lines that are not finished yet
+        self._rests = [b""] * world_size  # of lines that are not finished yet
 
     def begin(self, backend: str) -> None:
-        """Print the devices and the backend of the ranks."""
         self._print(f"{counted(len(self._rests), 'rank')}: {backend}\n")
 
     def add(self, rank: int, part: bytes) -> None:
-        """Print the lines that are complete now."""
-        text = self._rests[rank] + self._decoders[rank].decode(part)
-        *lines, self._rests[rank] = text.split("\n")
-        self._print("".join(f"rank {rank} | {line}\n" for line in lines))
+        *lines, self._rests[rank] = (self._rests[rank] + part).split(b"\n")
+        text = "".join(f"rank {rank} | {line.decode(errors='replace')}\n" for line in lines)
+        self._print(text)
 
     def end(self) -> None:
-        """Print lines that were never finished."""
         for rank, rest in enumerate(self._rests):
             if rest:
-                self._print(f"rank {rank} | {rest}\n")
-        self._rests = [""] * len(self._rests)
+                self.add(rank, b"\n")
 
     def _print(self, text: str) -> None:
         if self._show and text:

@@ -182,7 +182,6 @@ class ServerProcess:
         return f"{self.mark}{next(self._numbers)}-"
 
     def error_output(self) -> str:
-        """The end of its error output."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")[-2000:]
 
@@ -203,7 +202,6 @@ class ServerProcess:
             remove(folder)
 
     def stop(self) -> None:
-        """End it, and whatever it runs."""
         with while_connected():
             shut_down(self.connection, socket.SHUT_RDWR)  # a forked child may have a copy of it
         self.connection.close()
@@ -285,7 +283,6 @@ def telling_faults(connection: Connection) -> Iterator[None]:
 
 
 def serve(module: ModuleType, connection: Connection, folder: str) -> None:
-    """Run one job in its own folder."""
     os.environ[MARK] = folder
     try:
         os.makedirs(folder, mode=0o700)

@@ -87,7 +87,6 @@ class RankState:
 
     @property
     def gone(self) -> bool:
-        """Whether its process has ended."""
         return self.status is not None
 
     @property
@@ -108,7 +107,6 @@ class RankState:
         return [call for call in map(self._waited_for, threads) if call]
 
     def collectives(self, group: str) -> int:
-        """How many collectives of a group it has begun."""
         return sum(n for (op, name), n in self.made.items() if name == group and op not in MESSAGES)
 
     def open_calls(self) -> list[Call]:
@@ -120,7 +118,6 @@ class RankState:
         return min((self.ends[t] for t in self.waits if self._waited_for(t)), default=inf)
 
     def _waited_for(self, thread: int) -> Call | None:
-        """The open call that a thread waits for."""
         call = self.calls.get(self.waits.get(thread, -1))
         return call if call and call.is_open else None
 
@@ -180,7 +177,6 @@ class RankState:
         return self.status is not None and self.status < 0 and self.was_inside()
 
     def to_dict(self) -> dict[str, Any]:
-        """For `Finding.details`: plain data."""
         waiting = [_plain(call) for call in self.waiting_in()]
         word = "waiting" if waiting else "computing"
         if self.over:

@@ -167,7 +167,6 @@ class Supervisor:
         return all(child.status is not None for child in self._children)
 
     def _take_in(self, wait: float) -> None:
-        """Read what the processes have written, or wait a moment for it."""
         for key, _ in self._selector.select(wait):
             if key.data is None:
                 raise EOFError("the caller is gone")
@@ -219,7 +218,6 @@ class Intake:
         self.data += part[: max(0, self.keep - len(self.data))]
 
     def text(self) -> str:
-        """The kept bytes as text."""
         return self.data.decode(errors="replace")
 
 
@@ -251,13 +249,11 @@ class ChildProcess:
             os.close(end)
 
     def release(self) -> None:
-        """Let it end."""
         if self._release >= 0:
             os.close(self._release)
             self._release = -1
 
     def close(self) -> None:
-        """Close our ends of its pipes."""
         self.release()
         for descriptor in self.read.values():
             os.close(descriptor)
@@ -281,7 +277,6 @@ class ChildProcess:
         return [header for header, _ in frames]
 
     def report(self) -> dict[str, Any]:
-        """As plain data."""
         return {
             "status": self.status,
             "said": self.said,

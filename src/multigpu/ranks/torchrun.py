@@ -1,7 +1,7 @@
 """What a program that was written for torchrun finds in a rank.
 
-torchrun's variables; ``init_process_group``, which meets the other ranks in a file instead of at a
-port and accepts the group that ``run_ranks`` has made already; the program's ``__main__``.
+``init_process_group``, which meets the other ranks in a file instead of at a port and accepts the
+group that ``run_ranks`` has made already; the program's ``__main__``.
 """
 
 from __future__ import annotations
@@ -17,30 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's own; a build without NCCL does not know it
-
-
-def set_variables(rank: int, world_size: int, *, port: int) -> None:
-    """The variables that torchrun sets on one machine, and where gloo and NCCL find the others."""
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "multigpu",
-        "GLOO_SOCKET_IFNAME": LOOPBACK,
-        "NCCL_SOCKET_IFNAME": LOOPBACK,
-    }
 
 
 class ProcessGroups:
@@ -78,7 +55,6 @@ class ProcessGroups:
         *more: Any,
         **options: Any,
     ) -> None:
-        """``torch.distributed.init_process_group``."""
         own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if self._given:
             self._accept(backend, world_size, rank)

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from multigpu.devices import dispatch
 from multigpu.devices.gpu import running
@@ -36,26 +37,11 @@ from multigpu.ranks.recorder import Current, Group, Origin, Recorder, origin, re
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors in nested lists."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in tensors_in(item)]
     return []
-
-
-def replaced(value: Any, copies: Copies) -> Any:
-    """Nested lists with copies in place of the tensors."""
-    if isinstance(value, torch.Tensor):
-        return copies.of(value)
-    if isinstance(value, list | tuple):
-        return type(value)(replaced(item, copies) for item in value)
-    return value
-
-
-def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in one dimension, where they lie without gaps."""
-    return tensor.view(-1) if tensor.is_contiguous() else tensor
 
 
 Tensors = Sequence[torch.Tensor]
@@ -102,13 +88,8 @@ class Copies:
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Equal in every bit, so that nan equals nan."""
-    if one.is_complex():
-        one, other = torch.view_as_real(one), torch.view_as_real(other)
-    if one.is_floating_point():
-        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        kind = integer[one.element_size()]
-        one, other = one.view(kind), other.view(kind)
-    return torch.equal(one, other)
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(one.element_size(), torch.int64)
+    return torch.equal(one.reshape(-1).view(integers), other.reshape(-1).view(integers))
 
 
 class TracedWork(dist.Work):
@@ -149,7 +130,6 @@ class TracedWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """The same under its other name."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -284,12 +264,10 @@ class TracedGroup(dist.ProcessGroup):
         return "traced"
 
     def getGroupName(self) -> str:
-        """For C++."""
         return self.group.name
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
-        """For Python."""
         return self.group.name
 
     @property
@@ -309,13 +287,13 @@ class TracedGroup(dist.ProcessGroup):
     # What every call comes down to.
 
     def collective(self, op: str, method: str, *arguments: Any, **named: Any) -> Any:
-        """One collective of any kind."""
         values = (*arguments, *named.values())
         options = next((v for v in values if type(v).__name__.endswith("Options")), None)
         if self._on_virtual and op == "barrier" and options is not None:
             options.device = torch.device("cpu")  # where gloo can make a tensor
         if self._only_gpus and method in SINGLE:
-            arguments = (*(flat(tensor) for tensor in arguments[:2]), *arguments[2:])
+            whole = [t.view(-1) if t.is_contiguous() else t for t in arguments[:2]]
+            arguments = (*whole, *arguments[2:])
         from_where = origin()
         root = getattr(options, "rootRank", None) if op in ROOTED else None
         filled: Any = arguments[0] if op != "barrier" else ()
@@ -333,7 +311,6 @@ class TracedGroup(dist.ProcessGroup):
         )
 
     def message(self, op: str, method: str, *arguments: Any, **named: Any) -> Any:
-        """One send or receive."""
         from_where = origin()
         tensors, *numbers = (*arguments, *named.values())
         peer = None if method == "recv_anysource" else self._member(numbers.pop(0))
@@ -379,8 +356,7 @@ class TracedGroup(dist.ProcessGroup):
         may_copy = is_async and not for_join and self._can_copy(touched)
         copies = Copies(touched, outputs) if may_copy else None
         if copies is not None:
-            arguments = replaced(arguments, copies)
-            named = {name: replaced(value, copies) for name, value in named.items()}
+            arguments, named = tree_map_only(torch.Tensor, copies.of, (arguments, named))
         if method == "monitored_barrier":  # the one that blocks inside the call
             given = (v for v in (*arguments, *named.values()) if isinstance(v, timedelta))
             timeout = next(given, c10d.default_pg_timeout)

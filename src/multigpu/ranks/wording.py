@@ -3,6 +3,7 @@
 import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call
@@ -134,12 +135,10 @@ def ended(state: RankState, ranks: Sequence[int]) -> tuple[str, str]:
         after = f", {'in' if last.is_open else 'after'} its {last.via} at {last.place}"
     if state.status is None or state.status >= 0:
         return f"{who} ended with status {state.status} without returning{after}.", EXITS
-    name = signal.Signals(-state.status).name if -state.status in SIGNAL_NUMBERS else ""
-    name = name or f"signal {-state.status}"
+    name = f"signal {-state.status}"
+    with suppress(ValueError):
+        name = signal.Signals(-state.status).name
     return f"{who} was killed by {name}{after}.", SIGNALS.get(name, "")
-
-
-SIGNAL_NUMBERS = {int(each) for each in signal.Signals}
 
 
 def had_not_come(absent: Sequence[int], call: Call) -> str:
