@@ -15,12 +15,6 @@ LENGTHS = struct.Struct(">QQ")
 Write = Callable[..., None]  # takes a header, and some bytes
 
 
-def pack(header: dict[str, Any], blob: bytes = b"") -> bytes:
-    """One frame, without its token."""
-    text = dumps(header).encode()
-    return LENGTHS.pack(len(text), len(blob)) + text + blob
-
-
 class FrameWriter:
     """A worker's end of the pipe to its supervisor."""
 
@@ -33,7 +27,8 @@ class FrameWriter:
         """Write one frame, unless this is a forked child of the worker."""
         if self._getpid() != self._pid:
             return
-        data = memoryview(self._token + pack(header, blob))
+        text = dumps(header).encode()
+        data = memoryview(self._token + LENGTHS.pack(len(text), len(blob)) + text + blob)
         with self._turn:
             while data:
                 data = data[self._write(self._descriptor, data) :]

@@ -122,7 +122,8 @@ class Rank:
                 result = result_of(function, arguments)
             if virtual:
                 write({"phase": "memory", "peak": torch.cuda.max_memory_allocated(rank)})
-            answer = to_bytes(result)
+            hint = "Return tensors, numbers or lists."
+            answer = pickled(result, what="this rank's result", hint=hint)
         except BaseException as error:  # sys.exit and KeyboardInterrupt too
             said = {**describe_exception(error), "traceback": traceback_text(error)}
             print(end="", flush=True)  # the run may be ended as soon as this is known
@@ -171,16 +172,11 @@ def settle(job: Job) -> None:
         sys.modules["numpy.random"].seed()
 
 
-def to_bytes(result: Any) -> bytes:
-    """A result as it is sent to the caller; tensors arrive on the CPU.
+def pickled(value: Any, *, what: str, hint: str) -> bytes:
+    """``value`` as bytes, including code of notebook cells; tensors arrive on the CPU.
 
     Raises TypeError for objects that cannot be sent.
     """
-    return pickled(result, what="this rank's result", hint="Return tensors, numbers or lists.")
-
-
-def pickled(value: Any, *, what: str, hint: str) -> bytes:
-    """``value`` as bytes, including code of notebook cells.  Raises TypeError."""
     import cloudpickle
 
     torch: Any = sys.modules.get("torch")  # where it is not imported there are no tensors
@@ -190,7 +186,8 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
         def reducer_override(self, obj: Any) -> Any:
             # A copy on the CPU: pickle writes a tensor's whole storage, once for each tensor, and
             # of a large one the tensor may show a small part.
-            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or is_plain_on_cpu(obj)):
+            plain = torch and type(obj) in (torch.Tensor, torch.nn.Parameter) and not vars(obj)
+            if torch and isinstance(obj, torch.Tensor) and (obj.is_cuda or (obj.is_cpu and plain)):
                 data = obj.detach().to("cpu", copy=True)
                 if isinstance(obj, torch.nn.Parameter):
                     data = torch.nn.Parameter(data, requires_grad=obj.requires_grad)
@@ -208,11 +205,3 @@ def pickled(value: Any, *, what: str, hint: str) -> bytes:
         text = f"{what} cannot be sent between processes: {error}. {hint}"
         raise TypeError(text) from None  # the place inside pickle does not help
     return file.getvalue()
-
-
-def is_plain_on_cpu(tensor: Any) -> bool:
-    """Whether a tensor consists only of its numbers."""
-    import torch
-
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    return bool(tensor.is_cpu and type(tensor) in kinds and not vars(tensor))

@@ -103,7 +103,7 @@ class Server:
             process = self.start()
             process.is_busy = True
         connection, theirs = Pipe()
-        folder, reported = process.new_folder(), False
+        folder, reported = f"{process.mark}{next(process.runs)}-", False
         with connection:
             try:
                 with while_connected():  # otherwise receive() reports it
@@ -149,7 +149,7 @@ class ServerProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
         outer = os.environ.get(MARK) or tempfile.gettempdir()  # the folder of a run that we are in
         self.mark = os.path.join(outer, f"{RUN}{secrets.token_hex(8)}-")
-        self._numbers = itertools.count()
+        self.runs = itertools.count()  # a number for each folder
         self._asked = False
         self.is_busy = False
         environment = os.environ | {
@@ -176,10 +176,6 @@ class ServerProcess:
         """
         self._asked = True
         send_handle(self.connection, connection.fileno(), self.popen.pid)
-
-    def new_folder(self) -> str:
-        """The name of a new run's folder; no other folder's name begins with it."""
-        return f"{self.mark}{next(self._numbers)}-"
 
     def error_output(self) -> str:
         self._errors.seek(0)
@@ -261,34 +257,29 @@ def main(descriptor: int, name: str) -> None:
         module.warm_up()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            with Connection(recv_handle(caller)) as connection, telling_faults(connection):
-                wanted, folder = connection.recv()
-                import_costly(wanted)
-                serve(module, connection, folder)
+            with Connection(recv_handle(caller)) as connection:
+                serve(module, connection)
     os._exit(0)  # there is nothing else to clean up, and torch takes its time with it
 
 
-@contextlib.contextmanager
-def telling_faults(connection: Connection) -> Iterator[None]:
-    """Report an exception in this package's own code to the caller, unless the caller is gone."""
+def serve(module: ModuleType, connection: Connection) -> None:
+    """One run, in a folder of its own.  A fault of this package is reported to the caller."""
     try:
-        yield
+        wanted, folder = connection.recv()
+        import_costly(wanted)
+        os.environ[MARK] = folder
+        try:
+            os.makedirs(folder, mode=0o700)
+            module.serve(connection.recv(), connection, folder)
+        finally:
+            remove(folder)
     except (EOFError, ConnectionError):
-        pass
+        pass  # the caller is gone
     except Exception:
         with contextlib.suppress(ConnectionError):
             connection.send(("fault", traceback.format_exc()))
     except BaseException:  # a signal, most often
         traceback.print_exc()
-
-
-def serve(module: ModuleType, connection: Connection, folder: str) -> None:
-    os.environ[MARK] = folder
-    try:
-        os.makedirs(folder, mode=0o700)
-        module.serve(connection.recv(), connection, folder)
-    finally:
-        remove(folder)
 
 
 if __name__ == "__main__":

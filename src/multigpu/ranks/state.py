@@ -177,17 +177,13 @@ class RankState:
         return self.status is not None and self.status < 0 and self.was_inside()
 
     def to_dict(self) -> dict[str, Any]:
-        waiting = [_plain(call) for call in self.waiting_in()]
-        word = "waiting" if waiting else "computing"
+        """For `Finding.details`: plain data."""
+        names = ("op", "via", "group", "nth", "root", "peer", "tag", "file", "line", "place")
+        waits = [
+            {"members": list(call.members), **{name: getattr(call, name) for name in names}}
+            for call in self.waiting_in()
+        ]
+        word = "waiting" if waits else "computing"
         if self.over:
             word = "raised" if self.raised else "returned" if self.returned else "gone"
-        return {
-            "rank": self.rank,
-            "state": word,
-            "waits": waiting,
-        }
-
-
-def _plain(call: Call) -> dict[str, Any]:
-    names = ("op", "via", "group", "nth", "root", "peer", "tag", "file", "line", "place")
-    return {"members": list(call.members), **{name: getattr(call, name) for name in names}}
+        return {"rank": self.rank, "state": word, "waits": waits}
