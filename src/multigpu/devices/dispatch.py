@@ -124,11 +124,6 @@ class Plan:
             special=_specials.get(name),
         )
 
-    def arguments(self, args: Args, kwargs: Kwargs) -> Iterator[tuple[str, Any]]:
-        """Each argument that was given, with its name."""
-        yield from zip(self.argument_names, args, strict=False)
-        yield from kwargs.items()
-
 
 def _with_generator(func: Any, names: tuple[str, ...]) -> Any:
     """The form of a random operator that takes a generator too; `func` itself if there is none."""
@@ -240,10 +235,11 @@ def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
     gpu = gpu_of(device) if device is not None else shells[0]._gpu if shells else None
     if shells:
-        if shells[0]._gpu.machine.forked:
+        first = shells[0]._gpu
+        if first.machine.forked:
             raise errors.forked()
-        if tensors.are_scattered():
-            _check_devices(plan, args, kwargs, shells[0]._gpu)
+        if tensors.others or any(shell._gpu is not first for shell in shells):
+            _check_devices(plan, args, kwargs, first)
     elif gpu is not None:  # a factory: stopped before it allocates
         size = kwargs.get("size", args[0] if args else None)
         if isinstance(size, (list, tuple)):
@@ -284,11 +280,6 @@ class _Tensors:
             self.others += 1
         return argument
 
-    def are_scattered(self) -> bool:
-        """Whether they are not all on one GPU."""
-        gpu = self.shells[0]._gpu
-        return self.others > 0 or any(shell._gpu is not gpu for shell in self.shells)
-
 
 def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
     """Raise CUDA's error unless all tensors are on `gpu`.
@@ -298,7 +289,8 @@ def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
     """
     tensors: list[tuple[str, torch.Tensor]] = []
     are_there = True
-    for position, (name, argument) in enumerate(plan.arguments(args, kwargs)):
+    given = [*zip(plan.argument_names, args, strict=False), *kwargs.items()]
+    for position, (name, argument) in enumerate(given):
         is_result = (plan.mutates and position == 0) or name == "out"
         for tensor in argument if isinstance(argument, (list, tuple)) else [argument]:
             if isinstance(tensor, VirtualTensor):

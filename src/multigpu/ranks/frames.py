@@ -15,6 +15,12 @@ LENGTHS = struct.Struct(">QQ")
 Write = Callable[..., None]  # takes a header, and some bytes
 
 
+def pack(header: dict[str, Any], blob: bytes = b"") -> bytes:
+    """One frame, without its token."""
+    text = dumps(header).encode()
+    return LENGTHS.pack(len(text), len(blob)) + text + blob
+
+
 class FrameWriter:
     """A worker's end of the pipe to its supervisor."""
 
@@ -27,8 +33,7 @@ class FrameWriter:
         """Write one frame, unless this is a forked child of the worker."""
         if self._getpid() != self._pid:
             return
-        text = dumps(header).encode()
-        data = memoryview(self._token + LENGTHS.pack(len(text), len(blob)) + text + blob)
+        data = memoryview(self._token + pack(header, blob))
         with self._turn:
             while data:
                 data = data[self._write(self._descriptor, data) :]

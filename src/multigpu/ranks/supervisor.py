@@ -107,16 +107,16 @@ class Supervisor:
         groups = [child.pid for child in self._children]
         left: list[str] = []
         try:
-            excess, finding = self._until_the_end()
-            if excess in ("busy", "blocked", "slow") or (finding and finding.kind == "no_progress"):
-                self._ask_where_they_are()
-            if not excess and not finding:
-                left = process_tree.left_behind(self._limits.farewell)
-            unended = process_tree.end_all(*groups)
+            try:
+                excess, finding = self._until_the_end()
+                stuck = finding is not None and finding.kind == "no_progress"
+                if stuck or excess in ("busy", "blocked", "slow"):
+                    self._ask_where_they_are()
+                if not excess and not finding:
+                    left = process_tree.left_behind(self._limits.farewell)
+            finally:
+                unended = process_tree.end_all(*groups)
             self._take_in(0)
-        except BaseException:
-            process_tree.end_all(*groups)
-            raise
         finally:
             self._close()
         return {

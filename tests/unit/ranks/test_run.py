@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu import run_ranks
-from multigpu.ranks.rank import to_bytes
+from multigpu.ranks.rank import pickled
 
 
 class Point:
@@ -103,7 +103,7 @@ def test_a_large_result():
     ids=["slice", "strided", "parameter", "in a list"],
 )
 def test_of_a_large_storage_only_the_part_that_a_result_shows_is_sent(small):
-    assert len(to_bytes(small)) < 5000
+    assert len(pickled(small, what="a result", hint="")) < 5000
     (back,) = run_ranks(lambda: small, 1, show=False)
     torch.testing.assert_close(back, small)
     assert type(back) is type(small)
