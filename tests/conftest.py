@@ -19,7 +19,7 @@ from typing import NoReturn
 import pytest
 
 pytest_plugins = [
-    "multigpu.checking.session",
+    "multigpu.checking.plugin",
     "pytester",
 ]  # tests/exercises: the checks and their options
 

@@ -32,22 +32,16 @@ def verdict_on(server: WarmServer, tmp_path: Path) -> Callable[..., Verdict]:
             COURSE,
             submission=tmp_path,
             backing="cpu",
-            options=["-x"],
-            plugins=[OneWorld()] if one_world else [],
+            stop_at_first=True,
+            choose=in_one_world if one_world else list,
         )
         return verdict
 
     return judge
 
 
-class OneWorld:
-    """Of the checks of an exercise, keeps the one on three ranks or GPUs, else the one on most.
-
-    Those without ranks and GPUs are kept.
-    """
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        worlds = {item.world for item in items if isinstance(item, Check) and item.world}
-        kept = 3 if 3 in worlds else max(worlds, default=None)
-        items[:] = [i for i in items if isinstance(i, Check) and i.world in (kept, None)]
+def in_one_world(checks: list[Check]) -> list[Check]:
+    """The checks on three ranks or GPUs, else on most; those without ranks and GPUs are kept."""
+    worlds = {check.world for check in checks if check.world}
+    kept = 3 if 3 in worlds else max(worlds, default=None)
+    return [check for check in checks if check.world in (kept, None)]

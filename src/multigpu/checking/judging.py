@@ -26,10 +26,9 @@ from multigpu.checking.comparing import (
     overview,
 )
 from multigpu.checking.declaration import Case, Declaration, Mistake, Program, Property
-from multigpu.checking.learner import Answer, Learner, RankAnswer, Submission
+from multigpu.checking.learner import Learner, Submission
 from multigpu.checking.running import DONE, Run, perform
 from multigpu.checking.verdicts import Refused, Wrong
-from multigpu.ranks.trace import Trace
 
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
 UNUSABLE = "unusable_result"  # the id of a refusal where the drive failed on what it was given
@@ -58,7 +57,7 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
     examine(run, learner, first=False)
     for remark in declaration.remarks:
         for said in filter(None, (remark(run, case) for case in run.cases)):
-            learner.note(said)
+            learner.notes.append(said)
 
 
 def examine(run: Run, learner: Learner, *, first: bool) -> None:
@@ -351,19 +350,12 @@ class Diagnosis:
             run = perform(self.declaration, learner, cases, texts)
         except Refused:
             return []
-        answer = run.answer
-        if isinstance(answer, RankAnswer):  # it stays for all answers, and a trace is large
-            answer = replace(answer, trace=Trace((), world_size=answer.trace.world_size))
         runs: list[Run | None] = []
         for number in range(len(mistakes)):
-            if isinstance(answer, Answer):
-                own = answer.result[number]
-                there = own is not None
-            else:
-                own = [results[number] for results in answer.results]
-                there = all(each is not None for each in own)
-            key = "result" if isinstance(answer, Answer) else "results"
-            runs.append(replace(run, answer=replace(answer, **{key: own})) if there else None)
+            own = [results[number] for results in run.answer.results]
+            # Without its trace: it stays for all answers, and a trace is large.
+            alone = replace(run.answer, results=own, trace=None)
+            runs.append(None if None in own else replace(run, answer=alone))
         return runs
 
     @cached_property

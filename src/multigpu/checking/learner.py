@@ -25,44 +25,26 @@ Drive = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back from one run that ended cleanly.
+    """What came back from one run, of which every worker ended cleanly.
 
-    ``result`` is what the drive returned: plain data, Returned for tensors, Foreign for all else.
-    ``where`` is the line from which the exercise's function returned last ("data_parallel.py:41").
-    """
-
-    result: Any
-    where: str
-    output: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class RankAnswer:
-    """What came back from one run on several ranks that all ended cleanly.
-
-    ``results[r]`` is what the drive returned on rank r, ``wheres[r]`` the line from which the
-    exercise's function returned last there, ``outputs[r]`` what rank r printed.  ``trace`` has
-    every call of ``torch.distributed`` that any rank made.  ``memory[r]`` is the most that rank r's
-    tensors held at once, in bytes, if the run had a limit.
+    ``results[r]`` is what the drive returned on rank r: plain data, Returned for tensors, Foreign
+    for all else.  ``wheres[r]`` is the line from which the exercise's function returned last there
+    ("data_parallel.py:41"), ``outputs[r]`` what rank r printed.  A run in one process has one of
+    each, and no trace; ``trace`` has every call of ``torch.distributed`` that any rank made.
+    ``memory[r]`` is the most that rank r's tensors held at once, in bytes, if ranks had a limit.
     """
 
     results: list[Any]
-    trace: Trace
     wheres: list[str]
     outputs: list[str]
     seconds: float
+    trace: Trace | None = None
     memory: list[int] | None = None
 
     @property
-    def where(self) -> str:
-        """The line on rank 0."""
-        return self.wheres[0]
-
-    @property
     def output(self) -> str:
-        """What all ranks printed, each line with its rank."""
-        return by_rank(self.outputs)
+        """What was printed; by ranks each line with its rank."""
+        return self.outputs[0] if self.trace is None else by_rank(self.outputs)
 
 
 @dataclass
@@ -158,70 +140,34 @@ class Learner:
     backing: str = "cpu"
     out_of_reach: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
-    answers: list[Answer | RankAnswer] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, remark: str) -> None:
-        """Say something about an answer that passes, such as that less would do."""
-        self.notes.append(remark)
+    answers: list[Answer] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # on an answer that passes
 
     def run(
-        self, drive: Drive, *arguments: Any, gpus: int, memory: str = "8 GiB", **limits: float
-    ) -> Answer:
-        """Run ``drive(submission, devices, *arguments)`` in a worker with ``gpus`` GPUs.
-
-        ``drive`` is a function of the check's own file; it and the arguments travel by value, and
-        tensors among them are on the CPU.  ``limits`` changes fields of Limits for this run.
-
-        Raises Refused with the right status when no answer came: the check goes no further then.
-        """
-        report, endings = self._ask(drive, arguments, limits, gpus=gpus, memory=memory)
-        refuse_bad_endings(endings)
-        (ending,) = endings
-        answer = Answer(read(ending), ending.where, ending.output, report["seconds"])
-        self.answers.append(answer)
-        return answer
-
-    def run_ranks(
         self,
         drive: Drive,
         *arguments: Any,
-        world: int,
+        gpus: int = 0,
+        world: int = 0,
         memory: str | None = None,
         **limits: float,
-    ) -> RankAnswer:
-        """Run ``drive(submission, *arguments)`` on ``world`` ranks, each in its own worker.
+    ) -> Answer:
+        """Run ``drive(submission, devices, *arguments)`` in a worker with ``gpus`` GPUs.
 
+        Or ``drive(submission, rank, *arguments)`` on ``world`` ranks, each in its own worker:
         ``torch.distributed`` is initialized before the learner's module is imported, and every call
-        of it is traced.  Otherwise as ``run``: an answer and a clean end of every rank, or Refused.
-        Where ranks got stuck or disagree the exception has a ``finding``, so that a check which
-        knows more can catch it and say so.
+        of it is traced.
 
-        ``memory="1 MiB"`` limits the tensors of each rank and measures them.
-        """
-        limits = {"cpu": self.limits.cpu * max(1.0, world / 2)} | limits
-        report, endings = self._ask(drive, arguments, limits, ranks=world, memory=memory)
-        trace = Trace.from_frames([ending.report["said"] for ending in endings])
-        refuse_bad_endings(endings, report["finding"], trace)
-        answer = RankAnswer(
-            results=[read(ending) for ending in endings],
-            trace=trace,
-            wheres=[ending.where for ending in endings],
-            outputs=[ending.output for ending in endings],
-            seconds=report["seconds"],
-            memory=[e.phases["memory"]["peak"] for e in endings] if memory is not None else None,
-        )
-        self.answers.append(answer)
-        return answer
+        ``drive`` is a function of the check's own file; it and the arguments travel by value, and
+        tensors among them are on the CPU.  ``memory="1 MiB"`` is that of each GPU, or limits the
+        tensors of each rank and measures them.  ``limits`` changes fields of Limits for this run.
 
-    def _ask(
-        self, drive: Drive, arguments: tuple[Any, ...], limits: dict[str, float], **where: Any
-    ) -> tuple[dict[str, Any], list[Ending]]:
-        """The supervisor's report, and how each worker ended.
-
-        Raises Refused when there is no module to run.
+        Raises Refused with the right status when no answer came, or a worker did not end cleanly:
+        the check goes no further then.  Where ranks got stuck or disagree the exception has a
+        ``finding``.
         """
         path, source = self.submission.path(self.exercise), self.submission.source(self.exercise)
+        limits = {"cpu": self.limits.cpu * max(1.0, world / 2)} | limits
         request = Request(
             exercise=self.exercise,
             path=str(path),
@@ -231,7 +177,9 @@ class Learner:
             limits=replace(self.limits, **limits),  # type: ignore[arg-type]
             backing=self.backing,
             out_of_reach=self.out_of_reach,
-            **where,
+            gpus=gpus,
+            ranks=world,
+            memory=memory,
         )
         try:
             with self.server.run(request, wait=False) as receive:
@@ -254,11 +202,23 @@ class Learner:
                 self.exercise,
                 path,
                 request.limits,
-                who=f"rank {rank}" if request.ranks else None,
+                who=f"rank {rank}" if world else None,
             )
             for rank, member in enumerate(report["members"])
         ]
-        return report, endings
+        trace = Trace.from_frames([each.report["said"] for each in endings]) if world else None
+        refuse_bad_endings(endings, report["finding"], trace)
+        measured = world and memory is not None
+        answer = Answer(
+            results=[read(ending) for ending in endings],
+            wheres=[ending.where for ending in endings],
+            outputs=[ending.output for ending in endings],
+            seconds=report["seconds"],
+            trace=trace,
+            memory=[each.phases["memory"]["peak"] for each in endings] if measured else None,
+        )
+        self.answers.append(answer)
+        return answer
 
 
 def read(ending: Ending) -> Any:

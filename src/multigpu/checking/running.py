@@ -5,6 +5,7 @@ All cases of one place run in one go, with the learner's module, or with each of
 """
 
 import time
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from multigpu.checking.declaration import Case, Declaration
-from multigpu.checking.learner import Answer, Learner, RankAnswer
+from multigpu.checking.learner import Answer, Learner
 from multigpu.ranks.calls import Call
 from multigpu.ranks.recorder import end_span
 from multigpu.ranks.trace import Trace
@@ -85,23 +86,23 @@ def copied(value: Any) -> Any:
     return [copied(part) for part in value] if isinstance(value, list) else value
 
 
-def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
-    """Run every case, and tell when each began and ended.  ``place`` ends with drive and cases.
+def drive_cases(
+    submission: Any, place: Any, _: Any, drive: Any, cases: Sequence[Case], to_the_end: bool
+) -> list[dict[str, Any]]:
+    """Run every case on these devices, or this rank, and tell when each began and ended.
 
     Where a later case raises in a single process, what came before is handed over, unless it is to
     go ``to_the_end``: it may be wrong already.  (One of several ranks cannot go on alone.)
     """
-    *devices, _, drive, cases, to_the_end = place
-    where = devices[0] if devices else torch.distributed.get_rank()
     notes: list[dict[str, Any]] = []
     for case in cases:
         began = time.monotonic()
         try:
             with torch.enable_grad():
-                came = drive(submission, case, where)
+                came = drive(submission, case, place)
                 gradients = torch.is_grad_enabled()
         except Exception as error:
-            if notes and devices and not to_the_end:
+            if notes and not case.world and not to_the_end:
                 return notes
             error.add_note(f"in the case: {case.title}")
             raise
@@ -110,28 +111,24 @@ def drive_cases(submission: Any, *place: Any) -> list[dict[str, Any]]:
     return notes
 
 
-def drive_programs(submission: Any, *place: Any) -> list[Any]:
-    """Run every case with every program, each a module as text.  One that raises gives
-    None.
-    """
-    *devices, own, drive, cases, texts = place
+def drive_programs(
+    submission: Any, place: Any, own: Any, drive: Any, cases: Sequence[Case], texts: Sequence[str]
+) -> list[Any]:
+    """Run every case with every program, each a module as text.  One that raises gives None."""
     results: list[Any] = []
     for text in texts:
-        program = type(submission)(submission.__name__)
-        program.__file__ = submission.__file__
         try:
-            program.__code__ = compile(text, submission.__file__, "exec")
-            exec(program.__code__, program.__dict__)
-            results.append(drive_cases(program, *devices, own, drive, cases, True))
+            code = compile(text, submission.__file__, "exec")
+            results.append(drive_cases(again(submission, code), place, own, drive, cases, True))
         except Exception:
             results.append(None)
     return results
 
 
-def again(submission: Any) -> Any:
-    """The learner's module once more, as another process would have it."""
-    module = type(submission)(submission.__name__)
-    module.__file__, module.__code__ = submission.__file__, submission.__code__
+def again(submission: Any, code: types.CodeType | None = None) -> Any:
+    """The learner's module once more, as another process would have it; or another ``code``."""
+    module: Any = types.ModuleType(submission.__name__)
+    module.__file__, module.__code__ = submission.__file__, code or submission.__code__
     exec(module.__code__, module.__dict__)
     return module
 
@@ -145,35 +142,36 @@ class Run:
 
     declaration: Declaration
     cases: Sequence[Case]
-    answer: Answer | RankAnswer
+    answer: Answer
 
     def came(self, case: Case) -> Any:
         """What the drive gave for a case; for ranks a list with one entry per rank."""
-        number = self.cases.index(case)
-        if isinstance(self.answer, Answer):
-            return self.answer.result[number]["came"]
-        return [own[number]["came"] for own in self.answer.results]
+        came = [own["came"] for own in self._notes(case)]
+        return came if case.world else came[0]
 
     def gradients_on(self, case: Case) -> bool:
         """Whether gradients are on after a case, as before it; on every rank."""
-        every = self.answer.results if isinstance(self.answer, RankAnswer) else [self.answer.result]
-        return all(own[self.cases.index(case)]["gradients"] for own in every)
+        return all(own["gradients"] for own in self._notes(case))
 
     def calls(self, case: Case, rank: int) -> list[Call]:
         """What one rank called of ``torch.distributed`` in the time of a case."""
-        assert isinstance(self.answer, RankAnswer)
-        began, ended = self.answer.results[rank][self.cases.index(case)]["times"]
+        began, ended = self._notes(case)[rank]["times"]
         return [call for call in self.trace.of(rank) if began <= call.time <= ended]
 
     @property
     def trace(self) -> Trace:
         """Every call of every rank."""
-        assert isinstance(self.answer, RankAnswer)
+        assert self.answer.trace is not None
         return self.answer.trace
 
     def where(self, rank: int = 0) -> str:
         """The line from which the exercise returned last."""
-        return self.answer.where if isinstance(self.answer, Answer) else self.answer.wheres[rank]
+        return self.answer.wheres[rank]
+
+    def _notes(self, case: Case) -> list[dict[str, Any]]:
+        """What ``drive_cases`` noted, by rank."""
+        number = self.cases.index(case)
+        return [own[number] for own in self.answer.results]
 
 
 def perform(
@@ -189,18 +187,16 @@ def perform(
     With ``texts`` each of these modules runs, in the place of the learner's.  A case that raises in
     a single process ends the run with those before it, unless it is to go ``to_the_end``.
     """
-    gpus, world = cases[0].place
-    place: dict[str, Any] = {"world": world} if world else {"gpus": gpus}
-    start = learner.run_ranks if world else learner.run
     kind, own = declaration.call
     call = own
     if kind == "arguments":
         names = learner.exercise.signature.positional
         call = CallOnce(declaration.function, own, declaration.result, declaration.fresh, names)
-    if texts:
-        answer = start(drive_programs, own, call, cases, texts, **place, **declaration.options)
-    else:
-        answer = start(drive_cases, own, call, cases, to_the_end, **place, **declaration.options)
-        if isinstance(answer, Answer):
-            cases = cases[: len(answer.result)]
+    gpus, world = cases[0].place
+    drive, last = (drive_programs, texts) if texts else (drive_cases, to_the_end)
+    answer = learner.run(
+        drive, own, call, cases, last, gpus=gpus, world=world, **declaration.options
+    )
+    if not texts:
+        cases = cases[: len(answer.results[0])]
     return Run(declaration, cases, answer)

@@ -117,7 +117,7 @@ class Worker:
 class Place:
     """What a drive is given to run on, and which types are exactly a tensor there."""
 
-    given: tuple[Any, ...]
+    given: Any  # the devices, or the rank
     tensor_types: frozenset[type]
 
 
@@ -137,7 +137,7 @@ def run(request: Request, place: Place, say: Write) -> None:
         exercise = find(submission, request.exercise)
         tracer.watch(exercise)
         say({"phase": "running"})
-        result = drive(submission, *place.given, *arguments)
+        result = drive(submission, place.given, *arguments)
     except BaseException as error:  # sys.exit and KeyboardInterrupt too
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
@@ -164,11 +164,11 @@ def machine(request: Request) -> Iterator[Place]:
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter, VirtualTensor})
     if request.backing == "real" or not request.gpus:
         devices = [torch.device("cuda", index) for index in range(request.gpus)]
-        yield Place((devices,), tensor_types)
+        yield Place(devices, tensor_types)
         return
     memory = request.memory or "8 GiB"
     with virtual_gpus(request.gpus, memory=memory, backing=request.backing) as virtual:
-        yield Place((virtual.devices,), tensor_types)
+        yield Place(virtual.devices, tensor_types)
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place
     put_behind("gloo_tcp_loop")
     memory = None if request.memory is None else meters.parse_bytes(request.memory)
     with memory_within(memory, rank, say):
-        yield Place((), frozenset({torch.Tensor, torch.nn.Parameter}))
+        yield Place(rank, frozenset({torch.Tensor, torch.nn.Parameter}))
 
 
 def put_behind(thread: str) -> None:

@@ -6,7 +6,6 @@
 import argparse
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -48,7 +47,7 @@ def run_check(options: argparse.Namespace) -> int:
     """Check, show, remember.  Returns the exit code."""
     progress = Progress.here(options.course)
     exercises = progress.catalog.find_all(options.names)
-    with WarmServer() as server:  # it imports torch while this process imports pytest
+    with WarmServer() as server:  # it imports torch while this process does
         with waiting_sign(options.json):
             folder = Submitted(progress, server, options.submission)
             verdicts = folder.verdicts(exercises)
@@ -67,9 +66,7 @@ def waiting_sign(quiet: bool) -> Iterator[None]:
     if quiet or not console().is_terminal:
         yield
         return
-    # pytest takes what is printed away from file descriptor 1, so the spinner has its own.
-    own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding)
-    with own, console(own).status("checking"):
+    with console(sys.stdout).status("checking"):
         yield
 
 
@@ -95,7 +92,7 @@ class Submitted:
         return verdicts
 
     def _check(self, exercises: Sequence[Exercise]) -> list[Verdict]:
-        from multigpu.checking import session  # and pytest, while the server imports torch
+        from multigpu.checking import session  # and torch, while the server imports it
 
         return session.check_with(
             self.server, exercises, self.progress.course, submission=self.submission

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import CHAPTERS, Catalog, Exercise, Signature, find_course
-from multigpu.checking.learner import Answer, Learner, RankAnswer, Submission, WarmServer
+from multigpu.checking.learner import Answer, Learner, Submission, WarmServer
 
 COURSE = find_course(Path(__file__).resolve().parent)
 LONG = 300.0  # seconds after which nothing will happen any more
@@ -28,9 +28,9 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def average_on_ranks(submission, tensor):
+def average_on_ranks(submission, rank, tensor):
     """What ``average`` makes of rank times ``tensor``, in place."""
-    tensor = tensor * (torch.distributed.get_rank() + 1)
+    tensor = tensor * (rank + 1)
     submission.average(tensor)
     return tensor
 
@@ -69,7 +69,7 @@ CHAPTER = {chapter.module: chapter for chapter in CHAPTERS}
 
 
 @pytest.fixture
-def run_ranks(server: WarmServer, submission: Path) -> Callable[..., RankAnswer]:
+def run_ranks(server: WarmServer, submission: Path) -> Callable[..., Answer]:
     """``run_ranks(source)``: what comes back from ``average`` in a module with this text."""
 
     def run(
@@ -79,13 +79,13 @@ def run_ranks(server: WarmServer, submission: Path) -> Callable[..., RankAnswer]
         world: int = 3,
         module: str = "distributed_data_parallel",
         **limits: float,
-    ) -> RankAnswer:
+    ) -> Answer:
         about = (Signature(("tensor",), (), "average(tensor)"), "Average.")
         exercise = Exercise(CHAPTER[module], "average", *about)
         start = "import os, sys, torch\nimport torch.distributed as dist\n"
         text = start + textwrap.dedent(source)
         (submission / exercise.file).write_text(text, encoding="utf-8")
         learner = Learner(server, exercise, Submission(submission))
-        return learner.run_ranks(drive, torch.ones(2), world=world, **limits)
+        return learner.run(drive, torch.ones(2), world=world, **limits)
 
     return run

@@ -176,7 +176,7 @@ def test_what_the_ranks_printed_is_shown_with_the_verdict(run_ranks):
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_no_file_is_left(run_ranks, server, world, tmp_path):
-    def drive(submission, tensor):
+    def drive(submission, rank, tensor):
         import os
 
         submission.average(tensor)

@@ -299,7 +299,7 @@ ODD_RESULTS = {
 
 @pytest.mark.parametrize(("source", "name"), ODD_RESULTS.items())
 def test_an_odd_result_is_described(run, source, name):
-    (value,) = run(source).result
+    (value,) = run(source).results[0]
     assert value == Foreign(name)
     assert name in describe(value)
 
@@ -324,7 +324,7 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_every_encoding_that_python_takes_is_read(learner, submission, text):
     (submission / "data_parallel.py").write_bytes(text)
-    assert learner.run(drive, gpus=1).result == "caf\xe9"
+    assert learner.run(drive, gpus=1).results[0] == "caf\xe9"
 
 
 def drive(submission, devices):
@@ -346,7 +346,7 @@ def test_folders_in_folders_are_removed(run, server):
         "    return start\n"
     )
     run("def split(batch, devices): pass\n")  # the server still answers
-    wait_until(lambda: not Path(answer.result).exists())
+    wait_until(lambda: not Path(answer.results[0]).exists())
     assert_only_the_server_runs(server)
 
 
@@ -363,7 +363,7 @@ def split(batch, devices):
 
 
 def test_patched_attributes_of_tensors_are_not_believed(run):
-    on_cpu, on_gpu = run(PATCHED).result
+    on_cpu, on_gpu = run(PATCHED).results[0]
     assert [on_cpu.device, on_gpu.device] == ["cpu", "cuda:0"]
     assert [on_cpu.requires_grad, on_cpu.is_leaf] == [False, True]
     assert on_gpu.value.tolist() == on_cpu.value.tolist() == BATCH.tolist()
@@ -379,5 +379,5 @@ MUCH = {
 def test_too_much_is_given_up_at_once(run, body):
     """Going through all of the first list takes ten times the processor time allowed here."""
     answer = run(f"def split(b, d):\n    {body}\n", cpu=2.0)
-    assert isinstance(answer.result, Foreign)
-    assert "list" in describe(answer.result)
+    assert isinstance(answer.results[0], Foreign)
+    assert "list" in describe(answer.results[0])

@@ -51,8 +51,8 @@ class Wrapper(Base):
 
 def test_where_is_the_line_of_the_last_return_of_any_method(run):
     answer = run(RIGHT)
-    assert (answer.result, answer.where) == ([3, 6], "data_parallel.py:13")
-    assert run(RIGHT.replace("    @property", "    double = 6")).where == "data_parallel.py:4"
+    assert (answer.results[0], answer.wheres[0]) == ([3, 6], "data_parallel.py:13")
+    assert run(RIGHT.replace("    @property", "    double = 6")).wheres[0] == "data_parallel.py:4"
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_constructor_must_take_what_the_task_says(run):
 
 def test_a_function_of_the_name_may_take_the_place_of_the_class(run):
     source = f"{RIGHT}\nReal = Wrapper\ndef Wrapper(module, size=1):\n    return Real(module)\n"
-    assert run(source).result == [3, 6]
+    assert run(source).results[0] == [3, 6]

@@ -56,7 +56,7 @@ def test_a_submission_can_read_its_own_folder_and_write_where_it_runs(learner, s
     (submission / "help.py").write_text("WORD = 'own'")
     source = "import help\ndef split(batch, devices):\n    open('note', 'w').write(help.WORD)\n"
     (submission / "data_parallel.py").write_text(f"{source}    return open('note').read()\n")
-    assert learner.run(drive, BATCH, gpus=2).result == "own"
+    assert learner.run(drive, BATCH, gpus=2).results[0] == "own"
 
 
 def test_a_submission_cannot_import_the_reference_answers(learner, submission):

@@ -90,7 +90,7 @@ def test_a_worker_that_kills_its_supervisor_is_a_crash_and_the_next_run_works(ru
     with pytest.raises(Refused) as refused:
         run(source)
     assert (refused.value.status, refused.value.message_id) == ("crash", "killed_checker")
-    assert run("def split(batch, devices):\n    return 1\n").result == 1
+    assert run("def split(batch, devices):\n    return 1\n").results[0] == 1
 
 
 def test_closing_ends_the_server():

@@ -13,7 +13,7 @@ def split(batch, devices):
 
 
 def assert_right(answer):
-    chunks = answer.result
+    chunks = answer.results[0]
     assert [chunk.device for chunk in chunks] == ["cuda:0", "cuda:1"]
     assert torch.equal(torch.cat([c.value for c in chunks]), torch.arange(10.0).reshape(5, 2))
 
@@ -49,7 +49,7 @@ def test_a_file_with_the_name_of_a_library_hides_nothing(run, submission, module
 def test_a_module_beside_the_learners_can_be_imported(run, submission):
     (submission / "cutting.py").write_text("def split(batch, devices): return [batch]\n")
     answer = run("from cutting import split")
-    assert answer.where == "cutting.py:1"
+    assert answer.wheres[0] == "cutting.py:1"
 
 
 def test_a_hundred_megabytes_of_output_are_dropped(run):
@@ -97,7 +97,7 @@ def test_work_that_python_ends_by_itself(run, work):
     ],
 )
 def test_where_is_the_line_of_the_last_return(run, code, line):
-    assert run(code).where == f"data_parallel.py:{line}"
+    assert run(code).wheres[0] == f"data_parallel.py:{line}"
 
 
 def test_the_answer_keeps_structure_numbers_and_placement(run):
@@ -117,7 +117,7 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
             "foreign": [Same(), Mine(), iter([]), {1}], "device": devices[0],
         }
     """
-    result = run(source).result
+    result = run(source).results[0]
     leaf, (twice, plain) = result["leaf"], result["twice"]
     assert (leaf.device, leaf.requires_grad, leaf.is_leaf) == ("cuda:1", True, True)
     assert (twice.device, twice.requires_grad, twice.is_leaf) == ("cuda:1", True, False)
@@ -140,7 +140,7 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
 def test_complex_numbers_arrive(run, dtype):
     value = f"torch.tensor([[1 + 2j, 3]], dtype=torch.{dtype})"
     source = f"import torch\ndef split(batch, devices): return [{value}.conj(), {value}.imag]"
-    whole, part = run(source).result
+    whole, part = run(source).results[0]
     assert (whole.dtype, whole.shape) == (getattr(torch, dtype), (1, 2))
     assert whole.value.to(torch.complex128).tolist() == [[1 - 2j, 3 + 0j]]
     assert part.value.tolist() == [[2, 0]]
@@ -156,7 +156,7 @@ def test_an_endless_answer_is_cut_short(run):
     source = (
         "def split(batch, devices):\n    a = []\n    a.append(a)\n    return [a, [0] * 10**6]\n"
     )
-    result = run(source).result
+    result = run(source).results[0]
     assert isinstance(result, Foreign)
     assert result.type_name.startswith("list ")
 
@@ -183,7 +183,7 @@ def test_a_result_that_the_drive_cannot_use_is_the_learners(run):
 
 def test_each_run_starts_afresh(run):
     source = "seen = []\ndef split(batch, devices):\n    seen.append(1)\n    return len(seen)\n"
-    assert [run(source).result, run(source).result] == [1, 1]
+    assert [run(source).results[0], run(source).results[0]] == [1, 1]
 
 
 def test_runs_draw_the_same_random_numbers(run):
@@ -191,12 +191,12 @@ def test_runs_draw_the_same_random_numbers(run):
         "import random, torch\ndef split(batch, devices):\n"
         "    return torch.rand(1).item(), random.random()\n"
     )
-    assert run(source).result == run(source).result
+    assert run(source).results[0] == run(source).results[0]
 
 
 def test_a_file_left_in_the_working_folder_is_removed(run):
     source = "import os\ndef split(batch, devices):\n    open('x', 'w')\n    return os.getcwd()\n"
-    first, second = run(source).result, run(source).result
+    first, second = run(source).results[0], run(source).results[0]
     assert first != second
     from pathlib import Path
 

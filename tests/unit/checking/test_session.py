@@ -1,7 +1,5 @@
 """A run of the checks inside another program leaves that program as it was."""
 
-import contextlib
-import gc
 import os
 import sys
 import types
@@ -10,8 +8,7 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import Catalog
-from multigpu.checking.learner import Learner
-from multigpu.checking.session import check_with, nothing_of_others
+from multigpu.checking.session import check_with
 
 from .conftest import COURSE
 
@@ -46,14 +43,6 @@ def test_what_the_environment_tells_pytest_is_meant_for_other_tests(verdict, mon
     assert dict(os.environ) == before
 
 
-def test_the_environment_comes_back_after_an_error(monkeypatch):
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
-    with contextlib.suppress(ZeroDivisionError), nothing_of_others(COURSE):
-        assert "PYTEST_ADDOPTS" not in os.environ
-        _ = 1 / 0
-    assert os.environ["PYTEST_ADDOPTS"] == "-x"
-
-
 def test_modules_of_another_course_are_set_aside_and_come_back(verdict, monkeypatch):
     names = ("tests.exercises", "tests.exercises.data_parallel.explain_split")
     others = {name: types.ModuleType(name) for name in names}
@@ -64,23 +53,3 @@ def test_modules_of_another_course_are_set_aside_and_come_back(verdict, monkeypa
     assert verdict().status == "pass"
     assert {name: sys.modules[name] for name in names} == others
     assert checks not in sys.modules
-
-
-def test_modules_with_other_names_stay(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tests.exercises_of_mine", types.ModuleType("mine"))
-    with nothing_of_others(COURSE):
-        assert "tests.exercises_of_mine" in sys.modules
-
-
-def test_garbage_is_collected_again_once_the_checks_are_imported(verdict, monkeypatch):
-    collecting, run = [], Learner.run
-
-    def recorded(*arguments, **named):
-        collecting.append(gc.isenabled())
-        return run(*arguments, **named)
-
-    monkeypatch.setattr(Learner, "run", recorded)
-    assert verdict().status == "pass"
-    assert collecting
-    assert all(collecting)
-    assert gc.isenabled()

@@ -202,7 +202,7 @@ def test_a_learner_cannot_cause_a_fault_by_an_odd_result(check):
 def test_pytest_itself_gives_the_same_verdict(check, pytester, tmp_path):
     check()
     (tmp_path / "exercises" / "data_parallel.py").write_text("def double(x):\n    return x\n")
-    options = ("-p", "multigpu.checking.session", "--import-mode=importlib", "--rootdir", tmp_path)
+    options = ("-p", "multigpu.checking.plugin", "--import-mode=importlib", "--rootdir", tmp_path)
     arguments = (*options, "--submission", tmp_path / "exercises", tmp_path / "tests")
     result = pytester.runpytest_inprocess(*arguments)
     assert result.ret == 1
