@@ -392,7 +392,7 @@ class Diagnosis:
 
     def _broken(self, refused: Refused) -> Wrong | None:
         """What to raise where the drive itself found that a property is broken."""
-        found = re.search(r"^came: .*\bBroken: (\w+): (.*)", refused.message)
+        found = re.match(r".*\bBroken: (\w+): (.*)", refused.came)
         if refused.message_id != "exception" or found is None:
             return None
         done, own = stuck_in(refused) or 0, f"{self.declaration.function}.{found[1]}"
@@ -406,23 +406,14 @@ class Diagnosis:
         done = stuck_in(refused)
         told = raised(refused) and refused.message_id != UNUSABLE
         if done is not None and done < len(self.cases) and not told:
-            insert(refused, "usually: ", f"in the case: {self.cases[done].title}")
+            refused.came += f"\nin the case: {self.cases[done].title}"
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
         done = stuck_in(refused) or 0
         case = self.cases[min(done, len(self.cases) - 1)]
-        lines = [line for line in refused.message.split("\n") if not line.startswith("usually: ")]
-        refused.message_id, refused.message = mistake.id, "\n".join(lines)
-        insert(refused, "where: ", f"usually: {self._sentences(mistake, case)}")
+        refused.message_id, refused.usually = mistake.id, self._sentences(mistake, case)
         return refused
-
-
-def insert(refused: Refused, before: str, text: str) -> None:
-    """Put a line into a message, before the one that begins so, or at the end."""
-    lines = refused.message.split("\n")
-    place = next((i for i, line in enumerate(lines) if line.startswith(before)), len(lines))
-    refused.message = "\n".join([*lines[:place], text, *lines[place:]])
 
 
 def stuck_in(refused: Refused) -> int | None:
@@ -468,7 +459,7 @@ def ending(refused: Refused) -> tuple[Any, ...]:
     """How a run ended, without lines, ranks and ports: the same for the same mistake."""
     finding, done = refused.finding, stuck_in(refused)
     if finding is None or raised(refused):
-        came = (refused.message.partition("came: ")[2] or refused.message).partition("\n")[0]
+        came = (refused.came or refused.text).partition("\n")[0]
         # `None * 2` and `None *= 2.0` are the same mistake
         unlike = r"(?<=operand type\(s\)) for \S+:|'int'|'float'|:\d+"
         who = r"(every rank|ranks? -?\d+(, \d+)*( and \d+)?):?"

@@ -82,25 +82,31 @@ def read_source(path: Path, exercise: Exercise) -> str:
             message = f"{folder} is a file, and --submission needs its folder: {folder.parent}"
         raise Refused("missing_file", "missing_folder", message)
     if not path.is_file():
-        message = (
-            f"There is no file {path.name} in {folder}.\n"
-            f"usually: it was renamed or moved. `multigpu reset {exercise.chapter.module}` "
-            "creates it again."
+        raise Refused(
+            "missing_file",
+            "missing_file",
+            f"There is no file {path.name} in {folder}.",
+            usually=f"it was renamed or moved. `multigpu reset {exercise.chapter.module}` creates"
+            " it again.",
         )
-        raise Refused("missing_file", "missing_file", message)
     try:
         text = path.read_bytes()
     except OSError as error:
-        came = f"came: {path.name} cannot be read: {error.strerror}.\n"
-        usually = f"usually: it belongs to another user. `ls -l {path}` shows who may read it."
-        raise Refused("missing_file", "unreadable_file", came + usually) from None
+        raise Refused(
+            "missing_file",
+            "unreadable_file",
+            came=f"{path.name} cannot be read: {error.strerror}.",
+            usually=f"it belongs to another user. `ls -l {path}` shows who may read it.",
+        ) from None
     try:
         source = decode_source(text)  # as Python itself: a mark or a comment may name the encoding
         ast.parse(source)
     except UnicodeDecodeError as error:
         message = f"{path.name} is not encoded in UTF-8: {error}"
     except SyntaxError as error:
-        message = syntax_message(error, path)
+        if error.text is not None:
+            raise not_python(error, path) from None
+        message = f"{path.name} is not encoded in UTF-8: {error}"  # it names an unknown encoding
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
         message = f"{path.name} cannot be read as Python: {error}"
     else:
@@ -108,18 +114,13 @@ def read_source(path: Path, exercise: Exercise) -> str:
     raise Refused("crash", "syntax_error", message)
 
 
-def syntax_message(error: SyntaxError, path: Path) -> str:
+def not_python(error: SyntaxError, path: Path) -> Refused:
     """The line with a mark under the place, as Python shows it."""
-    if error.text is None:  # a comment names an unknown encoding
-        return f"{path.name} is not encoded in UTF-8: {error}"
-    stripped = error.text.strip()
-    column = max(0, (error.offset or 1) - 1 - error.text.index(stripped))
-    return (
-        f"came: SyntaxError: {error.msg}\n"
-        f"  {stripped}\n"
-        f"  {' ' * column}^\n"
-        f"where: {path.name}:{error.lineno}"
-    )
+    text = error.text or ""
+    stripped = text.strip()
+    column = max(0, (error.offset or 1) - 1 - text.index(stripped))
+    came = f"SyntaxError: {error.msg}\n  {stripped}\n  {' ' * column}^"
+    return Refused("crash", "syntax_error", came=came, where=f"{path.name}:{error.lineno}")
 
 
 class WarmServer(Server):
@@ -188,9 +189,8 @@ class Learner:
             raise Refused(
                 "crash",
                 "killed_checker",
-                "came: the process that watches over your code ended while your code ran. "
-                f"{death}\n"
-                "usually: your code sends a signal to its parent process, or to all processes.",
+                came=f"the process that watches over your code ended while your code ran. {death}",
+                usually="your code sends a signal to its parent process, or to all processes.",
             ) from None
         for member in report["members"]:
             for frame in member["said"]:
@@ -229,6 +229,6 @@ def read(ending: Ending) -> Any:
         raise ending.refused(
             "crash",
             "broke_checker",
-            f"came: after your code had run, its result could not be read. {error}\n"
-            "usually: the code changed something that belongs to Python or torch itself.",
+            came=f"after your code had run, its result could not be read. {error}",
+            usually="the code changed something that belongs to Python or torch itself.",
         ) from None

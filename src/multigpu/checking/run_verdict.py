@@ -93,14 +93,12 @@ class Ending:
         return ""
 
     def refused(
-        self, status: Status, message_id: str, message: str, *, where: str = "", **more: Any
+        self, status: Status, message_id: str, text: str = "", *, came: str = "", **parts: Any
     ) -> Refused:
         """The exception that ends the check."""
-        if self.who is not None:
-            message = message.replace("came: ", f"came: {self.who}: ", 1)
-        if where:
-            message += f"\nwhere: {where}"
-        return Refused(status, message_id, message, output=self.output, where=where, **more)
+        if self.who is not None and came:
+            came = f"{self.who}: {came}"
+        return Refused(status, message_id, text, came=came, output=self.output, **parts)
 
 
 def refuse_bad_endings(
@@ -187,9 +185,8 @@ def refused_name(name: str, where: str, exercise: Exercise) -> Refused:
 def of_finding(endings: Sequence[Ending], finding: Finding) -> Refused | None:
     """The verdict on ranks that got stuck, that do not agree, or of which one ended."""
     if finding.kind not in ("exception", "exit"):
-        lines = [f"came: {finding.message}"]
-        lines += [f"usually: {finding.usually}"] if finding.usually else []
-        return Refused(OF_A_FINDING[finding.kind], finding.kind, "\n".join(lines))
+        status = OF_A_FINDING[finding.kind]
+        return Refused(status, finding.kind, came=finding.message, usually=finding.usually)
     all_of_them = len(finding.ranks) == len(endings) > 1
     who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
     blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
@@ -205,9 +202,10 @@ def of_finding(endings: Sequence[Ending], finding: Finding) -> Refused | None:
             or replace(begun[0], who=None).refused(
                 "crash",
                 "broke_checker",
-                "came: your code ran on one rank while another was still joining the group, and "
-                "cut the connection.\nusually: the code closed file descriptors that belong to "
-                "torch, or ended the process.",
+                came="your code ran on one rank while another was still joining the group, and cut"
+                " the connection.",
+                usually="the code closed file descriptors that belong to torch, or ended the"
+                " process.",
             )
         )
     # Not of the others: a rank cannot join a group that another one has left already.
@@ -224,9 +222,9 @@ def fault(ending: Ending) -> Refused | None:
     return ending.refused(
         "crash",
         "broke_checker",
-        "came: after your code had run, its result could not be handed over. "
-        f"{text.rpartition(chr(10))[2]}\n"
-        "usually: the code changed or closed something that belongs to Python or torch itself.",
+        came="after your code had run, its result could not be handed over. "
+        + text.rpartition("\n")[2],
+        usually="the code changed or closed something that belongs to Python or torch itself.",
     )
 
 
@@ -239,18 +237,23 @@ def excess(ending: Ending) -> Refused | None:
         return ending.refused(
             "crash",
             "memory",
-            f"came: your code asked for more than {limits.host_memory / 2**30:g} GiB of memory.\n"
-            "usually: a list that grows in an endless loop, or a tensor with the wrong shape.",
+            came=f"your code asked for more than {limits.host_memory / 2**30:g} GiB of memory.",
+            usually="a list that grows in an endless loop, or a tensor with the wrong shape.",
         )
     if passed == "processes":
-        message = f"came: your code started more than {limits.processes} processes."
-        return ending.refused("crash", "processes", message)
+        came = f"your code started more than {limits.processes} processes."
+        return ending.refused("crash", "processes", came=came)
     came, cause = HANGS[passed]
     if "ending" in ending.phases:
         came = f"{ending.exercise.function} returned, but the program does not end: {came}"
         cause = "a thread was started and never joined, or never told to stop."
-    message = f"came: {came.format(limits)}\nusually: {cause}"
-    return ending.refused("hang", f"hang_{passed}", message, where=ending.stack_line)
+    return ending.refused(
+        "hang",
+        f"hang_{passed}",
+        came=came.format(limits),
+        usually=cause,
+        where=ending.stack_line,
+    )
 
 
 def raised(ending: Ending) -> Refused | None:
@@ -293,7 +296,7 @@ def raised(ending: Ending) -> Refused | None:
             came=text,
             usually=explanation(error["text"])
             or "the result has another type or device than the task asks for.",
-            where=ending.place(*error["returned"]) if error["returned"] else None,
+            where=ending.place(*error["returned"]) if error["returned"] else "",
         )
     if "SystemExit" in error["types"]:
         what = f"your code ended the program with sys.exit({error['status']})"
@@ -324,13 +327,15 @@ def _not_started(ending: Ending, frame: list[Any]) -> Refused:
 def _crash(
     ending: Ending, message_id: str, what: str, error: dict[str, Any], frames: list[list[Any]]
 ) -> Refused:
-    lines = [f"came: {what}", *(f"  {note}" for note in error["notes"])]
-    if found := explanation(error["text"]):
-        lines.append(f"usually: {found}")
     # The learner's lines, innermost first; of a deep recursion only three.
     places = [ending.line(*frame) for frame in frames[::-1][:3]]
-    where = "\n       ".join(places)
-    return ending.refused("crash", message_id, "\n".join(lines), where=where)
+    return ending.refused(
+        "crash",
+        message_id,
+        came="\n".join([what, *(f"  {note}" for note in error["notes"])]),
+        usually=explanation(error["text"]) or "",
+        where="\n       ".join(places),
+    )
 
 
 def died(ending: Ending) -> Refused | None:
@@ -340,15 +345,15 @@ def died(ending: Ending) -> Refused | None:
         return None
     left = ending.phases.get("left")
     if left is not None:  # the run may have been ended before the process was gone: no status then
-        what = f"came: your code ended the process with os._exit({left['status']})."
-        return ending.refused("crash", "exit", what, where=ending.place(*left["where"]))
+        came = f"your code ended the process with os._exit({left['status']})."
+        return ending.refused("crash", "exit", came=came, where=ending.place(*left["where"]))
     assert status is not None, "a worker that neither ended nor passed a limit"
-    message_id, what = "exit", f"came: the process ended early, with exit code {status}."
+    message_id, came = "exit", f"the process ended early, with exit code {status}."
     if status < 0:
         name = signal.Signals(-status).name
         message_id = "segfault" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else "killed"
-        what = f"came: the process died of {name}."
-    return ending.refused("crash", message_id, what, where=ending.stack_line)
+        came = f"the process died of {name}."
+    return ending.refused("crash", message_id, came=came, where=ending.stack_line)
 
 
 def unclean(ending: Ending) -> Refused | None:
@@ -357,17 +362,17 @@ def unclean(ending: Ending) -> Refused | None:
         return ending.refused(
             "crash",
             "foreign_bytes",
-            f"came: {ending.report['foreign']} bytes were written into a pipe of the checker.\n"
-            "usually: os.write to a file descriptor that your code did not open.",
+            came=f"{ending.report['foreign']} bytes were written into a pipe of the checker.",
+            usually="os.write to a file descriptor that your code did not open.",
         )
     if ending.report["left"]:
         names = ", ".join(ending.report["left"])
         return replace(ending, who=None).refused(  # it is not known which rank started it
             "wrong",
             "processes_left",
-            f"expected: {ending.exercise.function} leaves no process behind\n"
-            f"came: still running after it had returned: {names}\n"
-            "usually: a process was started and never joined.",
+            expected=f"{ending.exercise.function} leaves no process behind",
+            came=f"still running after it had returned: {names}",
+            usually="a process was started and never joined.",
         )
     return None
 

@@ -52,69 +52,67 @@ class CheckerFault(Exception):
 
 
 class Refused(Exception):
-    """A submission does not pass: status, message id and message of the verdict to come.
+    """A submission does not pass: status, message id and the parts of the verdict's message.
 
-    ``finding`` says where ranks got stuck or disagree, ``trace`` what they did until then.
-    ``unwritten`` is the function that is not written yet, where that is the reason; ``where`` is
-    the line, if one is known.
+    ``expected`` and ``came`` are seen from the learner's side and hold the learner's numbers;
+    ``usually`` says which mistake does this; ``where`` is the line, if one is known.  ``text`` is
+    what needs no such parts.  ``finding`` says where ranks got stuck or disagree, ``trace`` what
+    they did until then.  ``unwritten`` is the function that is not written yet, where that is the
+    reason.
     """
 
     def __init__(
         self,
         status: Status,
         message_id: str,
-        message: str,
+        text: str = "",
         *,
-        output: str = "",
-        finding: "Finding | None" = None,
-        unwritten: str | None = None,
+        expected: str = "",
+        came: str = "",
+        usually: str = "",
         where: str = "",
+        output: str = "",
+        unwritten: str | None = None,
     ) -> None:
-        self.status = status
-        self.message_id = message_id
-        self.message = printable(message)
-        super().__init__(self.message)
-        self.output = output
-        self.unwritten, self.where = unwritten, where
-        self.finding = finding
+        super().__init__(status, message_id)
+        self.status, self.message_id, self.text = status, message_id, text
+        self.expected, self.came, self.usually, self.where = expected, came, usually, where
+        self.output, self.unwritten = output, unwritten
+        self.finding: Finding | None = None
         self.trace: Trace | None = None
+
+    @property
+    def message(self) -> str:
+        """The parts that are known, one below the other."""
+        lines = [self.text] if self.text else []
+        for part in ("expected", "came", "usually", "where"):
+            if value := getattr(self, part):
+                lines.append(f"{part}: {value}")
+        return printable("\n".join(lines))
+
+    def __str__(self) -> str:
+        return self.message
 
     def half_written(self, although: str) -> "Refused":
         """Instead of not_started, where the function is written for some cases."""
-        came = f"NotImplementedError, although {although}."
-        message = f"came: {came}\nusually: one case is not written yet.\nwhere: {self.where}"
-        return Refused("crash", "exception", message, output=self.output)
+        return Refused(
+            "crash",
+            "exception",
+            came=f"NotImplementedError, although {although}.",
+            usually="one case is not written yet.",
+            where=self.where,
+            output=self.output,
+        )
 
 
 class Wrong(Refused):
-    """What a check raises for a wrong answer.
+    """A wrong answer, already explained: ``message_id`` is ``"<function>.<mistake>"``."""
 
-    ``message_id`` is ``"<exercise function>.<mistake>"``.  ``expected`` and ``came`` are seen from
-    the learner's side and hold the learner's numbers; ``usually`` says which mistake does this;
-    ``where`` is ``answer.where``.  ``status="hang"`` is for a check that knows better than the
-    general message why ranks got stuck.
-    """
-
-    def __init__(
-        self,
-        message_id: str,
-        *,
-        expected: str,
-        came: str,
-        usually: str,
-        where: str | None = None,
-        status: Status = "wrong",
-    ) -> None:
-        super().__init__(status, message_id, explain(expected, came, usually, where))
+    def __init__(self, message_id: str, **parts: str) -> None:
+        super().__init__("wrong", message_id, **parts)
 
 
 # --- words ---------------------------------------------------------------------------------------
-
-
-def explain(expected: str, came: str, usually: str, where: str | None) -> str:
-    """The four parts of a message, one per line."""
-    parts = {"expected": expected, "came": came, "usually": usually, "where": where}
-    return "\n".join(f"{name}: {text}" for name, text in parts.items() if text)
 
 
 def printable(text: str) -> str:
