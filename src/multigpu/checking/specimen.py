@@ -1,4 +1,7 @@
-"""The model that checks hand to a learner's code: it has everything that a copy can lose."""
+"""What checks hand to a learner's code: models that bring out what can be lost, and their rows.
+
+A ``Specimen`` has everything that a copy can lose; of a ``Fork`` a step uses only a part.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 WIDTH = 3
+Rows = tuple[Tensor, Tensor]  # inputs and targets
 Made = TypeVar("Made")
 
 
@@ -74,3 +78,44 @@ class Specimen(nn.Module):
         hidden = torch.tanh(self.encode(self.frozen(inputs)) + self.position)  # (rows, 3)
         outputs: Tensor = self.gain(self.decode(hidden)) + self.running_mean  # (rows, 3)
         return outputs
+
+
+class Fork(nn.Module):
+    """A step uses one of two layers: that for the width of its rows.  ``idle`` is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict(
+            {
+                "narrow": nn.Linear(3, 4, dtype=torch.float64),
+                "wide": nn.Linear(6, 4, dtype=torch.float64),
+            }
+        )
+        self.idle = nn.Linear(2, 2, dtype=torch.float64)
+        self.head = nn.Linear(4, 2, dtype=torch.float64)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(rows, 3 or 6) to (rows, 2)."""
+        layer = self.layers["narrow" if rows.shape[1] == 3 else "wide"]
+        outputs: Tensor = self.head(torch.tanh(layer(rows)))
+        return outputs
+
+
+def batch(columns: int, outputs: int, *, seed: int, count: int = 4) -> Rows:
+    """Random inputs and targets in float64: (count, columns) and (count, outputs)."""
+    first, second = (torch.Generator().manual_seed(each) for each in (seed, seed + 1000))
+    inputs = torch.randn(count, columns, generator=first, dtype=torch.float64)
+    return inputs, torch.randn(count, outputs, generator=second, dtype=torch.float64)
+
+
+def rows_by_step(
+    world: int, steps: int, columns: int, outputs: int, *, passes: int = 1
+) -> list[list[list[Rows]]]:
+    """Rows for ``steps`` steps, other ones for every rank: ``result[step][pass][rank]``."""
+    return [
+        [
+            [batch(columns, outputs, seed=100 * s + 10 * p + rank) for rank in range(world)]
+            for p in range(passes)
+        ]
+        for s in range(steps)
+    ]

@@ -90,3 +90,27 @@ def made_of(case, tensor):
         return None
     words = f"it is made of {' + '.join(there)}"
     return f"{words}, and nothing of {numbered('rank', missing)}" if missing else words
+
+
+# --- how they travel ----------------------------------------------------------------------------
+
+
+def travels_in_messages(exercise, ops=("send", "recv"), ranks=lambda case: range(case.world)):
+    """Every rank, or each of ``ranks``, did what it cannot do without: no other road was taken."""
+
+    @exercise.holds(
+        "no_message",
+        expects="the numbers travel in messages between ranks",
+        usually="they took another road, such as a file, a store or numbers known in advance.",
+        fix="Only messages between ranks count.",
+    )
+    def _(run, case):
+        if case.world == 1 or not case.size:
+            return None
+        for rank in ranks(case):
+            done = {call.op for call in run.calls(case, rank)}
+            for op in ops:
+                if op not in done:
+                    verb = "sent" if op == "send" else "received"
+                    return f"rank {rank} {verb} no message", run.where(rank)
+        return None

@@ -4,15 +4,10 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import (
-    at_most_messages,
-    handles_are_waited_for,
-    only_neighbors_talk,
-    travels_in_messages,
-)
-from multigpu.checking.verdicts import count
+from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.verdicts import count, numbered
 
-from .numbers import each_tensor, made_of, own_tensor, total
+from .numbers import each_tensor, made_of, own_tensor, total, travels_in_messages
 
 ring_all_reduce = exercise(
     "collectives.ring_all_reduce",
@@ -41,7 +36,7 @@ def expected(case):
 
 @ring_all_reduce.words
 def words(case):
-    return {"steps": case.world - 1, "most": 2 * (case.world - 1)}
+    return {"steps": case.world - 1}
 
 
 @ring_all_reduce.reading
@@ -51,7 +46,23 @@ def reading(case, tensor):
 
 handles_are_waited_for(ring_all_reduce)
 travels_in_messages(ring_all_reduce)
-only_neighbors_talk(ring_all_reduce)
+
+
+@ring_all_reduce.holds(
+    "not_neighbors",
+    expects="a rank sends to its neighbors in the ring only",
+    usually="the result is right, but not made in a ring.",
+    fix="Rank r sends to rank (r + 1) % {n}.",
+)
+def talks_to_others(run, case):
+    for rank in range(case.world):
+        neighbors = {(rank + 1) % case.world, (rank - 1) % case.world}
+        for call in run.calls(case, rank):
+            if call.op == "send" and call.peer not in neighbors:
+                others = numbered("rank", sorted(neighbors))
+                came = f"rank {rank} sent to rank {call.peer}; its neighbors are {others}"
+                return came, call.place
+    return None
 
 
 @ring_all_reduce.holds(
@@ -84,13 +95,20 @@ def chunks_too_large(run, case):
     return None
 
 
-at_most_messages(
-    ring_all_reduce,
+@ring_all_reduce.holds(
     "too_many_messages",
-    lambda case: 2 * (case.world - 1),
+    expects="each rank sends no more messages than it must",
     usually="each of the two halves needs {n} - 1 = {steps} messages.",
     fix="A half has n - 1 steps: range(n - 1).",
 )
+def too_many_messages(run, case):
+    most = 2 * (case.world - 1)
+    for rank in range(case.world):
+        sends = [call for call in run.calls(case, rank) if call.op == "send"]
+        if len(sends) > most:
+            came = f"rank {rank} sent {count(len(sends), 'message')} where {most} are enough"
+            return came, sends[-1].place
+    return None
 
 
 # --- what answers are made of --------------------------------------------------------------------

@@ -4,9 +4,9 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import handles_are_waited_for, travels_in_messages
+from multigpu.checking.probes import handles_are_waited_for
 
-from .numbers import each_tensor, held, own_tensor, whose
+from .numbers import each_tensor, held, own_tensor, travels_in_messages, whose
 
 shift = exercise(
     "collectives.shift",

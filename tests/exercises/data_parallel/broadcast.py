@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from multigpu.checking.declaration import case, exercise, on
-from multigpu.checking.probes import leaves_gradients_on
 from multigpu.checking.specimen import Specimen
 from multigpu.checking.verdicts import count, listed
 
-from .replicas import placed, tensors_of
+from .replicas import leaves_gradients_on, placed, tensors_of
 
 broadcast = exercise(
     "data_parallel.broadcast",

@@ -24,3 +24,17 @@ def tensors_of(replicas):
         for i, replica in enumerate(replicas)
         for name, buffer in replica.named_buffers()
     }
+
+
+def leaves_gradients_on(exercise):
+    """The caller's grad mode is after the call what it was before."""
+
+    @exercise.holds(
+        "grad_mode_changed",
+        expects="gradients are on for the caller after the call, as before it",
+        usually="torch.set_grad_enabled(False) on a line of its own lasts after the function, for"
+        " all code that follows.",
+        fix="Write `with torch.no_grad():`.",
+    )
+    def _(run, case):
+        return None if run.gradients_on(case) else "they are off"

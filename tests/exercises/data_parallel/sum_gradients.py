@@ -3,11 +3,10 @@
 import torch
 
 from multigpu.checking.declaration import case, exercise, on
-from multigpu.checking.probes import leaves_gradients_on
 from multigpu.checking.specimen import Specimen
 from multigpu.checking.verdicts import count, listed
 
-from .replicas import parameters_of, placed
+from .replicas import leaves_gradients_on, parameters_of, placed
 
 sum_gradients = exercise(
     "data_parallel.sum_gradients",

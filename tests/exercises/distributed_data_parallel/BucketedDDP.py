@@ -6,9 +6,10 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
+from multigpu.checking.specimen import rows_by_step
 from multigpu.checking.verdicts import count, listed
 
-from .models import accumulated, chain, fork, forked, same_columns, specimen
+from .models import accumulated, chain, fork, forked, specimen
 from .wrapped_training import (
     calls,
     found_late,
@@ -34,7 +35,7 @@ bucketed = exercise(
 def cases():
     """Tied, frozen and zero-dimensional parameters, then layers that are ready one by one."""
     for world in (3, 4, 2, 1):
-        steps, slow = same_columns(world, 3, 3, 3), same_columns(world, 1, 3, 2)
+        steps, slow = rows_by_step(world, 3, 3, 3), rows_by_step(world, 1, 3, 2)
         yield start(world)
         yield training(world, "training", specimen, steps, bucket_bytes=40)
         yield training(world, "zeroed gradients", specimen, steps, ["keep"])
@@ -45,26 +46,26 @@ def cases():
         if world == 4:
             yield from unused(world)
         if world == 2:
-            passes = same_columns(world, 3, 3, 3, passes=2)
+            passes = rows_by_step(world, 3, 3, 3, passes=2)
             yield training(world, "two passes in a step", specimen, passes)
         yield calls(world)
 
 
 def different_buckets(world):
-    steps = same_columns(world, 1, 3, 2)
+    steps = rows_by_step(world, 1, 3, 2)
     for options in ({"bucket_bytes": 250}, {"bucket_bytes": 1}, {}):
         yield training(world, "layer by layer", chain, steps, ["one_by_one"], **options)
 
 
 def no_sync(world):
     """Four passes, three of them inside no_sync; then a step without it; then again."""
-    steps = same_columns(world, 1, 3, 3, passes=4) + same_columns(world, 1, 3, 3)
-    steps += same_columns(world, 1, 3, 3, passes=2)
+    steps = rows_by_step(world, 1, 3, 3, passes=4) + rows_by_step(world, 1, 3, 3)
+    steps += rows_by_step(world, 1, 3, 3, passes=2)
     for options in ({}, {"bucket_bytes": 40}):
         yield training(world, "several passes in a step", specimen, steps, **options)
-    slow = same_columns(world, 1, 3, 2, passes=2)
+    slow = rows_by_step(world, 1, 3, 2, passes=2)
     yield training(world, "two slow passes", chain, slow, ["one_by_one"], bucket_bytes=610)
-    steps = same_columns(world, 1, 3, 3)
+    steps = rows_by_step(world, 1, 3, 3)
     yield training(world, "after an exception in no_sync", specimen, steps, ["interrupted"])
 
 

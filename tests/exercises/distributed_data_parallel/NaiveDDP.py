@@ -4,8 +4,9 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
+from multigpu.checking.specimen import rows_by_step
 
-from .models import chain, fork, forked, same_columns, specimen
+from .models import chain, fork, forked, specimen
 from .wrapped_training import calls, some_are_averaged, start, training, trains_as_one_process
 from .wrong_wrappers import Wrapper, every_wrapper
 
@@ -21,8 +22,8 @@ def cases():
     """Tied, frozen and zero-dimensional parameters, then gradients that are kept and zeroed."""
     for world in (3, 4, 2, 1):
         yield start(world)
-        yield training(world, "training", specimen, same_columns(world, 3, 3, 3))
-        yield training(world, "zeroed gradients", chain, same_columns(world, 2, 3, 2), ["keep"])
+        yield training(world, "training", specimen, rows_by_step(world, 3, 3, 3))
+        yield training(world, "zeroed gradients", chain, rows_by_step(world, 2, 3, 2), ["keep"])
         yield calls(world)
         if world == 3:
             yield training(world, "parameters not used on all ranks", fork, forked(world, 3))

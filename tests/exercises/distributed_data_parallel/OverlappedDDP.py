@@ -3,9 +3,10 @@
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
+from multigpu.checking.specimen import rows_by_step
 from multigpu.checking.verdicts import count
 
-from .models import chain, same_columns, specimen
+from .models import chain, specimen
 from .wrapped_training import (
     calls,
     handles_are_let_go,
@@ -29,12 +30,12 @@ overlapped = exercise(
 def cases():
     """Tied, frozen and zero-dimensional parameters, then layers that are ready one by one."""
     for world in (3, 4, 2, 1):
-        steps = same_columns(world, 3, 3, 3)
+        steps = rows_by_step(world, 3, 3, 3)
         yield start(world)
         yield training(world, "training", specimen, steps, ["handles"])
         if world == 2:
             yield training(world, "zeroed gradients", specimen, steps, ["keep"])
-        slow = same_columns(world, 2, 3, 2)
+        slow = rows_by_step(world, 2, 3, 2)
         yield training(world, "layer by layer", chain, slow, ["one_by_one"])
         yield calls(world)
 

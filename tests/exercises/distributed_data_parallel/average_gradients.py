@@ -4,13 +4,8 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import (
-    handles_are_waited_for,
-    only_gradients_change,
-    something_is_sent,
-)
 
-from .given_gradients import a_case, average, averaged
+from .given_gradients import a_case, averaged, averages_gradients, trained
 
 average_gradients = exercise(
     "distributed_data_parallel.average_gradients",
@@ -40,26 +35,7 @@ def drive(submission, case, rank):
     return averaged(submission.average_gradients, case, rank)
 
 
-@average_gradients.expected
-def expected(case):
-    return average(case)
-
-
-handles_are_waited_for(average_gradients)
-something_is_sent(average_gradients)
-only_gradients_change(average_gradients)
-
-
-# --- what answers are made of --------------------------------------------------------------------
-
-
-def trained(model):
-    """All trainable parameters, with zeros where there is no gradient."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    return parameters
+averages_gradients(average_gradients)
 
 
 # --- right answers -------------------------------------------------------------------------------

@@ -4,11 +4,10 @@ import torch
 
 from multigpu.checking.comparing import either
 from multigpu.checking.declaration import case
-from multigpu.checking.specimen import Specimen, seeded
+from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.specimen import Fork, Specimen, seeded
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
-
-from .models import Fork
 
 MODELS = {"specimen": Specimen, "fork": Fork}
 
@@ -75,3 +74,48 @@ def average(case):
             shape = MODELS[case.model]().get_parameter(name).shape
             mean[f"{name}.grad"] = either(torch.zeros(shape, dtype=case.dtype), None)
     return [mean] * case.world
+
+
+def averages_gradients(exercise):
+    """What must come back, and what is looked at besides."""
+    exercise.expected(average)
+    handles_are_waited_for(exercise)
+
+    @exercise.holds(
+        "nothing_sent",
+        expects="every rank sends its gradients, and all wait for each other",
+        usually="the call is not there, or it is in a loop that had nothing left to go through:"
+        " model.parameters() is a generator, and what uses it a second time gets nothing.",
+        fix="Ask for model.parameters() again in every loop, or make a list of it once.",
+        first=True,
+    )
+    def _(run, case):
+        for rank in range(case.world if case.world > 1 else 0):
+            if not run.calls(case, rank):
+                return f"rank {rank} called nothing of torch.distributed", run.where(rank)
+        return None
+
+    @exercise.holds(
+        "weights_changed",
+        expects="the weights stay as they are, and only .grad changes",
+        usually="the parameter itself was averaged.",
+        fix="Average parameter.grad, and leave the parameter to the optimizer.",
+        first=True,
+    )
+    def _(run, case):
+        for rank, came in enumerate(run.came(case)):
+            if came["changed"]:
+                return f"on rank {rank}, {listed(came['changed'])} changed", run.where(rank)
+        return None
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+def trained(model):
+    """All trainable parameters, with zeros where there is no gradient."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    return parameters

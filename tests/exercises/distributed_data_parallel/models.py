@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from multigpu.checking.specimen import Specimen, seeded
+from multigpu.checking.specimen import Fork, Specimen, batch, seeded
 
 SLOW = 0.06  # seconds that the backward of the first layer takes in Chain
 
@@ -42,25 +42,6 @@ class Chain(nn.Module):
         return rows
 
 
-class Fork(nn.Module):
-    """A step uses one of two layers: that for the width of its rows.  ``idle`` is never used."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleDict(
-            {
-                "narrow": nn.Linear(3, 4, dtype=torch.float64),
-                "wide": nn.Linear(6, 4, dtype=torch.float64),
-            }
-        )
-        self.idle = nn.Linear(2, 2, dtype=torch.float64)
-        self.head = nn.Linear(4, 2, dtype=torch.float64)
-
-    def forward(self, rows):
-        layer = self.layers["narrow" if rows.shape[1] == 3 else "wide"]
-        return self.head(torch.tanh(layer(rows)))
-
-
 def specimen(rank):
     """Tied, frozen and without dimension, with three kinds of buffers; other numbers per rank."""
     return Specimen(seed=7 + rank)
@@ -85,27 +66,6 @@ def chain(rank):
 
 def fork(rank):
     return seeded(Fork, 7 + rank)
-
-
-def rows(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def batch(columns, outputs, *, seed, count=4):
-    """Inputs and targets: (count, columns) and (count, outputs)."""
-    return rows(count, columns, seed=seed), rows(count, outputs, seed=seed + 1000)
-
-
-def same_columns(world, steps, columns, outputs, *, passes=1):
-    """Rows for ``steps`` steps, other ones for every rank: ``result[step][pass][rank]``."""
-    return [
-        [
-            [batch(columns, outputs, seed=100 * s + 10 * p + rank) for rank in range(world)]
-            for p in range(passes)
-        ]
-        for s in range(steps)
-    ]
 
 
 def forked(world, steps):

@@ -4,13 +4,8 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import (
-    handles_are_waited_for,
-    only_gradients_change,
-    something_is_sent,
-)
 
-from .given_gradients import a_case, average, averaged
+from .given_gradients import a_case, averaged, averages_gradients, trained
 
 weighted_average_gradients = exercise(
     "distributed_data_parallel.weighted_average_gradients",
@@ -48,19 +43,12 @@ def drive(submission, case, rank):
     return averaged(call, case, rank)
 
 
-@weighted_average_gradients.expected
-def expected(case):
-    return average(case)
-
-
 @weighted_average_gradients.words
 def words(case):
     return {"total": sum(case.rows)}
 
 
-handles_are_waited_for(weighted_average_gradients)
-something_is_sent(weighted_average_gradients)
-only_gradients_change(weighted_average_gradients)
+averages_gradients(weighted_average_gradients)
 
 
 # --- what answers are made of --------------------------------------------------------------------
@@ -71,15 +59,6 @@ def all_rows(number):
     total = torch.tensor(float(number))
     dist.all_reduce(total)
     return total.item()
-
-
-def trained(model):
-    """All trainable parameters, with zeros where there is no gradient."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    return parameters
 
 
 # --- right answers -------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Models that a server and its workers train, the rows of the workers, and what is right.
 
-``Specimen`` (multigpu.checking.comparing) has tied and frozen weights and buffers.  ``Branches``
+``Specimen`` (multigpu.checking.specimen) has tied and frozen weights and buffers.  ``Branches``
 has layers that not every loss uses.  ``Heavy`` is large enough that what should stay at home is
 seen in the bytes that travel.
 """

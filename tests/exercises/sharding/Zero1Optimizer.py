@@ -4,9 +4,9 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import sends_at_most
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, most_sent
+from .volume import sends_at_most
 from .wrong_steps import UNUSED, Flat, Owners, wrong_steps
 
 zero1 = exercise(

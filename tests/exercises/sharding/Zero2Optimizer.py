@@ -1,9 +1,9 @@
 """``sharding.Zero2Optimizer``: as Zero1Optimizer, and each rank keeps its part of the gradients."""
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import sends_at_most
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, seen
+from .volume import sends_at_most
 from .wrong_steps import Flat, Owners, wrong_steps
 
 zero2 = exercise(

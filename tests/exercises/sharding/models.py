@@ -1,6 +1,6 @@
 """Models whose optimizer is shared out, and the rows of the ranks.  They travel into the ranks.
 
-``Specimen`` (multigpu.checking.comparing) has tied, frozen and zero-dimensional parameters.
+``Specimen`` (multigpu.checking.specimen) has tied, frozen and zero-dimensional parameters.
 """
 
 import itertools
@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import nn
 
-from multigpu.checking.specimen import Specimen, seeded
+from multigpu.checking.specimen import Fork, Specimen, batch, seeded
 
 WIDTHS = (6, 7) * 7 + (6,)
 
@@ -55,26 +55,6 @@ class Biased(nn.Module):
         return rows
 
 
-class Fork(nn.Module):
-    """A step uses one of two layers: that for the width of its rows.  ``idle`` is never used."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleDict(
-            {
-                "narrow": nn.Linear(3, 4, dtype=torch.float64),
-                "wide": nn.Linear(6, 4, dtype=torch.float64),
-            }
-        )
-        self.idle = nn.Linear(2, 2, dtype=torch.float64)
-        self.head = nn.Linear(4, 2, dtype=torch.float64)
-
-    def forward(self, rows):
-        """(rows, 3 or 6) to (rows, 2)."""
-        layer = self.layers["narrow" if rows.shape[1] == 3 else "wide"]
-        return self.head(torch.tanh(layer(rows)))
-
-
 class Scales(nn.Module):
     """One parameter: some rank owns nothing, or a part of it."""
 
@@ -109,27 +89,6 @@ def seven():
 
 def two():
     return seeded(lambda: Scales(2), 7)
-
-
-def rows(*shape, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def batch(columns, outputs, *, seed, count=4):
-    """Inputs and targets: (count, columns) and (count, outputs)."""
-    return rows(count, columns, seed=seed), rows(count, outputs, seed=seed + 1000)
-
-
-def steps_of(world, steps, columns, outputs, *, passes=1):
-    """Rows for ``steps`` steps, other ones for every rank: ``result[step][pass][rank]``."""
-    return [
-        [
-            [batch(columns, outputs, seed=100 * s + 10 * p + rank) for rank in range(world)]
-            for p in range(passes)
-        ]
-        for s in range(steps)
-    ]
 
 
 def forked(world, steps):

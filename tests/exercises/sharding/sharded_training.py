@@ -12,12 +12,14 @@ from torch.nn.functional import mse_loss
 
 from multigpu.checking.comparing import alike, either, same
 from multigpu.checking.declaration import case
-from multigpu.checking.probes import handles_are_waited_for, volume_by_step
+from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.specimen import rows_by_step
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 
 from .holdings import forget_the_past
-from .models import biased, deep, fork, forked, seven, specimen, steps_of, two
+from .models import biased, deep, fork, forked, seven, specimen, two
+from .volume import volume_by_step
 from .watching import watched
 
 PROMISE = "after every step each rank has the weights that the plain optimizer has in one process"
@@ -31,14 +33,14 @@ def cases():
     nesterov = {**momentum, "nesterov": True}
     adam = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6}
     for world in (3, 4, 1):
-        yield a_case(world, seven, "SGD", nesterov, steps_of(world, 3, 7, 7))
+        yield a_case(world, seven, "SGD", nesterov, rows_by_step(world, 3, 7, 7))
         # Tied, frozen and zero-dimensional parameters; two passes in a step.
-        passes = steps_of(world, 1, 3, 3, passes=2) + steps_of(world, 3, 3, 3)
+        passes = rows_by_step(world, 1, 3, 3, passes=2) + rows_by_step(world, 3, 3, 3)
         yield a_case(world, specimen, "SGD", momentum, passes, rates={2: 0.03})
-        large = steps_of(world, 5, 6, 6)
+        large = rows_by_step(world, 5, 6, 6)
         yield a_case(world, deep, "Adam", adam, large, rates={3: 0.002}, measured=True)
     for kind, few in {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {}}.items():
-        yield a_case(4, two, kind, few, steps_of(4, 3, 2, 2), rates={1: 0.02})
+        yield a_case(4, two, kind, few, rows_by_step(4, 3, 2, 2), rates={1: 0.02})
     # A parameter without a gradient on one rank, on all ranks in the last step, or always.
     for kind, few in {"SGD": momentum, "AdamW": {"lr": 0.01, "weight_decay": 0.1}}.items():
         yield a_case(2, fork, kind, few, forked(2, 4), unused=True)
@@ -50,7 +52,7 @@ def cases():
         "Adagrad": {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2},
     }
     for kind, options in kinds.items():  # large and small parameters in turn, then small ones
-        yield a_case(2, biased, kind, options, steps_of(2, 3, 8, 8))
+        yield a_case(2, biased, kind, options, rows_by_step(2, 3, 8, 8))
 
 
 def a_case(world, model_of, kind, options, steps, *, rates=(), measured=False, unused=False):
