@@ -1,7 +1,7 @@
 """How a result is compared with the right one, and how a difference is told.
 
 First tensors, then whole results: ``Comparison`` looks for the first difference, which is a
-``Difference``.  ``either``, ``near`` and ``rule`` are for results of which several are right.
+``Difference``.  ``Either``, ``Near`` and ``Rule`` are for results of which several are right.
 """
 
 import math
@@ -120,44 +120,32 @@ def told_apart(*numbers: float) -> list[str]:
 # --- whole results ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Either:
-    """One of several results is right, such as None or zeros for an unused parameter's gradient."""
+    """Any of these results is right, such as None or zeros for an unused parameter's gradient.
 
-    results: tuple[Any, ...]
+    What is wrong is told by the first.
+    """
+
+    def __init__(self, *results: Any) -> None:
+        self.results = results
 
 
 @dataclass(frozen=True)
 class Near:
-    """A number up to so many digits; nan is near nan."""
+    """A Python float that agrees with this one in so many digits; nan is near nan."""
 
     value: float
-    digits: int
-
-
-def near(value: float, *, digits: int) -> Near:
-    """Expect a Python float that agrees with this one in so many digits."""
-    return Near(value, digits)
-
-
-def either(*results: Any) -> Either:
-    """Expect any of these; what is wrong is told by the first."""
-    return Either(results)
+    digits: int = 6
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Every result is right of which ``examine`` has nothing to say."""
-
-    examine: Callable[[Any], "Difference | None"]
-
-
-def rule(examine: Callable[[Any], "Difference | None"]) -> Rule:
-    """Expect a result that keeps to a rule, where many do: a schedule, a way to divide layers.
+    """Any result that keeps to a rule, where many do: a schedule, a way to divide layers.
 
     ``examine(result)`` says how it differs, or returns None.
     """
-    return Rule(examine)
+
+    examine: Callable[[Any], "Difference | None"]
 
 
 @dataclass(frozen=True)
@@ -218,20 +206,13 @@ class Comparison:
             if len(came) != len(right):
                 there = f"{overview(came, self.parts)}, and not {len(right)}"
                 return Difference("wrong_count", f"{name} has {there}" if name else there)
-            named = [f"{self.parts} {i}" for i in range(len(right))]
-            return next(
-                self._differences(
-                    dict(zip(named, came, strict=True)), dict(zip(named, right, strict=True))
-                ),
-                None,
-            )
+            by_name = ({f"{self.parts} {i}": v for i, v in enumerate(own)} for own in (came, right))
+            return next(self._differences(*by_name), None)
         if type(came) is not type(right) and not (came == right and isinstance(came, int | float)):
             return Difference("wrong_type", f"{it} is {describe(came)} and not {right!r}")
-        return (
-            None
-            if came == right
-            else Difference("wrong_value", f"{it} is {came!r} and not {right!r}")
-        )
+        if came != right:
+            return Difference("wrong_value", f"{it} is {came!r} and not {right!r}")
+        return None
 
     def _differences(self, came: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
         """What has the wrong form first, then wrong numbers."""
@@ -352,7 +333,7 @@ def alike_results(one: Any, other: Any, right: Any = None) -> bool:
     if isinstance(one, Foreign) and isinstance(other, Foreign):
         return one.type_name == other.type_name
     if isinstance(one, float) and isinstance(other, float):
-        return near_enough(one, Near(other, digits=6))
+        return near_enough(one, Near(other))
     return type(one) is type(other) and bool(one == other)
 
 

@@ -227,7 +227,7 @@ class Diagnosis:
         if mistake is not None:
             usually = self._sentences(mistake, case)
         where = run.where(difference.rank)
-        if mistake is not None and self._blames(mistake):
+        if mistake is not None and self.declaration.blames(mistake.id):
             where = definition(self.learner, mistake.id)
         return Wrong(
             mistake.id if mistake else difference.kind,
@@ -302,7 +302,7 @@ class Diagnosis:
         if not case.world:
             return {"result": right}
         if isinstance(right, Either):
-            return Either(tuple([{"result": each} for each in own] for own in right.results))
+            return Either(*([{"result": each} for each in own] for own in right.results))
         return [{"result": each} for each in right]
 
     def results(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
@@ -385,10 +385,7 @@ class Diagnosis:
     def _sentences(self, mistake: Mistake, case: Case) -> str:
         parts = (mistake.usually, mistake.fix)
         words = " ".join(self.declaration.fill(part, case) for part in parts if part)
-        return self._blames(mistake) + words
-
-    def _blames(self, mistake: Mistake) -> str:
-        return self.declaration.blames(mistake.id)
+        return self.declaration.blames(mistake.id) + words
 
     def _broken(self, refused: Refused) -> Wrong | None:
         """What to raise where the drive itself found that a property is broken."""

@@ -8,6 +8,7 @@ import time
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,39 +24,38 @@ DONE = "a case is done"  # the label of a span in the trace
 # --- in the worker -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CallOnce:
-    """Calls the learner's function with the declared arguments, and notes what came of it."""
-
-    function: str
-    arguments: Callable[..., tuple[Any, ...]]
-    result: str
-    fresh: bool
-    names: tuple[str, ...]  # of the arguments
-
-    def __call__(self, submission: Any, case: Case, place: Any) -> dict[str, Any]:
-        given = self.arguments(case, place)
-        before = [tensor_copy(value) for value in given]
-        flat = [
-            value.view(-1) if is_tensor(value) and value.is_contiguous() else None
-            for value in given
-        ]
-        returned = getattr(submission, self.function)(*given)
-        note: dict[str, Any] = {"result": copied(returned)}
-        if self.fresh:
-            note = {"result": tensor_copy(returned), "kept": returned}
-        changed = [
-            name
-            for name, value, old in zip(self.names, given, before, strict=True)
-            if is_tensor(value) and not unchanged(value, old)
-        ]
-        if self.result != "returned":
-            place_of = self.names.index(self.result)
-            note = {"result": copied(given[place_of]), "returned": copied(returned)}
-            note["memory"] = copied(flat[place_of])
-        elif self.fresh:
-            note["shares_memory"] = any(same_memory(returned, value) for value in given)
-        return note | {"changed": changed}
+def call_once(
+    function: str,
+    arguments: Callable[..., tuple[Any, ...]],
+    names: tuple[str, ...],  # of the arguments
+    result: str,
+    fresh: bool,
+    submission: Any,
+    case: Case,
+    place: Any,
+) -> dict[str, Any]:
+    """The drive that calls a function with the declared arguments, and notes what came of it."""
+    given = arguments(case, place)
+    before = [tensor_copy(value) for value in given]
+    flat = [
+        value.view(-1) if is_tensor(value) and value.is_contiguous() else None for value in given
+    ]
+    returned = getattr(submission, function)(*given)
+    note: dict[str, Any] = {"result": copied(returned)}
+    if fresh:
+        note = {"result": tensor_copy(returned), "kept": returned}
+    changed = [
+        name
+        for name, value, old in zip(names, given, before, strict=True)
+        if is_tensor(value) and not unchanged(value, old)
+    ]
+    if result != "returned":
+        place_of = names.index(result)
+        note = {"result": copied(given[place_of]), "returned": copied(returned)}
+        note["memory"] = copied(flat[place_of])
+    elif fresh:
+        note["shares_memory"] = any(same_memory(returned, value) for value in given)
+    return note | {"changed": changed}
 
 
 def is_tensor(value: Any) -> bool:
@@ -191,7 +191,8 @@ def perform(
     call = own
     if kind == "arguments":
         names = learner.exercise.signature.positional
-        call = CallOnce(declaration.function, own, declaration.result, declaration.fresh, names)
+        how = (names, declaration.result, declaration.fresh)
+        call = partial(call_once, declaration.function, own, *how)
     gpus, world = cases[0].place
     drive, last = (drive_programs, texts) if texts else (drive_cases, to_the_end)
     answer = learner.run(

@@ -18,7 +18,7 @@ import types
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def serve(request: Request, judge: Connection, folder: str) -> None:
         compiled(request.source, request.path)
     workers = Supervisor(
         request.ranks or 1,
-        Worker(request, folder),
+        partial(work, request, folder),
         limits=request.limits,
         caller=judge,
         watch=Watch(request.ranks, timeout=None) if request.ranks else None,
@@ -82,35 +82,26 @@ def serve(request: Request, judge: Connection, folder: str) -> None:
 # --- a worker ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Worker:
-    """The body of one worker, or of one per rank.  ``folder`` is theirs."""
+def work(request: Request, folder: str, number: int, say: Write) -> None:
+    """The body of one worker, or of one per rank.  ``folder`` is that of all of them."""
+    import torch
 
-    request: Request
-    folder: str
-
-    def __call__(self, number: int, say: Write) -> None:
-        """Everything from the drive's arrival to the answer's departure."""
-        import torch
-
-        own = os.path.join(self.folder, str(number))
-        os.mkdir(own)
-        os.chdir(own)
-        if self.request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more
-            counted = Path("/proc/self/statm").read_text().split()[5]  # as RLIMIT_DATA counts
-            data = int(counted) * resource.getpagesize()
-            # A little before the supervisor would end it: a MemoryError names the line.
-            limit(resource.RLIMIT_DATA, data + self.request.limits.host_memory * 4 // 5)
-        store = os.path.join(self.folder, "store")
-        ranks = self.request.ranks
-        joined = group(self.request, number, store, say)
-        with joined if ranks else machine(self.request) as place:
-            if self.request.backing != "cpu" or not ranks:
-                torch.manual_seed(number)
-            else:  # without a word to every kind of device that there could be
-                torch.default_generator.manual_seed(number)
-            random.seed(number)  # Python seeds it again in every forked process
-            run(self.request, place, say)
+    own = os.path.join(folder, str(number))
+    os.mkdir(own)
+    os.chdir(own)
+    if request.backing == "cpu" and sys.platform == "linux":  # CUDA maps far more
+        counted = Path("/proc/self/statm").read_text().split()[5]  # as RLIMIT_DATA counts
+        data = int(counted) * resource.getpagesize()
+        # A little before the supervisor would end it: a MemoryError names the line.
+        limit(resource.RLIMIT_DATA, data + request.limits.host_memory * 4 // 5)
+    joined = group(request, number, os.path.join(folder, "store"), say)
+    with joined if request.ranks else machine(request) as place:
+        if request.backing != "cpu" or not request.ranks:
+            torch.manual_seed(number)
+        else:  # without a word to every kind of device that there could be
+            torch.default_generator.manual_seed(number)
+        random.seed(number)  # Python seeds it again in every forked process
+        run(request, place, say)
 
 
 @dataclass(frozen=True)

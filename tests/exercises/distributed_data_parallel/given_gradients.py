@@ -2,7 +2,7 @@
 
 import torch
 
-from multigpu.checking.comparing import either
+from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import case
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.specimen import Fork, Specimen, seeded
@@ -72,7 +72,7 @@ def average(case):
             mean[f"{name}.grad"] = (sum(there) / sum(weights)).to(case.dtype)
         else:
             shape = MODELS[case.model]().get_parameter(name).shape
-            mean[f"{name}.grad"] = either(torch.zeros(shape, dtype=case.dtype), None)
+            mean[f"{name}.grad"] = Either(torch.zeros(shape, dtype=case.dtype), None)
     return [mean] * case.world
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from multigpu.checking.comparing import near
+from multigpu.checking.comparing import Near
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
@@ -72,7 +72,7 @@ def arguments(case, rank):
 @global_mean.expected
 def expected(case):
     everything = torch.cat([own.double().flatten() for own in case.values])
-    return [near(everything.mean().item(), digits=5)] * case.world  # nan where there is nothing
+    return [Near(everything.mean().item(), digits=5)] * case.world  # nan where there is nothing
 
 
 # --- what answers are made of --------------------------------------------------------------------

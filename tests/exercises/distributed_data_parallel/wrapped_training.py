@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from multigpu.checking import Returned, describe
-from multigpu.checking.comparing import either, same
+from multigpu.checking.comparing import Either, same
 from multigpu.checking.declaration import case, sized
 from multigpu.checking.verdicts import count, listed, numbered
 from multigpu.ranks import rank_device
@@ -260,7 +260,7 @@ def add_gradients(sum_of, loss, trainable):
 def or_zeros(gradient, parameter):
     """A gradient that no rank has may be None or zeros."""
     zeros = torch.zeros_like(parameter.detach())
-    return either(None, zeros) if gradient is None else gradient
+    return Either(None, zeros) if gradient is None else gradient
 
 
 # --- what all wrappers promise -------------------------------------------------------------------

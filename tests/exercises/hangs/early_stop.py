@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from multigpu.checking.comparing import RESULT, Difference, rule
+from multigpu.checking.comparing import RESULT, Difference, Rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
 from multigpu.checking.verdicts import count, numbered
@@ -75,8 +75,8 @@ def expected(case):
     weights, losses = trained(case.of)
     return [
         {
-            "asked": rule(with_own_losses([losses[step][rank] for step in range(len(losses))])),
-            RESULT: rule(whole_number(case.last)),
+            "asked": Rule(with_own_losses([losses[step][rank] for step in range(len(losses))])),
+            RESULT: Rule(whole_number(case.last)),
             "the vector of all weights": weights[case.last],
         }
         for rank in range(case.world)

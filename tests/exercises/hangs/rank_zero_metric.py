@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from multigpu.checking.comparing import near
+from multigpu.checking.comparing import Near
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.verdicts import listed
 from multigpu.ranks import rank_device
@@ -42,7 +42,7 @@ def arguments(case, rank):
 
 @rank_zero_metric.expected
 def expected(case):
-    return [near(mean(case), digits=5)] * case.world
+    return [Near(mean(case), digits=5)] * case.world
 
 
 def mean(case):

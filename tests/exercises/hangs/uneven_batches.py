@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from multigpu.checking.comparing import either
+from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
@@ -59,7 +59,7 @@ def drive(submission, case, rank):
 def expected(case):
     """A rank without a batch may count as zero in the mean, or not at all."""
     weights = [trained(case.of, only_present=mean)[0][-1] for mean in (False, True)]
-    return either(*([{"the vector of all weights": each}] * case.world for each in weights))
+    return Either(*([{"the vector of all weights": each}] * case.world for each in weights))
 
 
 @uneven_batches.holds(

@@ -5,7 +5,7 @@ import math
 import random
 from fractions import Fraction
 
-from multigpu.checking.comparing import Difference, rule
+from multigpu.checking.comparing import Difference, Rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
 from multigpu.checking.verdicts import count, listed, numbered
@@ -138,7 +138,7 @@ def expected(case):
             return Difference("wrong_values", f"{shown(cut)}: one stage costs {float(reached):g}")
         return None
 
-    return rule(examine)
+    return Rule(examine)
 
 
 def cut_of(came):

@@ -1,6 +1,6 @@
 """``pipeline.gpipe``: the schedule in which each stage does all its forwards first."""
 
-from multigpu.checking.comparing import rule
+from multigpu.checking.comparing import Rule
 from multigpu.checking.declaration import exercise
 
 from .tables import all_sizes, differs, forwards_first, shortest, shown
@@ -30,7 +30,7 @@ def words(case):
 
 @gpipe.expected
 def expected(case):
-    return rule(lambda came: differs(case, came, backward_too_early))
+    return Rule(lambda came: differs(case, came, backward_too_early))
 
 
 def backward_too_early(case, table):

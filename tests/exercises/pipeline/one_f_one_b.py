@@ -1,6 +1,6 @@
 """``pipeline.one_f_one_b``: the schedule in which each stage goes back as early as it can."""
 
-from multigpu.checking.comparing import rule
+from multigpu.checking.comparing import Rule
 from multigpu.checking.declaration import exercise
 
 from .tables import all_sizes, differs, shortest, shown
@@ -30,7 +30,7 @@ def words(case):
 
 @one_f_one_b.expected
 def expected(case):
-    return rule(lambda came: differs(case, came, too_many_in_flight))
+    return Rule(lambda came: differs(case, came, too_many_in_flight))
 
 
 def too_many_in_flight(case, table):

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking import Returned, describe
-from multigpu.checking.comparing import RESULT, near, same
+from multigpu.checking.comparing import RESULT, Near, same
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.verdicts import count, listed
@@ -94,7 +94,7 @@ def expected(case):
             for step, right in enumerate(uncut(case))
             for name, value in [
                 *((f"{name}.grad", gradient) for name, gradient in right.gradients[rank].items()),
-                (RESULT, near(right.loss, digits=5) if rank == case.world - 1 else None),
+                (RESULT, Near(right.loss, digits=5) if rank == case.world - 1 else None),
             ]
         }
         for rank in range(case.world)

@@ -10,7 +10,7 @@ import time
 import torch
 from torch.nn.functional import mse_loss
 
-from multigpu.checking.comparing import alike, either, same
+from multigpu.checking.comparing import Either, alike, same
 from multigpu.checking.declaration import case
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.specimen import rows_by_step
@@ -152,7 +152,7 @@ def groups_of(optimizer):
 def expected(case):
     """Where no rank has a gradient, a parameter may be left alone or stepped with zeros."""
     results = [[trained(case, zeros)] * case.world for zeros in (False, True)]
-    return either(*results) if case.unused else results[0]
+    return Either(*results) if case.unused else results[0]
 
 
 def trained(case, zeros):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from multigpu.checking.comparing import Comparison, near
+from multigpu.checking.comparing import Comparison, Near
 from multigpu.checking.declaration import sized
 from multigpu.checking.encoding import Returned
 
@@ -16,7 +16,7 @@ def difference(came, right):
 
 @pytest.mark.parametrize(("came", "right"), [(2.0000001, 2.0), (math.nan, math.nan), (1e-12, 0.0)])
 def test_a_number_is_right_in_so_many_digits(came, right):
-    assert difference(came, near(right, digits=5)) is None
+    assert difference(came, Near(right, digits=5)) is None
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_number_is_right_in_so_many_digits(came, right):
     ],
 )
 def test_a_wrong_number_is_told(came, right, kind):
-    assert difference(came, near(right, digits=5)).kind == kind
+    assert difference(came, Near(right, digits=5)).kind == kind
 
 
 def test_what_is_left_of_larger_numbers_is_rounded_like_these():

@@ -147,8 +147,8 @@ def test_one_of_several_results_is_right_on_all_ranks(course, capsys):
     starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
     declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
     right = "[torch.tensor(max(2.0, 10.0 * (case.world - 1)))] * case.world"
-    text = DECLARATION.replace(f"return {right}", f"return either({right}, [None] * case.world)")
-    imported = "from multigpu.checking.comparing import either\nfrom multigpu.checking.declaration"
+    text = DECLARATION.replace(f"return {right}", f"return Either({right}, [None] * case.world)")
+    imported = "from multigpu.checking.comparing import Either\nfrom multigpu.checking.declaration"
     declaration.write_text(text.replace("from multigpu.checking.declaration", imported))
     assert "Compare with the others." in check(course, capsys)[1]
 
