@@ -118,7 +118,7 @@ class Program:
     @cached_property
     def text(self) -> str:
         """Made when it is needed: most runs need no diagnosis."""
-        return program_text(tree_of(self.path), self.name, self.exercise.rpartition(".")[2])
+        return program_text(self.path, self.name, self.exercise.rpartition(".")[2])
 
     def module(self, solution: str) -> str:
         """The solution's module with this answer in the place of its own."""
@@ -436,13 +436,9 @@ def exercise(
     )
 
 
-def tree_of(path: Path) -> ast.Module:
-    """A file without marks, and with what it imports from those beside it instead of imports."""
-    return _tree_of(path, version_of(path.parent))
-
-
 @cache
 def _tree_of(path: Path, version: Version) -> ast.Module:
+    """A file without marks, and with what it imports from those beside it instead of imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     body: list[ast.stmt] = []
     for node in tree.body:
@@ -461,10 +457,11 @@ def _tree_of(path: Path, version: Version) -> ast.Module:
     return tree
 
 
-def program_text(tree: ast.Module, name: str, function: str) -> str:
+def program_text(path: Path, name: str, function: str) -> str:
     """A marked definition as an answer: under the name of the exercise, after the imports of the
     file and the helpers that it needs.
     """
+    tree = _tree_of(path, version_of(path.parent))
     definition, *helpers = reached(tree, name)
     assert isinstance(definition, Definition)
     definition = copy.copy(definition)

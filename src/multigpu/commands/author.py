@@ -10,7 +10,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, find_course, this_course
@@ -18,25 +17,6 @@ from multigpu.checking.declaration import Declaration
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.source import starter_for, written_in
 from multigpu.checking.verdicts import Verdict
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One program of a declaration, the verdict that it must get, and the one that it got."""
-
-    program: str
-    due: str  # "pass", "not_started" or the id of a message
-    verdict: Verdict
-
-    @property
-    def came(self) -> str:
-        """The id of the message, or the status where there is none."""
-        return self.verdict.message_id or self.verdict.status
-
-    @property
-    def is_right(self) -> bool:
-        """Whether it got the verdict that it must get."""
-        return self.came == self.due
 
 
 def author_options(parser: argparse.ArgumentParser) -> None:
@@ -63,12 +43,14 @@ def run_author(options: argparse.Namespace) -> int:
         return 2
     declaration, out, failed = load(path), console(), 0
     with WarmServer() as server:
-        for trial in trials(course, exercise, declaration, server, only=options.only or ""):
-            failed += not trial.is_right
-            line = f"{' ' if trial.is_right else '!'} {trial.program:<44} {trial.came}"
-            out.print(line + ("" if trial.is_right else f"   must be {trial.due}"), markup=False)
-            if (options.messages and trial.verdict.message) or not trial.is_right:
-                out.print(f"\n{trial.verdict.message}\n", markup=False)
+        tried = trials(course, exercise, declaration, server, only=options.only or "")
+        for program, due, verdict in tried:
+            came = verdict.message_id or verdict.status
+            failed += came != due
+            line = f"{' ' if came == due else '!'} {program:<44} {came}"
+            out.print(line + ("" if came == due else f"   must be {due}"), markup=False)
+            if (options.messages and verdict.message) or came != due:
+                out.print(f"\n{verdict.message}\n", markup=False)
         silent = [] if options.only else silent_cases(course, exercise, declaration, server)
     if not options.only:
         out.print("\non the troubleshooting page:", markup=False)
@@ -83,8 +65,12 @@ def run_author(options: argparse.Namespace) -> int:
 
 def trials(
     course: Course, exercise: Exercise, declaration: Declaration, server: WarmServer, *, only: str
-) -> Iterator[Trial]:
-    """Try every program of a declaration, the starter and the solution."""
+) -> Iterator[tuple[str, str, Verdict]]:
+    """Try every program of a declaration, the starter and the solution.
+
+    Yields its name, what its verdict must be ("pass", "not_started" or the id of a message), and
+    the verdict that it got.
+    """
     from multigpu.checking.session import check_with
 
     solution = (course.solutions / exercise.file).read_text(encoding="utf-8")
@@ -101,7 +87,7 @@ def trials(
                 (verdict,) = check_with(
                     server, [exercise], course, submission=Path(folder), stop_at_first=True
                 )
-                yield Trial(name, due, verdict)
+                yield name, due, verdict
 
 
 def silent_cases(

@@ -22,6 +22,7 @@ from multigpu.checking.verdicts import Verdict
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
 DEFAULT_POINTS = 1.0
+Results = dict[str, list[Verdict]]  # by learner, in the order of the folders
 
 
 def grade_options(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +53,7 @@ def run_grade(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     graded = Class(course, exercises, learners, options.out, points)
-    graded.check()
-    graded.write()
+    graded.write(graded.check())
     return 0
 
 
@@ -103,14 +103,14 @@ class Class:
     out: Path
     points: dict[str, float]
 
-    def check(self) -> None:
+    def check(self) -> Results:
         """Check every learner whose results are not there yet, and keep the results."""
         from tqdm import tqdm
 
         (self.out / "learners").mkdir(exist_ok=True)
-        waiting = [learner for learner in self.learners if self.known(learner) is None]
-        if len(waiting) < len(self.learners):
-            done = len(self.learners) - len(waiting)
+        found = {learner: self.known(learner) for learner in self.learners}
+        waiting = [learner for learner in self.learners if found[learner] is None]
+        if done := len(self.learners) - len(waiting):
             print(f"{done} of {len(self.learners)} learners have been checked before")
         server = WarmServer()
         try:
@@ -122,8 +122,10 @@ class Class:
                         server.close()  # whatever went wrong, the next one gets a fresh server
                         server = WarmServer()
                 self.keep(learner, results)
+                found[learner] = results
         finally:
             server.close()
+        return {learner.name: verdicts or [] for learner, verdicts in found.items()}
 
     def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
         """The verdict on one answer.  A fault of the checker is one, too, and the run continues."""
@@ -175,23 +177,14 @@ class Class:
         """The file with a learner's verdicts."""
         return self.out / "learners" / f"{learner.name}.json"
 
-    def results(self) -> dict[str, list[Verdict]]:
-        """The verdicts by learner, in the order of the folders."""
-        found = {}
-        for learner in self.learners:
-            record = json.loads(self.place(learner).read_text(encoding="utf-8"))
-            found[learner.name] = [Verdict(**verdict) for verdict in record["verdicts"]]
-        return found
-
     # --- what is written ------------------------------------------------------------------------
 
     def earned(self, verdict: Verdict) -> float:
         """The points for one answer: all or nothing."""
         return self.points[verdict.exercise] if verdict.status == "pass" else 0.0
 
-    def write(self) -> None:
+    def write(self, results: Results) -> None:
         """The table, the JUnit file and the page."""
-        results = self.results()
         with (self.out / "grades.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
             writer.writeheader()
@@ -204,7 +197,7 @@ class Class:
         (self.out / "index.html").write_text(self.page(results), encoding="utf-8")
         print(f"{len(results)} learners: {self.out / 'index.html'}, grades.csv and junit.xml")
 
-    def junit(self, results: dict[str, list[Verdict]]) -> "ElementTree[Element]":
+    def junit(self, results: Results) -> "ElementTree[Element]":
         """One suite per learner, one test case per exercise."""
         root = Element("testsuites")
         for learner, verdicts in results.items():
@@ -229,7 +222,7 @@ class Class:
         indent(root)
         return ElementTree(root)
 
-    def page(self, results: dict[str, list[Verdict]]) -> str:
+    def page(self, results: Results) -> str:
         """One static page: learners × exercises, and below it what each one was told."""
         head = "".join(f"<th><span>{html.escape(e.name)}</span></th>" for e in self.exercises)
         most = sum(self.points[e.name] for e in self.exercises)

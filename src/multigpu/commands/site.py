@@ -44,16 +44,15 @@ class CannotBuild(Exception):
     """A tool that the build needs is missing; the message says how to get it."""
 
 
-def pages(root: Path) -> Path:
-    """The folder of the built site."""
-    return Course(root).pages
-
-
 def is_stale(root: Path) -> bool:
     """Whether the built pages are missing, or were built from older sources."""
     notebooks = root.joinpath(*LESSONS_AS_NOTEBOOKS)
-    made = [pages(root) / "index.html", *(notebooks / f"{each.page}.ipynb" for each in LESSONS)]
-    if not all(file.is_file() for file in (*made, _stamp(root))):
+    made = [
+        Course(root).pages / "index.html",
+        *(notebooks / f"{each.page}.ipynb" for each in LESSONS),
+    ]
+    made += [Course(root).pages / "index.html", _stamp(root)]
+    if not all(file.is_file() for file in made):
         return True
     return _stamp(root).read_text() != sources_digest(root)
 
@@ -127,9 +126,9 @@ def find_pandoc() -> str | None:
 
 def _run_sphinx(root: Path) -> bool:
     """Run Sphinx: one moving line in a terminal, every line elsewhere, its warnings at the end."""
-    docs, console = root / "docs", Console(highlight=False)
+    docs, pages, console = root / "docs", Course(root).pages, Console(highlight=False)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-j", "2", "-b", "html",
-               "-d", str(docs / "_build" / "doctrees"), str(docs), str(pages(root))]  # fmt: skip
+               "-d", str(docs / "_build" / "doctrees"), str(docs), str(pages)]  # fmt: skip
     with TemporaryFile("w+") as warnings:
         with console.status("Starting Sphinx") as status, subprocess.Popen(
             command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=warnings
@@ -188,7 +187,7 @@ def main() -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(f"The site is in {os.path.relpath(pages(root))}/index.html")
+    print(f"The site is in {os.path.relpath(Course(root).pages)}/index.html")
     return 0
 
 

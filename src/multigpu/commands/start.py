@@ -25,7 +25,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RedirectHandler, StaticFileHandler
 from traitlets.config import Config
 
-from multigpu.checking.catalog import this_course
+from multigpu.checking.catalog import Course, this_course
 from multigpu.commands import site
 
 ANNOUNCEMENTS = "@jupyterlab/apputils-extension:announcements"
@@ -109,7 +109,7 @@ def serve(root: Path, *, port: int, open_browser: bool) -> None:
     config.KernelManager.transport_encryption = "auto" if zmq.has("curve") else "disabled"
     server = ServerApp(config=config)
     server.initialize(argv=[], find_extensions=True)
-    base, files = f"{server.base_url}site", {"path": str(site.pages(root))}
+    base, files = f"{server.base_url}site", {"path": str(Course(root).pages)}
     rules = [
         (base, RedirectHandler, {"url": f"{base}/"}),
         (f"{base}/(.*)", SitePages, files | {"default_filename": "index.html"}),

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from multigpu.pictures.palette import color_of, index_of
 from multigpu.pictures.picture import (
@@ -32,26 +32,16 @@ THICKEST, THINNEST = 11.0, 3.0
 THICKER = "thicker: more bytes"
 
 
-class CopyLike(Protocol):
-    """A copy of bytes from one device to another."""
-
-    @property
-    def source(self) -> Any: ...
-    @property
-    def target(self) -> Any: ...
-    @property
-    def bytes(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Step:
     """One movement: its name, its copies, and who worked on what (`{"cuda:0": "8 rows"}`).
 
-    `note` is written beside the name in place of the bytes that were copied.
+    A copy is anything with a `source`, a `target` and its `bytes`. `note` is written beside the
+    name in place of the bytes that were copied.
     """
 
     name: str
-    copies: Iterable[CopyLike] = ()
+    copies: Iterable[Any] = ()
     work: Mapping[Any, str] = field(default_factory=dict)
     note: str = ""
 
@@ -71,7 +61,7 @@ class Link:
         return f"{self.source} to {self.target}: {amount}"
 
 
-def links(copies: Iterable[CopyLike]) -> list[Link]:
+def links(copies: Iterable[Any]) -> list[Link]:
     """Sum copies by (source, target); copies inside one device are left out. Sorted by name.
 
     They are sorted because threads make copies in a different order each time.
@@ -93,7 +83,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def traffic(
-    copies: Iterable[CopyLike],
+    copies: Iterable[Any],
     devices: Iterable[Any] | None = None,
     *,
     title: str = "Bytes between devices",
@@ -231,7 +221,7 @@ def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
 
 
 def star(
-    copies: Iterable[CopyLike],
+    copies: Iterable[Any],
     center: Any,
     *,
     notes: Mapping[Any, Sequence[str]] | None = None,

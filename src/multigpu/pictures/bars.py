@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from textwrap import wrap
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from multigpu.pictures.palette import HOST, color, color_of, tint
 from multigpu.pictures.picture import (
@@ -335,29 +335,15 @@ def durations(groups: Iterable[BarGroup], *, title: str, line_at: str = "one GPU
     )
 
 
-class RowRange(Protocol):
-    """Rows `start` to `stop` of one row group."""
-
-    @property
-    def group(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-
-
-ReadingPlan = Sequence[Sequence[RowRange]]
-"""What each rank reads, rank by rank."""
-
-
 def row_groups(
     sizes: Sequence[int],
-    plans: Mapping[str, ReadingPlan],
+    plans: Mapping[str, Sequence[Sequence[Any]]],
     *,
     title: str = "Who reads which row group",
 ) -> Picture:
     """Draw a file whose row groups have `sizes` rows as a bar for each plan, named by the plan.
 
+    A plan says rank by rank which ranges of rows it reads: `group`, `start` and `stop` of each.
     The rows of a row group that a rank reads are a part of the bar in its color. Rows that no rank
     reads stay empty. Raises ValueError for a plan that names rows which are not in the file.
     """

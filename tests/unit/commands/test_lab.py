@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from multigpu.commands import site
+from multigpu.checking.catalog import Course
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ class Server:
 
 def launch(folder: Path, port: int) -> Server:
     """Serve a small repository made in ``folder``, and wait until the addresses are printed."""
-    pages = site.pages(folder)
+    pages = Course(folder).pages
     (pages / "lessons").mkdir(parents=True)
     (pages / "index.html").write_text("<h1>the landing page</h1>")
     (pages / "lessons" / "index.html").write_text("<h1>the lessons</h1>")

@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from multigpu.checking.catalog import Course
 from multigpu.checking.lessons import LESSONS
 from multigpu.commands import site
 
@@ -24,8 +25,8 @@ class Sphinx:
     def __call__(self, root: Path) -> bool:
         self.runs += 1
         self.may_end.wait(10)
-        site.pages(root).mkdir(parents=True, exist_ok=True)
-        (site.pages(root) / "index.html").write_text("<h1>pages</h1>")
+        Course(root).pages.mkdir(parents=True, exist_ok=True)
+        (Course(root).pages / "index.html").write_text("<h1>pages</h1>")
         for lesson in LESSONS:
             made = root / "notebooks" / "lessons" / f"{lesson.page}.ipynb"
             made.parent.mkdir(parents=True, exist_ok=True)
