@@ -247,7 +247,10 @@ class Diagnosis:
         ends = "unusable" if refused.message_id == UNUSABLE else ends
         if ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
-        self._name_case(refused)
+        done = stuck_in(refused)  # an exception has its case in its notes
+        noted = raised(refused) and refused.message_id != UNUSABLE
+        if done is not None and done < len(self.cases) and not noted:
+            refused.came += f"\nin the case: {self.cases[done].title}"
         began = time.monotonic()
         together = self.declaration.together
         mistakes = [each for own in together for each in own.mistakes if each.ends == ends]
@@ -397,13 +400,6 @@ class Diagnosis:
         if not broken:
             return None
         return told(self.declaration, broken[0], self.cases[done], found[2], refused.where)
-
-    def _name_case(self, refused: Refused) -> None:
-        """Say in which case ranks got stuck; an exception has it in its notes."""
-        done = stuck_in(refused)
-        told = raised(refused) and refused.message_id != UNUSABLE
-        if done is not None and done < len(self.cases) and not told:
-            refused.came += f"\nin the case: {self.cases[done].title}"
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
