@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -172,7 +171,7 @@ class StageCost:
 
 
 class Seconds(NamedTuple):
-    """Medians for one piece."""
+    """The least time of one piece."""
 
     forward: float
     backward: float
@@ -454,7 +453,9 @@ def measure(
     device: torch.device,
     repeats: int,
 ) -> list[Seconds]:
-    """Seconds of each piece between two places: medians over at least `repeats` runs."""
+    """Seconds of each piece between two places: the least of at least `repeats` runs, as whatever
+    else this machine does can only add to them.
+    """
     spans = list(itertools.pairwise(sorted(program.places)))
     runs: list[list[Seconds]] = [[] for _ in spans]
     began = time.perf_counter()
@@ -473,12 +474,12 @@ def measure(
         empty = Stage(model, program, begin, begin)
         _, idle = timed(empty, taken, device=device, times=20)
 
-    def median(times: list[Seconds]) -> tuple[float, ...]:
-        return tuple(map(statistics.median, zip(*times, strict=True)))
+    def least(times: list[Seconds]) -> tuple[float, ...]:
+        return tuple(map(min, zip(*times, strict=True)))
 
-    least = median(idle)
+    nothing = least(idle)
     return [
-        Seconds(*(max(one - idle, 0.0) for one, idle in zip(median(mine), least, strict=True)))
+        Seconds(*(max(one - idle, 0.0) for one, idle in zip(least(mine), nothing, strict=True)))
         for mine in runs
     ]
 
