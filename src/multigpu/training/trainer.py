@@ -13,16 +13,19 @@ import contextlib
 import functools
 import importlib
 import math
+import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -57,6 +60,7 @@ from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, sy
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 CALLBACK_METHODS = ("on_step", "on_epoch")
+ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end
 ALIKE = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")  # of a Position
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
@@ -199,16 +203,21 @@ class Trainer:
         self.optimizer = make_optimizer(self.strategy.plain, config, optimizer)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
         self.history, self.position = History(), Position()
+        self.told_to_end = False
         self.checkpoints: Checkpoints | None = None
         if config.folder is not None:
             self.checkpoints = self._checkpoints_in(Path(config.folder), config.checkpoints)
 
     def fit(self) -> History:
-        """Train to the end, from the folder's latest checkpoint if there is one."""
+        """Train to the end, from the folder's latest checkpoint if there is one.
+
+        With a folder, SIGTERM, which a cluster sends before it takes a machine away, saves a
+        checkpoint after one of the next ten steps, and raises SystemExit(143).
+        """
         randomness.seed_rank(self.config.seed, self.launch.rank)
         deterministic = randomness.deterministic_algorithms(self.config.deterministic)
         self.history.evaluate_every = self.config.evaluate_every
-        with deterministic, self.checkpoints or contextlib.nullcontext():
+        with deterministic, self.checkpoints or contextlib.nullcontext(), self._sigterm_noted():
             self._resume()
             if self.position.step == 0 and self.eval_feed is not None and self.metrics:
                 # An evaluation that cannot work fails here, before an epoch is spent.
@@ -313,8 +322,43 @@ class Trainer:
             if config.save_every and position.step % config.save_every == 0:
                 position.seconds = time.perf_counter() - began
                 self._save(best=False)
+            if self._should_end():
+                position.seconds = time.perf_counter() - began
+                self._save(best=False)
+                if self.launch.is_main:
+                    where = self.checkpoints and self.checkpoints.folder
+                    print(f"SIGTERM: saved in {where} at step {position.step}", file=sys.stderr)
+                raise SystemExit(128 + signal.SIGTERM)
         synchronize(strategy.device)
         position.seconds = time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def _sigterm_noted(self) -> Iterator[None]:
+        """SIGTERM does not end the process at once, so that what was trained can be saved."""
+        if self.checkpoints is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(*_: Any) -> None:
+            self.told_to_end = True
+
+        before = signal.signal(signal.SIGTERM, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if self.told_to_end:  # the last step was done before it was noticed
+            signal.raise_signal(signal.SIGTERM)
+
+    def _should_end(self) -> bool:
+        """Whether a rank was told to end.  Ranks agree, since all of them write a checkpoint."""
+        if self.checkpoints is None or self.launch.world_size == 1:
+            return self.told_to_end
+        if self.position.step % ASK_EVERY:
+            return False
+        told = torch.tensor(float(self.told_to_end), device=self.strategy.device)
+        dist.all_reduce(told)
+        return bool(told)
 
     def _end_epoch(self, bar: ProgressBar) -> None:
         """Evaluate, write the history's row and save."""

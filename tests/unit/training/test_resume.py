@@ -4,10 +4,13 @@
 """
 
 import json
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pandas
@@ -43,14 +46,14 @@ def data() -> TensorDataset:
     return TensorDataset(torch.rand(46, 5), torch.randint(0, 3, (46,)))
 
 
-def go_on(folder: Path, *, mode: str = "auto", hidden: int = 8, **settings) -> Trainer:
+def go_on(folder: Path, *, mode="auto", hidden=8, callbacks=(), **settings) -> Trainer:
     """Train a small model without dropout in `folder`."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, hidden), nn.ReLU(), nn.Linear(hidden, 3))
     config = TrainConfig(
         mode=mode, batch_size=12, folder=folder, progress=False, optimizer="sgd", **settings
     )
-    trainer = Trainer(model, config, data(), data())
+    trainer = Trainer(model, config, data(), data(), callbacks=callbacks)
     trainer.fit()
     return trainer
 
@@ -96,6 +99,56 @@ def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, 
     assert re.search(r"epoch 3\b.*step 8$", capsys.readouterr().err, re.MULTILINE)
     assert [row["epoch"] for row in longer.history.rows] == [1, 2, 3, 4]
     assert longer.history.rows[:2] == first.history.rows
+
+
+class EndsAt:
+    """Sends SIGTERM to one rank after a step."""
+
+    def __init__(self, step: int, rank: int) -> None:
+        self.step, self.rank = step, rank
+
+    def on_step(self, trainer: Trainer, loss: float) -> None:
+        if (trainer.position.step, trainer.launch.rank) == (self.step, self.rank):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranks", "saved"), [("single", 1, 5), ("ddp", 3, 10), ("pipeline", 2, 10)]
+)
+def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path, mode, ranks, saved):
+    def train():
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            go_on(tmp_path / "ended", mode=mode, epochs=4, callbacks=[EndsAt(5, ranks - 1)])
+        assert signal.getsignal(signal.SIGTERM) is before
+        steps = []
+        note = types.SimpleNamespace(on_step=lambda trainer, _: steps.append(trainer.position.step))
+        again = go_on(tmp_path / "ended", mode=mode, epochs=4, callbacks=[note])
+        whole = go_on(tmp_path / "whole", mode=mode, epochs=4)
+        return ended.value.code, steps[0], weights(again) == weights(whole)
+
+    assert list(run_ranks(train, ranks, show=False)) == [(143, saved + 1, True)] * ranks
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["without a folder", "after the last step"])
+def test_sigterm_ends_a_run_with_nothing_to_save(tmp_path, folder):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, torch\n"
+        "from torch.utils.data import TensorDataset\n"
+        "from multigpu.training import TrainConfig, Trainer\n"
+        "class Ends:\n"
+        "    def on_epoch(self, trainer, row):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"config = TrainConfig(mode='single', epochs=1, folder={str(tmp_path / 'f')!r})\n"
+        f"config = config if {folder} else TrainConfig(mode='single', epochs=1)\n"
+        "rows = TensorDataset(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))\n"
+        "Trainer(torch.nn.Linear(2, 2), config, rows, callbacks=[Ends()]).fit()\n"
+        "print('went on')\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
+    assert (tmp_path / "f").exists() == folder
 
 
 def test_early_stopping_goes_on_counting(tmp_path):
