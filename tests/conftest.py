@@ -160,6 +160,7 @@ def node_module(tool: Callable[..., str]) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def built_site() -> Path:
     """The folder of the built site, built now if it is stale; warnings fail the build."""
+    from multigpu.checking.catalog import Course
     from multigpu.commands import site
 
     try:
@@ -167,7 +168,7 @@ def built_site() -> Path:
         assert built, "the site did not build, run make site"
     except site.CannotBuild as problem:
         missing(str(problem))
-    return site.pages(ROOT)
+    return Course(ROOT).pages
 
 
 def missing(reason: str) -> NoReturn:

@@ -47,10 +47,7 @@ class CannotBuild(Exception):
 def is_stale(root: Path) -> bool:
     """Whether the built pages are missing, or were built from older sources."""
     notebooks = root.joinpath(*LESSONS_AS_NOTEBOOKS)
-    made = [
-        Course(root).pages / "index.html",
-        *(notebooks / f"{each.page}.ipynb" for each in LESSONS),
-    ]
+    made = [notebooks / f"{each.page}.ipynb" for each in LESSONS]
     made += [Course(root).pages / "index.html", _stamp(root)]
     if not all(file.is_file() for file in made):
         return True
