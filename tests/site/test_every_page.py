@@ -38,7 +38,7 @@ def axe(node_module: Callable[[str], Path]) -> str:
     return (node_module("axe-core") / "axe.min.js").read_text(encoding="utf-8")
 
 
-# The other pages in eighths: axe takes 4 s a page on a quiet machine, and a test at most 10 minutes.
+# The others in eighths: axe takes 4 s a page on a quiet machine, and a test 10 minutes at most.
 EIGHTHS = [pytest.param(k, marks=pytest.mark.slow, id=f"others {k + 1} of 8") for k in range(8)]
 
 
