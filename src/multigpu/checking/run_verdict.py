@@ -233,6 +233,8 @@ def excess(ending: Ending) -> Refused | None:
     passed, limits = ending.report["excess"], ending.limits
     if passed is None:
         return None
+    if {"raised", "ending"} <= ending.phases.keys():  # the exception came before
+        return raised(ending)
     if passed == "memory":
         return ending.refused(
             "crash",

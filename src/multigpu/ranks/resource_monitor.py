@@ -92,6 +92,7 @@ class ResourceMonitor:
     began: float
     own_memory: int  # what every forked process holds from the start, in bytes
     _looks: deque[tuple[float, ResourceUse, int]] = field(default_factory=deque)
+    _most_memory: int = 0
 
     def judge(self, now: float, use: ResourceUse, heard: int) -> Excess | None:
         """The limit that is passed at this moment, if one is.
@@ -104,9 +105,10 @@ class ResourceMonitor:
             return "memory"
         if use.members > self.limits.processes:
             return "processes"
-        # To take memory is work, on a busy machine several times as much. Who holds a lot is given
-        # the time to pass that limit, which explains more.
-        much = memory > self.limits.host_memory / 4
+        # To take and to free memory is work, on a busy machine several times as much. Who holds or
+        # held a lot is given the time to pass that limit, which explains more.
+        self._most_memory = max(self._most_memory, memory)
+        much = self._most_memory > self.limits.host_memory / 4
         if use.cpu > self.limits.cpu * (4 if much else 1):
             return "busy"
         if now - self.began > self.limits.wall:

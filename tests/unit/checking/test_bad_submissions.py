@@ -151,6 +151,19 @@ BAD = {
         ("hang", "hang_blocked"),
         ["split returned", "joined"],
     ),
+    "an exception beside a thread that never ends": (
+        "import threading\ndef split(batch, devices):\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n    return batch.no_such\n",
+        ("crash", "exception"),
+        ["no_such", "data_parallel.py:4"],
+    ),
+    "an exception beside a busy thread that never ends": (
+        "import threading\ndef work():\n    while True: pass\n"
+        "def split(batch, devices):\n    threading.Thread(target=work).start()\n"
+        "    return batch.no_such\n",
+        ("crash", "exception"),
+        ["no_such", "data_parallel.py:6"],
+    ),
     "a busy thread that never ends": (
         "import threading\ndef work():\n    while True: pass\n"
         f"def split(batch, devices):\n    threading.Thread(target=work).start()\n{BODY}",
