@@ -181,7 +181,6 @@ def on_ranks(options: argparse.Namespace, *, virtual: bool) -> int:
     from multigpu.ranks.errors import RankError
     from multigpu.ranks.nccl import differences
     from multigpu.ranks.run import Printer, make_job, pack, run_job
-    from multigpu.ranks.server import RANKS
 
     program = options.program
     try:
@@ -205,8 +204,6 @@ def on_ranks(options: argparse.Namespace, *, virtual: bool) -> int:
         if options.out and error.trace is not None:
             write_trace(error.trace, options.out)
         return status_of(error)
-    finally:
-        RANKS.close()
     for line in told(results.trace, results.memory, results.seconds):
         print(line, file=sys.stderr)
     if "gloo" in results.backend or virtual:

@@ -15,6 +15,7 @@ package would decide what the program's own pools preload. And when its caller i
 processes continue, and nothing ends the processes that they have started.
 """
 
+import atexit
 import contextlib
 import importlib
 import itertools
@@ -213,6 +214,7 @@ class ServerProcess:
 
 
 RANKS = Server("multigpu.ranks.rank")  # that of run_ranks
+atexit.register(RANKS.close)
 
 
 @contextlib.contextmanager
