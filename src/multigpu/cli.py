@@ -31,6 +31,7 @@ COMMANDS = {
     "trace": "run a program on ranks, record its calls and prove what makes it hang",
     "train": "train one of the course's models, on one GPU or many",
     "compare": "compare the speed of one GPU, DP and DDP on the same training",
+    "plan": "predict memory and time of a large model on a cluster, or search for a layout",
     "author": "try the declaration of an exercise: its mistakes and its right answers",
     "doctor": "check whether this machine has everything the course needs",
 }
