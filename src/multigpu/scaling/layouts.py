@@ -3,7 +3,7 @@
     from multigpu.scaling.layouts import search
     found = search(model_of("llama-3-70b"), cluster_of("H100", gpus=512), global_batch=1024)
     found.best[0].layout
-    found.others        # {"ZeRO-3": "1.21 × the step: data +1.90 s", …}
+    found.others        # {"ZeRO-3": "1.33 × the step, compute +5.68 s", …}
 
 Every layout is planned (plan.py): all sizes of the four groups that suit the model, with each
 micro-batch, ZeRO stage, recomputation and number of stages per rank.
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
+from math import gcd
 from typing import Any
 
-from multigpu.scaling.plan import GIB, RECOMPUTE, Cluster, Layout, Model, Plan, plan
+from multigpu.scaling.plan import GIB, WORDS, Cluster, Layout, Model, Plan, plan
 
 SHOWN = 10
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -40,10 +42,9 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
     Of the layouts with the same dp, tp, pp and cp only the fastest is listed. Raises ValueError if
     there is none at all, or if a fixed value is not possible.
     """
-    tried = 0
-    fastest: dict[tuple[int, ...], Plan] = {}
-    smallest: dict[str, Plan] = {}
-    fitting = 0
+    tried = fitting = 0
+    fastest: dict[tuple[Any, ...], Plan] = {}  # by kind and sizes
+    smallest: dict[str, Plan] = {}  # by kind
     for layout in layouts(model, cluster, global_batch, **fixed):
         planned = plan(model, cluster, layout, global_batch=global_batch)
         tried += 1
@@ -52,24 +53,27 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
             smallest[kind] = planned
         if planned.fits:
             fitting += 1
-            sizes = (layout.dp, layout.tp, layout.pp, layout.cp)
-            if sizes not in fastest or _rank(planned) < _rank(fastest[sizes]):
-                fastest[sizes] = planned
+            key = (kind, layout.dp, layout.tp, layout.pp, layout.cp)
+            if key not in fastest or _rank(planned) < _rank(fastest[key]):
+                fastest[key] = planned
     if not tried:
         raise ValueError(
             f"no layout of {cluster.gpus} GPUs divides global_batch={global_batch} and the model: "
             "try a batch that is a multiple of the number of GPUs"
         )
     ranked = sorted(fastest.values(), key=_rank)
-    best = tuple(ranked[:SHOWN])
+    by_sizes: dict[tuple[int, ...], Plan] = {}
+    for planned in ranked:
+        each = planned.layout
+        by_sizes.setdefault((each.dp, each.tp, each.pp, each.cp), planned)
+    best = tuple(by_sizes.values())[:SHOWN]
     listed = {kind_of(planned.layout) for planned in best}
-    others = {}
+    others: dict[str, str] = {}
+    for planned in ranked:  # the first of a kind is its fastest
+        others.setdefault(kind_of(planned.layout), why_slower(planned, best[0]))
     for kind, least in smallest.items():
-        if kind in listed:
-            continue
-        own = [planned for planned in ranked if kind_of(planned.layout) == kind]
-        others[kind] = why_slower(own[0], best[0]) if own else why_too_large(least)
-    return Found(best, others, tried, fitting)
+        others.setdefault(kind, why_too_large(least))
+    return Found(best, {k: why for k, why in others.items() if k not in listed}, tried, fitting)
 
 
 def _rank(planned: Plan) -> tuple[float, float]:
@@ -77,50 +81,45 @@ def _rank(planned: Plan) -> tuple[float, float]:
     return round(planned.step_seconds, 6), planned.memory_gib
 
 
-def layouts(
-    model: Model, cluster: Cluster, global_batch: int, **fixed: Any
-) -> Iterator[Layout]:
+def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> Iterator[Layout]:
     """Every layout that `search` tries."""
 
     def choices(name: str, usual: Any) -> Any:
         return (fixed[name],) if name in fixed else usual
 
     rest = {name: value for name, value in fixed.items() if name in ("attention", "precision")}
-    for tp in divisors(min(cluster.gpus, cluster.gpus_per_node)):
-        if model.heads % tp or model.ffn % tp or cluster.gpus % tp:
+    micro_sizes = choices("micro_batch", MICRO_BATCHES)
+    schedules = choices("schedule", ("1f1b", "interleaved"))
+    for tp, pp, cp, dp in sizes(model, cluster):
+        zeros = choices("zero", (0, 1, 2, 3) if dp * cp > 1 else (0,))
+        stages = choices("stages_per_rank", STAGES_PER_RANK if pp > 1 else (1,))
+        for micro_batch, v in product(micro_sizes, stages):
+            if global_batch % (dp * micro_batch):
+                continue
+            # Interleaving needs m divisible by p (Narayanan et al. 2021, section 2.2.2).
+            if v > 1 and (model.layers % (pp * v) or global_batch // (dp * micro_batch) % pp):
+                continue
+            for schedule in schedules:
+                if (schedule == "interleaved") != (v > 1):
+                    continue
+                for zero, recompute in product(zeros, choices("recompute", WORDS["recompute"])):
+                    yield Layout(
+                        dp, tp, pp, cp, zero, micro_batch, recompute, schedule, v, **rest
+                    )  # fmt: skip
+
+
+def sizes(model: Model, cluster: Cluster) -> Iterator[tuple[int, int, int, int]]:
+    """tp, pp, cp and dp that use all GPUs and suit the model; tp stays within a node."""
+    for tp in divisors(gcd(model.heads, model.ffn, cluster.gpus)):
+        if tp > cluster.gpus_per_node:
             continue
         for pp in divisors(cluster.gpus // tp):
-            if pp > model.layers or -(-model.layers // pp) * pp > (1 + MOST_IDLE) * model.layers:
+            places = -(-model.layers // pp) * pp  # for layers
+            if pp > model.layers or places > (1 + MOST_IDLE) * model.layers:
                 continue
-            for cp in divisors(cluster.gpus // tp // pp):
-                if cp > 1 and (model.seq % cp or model.seq // cp < LEAST_SEQUENCE):
-                    continue
-                dp = cluster.gpus // tp // pp // cp
-                for micro_batch in choices("micro_batch", MICRO_BATCHES):
-                    if global_batch % (dp * micro_batch):
-                        continue
-                    micro_batches = global_batch // (dp * micro_batch)
-                    for v in choices("stages_per_rank", STAGES_PER_RANK):
-                        # Interleaving needs m divisible by p (Narayanan et al. 2021, section 2.2.2)
-                        if v > 1 and (pp == 1 or model.layers % (pp * v) or micro_batches % pp):
-                            continue
-                        schedule = "interleaved" if v > 1 else "1f1b"
-                        if schedule not in choices("schedule", ("1f1b", "interleaved")):
-                            continue
-                        for zero in choices("zero", (0, 1, 2, 3) if dp * cp > 1 else (0,)):
-                            for recompute in choices("recompute", RECOMPUTE):
-                                yield Layout(
-                                    dp=dp,
-                                    tp=tp,
-                                    pp=pp,
-                                    cp=cp,
-                                    zero=zero,
-                                    micro_batch=micro_batch,
-                                    recompute=recompute,
-                                    schedule=schedule,
-                                    stages_per_rank=v,
-                                    **rest,
-                                )
+            for cp in divisors(gcd(cluster.gpus // tp // pp, model.seq)):
+                if cp == 1 or model.seq // cp >= LEAST_SEQUENCE:
+                    yield tp, pp, cp, cluster.gpus // tp // pp // cp
 
 
 def divisors(number: int) -> list[int]:
@@ -142,18 +141,13 @@ def kind_of(layout: Layout) -> str:
 
 def why_slower(planned: Plan, best: Plan) -> str:
     """How much slower a plan is, and the part that costs most of the difference."""
-    more = {
-        name: part.exposed - best.parts[name].exposed for name, part in planned.parts.items()
-    }
+    more = {name: part.exposed - best.parts[name].exposed for name, part in planned.parts.items()}
     worst = max(more, key=more.__getitem__)
     ratio = planned.step_seconds / best.step_seconds
-    return f"{ratio:.2f} × the step: {worst} +{more[worst]:.2f} s ({planned.layout})"
+    return f"{ratio:.2f} × the step, {worst} +{more[worst]:.2f} s"
 
 
 def why_too_large(least: Plan) -> str:
     """What the smallest plan of a kind needs, and for what."""
     use = max(least.memory, key=least.memory.__getitem__)
-    return (
-        f"needs {least.memory_gib:.0f} GiB at least, {least.memory[use] / GIB:.0f} of them "
-        f"{use} ({least.layout})"
-    )
+    return f"needs {least.memory_gib:.0f} GiB ({use} {least.memory[use] / GIB:.0f})"

@@ -35,10 +35,12 @@ LAUNCH = 0.4e-3  # seconds in which one CPU starts the kernels of a layer's forw
 OPTIMIZER_BYTES = 30  # read and written by Adam for each parameter in mixed precision
 RESERVED = 3 * 2**30  # bytes of the CUDA context and of NCCL's buffers
 
-RECOMPUTE = ("none", "selective", "full")
-ATTENTION = ("auto", "flash", "standard")
-SCHEDULES = ("1f1b", "gpipe", "interleaved")
-PRECISIONS = ("bf16", "fp16", "fp32")
+WORDS = {  # fields of Layout, and what they may be
+    "recompute": ("none", "selective", "full"),
+    "schedule": ("1f1b", "gpipe", "interleaved"),
+    "attention": ("auto", "flash", "standard"),
+    "precision": ("bf16", "fp16", "fp32"),
+}
 GIB = 2**30
 
 
@@ -53,7 +55,7 @@ class Model:
     ffn: int  # the width inside the MLP
     vocab: int
     seq: int
-    gated: bool | None = None  # SwiGLU with three matrices; None: unless it has GPT's shape
+    gated: bool = True  # Llama's SwiGLU with three matrices and an output layer of its own
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -63,9 +65,6 @@ class Model:
             raise ValueError(f"hidden={self.hidden}: not divisible by heads={self.heads}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}")
-        if self.gated is None:
-            gpt = self.ffn == 4 * self.hidden and self.kv_heads == self.heads
-            object.__setattr__(self, "gated", not gpt)
 
     @property
     def layer_parameters(self) -> int:
@@ -155,7 +154,8 @@ class Layout:
         return self.dp * self.tp * self.pp * self.cp
 
     def __str__(self) -> str:
-        sizes = [f"{name} {n}" for name in ("dp", "tp", "pp", "cp") if (n := getattr(self, name)) > 1]
+        all_sizes = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "cp": self.cp}
+        sizes = [f"{name} {size}" for name, size in all_sizes.items() if size > 1]
         return ", ".join(sizes) or "one GPU"
 
 
@@ -265,13 +265,7 @@ def check(model: Model, cluster: Cluster, layout: Layout, global_batch: int) -> 
     for name in ("dp", "tp", "pp", "cp", "micro_batch", "stages_per_rank"):
         if getattr(layout, name) < 1:
             raise ValueError(f"{name}={getattr(layout, name)}: at least 1")
-    for name, known in (
-        ("recompute", RECOMPUTE),
-        ("attention", ATTENTION),
-        ("schedule", SCHEDULES),
-        ("precision", PRECISIONS),
-        ("zero", (0, 1, 2, 3)),
-    ):
+    for name, known in {**WORDS, "zero": (0, 1, 2, 3)}.items():
         if getattr(layout, name) not in known:
             choices = ", ".join(map(str, known))
             raise ValueError(f"{name}={getattr(layout, name)}: choose one of {choices}")
@@ -292,11 +286,16 @@ def check(model: Model, cluster: Cluster, layout: Layout, global_batch: int) -> 
             f"schedule={layout.schedule} with stages_per_rank={layout.stages_per_rank}: "
             "interleaved has 2 stages per rank or more, every other schedule has 1"
         )
-    if global_batch < 1 or global_batch % (dp * layout.micro_batch):
-        step = dp * layout.micro_batch
+    step = dp * layout.micro_batch
+    if global_batch < 1 or global_batch % step:
         raise ValueError(
-            f"global_batch={global_batch}: not divisible by dp · micro_batch = {step}; try "
+            f"global_batch={global_batch}: not divisible by dp · micro-batch = {step}; try "
             f"{max(1, round(global_batch / step)) * step}"
+        )
+    if layout.stages_per_rank > 1 and (global_batch // step) % pp:
+        raise ValueError(
+            f"schedule=interleaved: needs a number of micro-batches that pp={pp} divides, not "
+            f"{global_batch // step}"
         )
 
 
@@ -337,13 +336,15 @@ def memory_by_use(model: Model, layout: Layout, micro_batches: int) -> dict[str,
         alone = layout.pp == 1
         both = alone and model.gated  # the embedding and an output layer of its own
         weights = (layers * model.layer_parameters + (1 + both) * tables) // layout.tp
+        # ZeRO-3 holds the others' part of the layer that computes, of the next and of the head.
+        gathered = (2 * model.layer_parameters + tables) // layout.tp
+        replicas = layout.dp * layout.cp
         state = memory_per_gpu(
             weights,
             stage=layout.zero,
-            gpus=layout.dp * layout.cp,
+            gpus=replicas,
             precision="float32" if layout.precision == "fp32" else "mixed",
-            # FSDP holds the layer that computes and the next one; with ZeRO-3 the head as well
-            gathered=(2 * model.layer_parameters + tables) // layout.tp if layout.zero == 3 else 0,
+            gathered=min(gathered, weights - weights // replicas) if layout.zero == 3 else 0,
         )
         # Micro-batches whose activations are there at once (Narayanan et al. 2021, section 2.2)
         in_flight: float = min(micro_batches, layout.pp - stage)
@@ -445,12 +446,12 @@ def _data() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("plan.toml").read_text(encoding="utf-8"))
 
 
-def models() -> tuple[str, ...]:
+def known_models() -> tuple[str, ...]:
     """The names that `model_of` knows."""
     return tuple(_data()["models"])
 
 
-def gpus_known() -> tuple[str, ...]:
+def known_gpus() -> tuple[str, ...]:
     """The names that `cluster_of` knows."""
     return tuple(_data()["gpus"])
 
@@ -458,11 +459,15 @@ def gpus_known() -> tuple[str, ...]:
 def model_of(name: str = "", **sizes: Any) -> Model:
     """A known model, with other sizes where they are given; or one of the sizes alone.
 
+    Without `gated`, a model with ffn = 4 · hidden and as many kv_heads as heads is a GPT.
     Raises ValueError for an unknown name and for a size that is missing.
     """
-    if name and name not in models():
-        raise ValueError(f"model={name}: choose one of {', '.join(models())}, or give the sizes")
-    known = {key: value for key, value in _data()["models"].get(name, {}).items() if key != "source"}
+    if name and name not in known_models():
+        raise ValueError(
+            f"model={name}: choose one of {', '.join(known_models())}, or give the sizes"
+        )
+    known = dict(_data()["models"].get(name, {}))
+    known.pop("source", None)
     sizes = known | {key: value for key, value in sizes.items() if value is not None}
     if "hidden" in sizes:
         sizes.setdefault("ffn", 4 * sizes["hidden"])
@@ -470,24 +475,31 @@ def model_of(name: str = "", **sizes: Any) -> Model:
         sizes.setdefault("kv_heads", sizes["heads"])
     if missing := [each.name for each in fields(Model) if each.name not in {*sizes, "gated"}]:
         raise ValueError(f"{', '.join(missing)} missing: give every size, or the name of a model")
-    return Model(**sizes)
+    gpt = sizes["ffn"] == 4 * sizes["hidden"] and sizes["kv_heads"] == sizes["heads"]
+    return Model(**({"gated": not gpt} | sizes))
 
 
-def cluster_of(gpu: str, *, gpus: int, gpus_per_node: int = 8, **rates: float | None) -> Cluster:
+def cluster_of(
+    gpu: str,
+    *,
+    gpus: int,
+    gpus_per_node: int = 8,
+    node: float | None = None,
+    network: float | None = None,
+) -> Cluster:
     """`gpus` known GPUs; `node` and `network` in bytes per second replace those of the data sheet.
 
     Raises ValueError for an unknown GPU, and for GPUs that do not fill their nodes.
     """
-    by_name = {name.lower(): name for name in gpus_known()}
-    if gpu.lower() not in by_name:
-        raise ValueError(f"gpu={gpu}: choose one of {', '.join(gpus_known())}")
+    name = {known.lower(): known for known in known_gpus()}.get(gpu.lower())
+    if name is None:
+        raise ValueError(f"gpu={gpu}: choose one of {', '.join(known_gpus())}")
     if gpus < 1 or gpus_per_node < 1 or (gpus > gpus_per_node and gpus % gpus_per_node):
         raise ValueError(
-            f"gpus={gpus}: a multiple of gpus_per_node={gpus_per_node}, or fewer on one node"
+            f"gpus={gpus}: give a multiple of gpus_per_node={gpus_per_node}, or fewer on one node"
         )
-    name = by_name[gpu.lower()]
     found = Cluster(gpu=name, gpus=gpus, gpus_per_node=gpus_per_node, **_data()["gpus"][name])
-    return replace(found, **{key: value for key, value in rates.items() if value is not None})
+    return replace(found, node=node or found.node, network=network or found.network)
 
 
 def published_steps() -> tuple[SimpleNamespace, ...]:
@@ -503,7 +515,7 @@ def published_steps() -> tuple[SimpleNamespace, ...]:
 
 def plan_of(row: SimpleNamespace) -> Plan:
     """The prediction for a row of `published_steps`."""
-    model = model_of(row.model) if isinstance(row.model, str) else Model(**row.model)
+    model = model_of(row.model) if isinstance(row.model, str) else model_of(**row.model)
     cluster = cluster_of(row.gpu, gpus=row.gpus)
     return plan(model, cluster, Layout(**row.layout), global_batch=row.global_batch)
 
