@@ -41,7 +41,8 @@ what is recomputed. memory_gib_per_gpu is that of the GPU that holds most."""
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu plan``."""
-    from multigpu.scaling.plan import WORDS, known_gpus, known_models
+    from multigpu.scaling.plan import WORDS
+    from multigpu.scaling.specs import known_gpus, known_models
 
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = f"{parser.description}{MEANING}"
@@ -69,7 +70,8 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
 def run_plan(options: argparse.Namespace) -> int:
     """Plan or search, and show it.  Returns 0, 1 if a search finds nothing, 2 for wrong usage."""
     from multigpu.scaling.layouts import search
-    from multigpu.scaling.plan import WORDS, Layout, cluster_of, model_of, plan
+    from multigpu.scaling.plan import WORDS, Layout, plan
+    from multigpu.scaling.specs import cluster_of, model_of
 
     given = {name: getattr(options, name) for name in (*LAYOUT, *WORDS)}
     given = {name: value for name, value in given.items() if value is not None}

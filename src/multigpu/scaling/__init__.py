@@ -6,7 +6,8 @@
     compared.picture()
 
 Start reading in measuring.py; comparison.py has its results. formulas.py predicts times and memory,
-pipeline_times.py simulates schedules, and published.toml has published times.
+pipeline_times.py simulates schedules, and published.toml has published times. plan.py puts the
+formulas together to a model of large runs (`multigpu plan`), and layouts.py searches with it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from multigpu.scaling.comparison import (
     published_efficiencies,
     published_overlaps,
     published_pipelines,
+    published_steps,
     published_times,
     read_csv,
     write_csv,
@@ -33,6 +35,7 @@ __all__ = [
     "published_efficiencies",
     "published_overlaps",
     "published_pipelines",
+    "published_steps",
     "published_times",
     "read_csv",
     "workload_of",

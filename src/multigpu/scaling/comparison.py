@@ -499,6 +499,15 @@ def published_pipelines() -> tuple[PublishedPipeline, ...]:
     return tuple(PublishedPipeline(**row) for row in _published("pipelines"))
 
 
+def published_steps() -> tuple[SimpleNamespace, ...]:
+    """Published throughputs of steps on clusters, with their layouts; plan.py predicts them."""
+    return tuple(
+        SimpleNamespace(**{key: value for key, value in suite.items() if key != "rows"}, **row)
+        for suite in _published("steps")
+        for row in suite["rows"]
+    )
+
+
 def links() -> tuple[SimpleNamespace, ...]:
     """Links between GPUs, the slowest first: name, bytes_per_second in one direction, source."""
     return tuple(SimpleNamespace(**row) for row in _published("links"))

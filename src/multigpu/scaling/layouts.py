@@ -17,7 +17,8 @@ from itertools import product
 from math import gcd
 from typing import Any
 
-from multigpu.scaling.plan import GIB, WORDS, Cluster, Layout, Model, Plan, plan
+from multigpu.scaling.plan import GIB, WORDS, Layout, Plan, plan
+from multigpu.scaling.specs import Cluster, Model
 
 SHOWN = 10
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -104,7 +105,8 @@ def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> 
                     continue
                 for zero, recompute in product(zeros, choices("recompute", WORDS["recompute"])):
                     yield Layout(
-                        dp, tp, pp, cp, zero, micro_batch, recompute, schedule, v, **rest
+                        dp=dp, tp=tp, pp=pp, cp=cp, zero=zero, micro_batch=micro_batch,
+                        recompute=recompute, schedule=schedule, stages_per_rank=v, **rest,
                     )  # fmt: skip
 
 

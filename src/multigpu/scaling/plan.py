@@ -1,27 +1,26 @@
 """Predicts memory and time of a transformer's training step on a cluster, from a layout.
 
-    from multigpu.scaling.plan import Layout, cluster_of, model_of, plan
+    from multigpu.scaling.plan import Layout, plan
+    from multigpu.scaling.specs import cluster_of, model_of
     planned = plan(
         model_of("llama-3-8b"), cluster_of("H100", gpus=64), Layout(dp=64, zero=3), global_batch=128
     )
     planned.tokens_per_second_per_gpu, planned.memory_gib, planned.fits
 
-`plan` is the model of a step: first memory, then time, part by part. The constants below are all
-there are besides the data in plan.toml. layouts.py searches for the best layout, and
+`plan` is the model of a step: first memory, then time, part by part. The constants are here, in
+specs.py and in plan.toml. layouts.py searches for the best layout, and
 docs/reference/planner.rst compares predictions with published times.
 """
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 from multigpu.scaling.formulas import memory_per_gpu
 from multigpu.scaling.pipeline_times import bubble
+from multigpu.scaling.specs import LATENCY, LINK, Cluster, Model, cluster_of, model_of
 
 # Fitted, each on one published row (published.toml): this one on Megatron's model of 1.7 billion
 # parameters, `efficiency` of A100 in plan.toml on its model of 39.1 billion, and that of H100 on
@@ -29,8 +28,7 @@ from multigpu.scaling.pipeline_times import bubble
 MOVES = 2.0  # how often a pass moves each activation that forward stores: one write and one read
 
 # Assumed, not fitted.
-LINK = 0.8  # share of a link's data sheet that NCCL reaches: 370 of 450 GB/s on 8 H100
-LATENCY = 10e-6  # seconds of a collective or a message, however small it is
+TILE = 128  # columns of a matrix product that are computed together; the last are half empty
 LAUNCH = 0.4e-3  # seconds in which one CPU starts the kernels of a layer's forward
 OPTIMIZER_BYTES = 30  # read and written by Adam for each parameter in mixed precision
 RESERVED = 3 * 2**30  # bytes of the CUDA context and of NCCL's buffers
@@ -42,94 +40,6 @@ WORDS = {  # fields of Layout, and what they may be
     "precision": ("bf16", "fp16", "fp32"),
 }
 GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Model:
-    """A decoder-only transformer with `layers` equal layers."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int  # the width inside the MLP
-    vocab: int
-    seq: int
-    gated: bool = True  # Llama's SwiGLU with three matrices and an output layer of its own
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if name != "gated" and value < 1:
-                raise ValueError(f"{name}={value}: at least 1")
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden={self.hidden}: not divisible by heads={self.heads}")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}")
-
-    @property
-    def layer_parameters(self) -> int:
-        """Weights of one layer's matrices: Q, K, V and the output; then two or three of the MLP."""
-        key_values = self.hidden * self.kv_heads // self.heads
-        return self.hidden * (2 * self.hidden + 2 * key_values + (2 + self.gated) * self.ffn)
-
-    @property
-    def parameters(self) -> int:
-        """All weights; GPT's output layer shares the embedding's matrix, Llama's does not."""
-        return self.layers * self.layer_parameters + (1 + self.gated) * self.vocab * self.hidden
-
-    @property
-    def layer_flops(self) -> float:
-        """Forward of one layer for one token: 2 per weight, and 4·s·h in attention.
-
-        The whole s × s scores count, although half of them are masked. Source: Narayanan et al.
-        2021, arXiv 2104.04473, appendix, and torchtitan's `get_num_flop_per_token`.
-        """
-        return 2 * self.layer_parameters + 4 * self.seq * self.hidden
-
-    @property
-    def head_flops(self) -> float:
-        """Forward of the output layer for one token."""
-        return 2 * self.vocab * self.hidden
-
-    def stored(self, attention: str) -> float:
-        """Bytes that a layer stores for backward, for each token and each of `hidden` numbers.
-
-        In 16 bits: 34 + 5·a·s/h for GPT, with the last term only if attention stores its scores.
-        Source: Korthikanti et al. 2022, arXiv 2205.05198, equation 1. Llama has no dropout, and
-        stores three results in its MLP.
-        """
-        mlp = self.ffn / self.hidden
-        inputs = 4 + 2 + 2 + 4 * self.kv_heads / self.heads + 2 + 2  # norms, QKV, Q, K V, out, MLP
-        scores = 5 * self.heads * self.seq / self.hidden if attention == "standard" else 0.0
-        return inputs + (6 * mlp if self.gated else 4 * mlp + 2) + scores  # 2: masks of dropout
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Equal GPUs in equal nodes. Bandwidths are bytes per second of one GPU in one direction."""
-
-    gpu: str
-    gpus: int
-    gpus_per_node: int
-    flops: float
-    efficiency: float
-    gib: float
-    bytes_per_second: float
-    node: float  # to the other GPUs of its node
-    network: float  # its share of the node's network cards
-    source: str = ""
-
-    def collective_seconds(self, ranks: int, size: float, *, stride: int) -> float:
-        """Seconds in which `ranks` GPUs, each `stride` from the next, all-gather `size` bytes.
-
-        A reduce-scatter is the same and an all-reduce is both. A ring through several nodes uses
-        the network cards of all its GPUs on a node. Source: the ring of formulas.py.
-        """
-        if ranks == 1:
-            return 0.0
-        on_node = max(1, min(ranks, self.gpus_per_node // stride))
-        link = self.node if ranks <= on_node else min(self.node, on_node * self.network)
-        return (ranks - 1) / ranks * size / (link * LINK) + LATENCY
 
 
 @dataclass(frozen=True)
@@ -302,13 +212,23 @@ def check(model: Model, cluster: Cluster, layout: Layout, global_batch: int) -> 
 def recomputed_share(layout: Layout) -> float:
     """The share of the layers' forward that backward repeats.
 
-    Full: all of it (Chen et al. 2016, arXiv 1604.06174). Selective: with standard attention what
-    Korthikanti et al. 2022 repeat, the softmax of the scores, which is hardly a matrix product.
-    Flash attention always repeats that, so there it is every second layer, as in torchtitan.
+    Full: all of it (Chen et al. 2016, arXiv 1604.06174). Selective: every second layer, as in
+    torchtitan. With standard attention selective means Korthikanti et al. 2022: only the scores are
+    repeated, whose matrix product is small. Flash attention repeats those in any case.
     """
-    return {"none": 0.0, "full": 1.0, "selective": 0.5}[layout.recompute] * (
-        layout.recompute != "selective" or layout.attention == "flash"
-    )
+    if layout.recompute == "selective":
+        return 0.5 if layout.attention == "flash" else 0.0
+    return 1.0 if layout.recompute == "full" else 0.0
+
+
+def stage_weights(model: Model, layout: Layout) -> int:
+    """Weights of one GPU on the first or last stage, which have the embedding or the output layer.
+
+    A GPT without a pipeline has one matrix for both.
+    """
+    tables = 2 if layout.pp == 1 and model.gated else 1
+    layers = -(-model.layers // layout.pp)
+    return (layers * model.layer_parameters + tables * model.vocab * model.hidden) // layout.tp
 
 
 def peak(cluster: Cluster, layout: Layout) -> float:
@@ -318,56 +238,49 @@ def peak(cluster: Cluster, layout: Layout) -> float:
 
 def memory_by_use(model: Model, layout: Layout, micro_batches: int) -> dict[str, float]:
     """Bytes by use of the first or the last stage, whichever holds more."""
-    width = 2 if layout.precision == "fp32" else 1
-    layers = -(-model.layers // layout.pp)
-    tables = model.vocab * model.hidden
-    tokens = layout.micro_batch * model.seq / layout.cp
+    width = 4 if layout.precision == "fp32" else 2  # bytes of a number
+    tokens = layout.micro_batch * model.seq / layout.cp / layout.tp
     stored = model.stored(layout.attention)
     kept = {
         "none": stored,
         "full": 2.0,  # the input of each layer (Korthikanti et al. 2022, section 5)
-        "selective": model.stored("flash") if layout.attention == "standard" else stored / 2 + 1,
+        "selective": stored / 2 + 1,  # all of one layer, the input of the next
     }[layout.recompute]
+    if layout.recompute == "selective" and layout.attention == "standard":
+        kept = model.stored("flash")
     # All divided by tp: sequence parallelism (Korthikanti et al. 2022, equation 4).
-    of_layer = kept * width * tokens * model.hidden / layout.tp
-    of_whole_layer = stored * width * tokens * model.hidden / layout.tp
-    found = []
-    for stage in {0, layout.pp - 1}:
-        alone = layout.pp == 1
-        both = alone and model.gated  # the embedding and an output layer of its own
-        weights = (layers * model.layer_parameters + (1 + both) * tables) // layout.tp
-        # ZeRO-3 holds the others' part of the layer that computes, of the next and of the head.
-        gathered = (2 * model.layer_parameters + tables) // layout.tp
-        replicas = layout.dp * layout.cp
-        state = memory_per_gpu(
-            weights,
-            stage=layout.zero,
-            gpus=replicas,
-            precision="float32" if layout.precision == "fp32" else "mixed",
-            gathered=min(gathered, weights - weights // replicas) if layout.zero == 3 else 0,
-        )
-        # Micro-batches whose activations are there at once (Narayanan et al. 2021, section 2.2)
-        in_flight: float = min(micro_batches, layout.pp - stage)
+    layers = -(-model.layers // layout.pp) * tokens * model.hidden * kept * width / 2
+    # Backward repeats one layer at a time; its activations come on top.
+    repeated = tokens * model.hidden * stored * width / 2 if layout.recompute != "none" else 0.0
+    logits = tokens * model.vocab * (width + width + 4 + 4)  # and in float32, each with a gradient
+
+    weights, replicas = stage_weights(model, layout), layout.dp * layout.cp
+    # ZeRO-3 holds the others' part of the layer that computes, of the next and of the output layer.
+    gathered = (2 * model.layer_parameters + model.vocab * model.hidden) // layout.tp
+    state = memory_per_gpu(
+        weights,
+        stage=layout.zero,
+        gpus=replicas,
+        precision="float32" if layout.precision == "fp32" else "mixed",
+        gathered=min(gathered, weights - weights // replicas) if layout.zero == 3 else 0,
+    )
+    activations = []
+    for stage in (0, layout.pp - 1):
+        # Micro-batches whose activations a stage has at once (Narayanan et al. 2021, section 2.2);
+        # with v stages per rank (p - 1)/v more (Korthikanti et al. 2022, section 4.2.3).
+        more = (layout.pp - 1) / layout.stages_per_rank if layout.stages_per_rank > 1 else 0.0
+        at_once = min(micro_batches, layout.pp - stage + more)
         if layout.schedule == "gpipe":
-            in_flight = micro_batches
-        elif layout.schedule == "interleaved":
-            more = (layout.pp - 1) / layout.stages_per_rank  # (p - 1)/v of a rank's layers
-            in_flight = min(micro_batches, layout.pp - stage + more)
-        logits = 0.0
-        if stage == layout.pp - 1:  # 16 bits, and in float32 with their gradient
-            logits = (2 * width + 8) * tokens * model.vocab / layout.tp
-        # With recomputation, the activations of the layer whose backward runs come on top.
-        again = of_whole_layer if layout.recompute != "none" else 0.0
-        found.append(
-            {
-                "weights": float(state.parameters + state.gathered),
-                "gradients": float(state.gradients),
-                "optimizer": float(state.optimizer),
-                "activations": in_flight * layers * of_layer + again + logits,
-                "reserved": float(RESERVED),
-            }
-        )
-    return max(found, key=lambda uses: sum(uses.values()))
+            at_once = micro_batches
+        last = stage == layout.pp - 1
+        activations.append(at_once * layers + repeated + (logits if last else 0.0))
+    return {
+        "weights": float(state.parameters + state.gathered),
+        "gradients": float(state.gradients),
+        "optimizer": float(state.optimizer),
+        "activations": max(activations),
+        "reserved": float(RESERVED),
+    }
 
 
 def seconds_by_part(
@@ -378,10 +291,10 @@ def seconds_by_part(
     width = 4 if layout.precision == "fp32" else 2  # bytes of a number
     tokens = layout.micro_batch * model.seq / cp
     layers = -(-model.layers // pp)
-    rate = peak(cluster, layout) * cluster.efficiency
-
-    # Compute. Matrix products take flops / rate. Elementwise operations move each activation MOVES
-    # times: a share of 1/h, so small models and small tp parts are less efficient.
+    # Compute. Matrix products take flops / rate, which is lower if tp leaves narrow matrices.
+    # Elementwise operations move each activation MOVES times: a share of 1/h.
+    narrow = model.hidden / tp / (model.hidden / tp + TILE / 2)
+    rate = peak(cluster, layout) * cluster.efficiency * narrow
     moved = MOVES * model.stored(layout.attention) * width / 2 * model.hidden
     token_seconds = model.layer_flops / rate + moved / cluster.bytes_per_second
     layer = max(LAUNCH, tokens * token_seconds / tp)
@@ -415,7 +328,7 @@ def seconds_by_part(
 
     # Data parallelism: which bytes are sent how often, and what computes meanwhile (Rajbhandari et
     # al. 2020, arXiv 1910.02054, section 7; Li et al. 2020, arXiv 2006.15704, section 3.2.3).
-    weights = (layers * model.layer_parameters + model.vocab * model.hidden) / tp
+    weights = stage_weights(model, layout)
     gather = cluster.collective_seconds(dp * cp, weights * width, stride=tp)
     if layout.zero == 0:  # all-reduce during the last micro-batch's backward
         data = Part(2 * gather, max(0.0, 2 * gather - backward))
@@ -439,78 +352,6 @@ def seconds_by_part(
         "data": data,
         "optimizer": Part(optimizer, optimizer),
     }
-
-
-@cache
-def _data() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("plan.toml").read_text(encoding="utf-8"))
-
-
-def known_models() -> tuple[str, ...]:
-    """The names that `model_of` knows."""
-    return tuple(_data()["models"])
-
-
-def known_gpus() -> tuple[str, ...]:
-    """The names that `cluster_of` knows."""
-    return tuple(_data()["gpus"])
-
-
-def model_of(name: str = "", **sizes: Any) -> Model:
-    """A known model, with other sizes where they are given; or one of the sizes alone.
-
-    Without `gated`, a model with ffn = 4 · hidden and as many kv_heads as heads is a GPT.
-    Raises ValueError for an unknown name and for a size that is missing.
-    """
-    if name and name not in known_models():
-        raise ValueError(
-            f"model={name}: choose one of {', '.join(known_models())}, or give the sizes"
-        )
-    known = dict(_data()["models"].get(name, {}))
-    known.pop("source", None)
-    sizes = known | {key: value for key, value in sizes.items() if value is not None}
-    if "hidden" in sizes:
-        sizes.setdefault("ffn", 4 * sizes["hidden"])
-    if "heads" in sizes:
-        sizes.setdefault("kv_heads", sizes["heads"])
-    if missing := [each.name for each in fields(Model) if each.name not in {*sizes, "gated"}]:
-        raise ValueError(f"{', '.join(missing)} missing: give every size, or the name of a model")
-    gpt = sizes["ffn"] == 4 * sizes["hidden"] and sizes["kv_heads"] == sizes["heads"]
-    return Model(**({"gated": not gpt} | sizes))
-
-
-def cluster_of(
-    gpu: str,
-    *,
-    gpus: int,
-    gpus_per_node: int = 8,
-    node: float | None = None,
-    network: float | None = None,
-) -> Cluster:
-    """`gpus` known GPUs; `node` and `network` in bytes per second replace those of the data sheet.
-
-    Raises ValueError for an unknown GPU, and for GPUs that do not fill their nodes.
-    """
-    name = {known.lower(): known for known in known_gpus()}.get(gpu.lower())
-    if name is None:
-        raise ValueError(f"gpu={gpu}: choose one of {', '.join(known_gpus())}")
-    if gpus < 1 or gpus_per_node < 1 or (gpus > gpus_per_node and gpus % gpus_per_node):
-        raise ValueError(
-            f"gpus={gpus}: give a multiple of gpus_per_node={gpus_per_node}, or fewer on one node"
-        )
-    found = Cluster(gpu=name, gpus=gpus, gpus_per_node=gpus_per_node, **_data()["gpus"][name])
-    return replace(found, node=node or found.node, network=network or found.network)
-
-
-def published_steps() -> tuple[SimpleNamespace, ...]:
-    """Published throughputs with the layout of each: fields as in published.toml."""
-    path = Path(__file__).with_name("published.toml")
-    suites = tomllib.loads(path.read_text(encoding="utf-8"))["steps"]
-    return tuple(
-        SimpleNamespace(**{key: value for key, value in suite.items() if key != "rows"}, **row)
-        for suite in suites
-        for row in suite["rows"]
-    )
 
 
 def plan_of(row: SimpleNamespace) -> Plan:

@@ -1,0 +1,354 @@
+"""The planner: against published steps and memory, and what must hold for every layout."""
+
+from dataclasses import replace
+
+import pytest
+
+from multigpu.scaling import published_steps
+from multigpu.scaling.layouts import kind_of, layouts, search
+from multigpu.scaling.pipeline_times import bubble
+from multigpu.scaling.plan import GIB, RESERVED, Layout, plan, plan_of, predicted
+from multigpu.scaling.specs import Cluster, cluster_of, known_gpus, known_models, model_of
+
+ROWS = published_steps()
+MEGATRON = [row for row in ROWS if row.suite.startswith("Megatron")]
+TORCHTITAN = [row for row in ROWS if row.suite.startswith("torchtitan")]
+SMALL = model_of(layers=8, hidden=1024, heads=16, kv_heads=16, ffn=4096, vocab=32000, seq=2048)
+
+
+def small(gpus=8, batch=64, **layout):
+    """A plan of the small GPT on H100s."""
+    return plan(SMALL, cluster_of("H100", gpus=gpus), Layout(**layout), global_batch=batch)
+
+
+def off(row):
+    """By which share of the published value the prediction is off."""
+    return abs(predicted(row) / row.value - 1)
+
+
+def test_eight_of_megatrons_ten_rows_are_predicted_within_ten_percent():
+    assert len(MEGATRON) == 10
+    assert sum(off(row) <= 0.1 for row in MEGATRON) >= 8
+
+
+@pytest.mark.parametrize("row", TORCHTITAN, ids=lambda row: f"{row.work} on {row.gpus} {row.gpu}")
+def test_torchtitans_rows_are_predicted_within_twenty_percent(row):
+    assert off(row) <= 0.2
+
+
+@pytest.mark.parametrize("row", [r for r in TORCHTITAN if hasattr(r, "gib")])
+def test_the_memory_of_torchtitans_rows_is_predicted_within_ten_percent(row):
+    assert plan_of(row).memory_gib == pytest.approx(row.gib, rel=0.1)
+
+
+@pytest.mark.parametrize("row", MEGATRON, ids=lambda row: row.work)
+def test_megatrons_models_have_the_published_number_of_parameters_and_fit(row):
+    planned = plan_of(row)
+    published = float(row.work.split()[1])
+    assert planned.model.parameters / 1e9 == pytest.approx(published, abs=0.06, rel=0.005)
+    assert planned.fits
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("gpt-175b", 175), ("llama-2-13b", 13.0), ("llama-2-70b", 69), ("llama-3-8b", 8.03),
+     ("llama-3-70b", 70.6), ("llama-3-405b", 405.8)],
+)  # fmt: skip
+def test_known_models_have_the_size_in_their_names(name, billions):
+    assert model_of(name).parameters / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_every_model_and_every_gpu_of_the_data_can_be_planned():
+    for name in known_models():
+        for gpu in known_gpus():
+            found = plan(model_of(name), cluster_of(gpu, gpus=8), Layout(tp=8), global_batch=1)
+            assert found.step_seconds > 0
+
+
+def test_flops_are_those_of_megatrons_formula():
+    row = MEGATRON[4]
+    planned, s, V = plan_of(row), 2048, 51200
+    B, l, h = row.global_batch, planned.model.layers, planned.model.hidden  # noqa: E741
+    lh2 = B * s * l * h * h
+    seconds = planned.step_seconds * row.gpus * 1e12
+    full = 96 * lh2 * (1 + s / (6 * h) + V / (16 * l * h)) / seconds
+    without = 72 * lh2 * (1 + s / (6 * h) + V / (12 * l * h)) / seconds
+    assert planned.model_tflops_per_gpu == pytest.approx(full)
+    assert planned.hardware_tflops_per_gpu == pytest.approx(full)
+    assert planned.mfu == pytest.approx(without / 312)
+
+
+def test_flops_are_those_of_torchtitan():
+    row = TORCHTITAN[2]
+    planned = plan_of(row)
+    model = planned.model
+    per_token = 6 * (model.parameters - model.vocab * model.hidden)  # without the embedding
+    per_token += 12 * model.layers * model.hidden * model.seq
+    assert planned.mfu == pytest.approx(per_token * planned.tokens_per_second_per_gpu / 312e12)
+    assert 331 * per_token / 312e12 == pytest.approx(0.517, abs=0.001)  # as published
+
+
+def test_what_is_recomputed_is_not_in_mfu():
+    for recompute, passes in {"none": 3, "selective": 3, "full": 4}.items():
+        found = small(gpus=1, recompute=recompute, attention="flash")
+        layers = (
+            SMALL.layers * SMALL.layer_flops / (SMALL.layers * SMALL.layer_flops + SMALL.head_flops)
+        )
+        more = found.model_tflops_per_gpu / (found.mfu * 989) - 1
+        assert more == pytest.approx((passes - 3) / 3 * layers)
+    hardware = small(gpus=1, recompute="selective").hardware_tflops_per_gpu
+    assert hardware > small(gpus=1, recompute="selective").model_tflops_per_gpu
+
+
+def test_adam_in_mixed_precision_needs_16_bytes_per_parameter():
+    memory = small(gpus=1).memory
+    state = memory["weights"] + memory["gradients"] + memory["optimizer"]
+    assert state == pytest.approx(16 * SMALL.parameters)
+    sharded = small(dp=8, zero=1).memory
+    assert sharded["weights"] + sharded["gradients"] == pytest.approx(4 * SMALL.parameters)
+    assert sharded["optimizer"] == pytest.approx(12 * SMALL.parameters / 8)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "numbers"), [("none", 34 + 5 * 16 * 2), ("selective", 34), ("full", 2)]
+)
+def test_activations_are_those_of_korthikanti(recompute, numbers):
+    """s·b·h·(34 + 5as/h) for a layer; selective without the scores, full with the input only."""
+    two, b = {}, 4
+    for layers in (1, 2):
+        model = replace(SMALL, layers=layers)
+        layout = Layout(micro_batch=b, recompute=recompute, attention="standard")
+        planned = plan(model, cluster_of("H100", gpus=1), layout, global_batch=b)
+        two[layers] = planned.memory["activations"]
+    assert two[2] - two[1] == pytest.approx(SMALL.seq * b * SMALL.hidden * numbers)
+
+
+def test_in_float32_activations_are_twice_as_large_and_products_slower():
+    half, whole = small(gpus=1), small(gpus=1, precision="fp32")
+    assert 1.5 < whole.memory["activations"] / half.memory["activations"] < 2
+    assert whole.step_seconds > 1.5 * half.step_seconds
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_more_replicas_with_the_same_batch_each_never_need_more_memory(zero):
+    sizes = [small(gpus=n, batch=n, dp=n, zero=zero).memory_gib for n in (1, 2, 4, 8, 16, 64)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("dp", [1, 2, 8])
+def test_every_zero_stage_needs_no_more_memory_than_the_one_before(dp):
+    sizes = [small(gpus=dp, dp=dp, zero=zero).memory_gib for zero in range(4)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_recomputation_saves_memory_and_costs_time():
+    none, some, full = (
+        small(gpus=1, micro_batch=8, recompute=how, attention="flash")
+        for how in ("none", "selective", "full")
+    )
+    assert none.memory_gib > some.memory_gib > full.memory_gib
+    assert none.step_seconds < some.step_seconds < full.step_seconds
+
+
+@pytest.mark.parametrize("v", [1, 2])
+def test_the_bubble_is_that_of_the_pipelines_formula(v):
+    schedule = "interleaved" if v > 1 else "1f1b"
+    parts = small(gpus=4, batch=16, pp=4, schedule=schedule, stages_per_rank=v).parts
+    busy = parts["compute"].exposed + parts["tensor"].exposed
+    idle = parts["pipeline bubble"].exposed
+    assert idle / (busy + idle) == pytest.approx(bubble(4, 16, stages_per_rank=v))
+
+
+def test_1f1b_holds_the_activations_of_as_many_micro_batches_as_stages():
+    of_batch = {m: small(gpus=4, batch=m, pp=4).memory["activations"] for m in (1, 4, 8, 32)}
+    assert of_batch[1] < of_batch[4] == of_batch[8] == of_batch[32]
+    gpipe = small(gpus=4, batch=32, pp=4, schedule="gpipe").memory["activations"]
+    assert gpipe == pytest.approx(32 / 4 * of_batch[32])
+
+
+def test_the_exposed_parts_add_up_to_the_step():
+    planned = small(dp=2, tp=2, pp=2, zero=1, micro_batch=2)
+    assert sum(part.exposed for part in planned.parts.values()) == pytest.approx(
+        planned.step_seconds
+    )
+    assert all(part.exposed <= part.seconds for part in planned.parts.values())
+    tokens = planned.tokens_per_second_per_gpu * 8 * planned.step_seconds
+    assert tokens == pytest.approx(64 * SMALL.seq)
+
+
+def test_backward_hides_the_gradients_of_data_parallelism_but_not_tensor_parallelism():
+    data = small(dp=8).parts["data"]
+    assert data.seconds > data.exposed == 0
+    tensor = small(tp=8).parts["tensor"]
+    assert tensor.seconds == tensor.exposed > 0
+
+
+def test_a_slower_network_makes_the_step_longer_only_between_nodes():
+    def step(gpus, network):
+        cluster = replace(cluster_of("H100", gpus=gpus), network=network)
+        return plan(SMALL, cluster, Layout(dp=gpus), global_batch=64).step_seconds
+
+    assert step(16, 1e8) > 2 * step(16, 50e9)
+    assert step(8, 1e8) == step(8, 50e9)
+
+
+def test_a_ring_between_nodes_uses_the_network_cards_of_all_its_gpus_on_a_node():
+    cluster = cluster_of("A100-80", gpus=64)
+    together = cluster.collective_seconds(64, 1e9, stride=1)
+    alone = cluster.collective_seconds(8, 1e9, stride=8)  # one GPU of each node
+    assert together / alone == pytest.approx((63 / 64 / 200) / (7 / 8 / 25), rel=0.01)
+
+
+def test_narrow_matrices_are_less_efficient():
+    wide, narrow = small(gpus=8, batch=8, tp=1, dp=8), small(gpus=8, batch=8, tp=8)
+    per_gpu = [each.parts["compute"].exposed for each in (wide, narrow)]
+    assert per_gpu[1] > 1.1 * per_gpu[0]
+
+
+def test_gpt_with_full_recomputation_has_standard_attention_unless_it_is_said():
+    assert small(gpus=1, recompute="full").layout.attention == "standard"
+    assert small(gpus=1, recompute="none").layout.attention == "flash"
+    llama = plan(model_of("llama-3-8b"), cluster_of("H200", gpus=8), Layout(dp=8, recompute="full"),
+                 global_batch=8)  # fmt: skip
+    assert llama.layout.attention == "flash"
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch", "said"),
+    [
+        ({"dp": 2, "tp": 2}, 64, "is 4 GPUs, not 8"),
+        ({"tp": 0}, 64, "tp=0: at least 1"),
+        ({"dp": 8, "zero": 4}, 64, "zero=4: choose one of 0, 1, 2, 3"),
+        ({"dp": 8, "recompute": "some"}, 64, "none, selective, full"),
+        ({"dp": 8, "schedule": "zb"}, 64, "1f1b, gpipe, interleaved"),
+        ({"dp": 8, "precision": "fp8"}, 64, "precision=fp8"),
+        ({"dp": 8, "attention": "paged"}, 64, "attention=paged"),
+        ({"dp": 8, "micro_batch": 3}, 64, r"global_batch=64.* = 24; try 72"),
+        ({"dp": 8}, 0, "global_batch=0.*try 8"),
+        ({"pp": 8, "stages_per_rank": 2, "schedule": "interleaved"}, 64, "16 stages for 8 layers"),
+        ({"pp": 8, "stages_per_rank": 2}, 64, "every other schedule has 1"),
+        ({"dp": 8, "schedule": "interleaved"}, 64, "2 stages per rank or more"),
+        ({"pp": 4, "dp": 2, "stages_per_rank": 2, "schedule": "interleaved"}, 6, "divides, not 3"),
+    ],
+)  # fmt: skip
+def test_an_impossible_layout_is_refused(layout, batch, said):
+    if layout.get("stages_per_rank") == 2 and layout.get("schedule") is None:
+        layout = layout | {"pp": 4, "dp": 2}
+    with pytest.raises(ValueError, match=said):
+        small(batch=batch, **layout)
+
+
+def test_what_does_not_divide_the_model_is_refused():
+    three = cluster_of("H100", gpus=3)
+    with pytest.raises(ValueError, match="tp=3: must divide heads=16"):
+        plan(SMALL, three, Layout(tp=3), global_batch=3)
+    with pytest.raises(ValueError, match="cp=3: must divide seq=2048"):
+        plan(SMALL, three, Layout(cp=3), global_batch=3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"name": "gpt-5"}, "model=gpt-5: choose one of .*llama-3-8b"),
+        ({"hidden": 64}, "layers, heads, vocab, seq missing|missing"),
+        ({"name": "llama-3-8b", "layers": 0}, "layers=0: at least 1"),
+        (
+            {"name": "llama-3-8b", "heads": 7, "kv_heads": 7},
+            "hidden=4096: not divisible by heads=7",
+        ),
+        ({"name": "llama-3-8b", "kv_heads": 5}, "kv_heads=5: must divide heads=32"),
+    ],
+)
+def test_an_impossible_model_is_refused(sizes, said):
+    with pytest.raises(ValueError, match=said):
+        model_of(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "said"),
+    [
+        ("H1000", 8, "gpu=H1000: choose one of .*A100-80, H100"),
+        ("H100", 12, "gpus=12: give a multiple of gpus_per_node=8"),
+        ("H100", 0, "gpus=0"),
+    ],
+)
+def test_an_impossible_cluster_is_refused(gpu, gpus, said):
+    with pytest.raises(ValueError, match=said):
+        cluster_of(gpu, gpus=gpus)
+
+
+def test_names_of_gpus_are_found_in_small_letters_and_rates_can_be_replaced():
+    found = cluster_of("h100", gpus=2, network=1e9)
+    assert (found.gpu, found.network, found.node) == ("H100", 1e9, 450e9)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search(model_of("llama-3-8b"), cluster_of("H100", gpus=16), global_batch=64)
+
+
+def test_a_search_lists_layouts_that_fit_the_fastest_first(found):
+    steps = [planned.step_seconds for planned in found.best]
+    assert 1 < len(steps) <= 10
+    assert steps == sorted(steps)
+    assert all(planned.fits and planned.layout.gpus == 16 for planned in found.best)
+    assert len({(p.layout.dp, p.layout.tp, p.layout.pp, p.layout.cp) for p in found.best}) == len(
+        steps
+    )
+
+
+def test_a_search_finds_what_planning_every_layout_finds(found):
+    model, cluster = model_of("llama-3-8b"), cluster_of("H100", gpus=16)
+    every = [plan(model, cluster, each, global_batch=64) for each in layouts(model, cluster, 64)]
+    fit = [planned for planned in every if planned.fits]
+    assert (found.tried, found.fitting) == (len(every), len(fit))
+    assert found.best[0].step_seconds == pytest.approx(min(p.step_seconds for p in fit), abs=2e-6)
+    kinds = {kind_of(planned.layout) for planned in every}
+    assert kinds == {kind_of(planned.layout) for planned in found.best} | found.others.keys()
+
+
+def test_each_other_kind_says_whether_it_is_slower_or_too_large(found):
+    assert (
+        found.others["data"]
+        == f"needs {smallest_of(Layout(dp=16, zero=2, recompute='full')):.0f} GiB (weights 15)"
+    )
+    slower = [why for why in found.others.values() if "× the step" in why]
+    assert slower
+    assert all(float(why.split()[0]) >= 1 for why in slower)
+
+
+def smallest_of(layout):
+    model, cluster = model_of("llama-3-8b"), cluster_of("H100", gpus=16)
+    return plan(model, cluster, layout, global_batch=64).memory_gib
+
+
+def test_a_search_keeps_to_what_is_fixed():
+    cluster = cluster_of("A100-80", gpus=8)
+    found = search(SMALL, cluster, global_batch=64, zero=1, recompute="full", micro_batch=2)
+    for planned in found.best:
+        each = planned.layout
+        assert (each.zero, each.recompute, each.micro_batch) == (1, "full", 2)
+
+
+def test_where_nothing_fits_every_kind_says_what_it_needs():
+    found = search(model_of("gpt-175b"), cluster_of("A100-40", gpus=8), global_batch=8)
+    assert found.best == ()
+    assert found.others
+    assert all("needs" in why for why in found.others.values())
+
+
+def test_a_batch_that_no_layout_divides_is_refused():
+    prime = replace(SMALL, heads=1, kv_heads=1, layers=1, seq=2049)
+    with pytest.raises(ValueError, match="global_batch=3.*multiple of the number of GPUs"):
+        search(prime, cluster_of("H100", gpus=8), global_batch=3)
+
+
+def test_what_the_framework_takes_is_in_the_memory():
+    assert small(gpus=1).memory["reserved"] == RESERVED
+    assert small(gpus=1).memory_gib * GIB == pytest.approx(sum(small(gpus=1).memory.values()))
+
+
+def test_a_layout_tells_its_sizes():
+    assert str(Layout(dp=4, tp=2)) == "dp 4, tp 2"
+    assert str(Layout()) == "one GPU"
+    assert isinstance(cluster_of("H100", gpus=1), Cluster)
