@@ -141,20 +141,7 @@ def show_search(found: Found, as_json: bool) -> int:
         return 0 if found.best else 1
     out = console()
     names = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "stages_per_rank", "recompute")
-    columns = (
-        "dp",
-        "tp",
-        "pp",
-        "cp",
-        "zero",
-        "mb",
-        "v",
-        "recompute",
-        "GiB",
-        "step",
-        "tokens/s",
-        "MFU",
-    )
+    columns = tuple("dp tp pp cp zero mb v recompute GiB step tokens/s MFU".split())
     rows = [
         (
             *(str(getattr(planned.layout, name)) for name in names),
@@ -169,12 +156,9 @@ def show_search(found: Found, as_json: bool) -> int:
         title = f"The best of {found.tried:,} layouts, of which {found.fitting:,} fit"
         right = frozenset(columns) - {"recompute"}
         out.print(f"{Table(title, columns, tuple(rows), right).text()}\n")
-        legend = "mb: sequences in a micro-batch. v: stages per rank. tokens/s: per GPU.\n"
-        out.print(legend, style="dim")
+        out.print("mb: sequences in a micro-batch. v: stages per rank. tokens/s: per GPU.\n")
     else:
-        out.print(
-            f"None of {found.tried:,} layouts fits: use more GPUs, or GPUs with more memory.\n"
-        )
+        out.print(f"None of {found.tried:,} layouts fits: use more or larger GPUs.\n")
     others = tuple(found.others.items())
     out.print(Table("Why the other kinds lose", ("kind", "its best, or smallest"), others).text())
     return 0 if found.best else 1

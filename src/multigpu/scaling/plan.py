@@ -252,7 +252,7 @@ def memory_by_use(model: Model, layout: Layout, micro_batches: int) -> dict[str,
     layers = -(-model.layers // layout.pp) * tokens * model.hidden * kept * width / 2
     # Backward repeats one layer at a time; its activations come on top.
     repeated = tokens * model.hidden * stored * width / 2 if layout.recompute != "none" else 0.0
-    logits = tokens * model.vocab * (width + width + 4 + 4)  # and in float32, each with a gradient
+    logits = tokens * model.vocab * (width + 4 + 4)  # and in float32 with a gradient
 
     weights, replicas = stage_weights(model, layout), layout.dp * layout.cp
     # ZeRO-3 holds the others' part of the layer that computes, of the next and of the output layer.

@@ -161,5 +161,8 @@ def cluster_of(
         raise ValueError(
             f"gpus={gpus}: give a multiple of gpus_per_node={gpus_per_node}, or fewer on one node"
         )
+    for link, rate in {"node_bandwidth": node, "network_bandwidth": network}.items():
+        if rate is not None and rate <= 0:
+            raise ValueError(f"{link}={rate / 1e9:g}: above 0 GB/s")
     found = Cluster(gpu=name, gpus=gpus, gpus_per_node=gpus_per_node, **_data()["gpus"][name])
     return replace(found, node=node or found.node, network=network or found.network)

@@ -86,7 +86,7 @@ def test_a_search_as_json_is_the_best_plan_and_the_list(capsys):
 
 def test_a_search_that_finds_nothing_ends_with_1(capsys):
     large = "--model gpt-175b --gpus 8 --global-batch 8"
-    assert "more GPUs" in answer(capsys, large, code=1)
+    assert "larger GPUs" in answer(capsys, large, code=1)
     assert json.loads(answer(capsys, f"{large} --json", code=1))["fits"] is False
 
 
@@ -99,6 +99,7 @@ def test_a_search_that_finds_nothing_ends_with_1(capsys):
         (f"{GPT} --dp 8 --recompute all", "--recompute all: choose one of none"),
         (f"{GPT} --recompute all", "--recompute all: choose one of none"),
         (f"{GPT} --pp 0", "--pp 0: at least 1"),
+        (f"{GPT} --node-bandwidth 0", "--node-bandwidth 0: above 0"),
         ("--model gpt-5 --gpus 8 --global-batch 8", "llama-3-8b"),
         ("--layers 2 --gpus 8 --global-batch 8", "hidden"),
     ],
