@@ -26,8 +26,13 @@ def off(row):
     return abs(predicted(row) / row.value - 1)
 
 
+def test_the_rows_are_those_of_megatrons_table():
+    published = [137, 138, 142, 135, 138, 140, 148, 155, 163, 163]  # table 1 of arXiv 2104.04473
+    assert [row.value for row in MEGATRON] == published
+    assert all(row.gpus == plan_of(row).layout.gpus for row in MEGATRON)
+
+
 def test_eight_of_megatrons_ten_rows_are_predicted_within_ten_percent():
-    assert len(MEGATRON) == 10
     assert sum(off(row) <= 0.1 for row in MEGATRON) >= 8
 
 
@@ -188,6 +193,15 @@ def test_backward_hides_the_gradients_of_data_parallelism_but_not_tensor_paralle
     assert tensor.seconds == tensor.exposed > 0
 
 
+def test_zero_3_sends_in_every_micro_batch_and_ddp_once():
+    def sent(zero, micro_batch):
+        return small(dp=8, zero=zero, micro_batch=micro_batch).parts["data"].seconds
+
+    assert sent(3, 1) == pytest.approx(8 * sent(3, 8))
+    assert sent(0, 1) == pytest.approx(sent(0, 8))
+    assert sent(3, 8) == pytest.approx(1.5 * sent(0, 8))
+
+
 def test_a_slower_network_makes_the_step_longer_only_between_nodes():
     def step(gpus, network):
         cluster = replace(cluster_of("H100", gpus=gpus), network=network)
@@ -308,7 +322,9 @@ def test_a_search_finds_what_planning_every_layout_finds(found):
     fit = [planned for planned in every if planned.fits]
     assert (found.tried, found.fitting) == (len(every), len(fit))
     assert found.best[0].step_seconds == pytest.approx(min(p.step_seconds for p in fit), abs=2e-6)
+    assert max(planned.layout.tp for planned in every) == 8, "tensor parallelism stays in a node"
     kinds = {kind_of(planned.layout) for planned in every}
+    assert not {kind_of(planned.layout) for planned in found.best} & found.others.keys()
     assert kinds == {kind_of(planned.layout) for planned in found.best} | found.others.keys()
 
 
