@@ -141,7 +141,8 @@ def show_search(found: Found, as_json: bool) -> int:
         return 0 if found.best else 1
     out = console()
     names = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "stages_per_rank", "recompute")
-    columns = tuple("dp tp pp cp zero mb v recompute GiB step tokens/s MFU".split())
+    short = {"micro_batch": "mb", "stages_per_rank": "v"}
+    columns = (*(short.get(name, name) for name in names), "GiB", "step", "tokens/s", "MFU")
     rows = [
         (
             *(str(getattr(planned.layout, name)) for name in names),

@@ -44,7 +44,11 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is divided. Neighboring GPUs are in the same tp group, then cp, dp and pp."""
+    """How a model is divided. Neighboring GPUs are in the same tp group, then cp, dp and pp.
+
+    `micro_batch` counts the sequences of one forward on one replica, `zero` is ZeRO's stage, and
+    `stages_per_rank` is 2 or more with the interleaved schedule. WORDS has the values of the rest.
+    """
 
     dp: int = 1
     tp: int = 1
