@@ -103,8 +103,6 @@ def install(extras: Sequence[str], *, has_gpu: bool) -> None:
     log = VENV / "install.log"
     log.unlink(missing_ok=True)
     constraints = ["-c", str(ROOT / "constraints.txt")]
-    if not sys.dont_write_bytecode:  # Python compiles what it imports, and that is a small part
-        constraints += ["--no-compile"]
     if not is_installed("pip") and not run_pip(PYTHON, [*constraints, "-U", "pip"], log=log):
         raise failure(log)
     constraints += ["--progress-bar=raw"]  # numbers that pip_progress reads; the old pip had none
