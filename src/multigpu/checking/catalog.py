@@ -137,6 +137,7 @@ CHAPTERS = (
         "DistributedDataParallel by hand",
         refused=READY_MADE_TRAINING,
     ),
+    Chapter("costs", "What will it cost?"),
     Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
     Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),
     Chapter("hangs", "Programs that hang", refused=READY_MADE_TRAINING),

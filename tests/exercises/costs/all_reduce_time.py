@@ -1,0 +1,187 @@
+"""``costs.all_reduce_time``: the messages of a ring in the α–β model."""
+
+import math
+from fractions import Fraction
+
+from multigpu.checking.declaration import case, exercise
+
+from .numbers import near
+
+all_reduce_time = exercise(
+    "costs.all_reduce_time",
+    expects="{messages}, each of a latency and an n-th of the bytes",
+    everywhere=True,
+)
+
+SLOW, FAST = (50e-6, 3.125e9), (5e-6, 450e9)  # 25 Gbit/s, NVLink
+
+
+@all_reduce_time.cases
+def cases():
+    calls = [
+        (1_000_000, 4, 10e-6, 1e9),
+        *((size, n, *line) for size in (496e6, 4096) for n in range(1, 9) for line in (SLOW, FAST)),
+        (7, 3, 1e-6, 1e3),
+        (1, 4, 0.0, 10.0),
+        (0, 4, 2e-5, 1e9),
+        (1e6, 2, 0, 1e6),
+        (4e9, 64, 20e-6, 12.5e9),
+        (28e9, 1000, 20e-6, 50e9),
+    ]
+    for size, n, latency, bandwidth in calls:
+        line = {"latency": latency, "bandwidth": bandwidth}
+        called = f"{size:g}, {n}, latency={latency:g}, bandwidth={bandwidth:g}"
+        yield case(f"all_reduce_time({called})", size=size, n=n, line=line)
+
+
+@all_reduce_time.drive
+def drive(submission, case, devices):
+    return submission.all_reduce_time(case.size, case.n, **case.line)
+
+
+@all_reduce_time.words
+def words(case):
+    return {"n": case.n, "messages": f"{2 * (case.n - 1)} messages"}
+
+
+@all_reduce_time.expected
+def expected(case):
+    latency, bandwidth = map(Fraction, case.line.values())
+    each = latency + Fraction(case.size) / case.n / bandwidth
+    return near(float(2 * (case.n - 1) * each), "seconds")
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@all_reduce_time.right
+def bytes_and_latencies(size, ranks, *, latency, bandwidth):
+    if ranks == 1:
+        return 0
+    return 2 * (ranks - 1) / ranks * size / bandwidth + 2 * (ranks - 1) * latency
+
+
+@all_reduce_time.right
+def message_by_message(size, ranks, *, latency, bandwidth):
+    scatter = [latency + (size / ranks) / bandwidth for _ in range(ranks - 1)]
+    return sum(scatter) + sum(scatter)
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@all_reduce_time.mistake(
+    "whole_messages",
+    "each message is counted with all bytes.",
+    fix="In a ring a message has one of n parts: size / ranks bytes.",
+)
+def all_bytes_in_each(size, ranks, *, latency, bandwidth):
+    return 2 * (ranks - 1) * (latency + size / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "latency_once",
+    "the latency is counted once.",
+    fix="Every one of the 2 (n - 1) messages has it.",
+)
+def one_latency(size, ranks, *, latency, bandwidth):
+    return latency + 2 * (ranks - 1) / ranks * size / bandwidth
+
+
+@all_reduce_time.mistake(
+    "latency_once",
+    "the latency is counted once for each half of the ring.",
+    fix="Every one of the 2 (n - 1) messages has it.",
+)
+def two_latencies(size, ranks, *, latency, bandwidth):
+    return 2 * (latency + (ranks - 1) / ranks * size / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "latency_once",
+    "the latency is counted once, or not at all.",
+    fix="Every one of the 2 (n - 1) messages has it.",
+)
+def no_latency(size, ranks, *, latency, bandwidth):
+    return 2 * (ranks - 1) / ranks * size / bandwidth
+
+
+@all_reduce_time.mistake(
+    "latency_once",
+    "the latency is counted for n - 1 messages only.",
+    fix="Every one of the 2 (n - 1) messages has it.",
+)
+def half_the_latencies(size, ranks, *, latency, bandwidth):
+    return (ranks - 1) * (latency + 2 * size / ranks / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "half_a_ring",
+    "n - 1 messages are counted.",
+    fix="After these every rank has the sum of one part only. As many again pass the sums on.",
+)
+def reduce_scatter(size, ranks, *, latency, bandwidth):
+    return (ranks - 1) * (latency + size / ranks / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "n_messages",
+    "the messages are counted with n instead of n - 1.",
+    fix="A part that goes all the way round makes n - 1 hops, so one rank sends nothing.",
+)
+def as_many_as_ranks(size, ranks, *, latency, bandwidth):
+    return 2 * ranks * (latency + size / ranks / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "no_ring",
+    "this is a tree: 2 log2(n) messages with all bytes.",
+    fix="Count the messages of a ring: 2 (n - 1), each with an n-th of the bytes.",
+)
+def up_and_down_a_tree(size, ranks, *, latency, bandwidth):
+    return 2 * math.ceil(math.log2(ranks)) * (latency + size / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "no_ring",
+    "each rank sends everything once, whatever n is.",
+    fix="Count the messages of a ring: 2 (n - 1), each with an n-th of the bytes.",
+)
+def one_message(size, ranks, *, latency, bandwidth):
+    return latency + size / bandwidth if ranks > 1 else 0.0
+
+
+@all_reduce_time.mistake(
+    "in_bits",
+    "bytes are counted as 8 bits.",
+    fix="bandwidth is already in bytes per second.",
+)
+def eight_bits(size, ranks, *, latency, bandwidth):
+    return 2 * (ranks - 1) * (latency + 8 * size / ranks / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "rounded_part",
+    "the part is rounded to whole bytes.",
+    fix="Divide with /, not with //.",
+)
+def floor_division(size, ranks, *, latency, bandwidth):
+    return 2 * (ranks - 1) * (latency + size // ranks / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "rounded_part",
+    "the part is rounded to whole bytes.",
+    fix="Divide with /, and leave the fraction.",
+)
+def rounded_up(size, ranks, *, latency, bandwidth):
+    return 2 * (ranks - 1) * (latency + math.ceil(size / ranks) / bandwidth)
+
+
+@all_reduce_time.mistake(
+    "both_directions",
+    "sending and receiving are counted one after the other.",
+    fix="A rank receives while it sends, so only one of them takes time.",
+)
+def sends_then_receives(size, ranks, *, latency, bandwidth):
+    return 4 * (ranks - 1) * (latency + size / ranks / bandwidth)
