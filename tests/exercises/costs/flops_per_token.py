@@ -39,7 +39,7 @@ def random_sizes():
 def cases():
     for number, numbers in enumerate([*CALLS, *GATED, *random_sizes()]):
         sizes = dict(zip(SIZES, numbers, strict=True))
-        if numbers in GATED or number % 2 and number >= len(CALLS):
+        if numbers in GATED or (number % 2 and number >= len(CALLS)):
             sizes["gated"] = True
         written = ", ".join(f"{name}={value}" for name, value in sizes.items())
         yield case(f"flops_per_token({written})", sizes=sizes)

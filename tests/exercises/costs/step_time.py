@@ -81,9 +81,8 @@ def with_two_clocks(forward, backward, sizes, ranks, *, latency, bandwidth):
     for i in range(len(backward)):
         clock = clock + backward[i]
         begins = clock if clock > link_free_at else link_free_at
-        link_free_at = begins + all_reduce_time(
-            sizes[i], ranks, latency=latency, bandwidth=bandwidth
-        )
+        message = latency + sizes[i] / ranks / bandwidth
+        link_free_at = begins + message * (ranks - 1) * 2
     return max(clock, link_free_at)
 
 
