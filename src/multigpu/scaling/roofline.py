@@ -1,0 +1,165 @@
+"""Predicts the seconds of a step from what its operations must do, and from what a machine can do.
+
+    here = Roofline.measure()                    # FLOP/s of a matrix product, bytes/s of memory
+    done = operations(lambda: loss_fn(model(rows), targets).backward())
+    here.seconds(done)                           # a lower bound
+    here.fitted(done, measured).seconds(others)  # a prediction for another model
+
+An operation computes, and it moves bytes from and to memory. Both happen at the same time, so it
+takes at least as long as the slower of them. Source: Williams et al. 2009, Roofline, Communications
+of the ACM 52.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.benchmark import Timer
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+SIZE = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
+NUMBERS = {"cpu": 2**23, "cuda": 2**28}  # of the vector that is read and written
+MEASURED = 1.0  # seconds for each of the three rates
+aten = torch.ops.aten
+UNTOUCHED = (aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operator of PyTorch, such as `aten.addmm`, with what it did."""
+
+    name: str
+    flops: int  # of matrix products, convolutions and attention; 0 for all others
+    bytes: int  # of all tensors that it read or wrote, each as if it came from memory
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: FLOPs for each byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What a device can do at most: compute, move bytes, and start operators."""
+
+    flops_per_second: float
+    bytes_per_second: float
+    start_seconds: float = 0.0  # the shortest operator there is
+
+    @classmethod
+    def measure(cls, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Roofline:
+        """Time a matrix product, an addition in place, and the addition of one number.
+
+        It takes about three seconds, with as many threads as PyTorch uses here.
+        """
+        kind = torch.device(device).type
+        n = SIZE[kind]
+        square = torch.ones(n, n, device=device, dtype=dtype)
+        vector = torch.ones(NUMBERS[kind], device=device, dtype=dtype)
+        one = torch.ones(1, device=device, dtype=dtype)
+        return cls(
+            flops_per_second=2 * n**3 / median_seconds(lambda: square @ square),
+            bytes_per_second=2 * vector.nbytes / median_seconds(lambda: vector.add_(1)),
+            start_seconds=median_seconds(lambda: one + 1),
+        )
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs for each byte from which on arithmetic is the limit, and not memory."""
+        return self.flops_per_second / self.bytes_per_second
+
+    def seconds(self, done: Iterable[Operation]) -> float:
+        """The time of operators one after the other, each limited by the slower of its parts."""
+        return sum(
+            max(
+                each.flops / self.flops_per_second,
+                each.bytes / self.bytes_per_second,
+                self.start_seconds,
+            )
+            for each in done
+        )
+
+    def fitted(self, done: Iterable[Operation], seconds: float) -> Roofline:
+        """The same with the bytes per second at which `done` takes `seconds`.
+
+        Memory is what a roofline describes worst: caches are faster, and new memory is slower.
+        Raises ValueError where arithmetic alone takes longer.
+        """
+        done = list(done)
+        low, high = 1.0, 1e18  # bytes per second
+        if (least := replace(self, bytes_per_second=high).seconds(done)) > seconds:
+            raise ValueError(
+                f"{seconds:.3g} s is less than the arithmetic of these operators takes, "
+                f"{least:.3g} s: measure both on the same device, with as many threads"
+            )
+        for _ in range(200):
+            middle = (low * high) ** 0.5
+            slower = replace(self, bytes_per_second=middle).seconds(done) > seconds
+            low, high = (middle, high) if slower else (low, middle)
+        return replace(self, bytes_per_second=high)
+
+
+def median_seconds(step: Callable[[], Any], *, at_least: float = MEASURED) -> float:
+    """The median time of a call, repeated for `at_least` seconds; it waits for GPUs."""
+    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
+    return float(timer.blocked_autorange(min_run_time=at_least).median)
+
+
+def operations(step: Callable[[], Any]) -> list[Operation]:
+    """The operators that a call runs, in their order: those of backward, too.
+
+    FLOPs are counted as PyTorch's `FlopCounterMode` does, and also those of attention on the CPU,
+    which it leaves out. Views are left out, because they move nothing.
+    """
+    watching = _Watching()
+    with watching:
+        step()
+    return watching.done
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+
+
+def _attention_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> int:
+    shapes = (each.shape for each in (gradient, query, key, value))
+    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
+
+
+COUNTED = flop_registry | {
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+
+
+class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.done: list[Operation] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        operator = func._overloadpacket
+        read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        written = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        there = {t.untyped_storage().data_ptr() for t in read}
+        views = all(t.untyped_storage().data_ptr() in there for t in written)
+        if operator not in UNTOUCHED and written and (not views or func._schema.is_mutable):
+            count = COUNTED.get(operator)
+            self.done.append(
+                Operation(
+                    name=str(operator),
+                    flops=int(count(*args, **kwargs, out_val=result)) if count else 0,
+                    bytes=sum(tensor.numel() * tensor.element_size() for tensor in read + written),
+                )
+            )
+        return result
