@@ -7,7 +7,7 @@
 One visual language in all of them: GPU or rank i always has the same color, compute is solid,
 communication is striped, memory is a bar filled against its limit. The pictures know only plain
 records (anything with the right attributes), so they can draw your own runs too. Begin to read in
-picture.py; bars.py, curves.py, arrows.py, timeline.py and holdings.py each draw one kind.
+picture.py; bars.py, curves.py, roofline.py, arrows.py, timeline.py and holdings.py each draw one kind.
 """
 
 from multigpu.pictures.arrows import Step, star, steps, traffic
@@ -15,8 +15,9 @@ from multigpu.pictures.bars import Stack, memory, row_groups, stacks
 from multigpu.pictures.curves import curves
 from multigpu.pictures.holdings import holdings
 from multigpu.pictures.picture import Picture, Slide, Slides, Table
+from multigpu.pictures.roofline import roofline
 from multigpu.pictures.timeline import schedule, timeline
-from multigpu.pictures.units import human_bytes
+from multigpu.pictures.units import human_bytes, human_count
 
 __all__ = [
     "Picture",
@@ -28,7 +29,9 @@ __all__ = [
     "curves",
     "holdings",
     "human_bytes",
+    "human_count",
     "memory",
+    "roofline",
     "row_groups",
     "schedule",
     "stacks",

@@ -61,8 +61,8 @@ def roofline(
     pen = {"stroke": "var(--ink)", "stroke_width": 1.6}
     body.append(element("polyline", points=corners, fill="none", **pen))
     says = [
-        f"The roof is {human_count(bytes_per_second)}B/s times FLOPs per byte, and at most"
-        f" {human_count(flops_per_second)}FLOP/s from {ridge:.3g} FLOPs per byte on."
+        f"The roof is {human_count(bytes_per_second, 'B/s')} times FLOPs per byte, and at most"
+        f" {human_count(flops_per_second, 'FLOP/s')} from {ridge:.3g} FLOPs per byte on."
     ]
     widest = max(map(len, points), default=0)
     lines = [f"{'':{widest}}  FLOPs per byte    FLOP/s  of the roof"]
@@ -77,7 +77,7 @@ def roofline(
         label = text(
             at + (-8 if left else 8), beside, name, size=SIZE, text_anchor="end" if left else None
         )
-        said = f"{name}: {intensity:.3g} FLOPs per byte, {human_count(rate)}FLOP/s"
+        said = f"{name}: {intensity:.3g} FLOPs per byte, {human_count(rate, 'FLOP/s')}"
         body.append(tooltip(said, mark))
         body.append(label)
         says.append(f"{said}, {rate / roof_there:.0%} of the roof.")

@@ -1,4 +1,4 @@
-"""How the course writes bytes and seconds: the same everywhere."""
+"""How the course writes bytes, seconds and large numbers: the same everywhere."""
 
 from math import floor, log10
 
@@ -41,3 +41,17 @@ def human_seconds(seconds: float) -> str:
     amount = seconds * factor
     decimals = min(max(2 - floor(log10(abs(amount))), 0), 2)
     return f"{amount:,.{decimals}f} {unit}"
+
+
+def human_count(count: float, unit: str = "") -> str:
+    """Write a large number with three figures and a prefix of the SI.
+
+    >>> human_count(78.2e9, "FLOP/s"), human_count(1000, "B/s")
+    ('78.2 GFLOP/s', '1 kB/s')
+    """
+    prefixes = ("", "k", "M", "G", "T", "P", "E")
+    power = min(max(floor(log10(abs(count)) / 3 + 1e-9), 0), len(prefixes) - 1) if count else 0
+    amount = count / 1000**power
+    if abs(amount) >= 999.5 and power < len(prefixes) - 1:  # would be written as 1e+03
+        power, amount = power + 1, amount / 1000
+    return f"{amount:.3g} {prefixes[power]}{unit}".rstrip()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from multigpu.pictures.units import exact_bytes, human_bytes, human_seconds
+from multigpu.pictures.units import exact_bytes, human_bytes, human_count, human_seconds
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,24 @@ def test_the_exact_form_keeps_every_byte():
 )
 def test_seconds_are_written_with_three_figures(seconds, written):
     assert human_seconds(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [
+        (0, "0"),
+        (0.25, "0.25"),
+        (999, "999"),
+        (1000, "1 k"),
+        (78_240_000_000, "78.2 G"),
+        (999_700, "1 M"),
+        (3.14e23, "3.14e+05 E"),
+    ],
+)
+def test_large_numbers_have_three_figures_and_a_prefix(count, written):
+    assert human_count(count) == written
+
+
+def test_a_unit_follows_the_prefix():
+    assert human_count(312e12, "FLOP/s") == "312 TFLOP/s"
+    assert human_count(5, "B/s") == "5 B/s"
