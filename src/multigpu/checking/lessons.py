@@ -117,6 +117,23 @@ PARTS: Final = (
         ),
     ),
     Part(
+        "What it costs",
+        (
+            Lesson(
+                "measuring",
+                "Measuring: single against DP against DDP",
+                needs=("trainer",),
+                notebook="scaling",
+            ),
+            Lesson(
+                "cost",
+                "What will it cost?",
+                needs=("measuring",),
+                exercises=_all("costs", "flops_per_token all_reduce_time step_time"),
+            ),
+        ),
+    ),
+    Part(
         "Larger than one GPU",
         (
             Lesson(
@@ -136,14 +153,8 @@ PARTS: Final = (
         ),
     ),
     Part(
-        "Faster, farther, and safely",
+        "Farther, and safely",
         (
-            Lesson(
-                "measuring",
-                "Measuring: single against DP against DDP",
-                needs=("trainer",),
-                notebook="scaling",
-            ),
             Lesson("many_machines", "Many machines", needs=("trainer",)),
             Lesson(
                 "when_it_hangs",

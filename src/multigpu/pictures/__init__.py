@@ -7,7 +7,7 @@
 One visual language in all of them: GPU or rank i always has the same color, compute is solid,
 communication is striped, memory is a bar filled against its limit. The pictures know only plain
 records (anything with the right attributes), so they can draw your own runs too. Begin to read in
-picture.py; bars.py, curves.py, roofline.py, arrows.py, timeline.py and holdings.py each draw one kind.
+picture.py; the other modules each draw one kind.
 """
 
 from multigpu.pictures.arrows import Step, star, steps, traffic

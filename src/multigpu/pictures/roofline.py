@@ -21,7 +21,7 @@ def roofline(
     bytes_per_second: float,
     title: str,
 ) -> Picture:
-    """Draw `{name: (FLOPs per byte, FLOP/s)}` below the roof that a machine sets; both axes are log.
+    """Draw `{name: (FLOPs per byte, FLOP/s)}` below the roof of a machine, with logarithmic axes.
 
     The roof is `bytes_per_second` times FLOPs per byte, and at most `flops_per_second`. Raises
     ValueError for a point that is not above zero.
@@ -49,8 +49,8 @@ def roofline(
             text(LEFT - 6, y(10**power), label, size=SIZE, class_="muted", text_anchor="end")
         )
     for power in range(first, last + 1):
-        where = {"size": SIZE, "text_anchor": "middle"}
-        body.append(text(x(10.0**power), FOOT + 14, f"{10.0**power:g}", **where))
+        at, label = x(10.0**power), f"{10.0**power:g}"
+        body.append(text(at, FOOT + 14, label, size=SIZE, text_anchor="middle"))
     middle = (LEFT + RIGHT) / 2
     body.append(
         text(middle, FOOT + 32, "FLOPs per byte", size=SIZE, class_="muted", text_anchor="middle")
