@@ -2,7 +2,7 @@
 
 Run with `make bench`.  Cuts of a model run in turn on the same two ranks, and ways that found the
 same cut share its figure; medians are printed, and ratios to balance="time".
-docs/record_cutting.py writes the same down for lesson 11.
+docs/record_cutting.py writes the same down for the lesson on pipelines.
 """
 
 from pathlib import Path

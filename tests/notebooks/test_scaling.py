@@ -1,4 +1,4 @@
-"""The notebook of lesson 12 shows what its text says.  How fast it was is not asserted."""
+"""The notebook on measuring shows what its text says.  How fast it was is not asserted."""
 
 import re
 

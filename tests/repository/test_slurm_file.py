@@ -1,4 +1,4 @@
-"""The batch file of lesson 13, without Slurm: what it would start, and that it can be started."""
+"""The batch file of the lesson on many machines, without Slurm: what it would start, and that it can be started."""
 
 import os
 import re

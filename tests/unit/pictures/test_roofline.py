@@ -38,9 +38,8 @@ def test_a_decade_is_as_wide_everywhere_and_every_mark_is_below_the_roof(picture
     assert product[1] > roof[1][1]
     decade = (product[0] - addition[0]) / 2.90309  # log10(100 / 0.125)
     assert small[0] - addition[0] == pytest.approx(decade * 1.50515, abs=0.5)  # log10(4 / 0.125)
-    assert roof[1][0] - addition[0] == pytest.approx(
-        decade * 1.90309, abs=0.5
-    )  # the ridge is at 10
+    to_the_ridge = decade * 1.90309  # log10(10 / 0.125)
+    assert roof[1][0] - addition[0] == pytest.approx(to_the_ridge, abs=0.5)
 
 
 def test_text_and_description_give_the_share_of_the_roof(picture):
