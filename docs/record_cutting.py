@@ -1,4 +1,4 @@
-"""Record what the lesson on pipelines shows of cutting: equal layer counts, equal memory, equal measured time.
+"""Record what lesson pipeline shows of cutting: equal layer counts, equal memory, equal measured time.
 
     python docs/record_cutting.py     writes docs/reference/cutting/balance.csv
 

@@ -1,4 +1,4 @@
-"""The batch file of the lesson on many machines, without Slurm: what it would start, and that it can be started."""
+"""The lesson's batch file, without Slurm: what it would start, and that it can be started."""
 
 import os
 import re
