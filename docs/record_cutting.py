@@ -1,4 +1,4 @@
-"""Record what lesson pipeline shows of cutting: equal layer counts, equal memory, equal measured time.
+"""Record what the pipeline lesson shows of cutting: equal layer counts, memory or measured time.
 
     python docs/record_cutting.py     writes docs/reference/cutting/balance.csv
 

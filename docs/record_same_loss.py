@@ -1,4 +1,4 @@
-"""Record that every mode trains the small GPT to the same loss: what lesson pipeline shows.
+"""Record that every mode trains the small GPT to the same loss: what the pipeline lesson shows.
 
     python docs/record_same_loss.py     writes docs/reference/same_loss/text.csv
 
