@@ -1,4 +1,4 @@
-"""Record what the sharding lesson shows of freed memory: the largest batch under ddp, zero2 and zero3.
+"""Record what the sharding lesson shows of freed memory: the largest batch of ddp, zero2, zero3.
 
     python docs/record_largest_batch.py     writes docs/reference/largest_batch/text.csv
 
