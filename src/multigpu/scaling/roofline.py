@@ -27,8 +27,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 SIZE = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 NUMBERS = {"cpu": 2**23, "cuda": 2**28}  # of the vector that is read and written
 MEASURED = 1.0  # seconds for each of the three rates
-aten = torch.ops.aten
-UNTOUCHED = (aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty)
+UNTOUCHED = ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty")
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,9 @@ def _attention_backward(
     return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
 
-COUNTED = flop_registry | {
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+COUNTED = {str(operator): count for operator, count in flop_registry.items()} | {
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
 
 
@@ -154,18 +153,15 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        operator = func._overloadpacket
+        name = str(func.overloadpacket)
         read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        written = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        in_place = name.endswith("_")
+        written = [t for t in tree_leaves(args[0] if in_place else result) if isinstance(t, Tensor)]
         there = {t.untyped_storage().data_ptr() for t in read}
-        views = all(t.untyped_storage().data_ptr() in there for t in written)
-        if operator not in UNTOUCHED and written and (not views or func._schema.is_mutable):
-            count = COUNTED.get(operator)
-            self.done.append(
-                Operation(
-                    name=str(operator),
-                    flops=int(count(*args, **kwargs, out_val=result)) if count else 0,
-                    bytes=sum(tensor.numel() * tensor.element_size() for tensor in read + written),
-                )
-            )
+        is_view = all(t.untyped_storage().data_ptr() in there for t in written)
+        if name not in UNTOUCHED and (in_place or "out" in kwargs or not is_view):
+            count = COUNTED.get(name)
+            flops = int(count(*args, **kwargs, out_val=result)) if count else 0
+            moved = sum(tensor.numel() * tensor.element_size() for tensor in read + written)
+            self.done.append(Operation(name, flops, moved))
         return result

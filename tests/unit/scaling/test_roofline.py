@@ -86,6 +86,10 @@ def test_bytes_count_the_type_and_what_is_written_in_place():
     half, whole = torch.ones(10, dtype=torch.bfloat16), torch.ones(10)
     assert [each.bytes for each in operations(lambda: half + 1)] == [40]
     assert [each.bytes for each in operations(lambda: whole.add_(whole))] == [120]
+    assert [each.bytes for each in operations(lambda: torch._foreach_add_([whole, whole], 1))] == [
+        160
+    ]
+    assert [each.bytes for each in operations(lambda: torch.neg(half, out=half))] == [60]
 
 
 def test_views_and_unwritten_memory_are_not_operations():
