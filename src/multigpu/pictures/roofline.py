@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, floor, log10
 
-from multigpu.pictures.picture import Picture, element, line, text, tooltip, width_of
+from multigpu.pictures.picture import Picture, element, line, text, tooltip
 from multigpu.pictures.units import human_count
 
 WIDTH, HEIGHT = 420.0, 240.0
@@ -73,7 +73,7 @@ def roofline(
         mark = element("circle", cx=at, cy=height, r=4, fill="var(--paper)", **pen)
         beside = max(height + 10, free)  # below the mark, and below the name before
         free = beside + NAME_HEIGHT
-        left = at + 8 + width_of(name, size=SIZE) > RIGHT
+        left = at > middle  # names point inwards, away from the edge and from faster marks
         label = text(
             at + (-8 if left else 8), beside, name, size=SIZE, text_anchor="end" if left else None
         )
