@@ -102,7 +102,7 @@ def install(extras: Sequence[str], *, has_gpu: bool) -> None:
     """Install pip as pinned, PyTorch, and then everything else at the pinned versions."""
     log = VENV / "install.log"
     log.unlink(missing_ok=True)
-    constraints = ["-c", str(ROOT / "constraints.txt")]
+    constraints = ["-c", str(ROOT / "constraints.txt"), "--no-compile"]
     if not is_installed("pip") and not run_pip(PYTHON, [*constraints, "-U", "pip"], log=log):
         raise failure(log)
     constraints += ["--progress-bar=raw"]  # numbers that pip_progress reads; the old pip had none
@@ -111,6 +111,22 @@ def install(extras: Sequence[str], *, has_gpu: bool) -> None:
     course = f"{ROOT}[{','.join(extras)}]"
     if not run_pip(PYTHON, [*constraints, "--editable", course], log=log):
         raise failure(log)
+    if not sys.dont_write_bytecode:
+        compile_torch()
+
+
+def compile_torch() -> None:
+    """Compile PyTorch's modules, on all cores; pip would compile all packages on one.
+
+    Other packages are compiled when they are imported first. Those of PyTorch are too many for
+    that: a check writes no compiled files, so each would compile what its answer imports.
+    """
+    print("Compiling PyTorch's Python modules")
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    found = subprocess.run([PYTHON, "-c", where], capture_output=True, text=True, check=True)
+    packages = [Path(found.stdout.strip()) / name for name in ("torch", "sympy")]
+    # Not the exit code: some files are templates, which are not Python.
+    subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", *packages], capture_output=True)
 
 
 def install_torch(constraints: Sequence[str], *, has_gpu: bool, log: Path) -> None:
