@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from multigpu.checking.declaration import case, exercise
 
-from .numbers import near
+from .numbers import near, number
 
 all_reduce_time = exercise(
     "costs.all_reduce_time",
@@ -36,7 +36,7 @@ def cases():
 
 @all_reduce_time.drive
 def drive(submission, case, devices):
-    return submission.all_reduce_time(case.size, case.n, **case.line)
+    return number(submission.all_reduce_time(case.size, case.n, **case.line))
 
 
 @all_reduce_time.words

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from multigpu.checking.declaration import case, exercise
 
-from .numbers import near
+from .numbers import near, number
 
 step_time = exercise(
     "costs.step_time",
@@ -52,7 +52,7 @@ def cases():
 def drive(submission, case, devices):
     kind = type(case.sizes)
     backward, sizes = kind(case.backward), kind(case.sizes)
-    return submission.step_time(case.forward, backward, sizes, case.n, **case.line)
+    return number(submission.step_time(case.forward, backward, sizes, case.n, **case.line))
 
 
 @step_time.expected
