@@ -37,9 +37,9 @@ def random_sizes():
 
 @flops_per_token.cases
 def cases():
-    for number, numbers in enumerate([*CALLS, *GATED, *random_sizes()]):
+    for place, numbers in enumerate([*CALLS, *GATED, *random_sizes()]):
         sizes = dict(zip(SIZES, numbers, strict=True))
-        if numbers in GATED or (number % 2 and number >= len(CALLS)):
+        if numbers in GATED or (place % 2 and place >= len(CALLS)):
             sizes["gated"] = True
         written = ", ".join(f"{name}={value}" for name, value in sizes.items())
         yield case(f"flops_per_token({written})", sizes=sizes)
