@@ -55,15 +55,17 @@ def expected(case):
 
 
 @all_reduce_time.right
-def bytes_and_latencies(size, ranks, *, latency, bandwidth):
-    if ranks == 1:
+def bytes_and_latencies(num_bytes, world_size, *, latency, bandwidth):
+    if world_size == 1:
         return 0
-    return 2 * (ranks - 1) / ranks * size / bandwidth + 2 * (ranks - 1) * latency
+    return (
+        2 * (world_size - 1) / world_size * num_bytes / bandwidth + 2 * (world_size - 1) * latency
+    )
 
 
 @all_reduce_time.right
-def message_by_message(size, ranks, *, latency, bandwidth):
-    scatter = [latency + (size / ranks) / bandwidth for _ in range(ranks - 1)]
+def message_by_message(num_bytes, world_size, *, latency, bandwidth):
+    scatter = [latency + (num_bytes / world_size) / bandwidth for _ in range(world_size - 1)]
     return sum(scatter) + sum(scatter)
 
 
@@ -73,10 +75,10 @@ def message_by_message(size, ranks, *, latency, bandwidth):
 @all_reduce_time.mistake(
     "whole_messages",
     "each message is counted with all bytes.",
-    fix="In a ring a message has one of n parts: size / ranks bytes.",
+    fix="In a ring a message has one of n parts: num_bytes / world_size bytes.",
 )
-def all_bytes_in_each(size, ranks, *, latency, bandwidth):
-    return 2 * (ranks - 1) * (latency + size / bandwidth)
+def all_bytes_in_each(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (world_size - 1) * (latency + num_bytes / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -84,8 +86,8 @@ def all_bytes_in_each(size, ranks, *, latency, bandwidth):
     "the latency is counted once.",
     fix="Every one of the 2 (n - 1) messages has it.",
 )
-def one_latency(size, ranks, *, latency, bandwidth):
-    return latency + 2 * (ranks - 1) / ranks * size / bandwidth
+def one_latency(num_bytes, world_size, *, latency, bandwidth):
+    return latency + 2 * (world_size - 1) / world_size * num_bytes / bandwidth
 
 
 @all_reduce_time.mistake(
@@ -93,8 +95,8 @@ def one_latency(size, ranks, *, latency, bandwidth):
     "the latency is counted once for each half of the ring.",
     fix="Every one of the 2 (n - 1) messages has it.",
 )
-def two_latencies(size, ranks, *, latency, bandwidth):
-    return 2 * (latency + (ranks - 1) / ranks * size / bandwidth)
+def two_latencies(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (latency + (world_size - 1) / world_size * num_bytes / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -102,8 +104,8 @@ def two_latencies(size, ranks, *, latency, bandwidth):
     "the latency is counted once, or not at all.",
     fix="Every one of the 2 (n - 1) messages has it.",
 )
-def no_latency(size, ranks, *, latency, bandwidth):
-    return 2 * (ranks - 1) / ranks * size / bandwidth
+def no_latency(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (world_size - 1) / world_size * num_bytes / bandwidth
 
 
 @all_reduce_time.mistake(
@@ -111,8 +113,8 @@ def no_latency(size, ranks, *, latency, bandwidth):
     "the latency is counted for n - 1 messages only.",
     fix="Every one of the 2 (n - 1) messages has it.",
 )
-def half_the_latencies(size, ranks, *, latency, bandwidth):
-    return (ranks - 1) * (latency + 2 * size / ranks / bandwidth)
+def half_the_latencies(num_bytes, world_size, *, latency, bandwidth):
+    return (world_size - 1) * (latency + 2 * num_bytes / world_size / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -120,8 +122,8 @@ def half_the_latencies(size, ranks, *, latency, bandwidth):
     "n - 1 messages are counted.",
     fix="After these every rank has the sum of one part only. As many again pass the sums on.",
 )
-def reduce_scatter(size, ranks, *, latency, bandwidth):
-    return (ranks - 1) * (latency + size / ranks / bandwidth)
+def reduce_scatter(num_bytes, world_size, *, latency, bandwidth):
+    return (world_size - 1) * (latency + num_bytes / world_size / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -129,8 +131,8 @@ def reduce_scatter(size, ranks, *, latency, bandwidth):
     "the messages are counted with n instead of n - 1.",
     fix="A part that goes all the way round makes n - 1 hops, so one rank sends nothing.",
 )
-def as_many_as_ranks(size, ranks, *, latency, bandwidth):
-    return 2 * ranks * (latency + size / ranks / bandwidth)
+def as_many_as_ranks(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * world_size * (latency + num_bytes / world_size / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -138,8 +140,8 @@ def as_many_as_ranks(size, ranks, *, latency, bandwidth):
     "this is a tree: 2 log2(n) messages with all bytes.",
     fix="Count the messages of a ring: 2 (n - 1), each with an n-th of the bytes.",
 )
-def up_and_down_a_tree(size, ranks, *, latency, bandwidth):
-    return 2 * math.ceil(math.log2(ranks)) * (latency + size / bandwidth)
+def up_and_down_a_tree(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * math.ceil(math.log2(world_size)) * (latency + num_bytes / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -147,8 +149,8 @@ def up_and_down_a_tree(size, ranks, *, latency, bandwidth):
     "each rank sends everything once, whatever n is.",
     fix="Count the messages of a ring: 2 (n - 1), each with an n-th of the bytes.",
 )
-def one_message(size, ranks, *, latency, bandwidth):
-    return latency + size / bandwidth if ranks > 1 else 0.0
+def one_message(num_bytes, world_size, *, latency, bandwidth):
+    return latency + num_bytes / bandwidth if world_size > 1 else 0.0
 
 
 @all_reduce_time.mistake(
@@ -156,8 +158,8 @@ def one_message(size, ranks, *, latency, bandwidth):
     "bytes are counted as 8 bits.",
     fix="bandwidth is already in bytes per second.",
 )
-def eight_bits(size, ranks, *, latency, bandwidth):
-    return 2 * (ranks - 1) * (latency + 8 * size / ranks / bandwidth)
+def eight_bits(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (world_size - 1) * (latency + 8 * num_bytes / world_size / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -165,8 +167,8 @@ def eight_bits(size, ranks, *, latency, bandwidth):
     "the part is rounded to whole bytes.",
     fix="Divide with /, not with //.",
 )
-def floor_division(size, ranks, *, latency, bandwidth):
-    return 2 * (ranks - 1) * (latency + size // ranks / bandwidth)
+def floor_division(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (world_size - 1) * (latency + num_bytes // world_size / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -174,8 +176,8 @@ def floor_division(size, ranks, *, latency, bandwidth):
     "the part is rounded to whole bytes.",
     fix="Divide with /, and leave the fraction.",
 )
-def rounded_up(size, ranks, *, latency, bandwidth):
-    return 2 * (ranks - 1) * (latency + math.ceil(size / ranks) / bandwidth)
+def rounded_up(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (world_size - 1) * (latency + math.ceil(num_bytes / world_size) / bandwidth)
 
 
 @all_reduce_time.mistake(
@@ -183,5 +185,5 @@ def rounded_up(size, ranks, *, latency, bandwidth):
     "sending and receiving are counted one after the other.",
     fix="A rank receives while it sends, so only one of them takes time.",
 )
-def sends_then_receives(size, ranks, *, latency, bandwidth):
-    return 4 * (ranks - 1) * (latency + size / ranks / bandwidth)
+def sends_then_receives(num_bytes, world_size, *, latency, bandwidth):
+    return 4 * (world_size - 1) * (latency + num_bytes / world_size / bandwidth)
