@@ -141,6 +141,7 @@ CHAPTERS = (
     Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
     Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),
     Chapter("hangs", "Programs that hang", refused=READY_MADE_TRAINING),
+    Chapter("planning", "Plan a run"),
 )
 
 

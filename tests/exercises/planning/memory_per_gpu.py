@@ -1,0 +1,222 @@
+"""``planning.memory_per_gpu``: what a GPU holds of a model that is divided in three ways."""
+
+import math
+from fractions import Fraction
+
+from multigpu.checking.comparing import Difference, Rule
+from multigpu.checking.declaration import case, exercise
+from multigpu.checking.encoding import describe
+
+memory_per_gpu = exercise(
+    "planning.memory_per_gpu",
+    expects="2 bytes for each weight, 2 for its gradient and 12 for its state, as far as this GPU"
+    " holds them, and the activations",
+    everywhere=True,
+)
+
+PARAMETERS = (1000, 8_030_261_248, 70_553_706_496, 1_000_003, 7)
+SIZES = ((4, 2, 1), (1, 1, 1), (64, 1, 1), (8, 8, 1), (3, 2, 5), (1, 8, 4), (16, 4, 8), (2, 1, 3))
+
+
+@memory_per_gpu.cases
+def cases():
+    for zero in (1, 0, 2, 3):
+        for place, parameters in enumerate(PARAMETERS):
+            for dp, tp, pp in SIZES:
+                more = (50, 0, 3 * 2**30)[place % 3]
+                sizes = {"dp": dp, "tp": tp, "pp": pp, "zero": zero, "activation_bytes": more}
+                written = ", ".join(f"{name}={value}" for name, value in sizes.items())
+                title = f"memory_per_gpu({parameters}, {written})"
+                yield case(title, parameters=parameters, sizes=sizes)
+
+
+@memory_per_gpu.drive
+def drive(submission, case, devices):
+    result = submission.memory_per_gpu(case.parameters, **case.sizes)
+    return int(result) if type(result) is float and result.is_integer() else result
+
+
+@memory_per_gpu.words
+def words(case):
+    return case.sizes
+
+
+@memory_per_gpu.expected
+def expected(case):
+    dp, tp, pp, zero, activations = case.sizes.values()
+    mine = math.ceil(Fraction(case.parameters, tp * pp))
+    part = math.ceil(Fraction(mine, dp))
+    held = [part if zero >= stage else mine for stage in (3, 2, 1)]
+    right = activations + sum(size * each for size, each in zip((2, 2, 12), held, strict=True))
+
+    def examine(came):
+        if type(came) not in (int, float):
+            return Difference("wrong_type", f"{describe(came)} and not an integer")
+        if came != right:
+            return Difference("wrong_values", f"{came:,} bytes and not {right:,}")
+        return None
+
+    return Rule(examine)
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+@memory_per_gpu.right
+def stage_by_stage(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    p = (num_parameters + tp * pp - 1) // (tp * pp)
+    q = (p + dp - 1) // dp
+    each = {0: 16 * p, 1: 4 * p + 12 * q, 2: 2 * p + 14 * q, 3: 16 * q}
+    return each[zero] + activation_bytes
+
+
+@memory_per_gpu.right
+def with_ceil(num_parameters, dp, tp, pp, zero, activation_bytes):
+    mine = math.ceil(num_parameters / (tp * pp))
+    total = activation_bytes
+    for size, stage in ((2, 3), (2, 2), (12, 1)):
+        total += size * (math.ceil(mine / dp) if zero >= stage else mine)
+    return total
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def up(number, parts):
+    return -(-number // parts)
+
+
+@memory_per_gpu.mistake(
+    "zero_ignored",
+    "nothing is divided among the replicas.",
+    fix="From stage 1 the optimizer's state is divided by dp, from 2 the gradients, from 3 the"
+    " weights.",
+)
+def no_zero(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return 16 * up(num_parameters, tp * pp) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "always_divided",
+    "everything is divided among the replicas.",
+    fix="Only stage 3 divides all. Data parallelism alone copies the model.",
+)
+def stage_three(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return 16 * up(up(num_parameters, tp * pp), dp) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "stages_cut_only_one",
+    "each stage of ZeRO divides one thing only: 1 the state, 2 the gradients, 3 the weights.",
+    fix="A stage divides also what the stages before it divide: compare with >=, not with ==.",
+)
+def equal_to_the_stage(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    mine = up(num_parameters, tp * pp)
+    part = up(mine, dp)
+    held = [part if zero == stage else mine for stage in (3, 2, 1)]
+    return 2 * held[0] + 2 * held[1] + 12 * held[2] + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "order_of_stages",
+    "ZeRO divides the weights first and the optimizer's state last.",
+    fix="It begins with what is largest: state from stage 1, gradients from 2, weights from 3.",
+)
+def weights_first(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    mine = up(num_parameters, tp * pp)
+    part = up(mine, dp)
+    held = [part if zero >= stage else mine for stage in (1, 2, 3)]
+    return 2 * held[0] + 2 * held[1] + 12 * held[2] + activation_bytes
+
+
+def counted(num_parameters, dp, parts, zero, sizes=(2, 2, 12)):
+    mine = up(num_parameters, parts)
+    part = up(mine, dp)
+    held = [part if zero >= stage else mine for stage in (3, 2, 1)]
+    return sum(size * each for size, each in zip(sizes, held, strict=True))
+
+
+@memory_per_gpu.mistake(
+    "parts_forgotten",
+    "only tensor parallelism divides the parameters, not the pipeline.",
+    fix="A GPU has one of tp · pp parts.",
+)
+def without_stages(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, tp, zero) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "parts_forgotten",
+    "only the pipeline divides the parameters, not tensor parallelism.",
+    fix="A GPU has one of tp · pp parts.",
+)
+def without_tensor_parts(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, pp, zero) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "parts_forgotten",
+    "the parameters are not divided by tp and pp.",
+    fix="A GPU has one of tp · pp parts.",
+)
+def whole_model(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, 1, zero) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "state_of_float32_training",
+    "the optimizer's state is counted with 8 bytes: the float32 copy of the weights is missing.",
+    fix="In mixed precision it takes 12: a copy of the weight, and Adam's two numbers.",
+)
+def without_the_copy(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, tp * pp, zero, (2, 2, 8)) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "state_of_float32_training",
+    "weights, gradients and state are counted as in float32: 4, 4 and 8 bytes.",
+    fix="In mixed precision they take 2, 2 and 12.",
+)
+def all_in_float32(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, tp * pp, zero, (4, 4, 8)) + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "activations_forgotten",
+    "the activations are missing.",
+    fix="Add activation_bytes, which are already those of one GPU.",
+)
+def no_activations(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, tp * pp, zero)
+
+
+@memory_per_gpu.mistake(
+    "activations_divided",
+    "the activations are divided by tp · pp.",
+    fix="activation_bytes are already those of one GPU.",
+)
+def activations_of_a_part(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    return counted(num_parameters, dp, tp * pp, zero) + activation_bytes // (tp * pp)
+
+
+@memory_per_gpu.mistake(
+    "rounded_down",
+    "parts are rounded down.",
+    fix="The GPU that holds most decides: round up, for example with -(-a // b).",
+)
+def floor(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    mine = num_parameters // (tp * pp)
+    part = mine // dp
+    held = [part if zero >= stage else mine for stage in (3, 2, 1)]
+    return 2 * held[0] + 2 * held[1] + 12 * held[2] + activation_bytes
+
+
+@memory_per_gpu.mistake(
+    "rounded_down",
+    "bytes are rounded, and not parameters.",
+    fix="A parameter is on one GPU with all of its bytes: round the number of parameters up first.",
+)
+def rounded_at_the_end(num_parameters, *, dp, tp, pp, zero, activation_bytes):
+    mine = num_parameters / (tp * pp)
+    held = [mine / dp if zero >= stage else mine for stage in (3, 2, 1)]
+    return math.ceil(2 * held[0] + 2 * held[1] + 12 * held[2]) + activation_bytes
