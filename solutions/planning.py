@@ -68,7 +68,8 @@ def best_layout(
     * ``memory_of(dp, tp, pp)`` gives the bytes that a GPU needs.  A layout fits if these are at
       most ``memory``.
     * ``time_of(dp, tp, pp)`` gives the seconds of a step.  The smallest wins.  Of equally fast
-      layouts take one with the fewest stages, that is the smallest ``pp``; if several are left, any.
+      layouts take one with the fewest stages, the smallest ``pp``.  If several are left, any will
+      do.
 
     Both functions may be called for every layout that uses all GPUs, and for no other.  Either may
     give ``math.inf`` for a layout that is not possible.

@@ -164,6 +164,12 @@ PARTS: Final = (
                     "hangs", "rank_zero_metric uneven_batches reordered_reductions early_stop"
                 ),
             ),
+            Lesson(
+                "planning",
+                "Plan a run",
+                needs=("cost", "sharding", "pipeline"),
+                exercises=_all("planning", "memory_per_gpu best_layout"),
+            ),
         ),
     ),
 )
