@@ -167,7 +167,7 @@ PARTS: Final = (
             Lesson(
                 "planning",
                 "Plan a run",
-                needs=("cost", "sharding", "pipeline"),
+                needs=("cost", "pipeline"),
                 exercises=_all("planning", "memory_per_gpu best_layout"),
             ),
         ),
