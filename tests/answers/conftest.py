@@ -1,22 +1,41 @@
 """Gives each answer in this folder to the checks, all through one warm server."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from multigpu.checking.catalog import Catalog
+from multigpu.checking.declaration import Mistake
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.session import Check, check_with
 from multigpu.checking.verdicts import Verdict
 
-from .stored import COURSE
+from .side_by_side import ids_side_by_side
+from .stored import COURSE, Answer, answers, quick_answers
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[WarmServer]:
     with WarmServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def id_side_by_side(server: WarmServer) -> Callable[[Answer], str | None]:
+    """``id_side_by_side(answer)``: the id of the message on a mistake in a run with others.
+
+    None where such a run does not tell, and for answers that need a run of their own.
+    """
+
+    @cache
+    def ids(exercise: str) -> dict[Mistake, str]:
+        own = [a for a in answers() if a.exercise == exercise and a not in quick_answers()]
+        mistakes = [a.mistake for a in own if a.mistake and a.mistake.ends == "wrong"]
+        return ids_side_by_side(exercise, mistakes, server, choose=in_one_world)
+
+    return lambda answer: ids(answer.exercise).get(answer.mistake)
 
 
 @pytest.fixture

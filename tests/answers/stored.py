@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from multigpu.checking.catalog import Catalog, find_course
-from multigpu.checking.declaration import Program, answered, load
+from multigpu.checking.declaration import Mistake, Program, answered, load
 
 HERE = Path(__file__).resolve().parent
 COURSE = find_course(HERE)
@@ -36,6 +36,7 @@ class Answer:
     program: Program | str  # the text of a declared one is made when it is needed
     status: str
     message_id: str | None  # None for a right one
+    mistake: Mistake | None = None  # if it is declared as one
 
     @property
     def is_right(self) -> bool:
@@ -60,10 +61,12 @@ def answers() -> list[Answer]:
     found = []
     for exercise in Catalog(COURSE).exercises:
         declaration = load(COURSE.check_file(exercise.chapter.module, exercise.function))
-        marked = [(program, "pass", None) for program in declaration.rights]
-        marked += [(each.program, each.status, each.id) for each in declaration.mistakes]
-        for program, status, message_id in marked:
-            found.append(Answer(exercise.name, program.name, program, status, message_id))
+        name = exercise.name
+        found += [Answer(name, each.name, each, "pass", None) for each in declaration.rights]
+        found += [
+            Answer(name, each.program.name, each.program, each.status, each.id, each)
+            for each in declaration.mistakes
+        ]
         found += stored(exercise.name)
     return found
 

@@ -27,7 +27,7 @@ from multigpu.checking.comparing import (
 )
 from multigpu.checking.declaration import Case, Declaration, Mistake, Program, Property
 from multigpu.checking.learner import Learner, Submission
-from multigpu.checking.running import DONE, Run, perform
+from multigpu.checking.running import DONE, Run, perform, perform_programs
 from multigpu.checking.verdicts import Refused, Wrong
 
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
@@ -313,15 +313,24 @@ class Diagnosis:
 
         None for one that raises, and for those that there was no time for.
         """
-        results: list[Run | None] = self._once(self._together, tuple(mistakes), tuple(cases))
-        if results or not mistakes:
-            return results
-        began = time.monotonic()
-        for mistake in mistakes:
-            late = time.monotonic() - began > SECONDS
-            alone = [] if late else self._once(self._together, (mistake,), tuple(cases))
-            results = [*results, *(alone or [None])]
-        return results
+        known = self.known_runs
+        missing = tuple(mistake for mistake in mistakes if mistake not in known)
+        results: list[Run | None] = self._once(self._together, missing, tuple(cases))
+        if not results:
+            began = time.monotonic()
+            for mistake in missing:
+                late = time.monotonic() - began > SECONDS
+                alone = [] if late else self._once(self._together, (mistake,), tuple(cases))
+                results = [*results, *(alone or [None])]
+        found = known | dict(zip(missing, results, strict=True))
+        return [found[mistake] for mistake in mistakes]
+
+    @property
+    def known_runs(self) -> dict[Mistake, Run | None]:
+        """Runs of mistakes in all cases, which need not run again in some of them."""
+        key = ("known runs", self._solution, self.learner.backing, *self.cases)
+        known: dict[Mistake, Run | None] = self.declaration.results_of_mistakes.setdefault(key, {})
+        return known
 
     def _once(self, run: Callable[..., Any], *arguments: Any) -> Any:
         """What ``run`` gives; it runs once for all answers that this process judges.
@@ -346,20 +355,12 @@ class Diagnosis:
         """What each mistake gives; an empty list if they do not get through."""
         if not mistakes:
             return []
-        solution = self._solution
-        texts = [mistake.program.module(solution) for mistake in mistakes]
-        learner = self._with(None)
+        texts = [mistake.program.module(self._solution) for mistake in mistakes]
         try:
-            run = perform(self.declaration, learner, cases, texts)
+            runs = perform_programs(self.declaration, self._with(None), cases, texts)
         except Refused:
             return []
-        runs: list[Run | None] = []
-        for number in range(len(mistakes)):
-            own = [results[number] for results in run.answer.results]
-            # Without its trace: it stays for all answers, and a trace is large.
-            alone = replace(run.answer, results=own, trace=None)
-            runs.append(None if None in own else replace(run, answer=alone))
-        return runs
+        return [run and run.without_trace() for run in runs]
 
     @cached_property
     def _course(self) -> Course:

@@ -7,7 +7,7 @@ All cases of one place run in one go, with the learner's module, or with each of
 import time
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -164,6 +164,10 @@ class Run:
         assert self.answer.trace is not None
         return self.answer.trace
 
+    def without_trace(self) -> "Run":
+        """Without what is large in it: for runs that stay for all answers."""
+        return replace(self, answer=replace(self.answer, trace=None))
+
     def where(self, rank: int = 0) -> str:
         """The line from which the exercise returned last."""
         return self.answer.wheres[rank]
@@ -178,15 +182,37 @@ def perform(
     declaration: Declaration,
     learner: Learner,
     cases: Sequence[Case],
-    texts: Sequence[str] = (),
     *,
     to_the_end: bool = False,
 ) -> Run:
     """Run the cases of one place.  Raises Refused where no answer came.
 
-    With ``texts`` each of these modules runs, in the place of the learner's.  A case that raises in
-    a single process ends the run with those before it, unless it is to go ``to_the_end``.
+    A case that raises in a single process ends the run with those before it, unless it is to go
+    ``to_the_end``.
     """
+    answer = answer_of(declaration, learner, cases, drive_cases, to_the_end)
+    return Run(declaration, cases[: len(answer.results[0])], answer)
+
+
+def perform_programs(
+    declaration: Declaration, learner: Learner, cases: Sequence[Case], texts: Sequence[str]
+) -> list[Run | None]:
+    """Run the cases with each of these modules, in the place of the learner's, all in one go.
+
+    None for one that raises.  Raises Refused where no answer came, so for all if one gets stuck.
+    """
+    answer = answer_of(declaration, learner, cases, drive_programs, texts)
+    by_program = zip(*answer.results, strict=True)  # each with one entry per rank
+    return [
+        None if None in own else Run(declaration, cases, replace(answer, results=[*own]))
+        for own in by_program
+    ]
+
+
+def answer_of(
+    declaration: Declaration, learner: Learner, cases: Sequence[Case], drive: Any, last: Any
+) -> Answer:
+    """What ``drive_cases`` or ``drive_programs`` hands over, whose last argument is ``last``."""
     kind, own = declaration.call
     call = own
     if kind == "arguments":
@@ -194,10 +220,4 @@ def perform(
         how = (names, declaration.result, declaration.fresh)
         call = partial(call_once, declaration.function, own, *how)
     gpus, world = cases[0].place
-    drive, last = (drive_programs, texts) if texts else (drive_cases, to_the_end)
-    answer = learner.run(
-        drive, own, call, cases, last, gpus=gpus, world=world, **declaration.options
-    )
-    if not texts:
-        cases = cases[: len(answer.results[0])]
-    return Run(declaration, cases, answer)
+    return learner.run(drive, own, call, cases, last, gpus=gpus, world=world, **declaration.options)

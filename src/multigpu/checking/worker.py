@@ -41,8 +41,9 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 DEVICES = os.path.dirname(meters.__file__) + os.sep  # this layer brings GPUs into threads
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # the folder src
 INSTALLED = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
-READING = ("open", "os.listdir", "os.scandir")
-PROGRAMS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
+READING = {"open", "os.listdir", "os.scandir"}
+PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn"}
+REACHING = READING | PROGRAMS | {"os.system"}
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
@@ -269,14 +270,14 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
     own_process = f"/proc/{os.getpid()}/"
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in REACHING:  # nearly always: a look at a frame is an event, too
+            return
         if event in READING:
             names: Iterable[Any] = arguments[:1]
         elif event in PROGRAMS:
             names = arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:2]
-        elif event == "os.system":
-            names = os.fsdecode(arguments[0]).split()
         else:
-            return
+            names = os.fsdecode(arguments[0]).split()
         for name in names:
             if isinstance(name, str | bytes | os.PathLike):
                 path = os.fsdecode(os.path.realpath(name)) + os.sep

@@ -25,7 +25,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from multigpu.devices import dispatch
 from multigpu.devices.gpu import running
@@ -69,9 +68,13 @@ class Copies:
             if isinstance(tensor, VirtualTensor):
                 self._fillings.append(dispatch.Filling(tensor, tell))
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the call works on in place of ``tensor``."""
-        return self._stand_ins.get(id(tensor), tensor)
+    def of(self, value: Any) -> Any:
+        """What the call works on in place of a tensor; lists of tensors have them replaced."""
+        if isinstance(value, torch.Tensor):
+            return self._stand_ins.get(id(value), value)
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.of, value))
+        return value
 
     @torch.no_grad()
     def publish(self) -> bool:
@@ -356,7 +359,8 @@ class TracedGroup(dist.ProcessGroup):
         may_copy = is_async and not for_join and self._can_copy(touched)
         copies = Copies(touched, outputs) if may_copy else None
         if copies is not None:
-            arguments, named = tree_map_only(torch.Tensor, copies.of, (arguments, named))
+            arguments = copies.of(arguments)
+            named = {name: copies.of(value) for name, value in named.items()}
         if method == "monitored_barrier":  # the one that blocks inside the call
             given = (v for v in (*arguments, *named.values()) if isinstance(v, timedelta))
             timeout = next(given, c10d.default_pg_timeout)
