@@ -1,11 +1,13 @@
 """A course of somebody's own: solutions and declarations in a folder, and all commands take it."""
 
+import contextlib
 import csv
 import re
 
 import pytest
 
 from multigpu.cli import main
+from multigpu.commands import check as check_command
 
 SOLUTION = '''"""Numbers over ranks."""
 
@@ -70,7 +72,8 @@ REFUSED = '[ranks_of_numbers]\nrefused = ["torch.distributed.nn"]\n'
 
 
 @pytest.fixture
-def course(tmp_path, monkeypatch):
+def course(tmp_path, monkeypatch, server):
+    """One exercise in a folder of its own; `multigpu check` works in the warm server."""
     folder = tmp_path / "my_course"
     (folder / "tests" / "exercises" / "ranks_of_numbers").mkdir(parents=True)
     (folder / "solutions").mkdir()
@@ -78,6 +81,7 @@ def course(tmp_path, monkeypatch):
     declaration = folder / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
     declaration.write_text(DECLARATION)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(check_command, "WarmServer", lambda: contextlib.nullcontext(server))
     assert main(["author", "starter", "ranks_of_numbers", "--course", str(folder)]) == 0
     return folder
 

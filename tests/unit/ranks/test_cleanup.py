@@ -83,6 +83,7 @@ PROGRAM = """
         print("over", flush=True)
 
 """
+ATTEMPTS = "for name in sys.stdin: attempt(globals()[name.strip()])"  # until its input ends
 
 
 class Caller:
@@ -98,6 +99,11 @@ class Caller:
             text=True,
             env=os.environ | {"TMPDIR": str(folder)},
         )
+
+    def attempt(self, name):
+        """Have a program of ATTEMPTS run this function on ranks."""
+        self.process.stdin.write(f"{name}\n")
+        self.process.stdin.flush()
 
     def says(self, text):
         """Read its output up to a line with this text."""
@@ -146,39 +152,46 @@ def start(tmp_path):
         caller.close()
 
 
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory):
+    """A program that attempts one run after the other, all in one server."""
+    caller = Caller(ATTEMPTS, tmp_path_factory.mktemp("callers") / "0")
+    yield caller
+    caller.close()
+
+
 @pytest.mark.parametrize("ending", ["returns", "fails", "hangs", "leaves_a_process"])
-def test_nothing_is_left_when_the_call_returns(start, ending):
-    caller = start(f"attempt({ending}); time.sleep(1000)")
+def test_nothing_is_left_when_the_call_returns(caller, ending):
+    caller.attempt(ending)
     assert caller.says("over")
     assert caller.ranks() == []
     assert list(caller.folder.iterdir()) == []
 
 
-def test_the_server_ends_with_the_program(start):
-    caller = start("attempt(returns)")
-    assert caller.says("over")
-    assert caller.leftovers() == ([], [])
-
-
-def test_ctrl_c_ends_the_ranks(start):
-    caller = start("attempt(waits); input(); attempt(returns); time.sleep(1000)")
+def test_ctrl_c_ends_the_ranks(caller):
+    caller.attempt("waits")
     assert caller.says("waiting")
     assert caller.ranks()
     caller.process.send_signal(signal.SIGINT)
     assert caller.says("KeyboardInterrupt")
     assert caller.says("over")
     assert caller.ranks() == []
-    caller.process.stdin.write("\n")
-    caller.process.stdin.flush()
+    caller.attempt("returns")
     assert caller.says("over")  # and the next run works
 
 
+def test_the_server_ends_with_the_program(caller):
+    caller.attempt("returns")
+    assert caller.says("over")
+    caller.process.stdin.close()
+    assert caller.leftovers() == ([], [])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
-def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, number):
+def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start):
     callers = [start("while True: attempt(works)") for _ in range(4)]
     for caller in callers:
-        time.sleep(random.uniform(0, 1.5))
+        time.sleep(random.uniform(0, 2))
         caller.process.kill()
     for caller in callers:
         assert caller.leftovers() == ([], [])
