@@ -283,7 +283,10 @@ STUCK = [
 
 @pytest.fixture(scope="module")
 def endings():
-    """What each program ended with; they run some at a time, for they mostly wait."""
+    """What each program ended with; they run some at a time, for they mostly wait.
+
+    Runs side by side have a server each, which first has to import torch.
+    """
 
     def ending(program):
         try:
@@ -292,7 +295,7 @@ def endings():
             return error
         return None
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(3) as pool:
         return dict(zip(SLOW + STUCK, pool.map(ending, SLOW + STUCK), strict=True))
 
 

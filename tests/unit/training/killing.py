@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs_to_kill import BATCH, CASES, ROWS, Case, train, write_parquet
+from runs_to_kill import BATCH, CASES, Case, train, write_parquet
 from torch import distributed as dist
 
 from multigpu import virtual_gpus
@@ -119,7 +119,7 @@ def killed_until_done(
     One in four strikes while the ranks begin; before the others a few checkpoints are written.
     """
     struck: list[dict[str, Any]] = []
-    saves = ROWS // BATCH * case.epochs
+    saves = case.rows // BATCH * case.epochs
     while len(struck) < kills:
         ranks = start(case, folder)
         wanted = chance.randint(1, 1 + 2 * saves // kills) if chance.random() < 0.75 else 0
@@ -198,7 +198,9 @@ def compare(case: Case, *, kills: int, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         alone, killed = Path(place) / "alone", Path(place) / "killed"
         if case.partitions:
-            made = in_a_fork(write_parquet, Path(place) / "rows.parquet", said=Path(place) / "log")
+            made = in_a_fork(
+                write_parquet, Path(place) / "rows.parquet", case.rows, said=Path(place) / "log"
+            )
             os.waitpid(made, 0)
         seconds = left_alone(case, alone)
         struck = killed_until_done(
@@ -242,11 +244,12 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=250)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
     for name in options.case:
         began = time.monotonic()
-        case = dataclasses.replace(CASES[name], epochs=options.epochs)
+        case = dataclasses.replace(CASES[name], epochs=options.epochs, rows=options.rows)
         summary = compare(case, kills=options.kills, seed=options.seed)
         took = round(time.monotonic() - began, 1)
         print(json.dumps({"case": name, **summary, "took": took}), flush=True)

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 from multigpu.data import PartitionedFile
 from multigpu.training import TrainConfig, Trainer
 
-ROWS, COLUMNS, CLASSES, BATCH = 250, 12, 4, 12
+COLUMNS, CLASSES, BATCH = 12, 4, 12
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Case:
     workers: int = 0
     parts: int = 2  # one row alone is too few for BatchNorm
     epochs: int = 4
+    rows: int = 250
     checkpoints: str = "full"
 
 
@@ -68,8 +69,7 @@ def noisy_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def train(case: Case, folder: Path) -> None:
     """One start of the run, in this process."""
-    torch.manual_seed(5)
-    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
+    table, target = random_rows(case.rows)
     held_out = TensorDataset(table[:50], target[:50])
     data: Any = TensorDataset(table, target)
     if case.partitions:
@@ -95,12 +95,18 @@ def train(case: Case, folder: Path) -> None:
     Trainer(model(), config, data, held_out, loss_fn=noisy_loss).fit()
 
 
-def write_parquet(path: Path) -> None:
+def random_rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(5)
+    return torch.rand(count, COLUMNS), torch.randint(CLASSES, (count,))
+
+
+def write_parquet(path: Path, rows: int) -> None:
     """The rows in six uneven row groups; done in a process of its own, as torch is used."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    torch.manual_seed(5)
-    table, target = torch.rand(ROWS, COLUMNS), torch.randint(CLASSES, (ROWS,))
+    table, target = random_rows(rows)
     columns = {str(i): column.numpy() for i, column in enumerate(table.T.contiguous())}
-    pq.write_table(pa.table(columns | {"target": target.numpy()}), path, row_group_size=47)
+    pq.write_table(
+        pa.table(columns | {"target": target.numpy()}), path, row_group_size=rows // 5 - 3
+    )
