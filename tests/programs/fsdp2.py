@@ -25,7 +25,7 @@ args = parser.parse_args()
 
 
 class Model(nn.Module):
-    def __init__(self, width: int = 16, layers: int = 3) -> None:
+    def __init__(self, width: int = 16, layers: int = 2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(20, width)
         self.layers = nn.ModuleList(
@@ -73,7 +73,7 @@ for parameter in model.parameters():
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
 torch.manual_seed(rank)
 losses = []
-for step in range(25):
+for step in range(12):
     if step == 5:
         model.set_requires_gradient_sync(False)
     tokens = torch.randint(20, (8, 10), device=device)
