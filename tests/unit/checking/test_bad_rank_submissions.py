@@ -10,6 +10,8 @@ from multigpu.ranks.process_tree import marked
 
 from .conftest import wait_until
 
+# The next run needs a new server.
+KILLS_ITS_PARENT = "if dist.get_rank() == 1: os.kill(os.getppid(), 9)\ninput()"
 # what stands in `average` -> status, message id, parts of the message
 BAD = {
     "if dist.get_rank() == 1: 1 / 0\ndist.all_reduce(tensor)": (
@@ -93,7 +95,7 @@ BAD = {
     "import psutil\nif dist.get_rank() == 0:\n"
     "    for sibling in psutil.Process(os.getppid()).children():\n"
     "        if sibling.pid != os.getpid(): sibling.kill()\n": ("crash", "killed", "SIGKILL"),
-    "if dist.get_rank() == 1: os.kill(os.getppid(), 9)\ninput()": (
+    KILLS_ITS_PARENT: (
         *("crash", "killed_checker"),
         "parent",
     ),
@@ -118,7 +120,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("body", BAD, ids=lambda body: body[:60])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(body, marks=[pytest.mark.slow] if body == KILLS_ITS_PARENT else [])
+        for body in BAD
+    ],
+    ids=lambda body: body[:60],
+)
 def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
     status, message_id, *parts = BAD[body]
     lines = "\n".join(f"    {line}" for line in body.splitlines())

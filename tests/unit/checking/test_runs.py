@@ -203,6 +203,7 @@ def test_a_file_left_in_the_working_folder_is_removed(run):
     assert not Path(first).exists()
 
 
+@pytest.mark.slow
 def test_what_a_worker_had_to_import_is_there_for_the_next(run):
     source = """
         import sys

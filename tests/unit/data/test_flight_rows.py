@@ -58,7 +58,9 @@ def test_training_ends_before_testing_begins(table):
 def test_a_row_holds_the_flights_that_its_aircraft_had_left_on_before(table):
     codes = {name: i for i, name in enumerate(flight_codes().destinations)}
     frame = flights_frame()
-    for place in np.random.default_rng(0).integers(0, len(table), 60):
+    places = np.random.default_rng(0).integers(0, len(table), 60)
+    table = table[table["aircraft"].isin(table.loc[places, "aircraft"])]  # a smaller one to search
+    for place in places:
         this = table.loc[place]
         same = table[(table["aircraft"] == this["aircraft"]) & (table["when"] < this["when"])]
         earlier = [codes[name] for name in same["destination"].tail(HISTORY)]
@@ -106,6 +108,7 @@ def test_missing_data_says_what_to_install(monkeypatch):
         flights_file()
 
 
+@pytest.mark.slow
 def test_baselines_reach_what_is_known_of_them():
     figures = flight_baselines()
     recall = {rule: round(each["recall@10"], 3) for rule, each in figures.items()}

@@ -118,9 +118,10 @@ def test_ranks_give_their_rows_evenly_and_exactly_as_many_as_asked(rows_by_rank)
         for rank, rows in enumerate(rows_by_rank)
         for row in range(rows)
     )
-    for seen in range(sum(rows_by_rank) + 1):
-        ranks = [rank for _, rank in places[:seen]]
-        expected = [ranks.count(rank) for rank in range(len(rows_by_rank))]
+    expected = [0] * len(rows_by_rank)
+    assert rows_so_far(rows_by_rank, 0) == expected
+    for seen, (_, rank) in enumerate(places, start=1):
+        expected[rank] += 1
         assert rows_so_far(rows_by_rank, seen) == expected
 
 

@@ -201,6 +201,7 @@ def mixes_precisions(_):
     DistributedDataParallel(model, mixed_precision=precision)
 
 
+@pytest.mark.slow
 def test_an_optimizer_inside_backward_does_the_same():
     inside, after = (
         list(run_ranks(steps_in_backward, 2, each, gpus="virtual", show=False))
@@ -214,6 +215,7 @@ def test_its_own_mixed_precision_is_refused_in_words():
     assert "torch.autocast instead" in str(error_of(mixes_precisions, "virtual"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 3, 4])
 def test_on_other_numbers_of_ranks(world):
     results, calls = on("virtual", world, {})
@@ -262,6 +264,7 @@ def joins(gpus):
     return [parameter.detach().cpu() for parameter in model.parameters()]
 
 
+@pytest.mark.slow
 def test_ranks_with_uneven_data_join():
     virtual = run_ranks(joins, 2, True, gpus="virtual", show=False)
     assert same(list(virtual), list(run_ranks(joins, 2, False, show=False)))
@@ -300,7 +303,7 @@ def shards(gpus):
     return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_fully_shard_trains_as_on_the_cpu(world):
     virtual = run_ranks(shards, world, True, gpus="virtual", show=False)
     assert not list(differences(virtual.trace))

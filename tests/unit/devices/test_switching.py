@@ -97,6 +97,7 @@ def test_leaving_restores_every_attribute():
         torch.zeros(1, device="cuda")
 
 
+@pytest.mark.slow
 def test_names_that_torch_did_not_have_are_gone_again():
     program = (  # in a fresh process, where no test before has left anything
         "import torch, multigpu.devices.machine\n"

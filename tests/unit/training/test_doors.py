@@ -49,10 +49,12 @@ def trained(mode, how, *, model=model_of, train=None, settings=None):
 def assert_same_in_every_mode(how, *, modes=("ddp", "zero3"), **more):
     """Training computes the same on two ranks as in one process; returns the latter's rows."""
     weights, rows = trained("single", how, **more)
-    for mode in modes:
-        for theirs, their_rows in run_ranks(
-            functools.partial(trained, mode, how, **more), 2, show=False
-        ):
+
+    def on_a_rank():
+        return [trained(mode, how, **more) for mode in modes]
+
+    for in_modes in run_ranks(on_a_rank, 2, show=False):
+        for theirs, their_rows in in_modes:
             for name, value in weights.items():
                 if not theirs[name].is_meta:  # as on a pipeline's rank 1
                     torch.testing.assert_close(theirs[name], value, rtol=0, atol=1e-6, msg=name)
@@ -294,6 +296,7 @@ def test_an_object_is_reset_updated_and_computed_in_each_evaluation():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_metric_of_torchmetrics_is_exact_over_ranks():
     torchmetrics = pytest.importorskip("torchmetrics")
     accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=3)

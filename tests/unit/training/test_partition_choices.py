@@ -112,6 +112,7 @@ def test_as_many_stages_as_layers_are_possible():
     assert points.cut(50, balance="layers").places == tuple(range(51))
 
 
+@pytest.mark.slow
 def test_hundreds_of_places_are_divided_in_a_second_or_two():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(400)))
     points = cut_points(model, torch.randn(4, 8), repeats=1)

@@ -207,6 +207,7 @@ def test_a_run_that_begins_anew_removes_checkpoints_of_either_kind(tmp_path, kin
     assert len([*tmp_path.glob(".shares-*")]) == (now == "sharded")
 
 
+@pytest.mark.slow
 def test_a_changed_byte_in_any_rank_s_share_is_found_on_any_number_of_ranks(tmp_path):
     """In a weight, where PyTorch reads it without a word."""
     settings = {"folder": tmp_path, "checkpoints": "sharded", "epochs": 1}
