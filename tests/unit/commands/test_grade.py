@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -29,16 +30,38 @@ STATUS = {
 }
 
 
+def class_of_six(folder):
+    for name, text in ANSWERS.items():
+        learner = folder / "class" / name
+        learner.mkdir(parents=True)
+        if text is not None:
+            (learner / "data_parallel.py").write_text(text)
+    return folder / "class"
+
+
 @pytest.fixture
 def classroom(tmp_path, monkeypatch):
     """A class of six, in a folder of its own; the command runs in the course's folder."""
     monkeypatch.chdir(COURSE.root)
-    for name, text in ANSWERS.items():
-        folder = tmp_path / "class" / name
-        folder.mkdir(parents=True)
-        if text is not None:
-            (folder / "data_parallel.py").write_text(text)
-    return tmp_path / "class"
+    return class_of_six(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def graded_before(tmp_path_factory):
+    """A folder with the class and its grades."""
+    folder = tmp_path_factory.mktemp("graded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(COURSE.root)
+        graded(class_of_six(folder))
+    return folder
+
+
+@pytest.fixture
+def again(graded_before, tmp_path, monkeypatch):
+    """A copy of the class that has been graded, to be graded again."""
+    monkeypatch.chdir(COURSE.root)
+    shutil.copytree(graded_before, tmp_path / "again")
+    return tmp_path / "again" / "class"
 
 
 def graded(classroom, *more):
@@ -51,8 +74,8 @@ def rows(out):
     return {row["learner"]: row for row in csv.DictReader((out / "grades.csv").open())}
 
 
-def test_a_class_is_checked_whole(classroom):
-    out = graded(classroom)
+def test_a_class_is_checked_whole(graded_before):
+    out = graded_before / "grades"
     assert {name: row["status"] for name, row in rows(out).items()} == STATUS
     assert rows(out)["ada"]["points"] == "1"
     suites = ElementTree.parse(out / "junit.xml").getroot()
@@ -66,8 +89,8 @@ def test_a_class_is_checked_whole(classroom):
 
 
 @pytest.mark.slow
-def test_a_second_run_checks_only_what_has_changed(classroom, monkeypatch, capsys):
-    out = graded(classroom)
+def test_a_second_run_checks_only_what_has_changed(again, monkeypatch, capsys):
+    out = again.parent / "grades"
     checked = []
     check = grade.Class.verdict
 
@@ -76,9 +99,9 @@ def test_a_second_run_checks_only_what_has_changed(classroom, monkeypatch, capsy
         return check(self, server, learner, exercise)
 
     monkeypatch.setattr(grade.Class, "verdict", verdict)
-    (classroom / "ben" / "data_parallel.py").write_text(ANSWERS["ada"])
+    (again / "ben" / "data_parallel.py").write_text(ANSWERS["ada"])
     (out / "learners" / "cleo.json").write_text("{")  # as if it had been stopped there
-    graded(classroom)
+    graded(again)
     assert checked == ["ben", "cleo"]
     assert rows(out)["ben"]["status"] == "pass"
     assert "4 of 6 learners have been checked before" in capsys.readouterr().out
@@ -101,11 +124,10 @@ def test_a_fault_of_ours_stops_nobody_and_is_tried_again(classroom, monkeypatch)
     ("text", "points"),
     [("[data_parallel]\nsplit = 2.5\n", "2.5"), ('"data_parallel.split" = 3\n', "3")],
 )
-@pytest.mark.slow
-def test_points_come_from_a_file(text, points, classroom):
-    path = classroom.parent / "points.toml"
+def test_points_come_from_a_file(text, points, again):
+    path = again.parent / "points.toml"
     path.write_text(text)
-    assert rows(graded(classroom, "--points", str(path)))["ada"]["points"] == points
+    assert rows(graded(again, "--points", str(path)))["ada"]["points"] == points
 
 
 @pytest.mark.parametrize(
@@ -125,7 +147,6 @@ def test_the_folder_of_one_learner_is_no_class(classroom, capsys):
     assert "parent folder" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_what_is_kept_is_json_of_verdicts(classroom):
-    record = json.loads((graded(classroom) / "learners" / "cleo.json").read_text())
+def test_what_is_kept_is_json_of_verdicts(graded_before):
+    record = json.loads((graded_before / "grades" / "learners" / "cleo.json").read_text())
     assert record["verdicts"][0]["message_id"] == "split.whole_batch_everywhere"

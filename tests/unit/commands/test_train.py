@@ -451,23 +451,17 @@ def test_the_command_for_ranks_names_the_model(command: Command, own: Path) -> N
 
 
 @pytest.mark.slow
-def test_ranks_get_the_same_data_of_ones_own(own: Path) -> None:
+def test_ranks_get_the_same_data_of_ones_own(command: Command, own: Path) -> None:
+    given = ("--model", "own_doors:model", "--data", "own_doors:data", "--batch-size", "6")
     done = subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-            "-m", "multigpu", "train", "--model", "own_doors:model", "--data", "own_doors:data",
-            "--batch-size", "6", "--epochs", "2",
+            "-m", "multigpu", "train", *given, "--epochs", "2",
         ],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    alone = subprocess.run(
-        [
-            sys.executable, "-m", "multigpu", "train", "--model", "own_doors:model",
-            "--data", "own_doors:data", "--batch-size", "6", "--epochs", "2",
-        ],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    losses = [re.findall(r"test loss ([\d.]+)", each.stdout) for each in (done, alone)]
+    _, alone, _ = command(*given, "--epochs", "2")
+    losses = [re.findall(r"test loss ([\d.]+)", each) for each in (done.stdout, alone)]
     assert len(losses[0]) == 2
     assert losses[0] == losses[1]
