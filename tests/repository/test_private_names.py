@@ -8,14 +8,10 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed
-import torch.distributed.rpc
-import torch.nn.parallel
-from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
 import multigpu
 
@@ -60,18 +56,26 @@ PRIVATE = {
 
 LAYERS = ("checking", "commands", "data", "pictures", "scaling")  # which need none
 
-# Modules of PyTorch in which something is replaced or called by its name, and their own names.
-PLACES = (
-    torch._C, torch.autograd, torch.cuda, torch.distributed.ProcessGroup,
-    torch.nn.parallel._functions, sys.modules["torch.optim.optimizer"],
-    torch.distributed.rpc.internal, StateDictStager,
-)  # fmt: skip
 # Of Python itself; parts of the names of public modules; an operator.
 OTHERS = {
     *("_WorkItem", "_bootstrap_inner", "_clear", "_exit", "_exit_function", "_getframe"),
     *("_run_exitfuncs", "_shutdown", "_replace", "_asdict", "_thread", "_of"),
     *("_C", "_functions", "_dynamo", "_pytree", "_python_dispatch", "_to_copy"),
 }
+
+
+@cache
+def places() -> tuple[object, ...]:
+    """Modules of PyTorch in which something is replaced or called by its name, their own names."""
+    import torch.distributed.rpc
+    import torch.nn.parallel
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    return (
+        torch._C, torch.autograd, torch.cuda, torch.distributed.ProcessGroup,
+        torch.nn.parallel._functions, sys.modules["torch.optim.optimizer"],
+        torch.distributed.rpc.internal, StateDictStager,
+    )  # fmt: skip
 
 
 def names(node: ast.AST) -> Iterator[str]:
@@ -81,7 +85,7 @@ def names(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.ImportFrom(module=str(module), names=imported) if module.startswith("torch"):
             yield from (*module.split("."), *(alias.name for alias in imported))
-        case ast.Constant(value=str(text)) if any(hasattr(place, text) for place in PLACES):
+        case ast.Constant(value=str(text)) if any(hasattr(place, text) for place in places()):
             yield text
 
 

@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from torch.distributed.run import parse_args
 
 from multigpu.cli import parser_for
 from multigpu.commands.train import given_fields
@@ -62,6 +61,8 @@ def test_slurm_starts_one_task_on_each_machine() -> None:
 
 
 def test_the_command_is_one_that_torchrun_and_multigpu_understand(started: list[str]) -> None:
+    from torch.distributed.run import parse_args
+
     threads, *words = started
     assert threads == "OMP_NUM_THREADS=8"
     begin = words.index("torchrun")

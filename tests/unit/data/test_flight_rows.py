@@ -1,7 +1,6 @@
 """The flights: what is counted in their description, and rows that never see their future."""
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -49,6 +48,8 @@ def test_rows_are_int64_and_within_their_vocabularies(split):
 
 
 def test_training_ends_before_testing_begins(table):
+    import pandas as pd
+
     november = pd.Timestamp("2013-11-01")
     assert table["when"].is_monotonic_increasing
     assert table.loc[table["month"] <= 10, "when"].max() < november
@@ -75,6 +76,8 @@ def test_no_aircraft_leaves_twice_in_the_same_minute(table):
 
 
 def test_another_future_leaves_the_rows_of_today_as_they_are(monkeypatch):
+    import pandas as pd
+
     from multigpu.data import flight_rows
 
     before = flights_frame()

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +19,8 @@ def row_groups_of(path):
 
 @pytest.fixture
 def frame():
+    import pandas as pd
+
     rows = 1000
     return pd.DataFrame(
         {
@@ -41,6 +42,8 @@ def file(tmp_path, frame):
 
 
 def test_a_file_gets_as_many_row_groups_as_asked_and_nothing_else_changes(file, frame, capsys):
+    import pandas as pd
+
     os.chmod(file, 0o640)
     assert main(["partition", str(file), "--partitions", "8"]) == 0
     assert row_groups_of(file) == (125,) * 8
@@ -132,6 +135,8 @@ def test_a_row_group_size_leaves_the_last_one_short_as_pandas_does(file, frame, 
 
 
 def test_a_number_that_no_size_gives_is_met_with_two_sizes(tmp_path, capsys):
+    import pandas as pd
+
     path = tmp_path / "ten.parquet"
     pd.DataFrame({"a": range(10)}).to_parquet(path)
     assert main(["partition", str(path), "--partitions", "8"]) == 0
@@ -165,6 +170,8 @@ def test_a_missing_or_broken_file_is_said(tmp_path, capsys, content):
 
 
 def test_a_file_without_rows_is_refused(tmp_path, capsys):
+    import pandas as pd
+
     pd.DataFrame({"a": []}).to_parquet(tmp_path / "none.parquet")
     assert main(["partition", str(tmp_path / "none.parquet"), "--partitions", "2"]) == 1
     assert "no rows" in capsys.readouterr().err
@@ -212,6 +219,8 @@ def test_rows_are_streamed_not_loaded(file, monkeypatch):
 
 
 def test_the_flights_are_made_where_they_are_missing(tmp_path, monkeypatch, capsys):
+    import pandas as pd
+
     import multigpu.data
 
     def small(path):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 from multigpu import run_ranks
 from multigpu.ranks.stage_spans import WatchedStage
@@ -124,6 +123,8 @@ recorded = partial(run_ranks, backend="gloo", show=False)
 
 def interleaved(steps: int, shapes: bool) -> None:
     """Two ranks with two stages each."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B  # 3 s
+
     rank = dist.get_rank()
     part = torch.empty(2, 3, requires_grad=True)  # what each stage gets, and returns
     known: dict[str, Any] = {"input_args": part, "output_args": part} if shapes else {}

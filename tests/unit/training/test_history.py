@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 
-import pandas
 import pytest
 import torch
 from nvitop.api import NA, Device
@@ -37,6 +36,8 @@ def test_the_frame_has_a_row_per_epoch_and_every_column():
 
 
 def test_the_file_holds_every_digit(tmp_path):
+    import pandas
+
     path = tmp_path / "runs" / "history.csv"
     history().to_csv(path)
     pandas.testing.assert_frame_equal(pandas.read_csv(path), history().frame(), check_exact=True)

@@ -21,7 +21,6 @@ from multigpu.training import TrainConfig, Trainer
 from multigpu.training.config import resolve_mode
 from multigpu.training.distributed import Launch
 from multigpu.training.models import LargeCNN, SmallGPT, next_byte_loss
-from multigpu.training.pipeline import as_arguments, refuse_settings, without_padding
 
 pytestmark = pytest.mark.slow
 
@@ -302,6 +301,8 @@ def test_no_rank_waits_for_a_rank_0_that_cannot_measure():
 
 
 def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
+    from multigpu.training.pipeline import as_arguments, refuse_settings
+
     config = functools.partial(TrainConfig, mode="pipeline")
     for said, settings in {
         r"micro_batches=6\b.*\b4 ranks.*\b4 or 8\b": INTERLEAVED | {"micro_batches": 6},
@@ -322,6 +323,8 @@ def test_what_cannot_be_a_pipeline_is_refused_with_the_next_thing_to_try():
 
 
 def test_the_padding_of_a_micro_batch_is_dropped():
+    from multigpu.training.pipeline import without_padding
+
     assert without_padding(torch.arange(4), 3, size=4).tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"\(4, 3\).*first dimension"):
         without_padding(torch.zeros(4, 3), 1, size=2)

@@ -13,7 +13,6 @@ import sys
 import types
 from pathlib import Path
 
-import pandas
 import pytest
 import torch
 from torch import nn
@@ -89,6 +88,8 @@ def test_it_goes_on_in_other_modes_and_says_what_is_not_exact(tmp_path, capfd):
 
 
 def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, capsys):
+    import pandas
+
     first = go_on(tmp_path, epochs=2)
     (tmp_path / "history.csv").unlink()
     again = go_on(tmp_path, epochs=2)
