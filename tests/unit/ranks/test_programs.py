@@ -56,6 +56,7 @@ def test_a_fault_that_is_only_played_is_found_and_its_rank_named(fault):
         check_fault(fault, guilty, Simulation(program, seed).finding())
 
 
+@pytest.mark.slow
 def test_valid_programs_on_ranks_raise_no_alarm():
     programs = [valid_program(seed) for seed in range(PROGRAMS or FEW)]
     alarms = {}

@@ -21,6 +21,7 @@ def test_a_send_whose_handle_is_dropped_arrives_and_stays_open():
     assert [call.is_open for call in results.trace.messages(0)] == [True, False]
 
 
+@pytest.mark.slow
 def test_sends_without_handles_arrive_however_many_there_are_and_however_late():
     def program():
         if dist.get_rank() == 0:
