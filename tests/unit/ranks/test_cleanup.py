@@ -188,7 +188,8 @@ def test_the_server_ends_with_the_program(caller):
 
 
 @pytest.mark.slow
-def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start):
+@pytest.mark.parametrize("number", range(2))
+def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, number):
     callers = [start("while True: attempt(works)") for _ in range(4)]
     for caller in callers:
         time.sleep(random.uniform(0, 2))
