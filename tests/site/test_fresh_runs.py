@@ -90,3 +90,25 @@ def test_a_value_that_is_made_of_times_may_differ_too() -> None:
         cell("print(times)", "value"),
     ]
     assert list(comparing.varying(cells)) == [False, True, False, True, False, False, False]
+
+
+def test_a_value_may_name_another_of_the_things_that_were_timed() -> None:
+    def page(table: str, slowest: str) -> nbformat.NotebookNode:
+        cells = [
+            nbformat.v4.new_code_cell("took = timed()", metadata={"tags": ["varies"]}),
+            nbformat.v4.new_code_cell("slowest = max(took, key=took.get)"),
+            nbformat.v4.new_code_cell("print(slowest)", metadata={"tags": ["value"]}),
+        ]
+        for cell, text in zip(cells, (table, "", slowest), strict=True):
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+        return nbformat.v4.new_notebook(cells=cells)
+
+    def differ(slowest: str, table: str = "wide 3 ms, deep 5 ms") -> bool:
+        recorded = page("wide 3 ms, deep 2 ms", "wide")
+        return bool(list(comparing.differences(recorded, page(table, slowest))))
+
+    assert not differ("wide")
+    assert not differ("deep")
+    assert differ("long")  # nothing of that name was timed
+    assert differ("long", "wide 3 ms, deep 2 ms, long 5 ms")  # nor when it was recorded
+    assert differ("")

@@ -3,7 +3,8 @@
 Text is compared word by word. Addresses and temporary folders may differ, and decimals in their
 last digits: another processor rounds differently. A cell tagged ``varies`` shows times, or
 something else of this machine or run: its words have to come again, whatever the numbers are. So
-do those of a ``:run:`` value that uses, through any number of cells, what such a cell assigns.
+do those of a ``:run:`` value that uses, through any number of cells, what such a cell assigns. Such
+a value may also name another of the things that the tagged cells show: which of them was slowest.
 """
 
 import ast
@@ -33,10 +34,14 @@ NOISE = 1e-6  # a number this small is what rounding left of zero
 def differences(record, fresh):
     """Sentences on each cell that gave something else; both have the same cells."""
     cells = zip(record.cells, fresh.cells, varying(record.cells), strict=True)
+    shown_then, shown_now = shown_by_tagged(record.cells), shown_by_tagged(fresh.cells)
     for number, (old, new, varies) in enumerate(cells, start=1):
         if varies:
             was, now = words_alone(old), words_alone(new)
             same = set(was) <= set(now)  # a figure made on a busy machine says so, too
+            if VARIES not in tags_of(old) and len(was) == len(now):
+                other = set(was) ^ set(now)
+                same = same or other <= shown_then & shown_now
         else:
             was, now = words_of(old), words_of(new)
             same = len(was) == len(now) and all(map(alike, was, now))
@@ -53,13 +58,22 @@ def varying(cells):
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
         assigned = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-        tags = cell.metadata.get("tags", [])
+        tags = tags_of(cell)
         uses = bool((used - assigned) & names)
         if VARIES in tags or uses:
             names |= assigned | (defined if uses else set())
         else:
             names -= assigned | defined
         yield VARIES in tags or (VALUE in tags and uses)
+
+
+def shown_by_tagged(cells):
+    """All words of the cells that are tagged ``varies``."""
+    return {word for cell in cells if VARIES in tags_of(cell) for word in words_alone(cell)}
+
+
+def tags_of(cell):
+    return cell.metadata.get("tags", [])
 
 
 def texts_of(cell):
