@@ -45,6 +45,7 @@ from multigpu.scaling.comparison import (
     Settings,
     load_here,
 )
+from multigpu.scaling.effort import only_roughly
 from multigpu.scaling.formulas import ring_bytes
 from multigpu.training.config import MODES, OF_PIPELINE, TrainConfig
 from multigpu.training.tasks import TASKS
@@ -144,6 +145,8 @@ def compare(
     Stopwatch(workload.train, steps=steps, warmup=warmup).feed(
         batch_size=config.batch_size, rank=0, world_size=1, seed=0, shuffle=True
     )
+    if only_roughly():
+        repeats = 1
     machine = Machine.here()
     settings = Settings(
         work=workload.name,

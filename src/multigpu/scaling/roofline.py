@@ -12,6 +12,7 @@ of the ACM 52.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
@@ -19,14 +20,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from multigpu.scaling.effort import only_roughly
+
 SIZE = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 NUMBERS = {"cpu": 2**23, "cuda": 2**28}  # of the vector that is read and written
 MEASURED = 1.0  # seconds for each of the three rates
+ROUGHLY = 0.1  # seconds, in which another program will not slow down every run
 UNTOUCHED = ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty")
 
 
@@ -111,7 +116,25 @@ def median_seconds(step: Callable[[], Any], *, at_least: float = MEASURED) -> fl
     return median(_times(step, at_least))
 
 
+def seconds_of_each(step: Callable[[], Any], *, calls: int, warmup: int) -> list[float]:
+    """The seconds of each call after the warm-up; ranks begin every call together.
+
+    For calls that queue work on a GPU: let `step` wait for it, with `torch.cuda.synchronize`.
+    """
+    if only_roughly():
+        calls, warmup = min(calls, 2), min(warmup, 1)
+    seconds = []
+    for _ in range(warmup + calls):
+        dist.barrier()
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    return seconds[warmup:]
+
+
 def _times(step: Callable[[], Any], at_least: float = MEASURED) -> list[float]:
+    if only_roughly():
+        at_least = min(at_least, ROUGHLY)
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     return [float(each) for each in timer.blocked_autorange(min_run_time=at_least).times]
 

@@ -133,6 +133,19 @@ def test_the_first_step_is_the_first_time_that_the_model_computes():
     assert "accuracy" in row.figures
 
 
+def test_one_round_is_enough_where_times_are_only_rough(monkeypatch):
+    def small():
+        return compare(
+            SMALL, modes=["single"], gpus=[1], steps=2, warmup=1, repeats=2, count=False
+        ).single
+
+    thorough = small()
+    monkeypatch.setenv("MULTIGPU_TIMES", "rough")
+    rough = small()
+    assert (len(thorough.rounds), len(rough.rounds)) == (2, 1)
+    assert rough.figures == thorough.figures
+
+
 class Broken(nn.Module):
     def __init__(self):
         super().__init__()

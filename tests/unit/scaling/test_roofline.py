@@ -1,12 +1,22 @@
 """The roofline: what operators do is counted, and predicted seconds follow from it."""
 
+import time
+
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from multigpu.scaling.roofline import Operation, Roofline, operations
+from multigpu.ranks import run_ranks
+from multigpu.scaling.roofline import (
+    Operation,
+    Roofline,
+    median_seconds,
+    operations,
+    seconds_of_each,
+)
 from multigpu.training.models import SmallCNN, SmallGPT
 
 COMPUTES = Operation("aten.mm", flops=2000, bytes=100)
@@ -118,6 +128,37 @@ def test_a_machine_is_measured():
     assert 1e8 < here.flops_per_second < 1e14
     assert 1e8 < here.bytes_per_second < 1e13
     assert 1e-8 < here.start_seconds < 1e-2
+
+
+def test_rough_times_take_a_few_calls(monkeypatch):
+    def calls_for_a_median():
+        calls = []
+        median_seconds(lambda: calls.append(None) or time.sleep(0.02), at_least=0.4)
+        return len(calls)
+
+    thorough = calls_for_a_median()
+    monkeypatch.setenv("MULTIGPU_TIMES", "rough")
+    assert calls_for_a_median() < thorough / 2
+
+
+def test_ranks_begin_each_timed_call_together(monkeypatch):
+    def timed():
+        rank, begun = dist.get_rank(), []
+
+        def step():
+            begun.append(time.monotonic())
+            time.sleep(0.05 * rank)
+
+        return seconds_of_each(step, calls=3, warmup=2), begun
+
+    ranks = run_ranks(timed, 2, show=False)
+    for (seconds, begun), least in zip(ranks, (0, 0.05), strict=True):
+        assert (len(seconds), len(begun)) == (3, 5)
+        assert min(seconds) >= least
+    (_, first), (_, second) = ranks
+    assert first[-1] > second[-2] + 0.05  # rank 0 has waited for rank 1
+    monkeypatch.setenv("MULTIGPU_TIMES", "rough")
+    assert [len(seconds) for seconds, _ in run_ranks(timed, 2, show=False)] == [2, 2]
 
 
 def test_the_bound_is_below_the_prediction_for_slower_memory():
