@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -11,7 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "records"
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course import comparing, execution, records, stepping  # noqa: E402 (found through sys.path)
+from course import (  # noqa: E402 (found through sys.path)
+    comparing,
+    execution,
+    kernels,
+    records,
+    stepping,
+)
 
 SECONDS_PER_CELL = 300
 SCRIPTS = {
@@ -21,18 +28,71 @@ SCRIPTS = {
 }
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[kernels.WarmKernels]:
+    with kernels.WarmKernels(execution.environment()) as running:
+        yield running
+
+
+def cells(*sources: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in sources])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.ipynb")))
-def test_a_fresh_run_gives_what_the_record_says(name: str, built_site: Path) -> None:
+def test_a_fresh_run_gives_what_the_record_says(
+    name: str, built_site: Path, warm: kernels.WarmKernels
+) -> None:
     shown = nbformat.read(ROOT / records.SHOWN / f"{name}.ipynb", as_version=4)
     fresh = nbformat.from_dict(shown)
     for cell in fresh.cells:
         cell.outputs = []
     kind = name.partition("--")[0]
     folder = ROOT / ("notebooks" if kind == "notebooks" else "notebooks/lessons")
-    execution.run(fresh, root=ROOT, folder=folder, seconds_per_cell=SECONDS_PER_CELL, rough=True)
+    execution.run(
+        fresh,
+        root=ROOT,
+        folder=folder,
+        seconds_per_cell=SECONDS_PER_CELL,
+        rough=True,
+        manager=warm.manager,
+    )
     found = list(comparing.differences(shown, fresh))
     assert not found, "\n".join([f"make record {name.replace('--', '/')}", *found])
+
+
+@pytest.mark.slow
+def test_a_forked_kernel_has_modules_and_nothing_else(
+    tmp_path: Path, warm: kernels.WarmKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(*sources: str) -> list[str]:
+        notebook = cells(*sources)
+        execution.run(
+            notebook, root=ROOT, folder=tmp_path, seconds_per_cell=100, manager=warm.manager
+        )
+        return ["".join(output.text for output in cell.outputs) for cell in notebook.cells]
+
+    look = """import os, sys
+print("torch" in sys.modules, "kept" in globals(), os.environ.get("KEPT"), os.getcwd())"""
+    draw = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1))"
+    ranks = """from multigpu import run_ranks
+print(run_ranks(os.getppid, 2, show=False)[0] != os.getpid())"""
+    monkeypatch.setenv("KEPT", "1")
+    first, *_ = printed(look, "kept = os.environ['KEPT'] = 'changed'")
+    monkeypatch.delenv("KEPT")
+    second, drawn, on_ranks = printed(look, draw, ranks)
+    assert first == f"True False 1 {tmp_path}\n"
+    assert second == f"True False None {tmp_path}\n"
+    assert on_ranks == "True\n"
+    assert not set(drawn.split()) & set(printed(draw)[0].split())
+
+
+@pytest.mark.slow
+def test_a_forked_kernel_that_dies_is_noticed(tmp_path: Path, warm: kernels.WarmKernels) -> None:
+    dying = cells("import os", "os._exit(1)")
+    with pytest.raises(execution.CellFailed, match="the kernel died") as failed:
+        execution.run(dying, root=ROOT, folder=tmp_path, seconds_per_cell=100, manager=warm.manager)
+    assert failed.value.index == 1
 
 
 @pytest.mark.slow

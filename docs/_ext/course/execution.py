@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
@@ -52,7 +53,16 @@ class _Progress:
         self.cell = cell_index
 
 
-def run(notebook, *, root, folder, seconds_per_cell, quiet=False, rough=False):
+def run(
+    notebook,
+    *,
+    root,
+    folder,
+    seconds_per_cell,
+    quiet=False,
+    rough=False,
+    manager=AsyncKernelManager,
+):
     """Run all cells in place; those tagged ``raises-exception`` may raise.
 
     Args:
@@ -61,7 +71,8 @@ def run(notebook, *, root, folder, seconds_per_cell, quiet=False, rough=False):
         folder: the kernel's working folder.
         seconds_per_cell: a cell that takes longer is stopped.
         quiet: whether cells tagged ``quiet`` run, too.
-        rough: whether the course's measurements repeat as little as they can: nobody reads times.
+        rough: whether the course's measurements repeat as little as they can.
+        manager: what starts the kernel.
 
     Returns:
         The files below ``root`` that the cells have read or named, as sorted relative paths.
@@ -80,6 +91,7 @@ def run(notebook, *, root, folder, seconds_per_cell, quiet=False, rough=False):
     client = NotebookClient(
         watched,
         kernel_name="python3",
+        kernel_manager_class=manager,
         timeout=seconds_per_cell,
         startup_timeout=300,  # a busy machine takes its time to import
         record_timing=False,

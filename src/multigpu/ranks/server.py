@@ -142,9 +142,9 @@ class Server:
 
 
 class ServerProcess:
-    """One server process, as its caller sees it."""
+    """One server process, as its caller sees it. ``start`` starts it as ``Popen`` does."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, start: Callable[..., Any] = subprocess.Popen) -> None:
         self.caller = os.getpid()
         self.connection, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as we do)
@@ -160,7 +160,7 @@ class ServerProcess:
             "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS: forking is what it does
         }
         with theirs:
-            self.popen = subprocess.Popen(
+            self.popen = start(
                 [sys.executable, "-P", "-m", "multigpu.ranks.server", str(theirs.fileno()), module],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,

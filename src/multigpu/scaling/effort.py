@@ -9,5 +9,5 @@ import os
 
 
 def only_roughly() -> bool:
-    """Whether nobody will read the times."""
+    """Whether times only have to be there."""
     return os.environ.get("MULTIGPU_TIMES") == "rough"
