@@ -38,6 +38,8 @@ ONE_BY_ONE = (
     "tests/answers/",
 )
 
+PAGES = "tests/site/test_every_page.py::"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail where there is no NVIDIA GPU")
@@ -80,7 +82,8 @@ def turn(nodeid: str) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """With `--dist loadfile` a file stays in one process, but for the tests that go one by one.
 
-    So do the answers to one exercise: what its mistakes do is found once for all of them.
+    So do the answers to one exercise: what its mistakes do is found once for all of them. And so
+    does each eighth of the site's pages, which the browser visits once for all that is asked.
     """
     if config.getoption("dist") != "loadfile":
         return None
@@ -90,6 +93,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/answers/"):
                 return nodeid.partition("-")[0]
+            if nodeid.startswith(PAGES):
+                return PAGES + nodeid.partition("[")[2].rstrip("]").partition("-")[0]
             return nodeid if turn(nodeid) >= 0 else nodeid.partition("::")[0]
 
     return FilesAndSingleTests(config, log)
