@@ -15,8 +15,14 @@ FIVE = {
     "getting_started.html",
 }
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-QUIET = "*, *::before, *::after { transition: none !important; animation: none !important; }"
-OPEN_ALL = "document.querySelectorAll('details').forEach(box => { box.open = true; })"
+# Stop all motion, unfold what is folded away.
+PREPARE = """() => {
+  const quiet = document.createElement("style");
+  quiet.textContent = `*, *::before, *::after {
+    transition: none !important; animation: none !important; }`;
+  document.head.append(quiet);
+  document.querySelectorAll("details").forEach(box => { box.open = true; });
+}"""
 THEME = "name => { document.documentElement.dataset.theme = name; }"
 # Colors depend on the theme only, everything else on the width only: each rule runs where it can
 # find something new.
@@ -35,6 +41,7 @@ FOR_FINGERS = {
 
 @pytest.fixture(scope="module")
 def axe(node_module: Callable[[str], Path]) -> str:
+    """axe, for every document that a tab loads."""
     return (node_module("axe-core") / "axe.min.js").read_text(encoding="utf-8")
 
 
@@ -51,13 +58,14 @@ def visits(
     if request.param != "five pages":
         chosen = [page for page in pages if str(page) not in FIVE][request.param :: len(EIGHTHS)]
     context = chromium.new_context(viewport=DESKTOP, reduced_motion="reduce")
+    context.add_init_script(axe)
     tab = context.new_page()
     seen: dict[str, dict[str, list]] = {}
     heard = Heard(tab)
     for page in chosen:
         heard.clear()
         tab.goto((site / page).as_uri())
-        looked = look(tab, axe)
+        looked = look(tab)
         seen[str(page)] = looked | {"errors": [*heard.errors], "requests": [*heard.requests]}
         tab.set_viewport_size(DESKTOP)
     context.close()
@@ -87,26 +95,19 @@ class Heard:
             self.requests.append(request.url)
 
 
-def look(tab: Any, axe: str) -> dict[str, list]:
-    prepare(tab, axe)
+def look(tab: Any) -> dict[str, list]:
+    tab.evaluate(PREPARE)
     tab.evaluate(THEME, "light")
     light = tab.evaluate(RUN_AXE, {})
     tab.evaluate(THEME, "dark")
     dark = tab.evaluate(RUN_AXE, ONLY_COLORS)
     tab.set_viewport_size(PHONE)
     tab.reload()
-    prepare(tab, axe)
+    tab.evaluate(PREPARE)
     phone = tab.evaluate(RUN_AXE, FOR_FINGERS)
     width = tab.evaluate("document.documentElement.scrollWidth")
     wide = [f"{width} px on a screen of {PHONE['width']}"] if width > PHONE["width"] else []
     return {"light": light, "dark": dark, "phone": phone, "wide": wide}
-
-
-def prepare(tab: Any, axe: str) -> None:
-    """Stop all motion, unfold what is folded away, and bring axe into the page."""
-    tab.add_style_tag(content=QUIET)
-    tab.evaluate(OPEN_ALL)
-    tab.evaluate(axe)
 
 
 def said(visits: dict[str, dict[str, list]], kind: str) -> Iterator[str]:
