@@ -27,62 +27,9 @@ THEME = "name => { document.documentElement.dataset.theme = name; }"
 # Colors depend on the theme only, everything else on the width only: each rule runs where it can
 # find something new.
 RUN_AXE = """async (rules) => {
-  axe.startAgain();
   const found = await axe.run(document, { resultTypes: ["violations"], preload: false, ...rules });
   return found.violations.flatMap(rule => rule.nodes.map(node =>
     `${rule.id}: ${node.target} ${node.html.slice(0, 120)}`));
-}"""
-# Most of axe's time goes into the contrast of thousands of words of code that look alike. So a text
-# is passed over once another text passed that has the same computed style, as have all the boxes
-# around both; and only where those boxes alone lie behind it: no other box with a background
-# touches it, and it sticks out of none of its own. What axe does not pass is looked at each time.
-ALIKE_ONCE = """{
-  const LOOKS = ["color", "background-color", "background-image", "background-clip", "opacity",
-    "font-size", "font-weight", "text-shadow", "-webkit-text-stroke-width",
-    "-webkit-text-stroke-color", "-webkit-text-fill-color", "mix-blend-mode", "filter",
-    "display", "visibility"];
-  const IMAGES = "img, canvas, object, iframe, video, svg";
-  const passed = new Set(), numbers = new Map();
-  let looks = new Map(), boxes = [];
-
-  // A number for the style of each element and of all around it, parents before their children.
-  axe.startAgain = () => {
-    passed.clear();
-    looks = new Map();
-    boxes = [];
-    for (const node of document.querySelectorAll("*")) {
-      const style = getComputedStyle(node);
-      const own = LOOKS.map(name => style.getPropertyValue(name));
-      const key = [looks.get(node.parentElement), ...own].join("|");
-      if (!numbers.has(key)) numbers.set(key, numbers.size);
-      looks.set(node, numbers.get(key));
-      if (own[1] !== "rgba(0, 0, 0, 0)" || own[2] !== "none" || node.matches(IMAGES)) {
-        boxes.push([node, node.getBoundingClientRect()]);
-      }
-    }
-  };
-  const apart = (a, b) =>
-    a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
-  const inside = (a, b) =>
-    a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
-  const onlyOnItsOwn = node => {
-    const rect = node.getBoundingClientRect();
-    return boxes.every(([box, around]) =>
-      box.contains(node) ? inside(rect, around) : apart(rect, around));
-  };
-
-  const rule = axe._audit.rules.find(rule => rule.id === "color-contrast");
-  const check = axe._audit.checks["color-contrast"];
-  const matches = rule.matches;
-  const silent = { data() {}, relatedNodes() {} };
-  rule.matches = function (node, virtual, context) {
-    const plain = onlyOnItsOwn(node), look = looks.get(node);
-    if (plain && passed.has(look)) return false;
-    if (!matches.call(this, node, virtual, context)) return false;
-    if (check.evaluate.call(silent, node, check.options, virtual, context) !== true) return true;
-    if (plain) passed.add(look);
-    return false;
-  };
 }"""
 COLORS = ["color-contrast", "link-in-text-block"]
 ONLY_COLORS = {"runOnly": COLORS}
@@ -95,7 +42,7 @@ FOR_FINGERS = {
 @pytest.fixture(scope="module")
 def axe(node_module: Callable[[str], Path]) -> str:
     """axe, for every document that a tab loads."""
-    return (node_module("axe-core") / "axe.min.js").read_text(encoding="utf-8") + ALIKE_ONCE
+    return (node_module("axe-core") / "axe.min.js").read_text(encoding="utf-8")
 
 
 # The others in eighths: axe takes 4 s a page on a quiet machine, and a test 10 minutes at most.
