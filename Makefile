@@ -27,7 +27,7 @@ start: course
 # A third of a test is waiting for other processes, so two cores serve three test processes; each
 # more collects all tests once more. Thousands of processes import the same modules: compiled once,
 # even where Python is told to keep none. One thread each: more would only wait for a core, and busily.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test test-all: export OMP_NUM_THREADS = 1
 

@@ -28,14 +28,14 @@ pytest_plugins = [
 sys.modules.setdefault("rfc3987_syntax", ModuleType("rfc3987_syntax"))
 
 ROOT = Path(__file__).resolve().parents[1]
-# These need nothing of each other, so test processes take them one by one: the longest first, the
-# many short ones last.
+# These need nothing of each other, so test processes take them one by one. They come first, the
+# longest before all others, so that no process is left with a long one at the end.
 ONE_BY_ONE = (
-    "tests/repository/commands/",
     "tests/site/test_fresh_runs.py",
+    "tests/answers/",
+    "tests/repository/commands/",
     "tests/exercises/sharding/",
     "tests/exercises/",
-    "tests/answers/",
 )
 
 PAGES = "tests/site/test_every_page.py::"
@@ -74,8 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def turn(nodeid: str) -> int:
-    """The place of a test among those that go one by one; -1 for all others."""
-    return next((n for n, start in enumerate(ONE_BY_ONE) if nodeid.startswith(start)), -1)
+    """The place of a test among those that go one by one; the last for all others."""
+    last = len(ONE_BY_ONE)
+    return next((n for n, start in enumerate(ONE_BY_ONE) if nodeid.startswith(start)), last)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -95,7 +96,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
                 return nodeid.partition("-")[0]
             if nodeid.startswith(PAGES):
                 return PAGES + nodeid.partition("[")[2].rstrip("]").partition("-")[0]
-            return nodeid if turn(nodeid) >= 0 else nodeid.partition("::")[0]
+            return nodeid if turn(nodeid) < len(ONE_BY_ONE) else nodeid.partition("::")[0]
 
     return FilesAndSingleTests(config, log)
 

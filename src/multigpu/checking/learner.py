@@ -19,6 +19,7 @@ from multigpu.checking.verdicts import Refused, by_rank
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.server import Server, ServerDied
 from multigpu.ranks.trace import Trace
+from multigpu.ranks.warming import NAMED
 
 Drive = Callable[..., Any]
 
@@ -182,8 +183,10 @@ class Learner:
             ranks=world,
             memory=memory,
         )
+        # What the learner's code imports of this takes seconds on a slow machine, in every worker.
+        wanted = [name for name in NAMED if name in source]
         try:
-            with self.server.run(request, wait=False) as receive:
+            with self.server.run(request, wanted=wanted, wait=False) as receive:
                 _, report = receive()
         except ServerDied as death:
             raise Refused(

@@ -214,3 +214,15 @@ def test_what_a_worker_had_to_import_is_there_for_the_next(run):
         """
     run(source)
     assert run(source).output == "True\n"
+
+
+def test_what_an_answer_names_is_imported_before_its_worker_begins(run):
+    source = """
+        import sys
+
+        def split(batch, devices):
+            early = "torch.distributed.optim" in sys.modules
+            from torch.distributed.optim import ZeroRedundancyOptimizer
+            return early
+        """
+    assert run(source).results == [True]
