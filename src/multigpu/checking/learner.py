@@ -14,7 +14,7 @@ from typing import Any
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Request, Unreadable, by_value, decode
 from multigpu.checking.run_verdict import Ending, refuse_bad_endings
-from multigpu.checking.source import return_lines
+from multigpu.checking.source import imported_modules, return_lines
 from multigpu.checking.verdicts import Refused, by_rank
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.server import Server, ServerDied
@@ -184,7 +184,7 @@ class Learner:
             memory=memory,
         )
         # What the learner's code imports of this takes seconds on a slow machine, in every worker.
-        wanted = [name for name in NAMED if name in source]
+        wanted = {*NAMED} & imported_modules(source)
         try:
             with self.server.run(request, wanted=wanted, wait=False) as receive:
                 _, report = receive()

@@ -50,6 +50,18 @@ def return_lines(source: str) -> dict[int, int]:
     }
 
 
+@lru_cache
+def imported_modules(source: str) -> set[str]:
+    """The modules that import statements name, anywhere in a module, and the packages of these."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names | {name[:end] for name in names for end in range(len(name)) if name[end] == "."}
+
+
 # --- what a learner has written ------------------------------------------------------------------
 
 

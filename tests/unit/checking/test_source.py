@@ -8,6 +8,7 @@ from starters import write_starters
 from multigpu.checking.catalog import Course
 from multigpu.checking.source import (
     definitions,
+    imported_modules,
     is_written,
     put_back,
     reached,
@@ -223,3 +224,18 @@ def test_broken_code_has_the_tasks_and_signatures_of_the_solution(path):
     for name, node in public.items():
         assert ast.get_docstring(broken[name]) == ast.get_docstring(node)
         assert ast.unparse(broken[name].args) == ast.unparse(node.args)
+
+
+def test_imports_are_found_wherever_they_are_and_names_in_a_docstring_are_none():
+    source = '''
+"""Not used: torch.distributed.fsdp."""
+import torch.distributed as dist
+
+
+def run():
+    from torch.distributed.pipelining.schedules import ScheduleGPipe
+    from torch.distributed import optim
+'''
+    found = imported_modules(source)
+    assert {"torch", "torch.distributed.pipelining", "torch.distributed.optim"} <= found
+    assert "torch.distributed.fsdp" not in found
