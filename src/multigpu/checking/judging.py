@@ -355,7 +355,8 @@ class Diagnosis:
         """What each mistake gives; an empty list if they do not get through."""
         if not mistakes:
             return []
-        texts = [mistake.program.module(self._solution) for mistake in mistakes]
+        solution = self._solution
+        texts = [mistake.program.module(solution) for mistake in mistakes]
         try:
             runs = perform_programs(self.declaration, self._with(None), cases, texts)
         except Refused:
