@@ -138,6 +138,11 @@ CHAPTERS = (
         refused=READY_MADE_TRAINING,
     ),
     Chapter("costs", "What will it cost?"),
+    Chapter(
+        "memory",
+        "Precision and recomputation",
+        refused=("torch.utils.checkpoint", "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"),
+    ),
     Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
     Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),
     Chapter("hangs", "Programs that hang", refused=READY_MADE_TRAINING),

@@ -137,6 +137,12 @@ PARTS: Final = (
         "Larger than one GPU",
         (
             Lesson(
+                "precision",
+                "Precision and recomputation",
+                needs=("cost",),
+                exercises=_all("memory", "ScaledStep Checkpointed"),
+            ),
+            Lesson(
                 "sharding",
                 "When the model does not fit: ZeRO and FSDP",
                 needs=("trainer",),

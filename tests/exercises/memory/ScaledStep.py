@@ -1,0 +1,451 @@
+"""``memory.ScaledStep``: gradients that float16 would lose, and one decision for all ranks.
+
+Every rank has parameters of its own, so nothing but a message tells a rank what another one's
+gradients are like.  A part of each loss is computed in float16: its gradients are zero without
+scaling, and infinite where a rank's loss is large.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from multigpu.checking.declaration import case, exercise
+from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.verdicts import count
+from multigpu.ranks import rank_device
+
+scaled_step = exercise(
+    "memory.ScaledStep",
+    expects="after each backward() .grad holds the gradients that float32 would give, and step()"
+    " steps all ranks or none",
+    share_of=lambda case: case.world,
+)
+handles_are_waited_for(scaled_step)
+
+NAN = math.nan
+
+
+class Half(nn.Module):
+    """Rows of 3 numbers in, numbers in float16 out; ``idle`` is never used."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]) / (1 + rank))
+        self.bias = nn.Parameter(torch.tensor(0.5 + rank))
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, rows):
+        return (rows @ self.weight + self.bias).half()
+
+
+def rows_of(rank, step, number):
+    """Of a rank in one pass, with a zero in them: zero times infinity is not a number."""
+    return (torch.arange(6.0).reshape(2, 3) + rank + number) * (1 + step % 3) / 8
+
+
+@scaled_step.cases
+def cases():
+    for world in (3, 2, 4, 1):
+        last, fine = world - 1, 1e-6
+        many = [{}, {last: 1e3}, {}, {}, {0: 1e3}, {0: 1e3, last: 1e3}, {}, {}, {}, {}, {}]
+        yield a_case(world, "SGD", many, growth=2, fine=fine, example=world == 3)
+        yield a_case(world, "Adam", [{}, {last: NAN}, {}, {last: 1e3}, {}], growth=3, clip=1e-6)
+        yield a_case(world, "SGD", [{}, {0: 1e3}, {}, {}], growth=1, passes=2, scale=2.0**12)
+
+
+def a_case(world, kind, large, *, growth, fine=1e-6, clip=None, passes=1, scale=2.0**16, **more):
+    """``large[s]`` has the factor of a rank's loss in step s, if it is not ``fine``."""
+    factors = [[own.get(rank, fine) for rank in range(world)] for own in large]
+    what = ["", "clipped, "][clip is not None] + ["", "two passes in each step, "][passes > 1]
+    return case(
+        f"{kind}, {what}scale {scale:g}, growth_interval={growth}, on {count(world, 'rank')}",
+        world=world,
+        kind=kind,
+        factors=factors,
+        growth=growth,
+        clip=clip,
+        passes=passes,
+        scale=scale,
+        **more,
+    )
+
+
+def optimizer_of(model, kind):
+    options = {"SGD": {"lr": 1e3, "momentum": 0.9, "weight_decay": 1e-5}, "Adam": {"lr": 0.1}}
+    groups = [{"params": [model.weight]}, {"params": [model.bias, model.idle]}]
+    return getattr(torch.optim, kind)(groups, **options[kind])
+
+
+def loss_of(model, factor, rank, step, number):
+    rows = rows_of(rank, step, number).to(model.weight.device)
+    return (model(rows) * 1.0).float().mean() * factor
+
+
+@scaled_step.drive
+def drive(submission, case, rank):
+    model = Half(rank).to(rank_device())
+    optimizer = optimizer_of(model, case.kind)
+    scaled = submission.ScaledStep(optimizer, case.scale, case.growth)
+    came: dict[str, Any] = {}
+    for step, factors in enumerate(case.factors, 1):
+        optimizer.zero_grad()
+        for number in range(case.passes):
+            scaled.backward(loss_of(model, factors[rank], rank, step, number))
+        came |= noted(f"step {step}: the gradient of", model, of_gradients=True)
+        if case.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+        came[f"step {step}: what step() returned"] = scaled.step()
+        came[f"step {step}: scale"] = scaled.scale
+        came |= noted(f"after step {step}:", model)
+    return came
+
+
+def noted(what, model, *, of_gradients=False):
+    found = ((n, p.grad if of_gradients else p.detach()) for n, p in model.named_parameters())
+    return {f"{what} {name}": t.clone() for name, t in found if t is not None}
+
+
+@scaled_step.expected
+def expected(case):
+    """All ranks in one process; a scale decides alone whether a gradient is finite."""
+    models = [Half(rank) for rank in range(case.world)]
+    optimizers = [optimizer_of(model, case.kind) for model in models]
+    results: list[dict[str, Any]] = [{} for _ in models]
+    scale, in_a_row = case.scale, 0
+    for step, factors in enumerate(case.factors, 1):
+        fine = []
+        for rank, model in enumerate(models):
+            optimizers[rank].zero_grad()
+            for number in range(case.passes):
+                (loss_of(model, factors[rank], rank, step, number) * scale).backward()
+            gradients = [p.grad.div_(scale) for p in model.parameters() if p.grad is not None]
+            fine.append(all(bool(g.isfinite().all()) for g in gradients))
+            if fine[-1]:
+                key = f"step {step}: the gradient of"
+                results[rank] |= noted(key, model, of_gradients=True)
+            if case.clip:
+                nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+        in_a_row = in_a_row + 1 if all(fine) else 0
+        scale = scale if all(fine) else scale / 2
+        if in_a_row == case.growth:
+            scale, in_a_row = 2 * scale, 0
+        for rank, model in enumerate(models):
+            if all(fine):
+                optimizers[rank].step()
+            results[rank][f"step {step}: what step() returned"] = all(fine)
+            results[rank][f"step {step}: scale"] = scale
+            results[rank] |= noted(f"after step {step}:", model)
+    return results
+
+
+@scaled_step.words
+def words(case):
+    return {"scale": f"{case.scale:,.0f}"}
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+class Scaled:
+    """Right, and each mistake below changes one method."""
+
+    def __init__(self, optimizer, scale=2.0**16, growth_interval=2000):
+        self.optimizer, self.scale, self.growth_interval = optimizer, scale, growth_interval
+        self.count = 0
+
+    def parameters(self):
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def gradients(self):
+        return [p.grad for p in self.parameters() if p.grad is not None]
+
+    def backward(self, loss):
+        before = self.gradients_before()
+        (loss * self.scale).backward()
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad / self.scale
+                if parameter in before:
+                    parameter.grad += before[parameter]
+
+    def gradients_before(self):
+        """Taken away, so that they are not divided twice."""
+        before = {p: p.grad for p in self.parameters() if p.grad is not None}
+        for parameter in before:
+            parameter.grad = None
+        return before
+
+    def overflowed(self):
+        return any(not torch.isfinite(g).all() for g in self.gradients())
+
+    def any_rank(self, overflowed):
+        device = self.parameters()[0].device
+        found = [torch.zeros(1, device=device) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, torch.tensor([float(overflowed)], device=device))
+        return sum(found).item() > 0
+
+    def step(self):
+        if self.any_rank(self.overflowed()):
+            self.skipped()
+            return False
+        self.optimizer.step()
+        self.stepped()
+        return True
+
+    def skipped(self):
+        self.scale /= 2
+        self.count = 0
+
+    def stepped(self):
+        self.count += 1
+        if self.count % self.growth_interval == 0:
+            self.scale *= 2
+            self.count = 0
+
+
+@scaled_step.right
+class gathers_and_adds(Scaled):
+    pass
+
+
+@scaled_step.right
+class looks_in_backward(Scaled):
+    """A norm is finite if all its numbers are."""
+
+    bad = 0.0
+
+    def backward(self, loss):
+        super().backward(loss)
+        norms = [g.norm() for g in self.gradients()]
+        self.bad = max(self.bad, float(not torch.stack(norms).sum().isfinite()))
+
+    def overflowed(self):
+        bad, self.bad = self.bad, 0.0
+        return bool(bad)
+
+    def any_rank(self, overflowed):
+        found = torch.tensor(float(overflowed), device=self.parameters()[0].device)
+        dist.all_reduce(found)
+        return bool(found)
+
+
+# --- the mistakes --------------------------------------------------------------------------------
+
+
+@scaled_step.mistake(
+    "not_scaled",
+    "the loss was not scaled before backward, so small gradients became zero in float16. To scale"
+    " gradients afterwards is too late.",
+    fix="(loss * scale).backward(), then divide every gradient by scale.",
+)
+class plain_backward(Scaled):
+    def backward(self, loss):
+        loss.backward()
+
+
+@scaled_step.mistake(
+    "still_scaled",
+    "the gradients were not divided by scale after backward.",
+    fix="Divide every .grad by scale in backward(), before the caller clips them.",
+)
+class not_divided(Scaled):
+    def backward(self, loss):
+        (loss * self.scale).backward()
+
+
+@scaled_step.mistake(
+    "still_scaled",
+    "the gradients were divided by scale in step() and not before. The caller clips in between,"
+    " and would clip gradients that are {scale} times too large.",
+    fix="Divide in backward().",
+)
+class divides_in_step(Scaled):
+    def backward(self, loss):
+        (loss * self.scale).backward()
+
+    def step(self):
+        for gradient in self.gradients():
+            gradient /= self.scale
+        return super().step()
+
+
+@scaled_step.mistake(
+    "divided_twice",
+    "what .grad held before this backward() is divided by scale once more.",
+    fix="Multiply the gradients that are there by scale before backward, or put them away and add"
+    " them again afterwards.",
+)
+class divides_all_each_time(Scaled):
+    def gradients_before(self):
+        return {}
+
+
+@scaled_step.mistake(
+    "first_group_only",
+    "only the first of the optimizer's groups was looked at.",
+    fix="for group in optimizer.param_groups, for p in group['params'].",
+)
+class first_group(Scaled):
+    def parameters(self):
+        return self.optimizer.param_groups[0]["params"]
+
+
+@scaled_step.mistake(
+    "steps_with_overflow",
+    "the optimizer stepped although gradients are infinite or not a number.",
+    fix="If any is not finite, return False without a step.",
+)
+class steps_anyway(Scaled):
+    def step(self):
+        overflowed = self.any_rank(self.overflowed())
+        self.optimizer.step()
+        if overflowed:
+            self.skipped()
+            return False
+        self.stepped()
+        return True
+
+
+@scaled_step.mistake(
+    "steps_with_overflow",
+    "only infinite gradients were looked for. Clipping makes them nan, as infinity divided by"
+    " infinity is not a number, and a loss can be nan.",
+    fix="torch.isfinite is False for both.",
+)
+class looks_for_inf(Scaled):
+    def overflowed(self):
+        return any(torch.isinf(g).any() for g in self.gradients())
+
+
+@scaled_step.mistake(
+    "steps_with_overflow",
+    "only nan was looked for, and infinite gradients are none.",
+    fix="torch.isfinite is False for both.",
+)
+class looks_for_nan(Scaled):
+    def overflowed(self):
+        return any(torch.isnan(g).any() for g in self.gradients())
+
+
+@scaled_step.mistake(
+    "set_to_zero",
+    "gradients that overflowed were set to zero, and the optimizer stepped. With momentum or weight"
+    " decay that changes weights, too.",
+    fix="Return False without a step.",
+)
+class zeros_instead(Scaled):
+    def step(self):
+        overflowed = self.any_rank(self.overflowed())
+        if overflowed:
+            for gradient in self.gradients():
+                gradient.zero_()
+        self.optimizer.step()
+        if overflowed:
+            self.skipped()
+            return False
+        self.stepped()
+        return True
+
+
+@scaled_step.mistake(
+    "each_rank_decides",
+    "a rank looks at its own gradients only: one skips the step while the others make it.",
+    fix="all_reduce whether gradients overflowed, with MAX or as a sum, and decide by the result.",
+)
+class decides_alone(Scaled):
+    def any_rank(self, overflowed):
+        return overflowed
+
+
+@scaled_step.mistake(
+    "all_must_overflow",
+    "the step was skipped only where all ranks overflowed.",
+    fix="One is enough: all_reduce with MAX whether a rank overflowed, or with MIN whether it is"
+    " fine.",
+)
+class only_if_all(Scaled):
+    def any_rank(self, overflowed):
+        found = torch.tensor(float(overflowed), device=self.parameters()[0].device)
+        dist.all_reduce(found, op=dist.ReduceOp.MIN)
+        return bool(found)
+
+
+@scaled_step.mistake(
+    "only_some_ask",
+    "only a rank that overflowed calls the collective, and it waits for the others.",
+    fix="All ranks call it in every step.",
+    status="hang",
+    roughly=True,
+)
+class asks_if_overflowed(Scaled):
+    def any_rank(self, overflowed):
+        return overflowed and super().any_rank(overflowed)
+
+
+@scaled_step.mistake(
+    "not_halved",
+    "the scale stayed the same after a step that was skipped, so the next one overflows as well.",
+    fix="Halve it.",
+)
+class keeps_the_scale(Scaled):
+    def skipped(self):
+        self.count = 0
+
+
+@scaled_step.mistake(
+    "never_grows",
+    "the scale was not doubled.",
+    fix="Count the steps in a row that were not skipped. At growth_interval, double the scale.",
+)
+class does_not_double(Scaled):
+    def stepped(self):
+        pass
+
+
+@scaled_step.mistake(
+    "skipped_step_does_not_reset",
+    "the count went on after a step that was skipped.",
+    fix="Only steps in a row count: set the count to 0 where you halve the scale.",
+)
+class counts_on(Scaled):
+    def skipped(self):
+        self.scale /= 2
+
+
+@scaled_step.mistake(
+    "doubles_each_step",
+    "after the scale was doubled once it is doubled in every step.",
+    fix="Set the count to 0 where you double the scale.",
+)
+class count_stays(Scaled):
+    def stepped(self):
+        self.count += 1
+        if self.count >= self.growth_interval:
+            self.scale *= 2
+
+
+@scaled_step.mistake(
+    "doubled_too_late",
+    "the count must exceed growth_interval before the scale is doubled.",
+    fix="Double it in the step in which the count reaches growth_interval.",
+)
+class one_step_later(Scaled):
+    def stepped(self):
+        self.count += 1
+        if self.count > self.growth_interval:
+            self.scale *= 2
+            self.count = 0
+
+
+@scaled_step.mistake(
+    "skipped_steps_count",
+    "the count includes steps that were skipped.",
+    fix="Count only where the optimizer steps.",
+)
+class counts_all(Scaled):
+    def skipped(self):
+        self.scale /= 2
+        self.count += 1
