@@ -27,25 +27,27 @@ from torch import Tensor, nn
 class ScaledStep:
     """Steps for training in float16: scaled losses, and no step with gradients that overflowed.
 
-    Numbers below 6e-8 are zero in float16, and many gradients are smaller than that.  So the loss
-    is multiplied by a large ``scale`` before backward, and all gradients with it.  If they get too
-    large for float16 they are infinite or not a number, and the step is skipped.
+    Numbers below 3e-8 become zero in float16, and many gradients are smaller than that.  So the
+    loss is multiplied by a large ``scale`` before backward, and all gradients with it.  If they get
+    too large for float16 they are infinite or not a number, and the step is skipped.
 
     * ``ScaledStep(optimizer, scale, growth_interval)`` takes any torch optimizer, of one or more
       groups of parameters.  Parameters and their gradients are float32, only parts of forward and
       backward are float16.
-    * ``backward(loss)`` calls backward for ``scale`` times the loss.  It leaves in ``.grad`` what
-      ``loss.backward()`` would leave if float16 had no limits: gradients that are **not scaled**
-      any more, so that the caller can clip them.  As in ``loss.backward()`` they add up: ``.grad``
-      may hold the gradients of other rows already.
-    * ``step()`` steps the optimizer and returns True if all gradients on **all ranks** are finite.
-      If a single one on a single rank is infinite or not a number, no rank steps, and all return
-      False: weights and the optimizer's state stay as they are on every rank.  The ranks may hold
-      the gradients of different parameters, as with ZeRO, so they must tell each other.  A gradient
-      may be ``None``, on some ranks or on all.
+    * ``backward(loss)`` calls backward for ``scale`` times the loss, which is float32.  It leaves
+      in the ``.grad`` of the optimizer's parameters what ``loss.backward()`` would leave if float16
+      had no limits: gradients that are **not scaled** any more, so that the caller can clip them.
+      They add up: ``.grad`` may hold the gradients of an earlier ``backward(loss)``, and a later
+      one need not reach every parameter.  What ``loss.backward()`` leaves ``None`` stays ``None``.
+    * ``step()`` steps the optimizer and returns True if all gradients on **all ranks** are finite,
+      however large.  If a single number on a single rank is infinite or not a number, no rank
+      steps, and all return False: weights and the optimizer's state stay as they are on every rank.
+    * The ranks may hold the gradients of different parameters, as with ZeRO, and a rank may have
+      none at all in a step.  So they must tell each other.  Messages are on the device of the
+      parameters.
     * The attribute ``scale`` is a float, which is the same on all ranks.  After a skipped step it
-      is halved.  After ``growth_interval`` steps in a row without a skipped one it is doubled, and
-      the count begins again.
+      is halved.  When ``growth_interval`` steps in a row were made it is doubled, and the count
+      begins again.
     * The caller clears the gradients after each step, also after a skipped one.
 
     Example::
@@ -84,22 +86,25 @@ class Checkpointed(nn.Module):
     """A module that keeps its inputs for backward, and computes everything else again.
 
     * ``Checkpointed(module)`` wraps any module.  Its parameters are those of ``module``.
-    * It is called with one or more tensors, and returns what ``module`` returns for them: one
-      tensor.  Some inputs may hold integers or booleans, or need no gradient.
-    * Between forward and backward nothing is kept that ``module`` has computed inside, only the
-      inputs themselves (not copies of them), the output, and the states of random generators.
+    * It is called with one or more tensors, all on one device, and returns what ``module`` returns
+      for them: one tensor.  Some inputs may hold integers or booleans, or need no gradient.
+    * Between forward and backward nothing is kept on any device that ``module`` has computed
+      inside, only the inputs themselves (not copies of them), the output, and the states of random
+      generators.
     * In backward ``module`` is called once more, and then all gradients are what they would be
       without ``Checkpointed``: those of the inputs, and those of the parameters, which add up in
       ``.grad`` over several passes.  This also holds if no input needs a gradient, as in the first
-      layer of a model.  Some parameters may be frozen (``requires_grad=False``).
+      layer of a model.  Parameters may be frozen (``requires_grad=False``), and one that this
+      forward did not use keeps ``None``.
     * The second call gets the same **random numbers** as the first, so that dropout drops the same
-      elements, on the CPU and on the GPU.  After backward the generators are in the state in
-      which they would be without it.
+      elements, on the CPU and on every GPU.  Backward leaves the generators in the state in which
+      they were before it.
     * The second call computes under the same **autocast** as the first, also if backward runs
-      outside of it.
-    * Without gradients (``torch.no_grad()``) the output needs no gradient, and ``module`` is called
-      only once.
-    * ``module`` has no buffers that forward changes, and there is one backward for each forward.
+      outside of it, or inside of another one.
+    * The output needs a gradient only where that of ``module`` would.  Without gradients
+      (``torch.no_grad()``) ``module`` is called only once.
+    * ``module`` has no buffers that forward changes.  There is one backward for each forward, and
+      several forwards may come before their backwards.
 
     Example::
 

@@ -7,6 +7,7 @@
 
 const DRAWINGS = {
   memory: drawMemory,
+  plan: drawPlan,
   schedule: drawSchedule,
   traffic: drawTraffic,
 };

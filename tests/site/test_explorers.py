@@ -11,9 +11,12 @@ from bs4 import BeautifulSoup
 
 from multigpu.scaling.formulas import all_reduce_bytes, memory_per_gpu
 from multigpu.scaling.pipeline_times import bubble
+from multigpu.scaling.plan import GIB, Layout, plan
+from multigpu.scaling.specs import cluster_of, model_of
 
 MEMORY, BUBBLE = "lessons/sharding.html", "lessons/pipeline.html"
 TRAFFIC = "lessons/server_to_all_reduce.html"
+PLAN = "reference/planner.html"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 MOVING = "document.getAnimations().filter(a => a.animationName?.startsWith('course')).length"
 
@@ -74,6 +77,43 @@ def test_bubbles_are_those_of_the_formula_where_it_holds(record_of: Callable) ->
         else:
             assert shown["idle"] > expected
         assert len(shown["steps"]) == 2 * ranks * micro_batches * rounds
+
+
+def planned_by_the_package(model: str, cluster: str, gpus: int, how: dict[str, Any]) -> Any:
+    layout = Layout(dp=gpus // how["tp"] // how["pp"], **how)
+    made = model_of(model)
+    return plan(made, cluster_of(cluster, gpus=gpus), layout, global_batch=2**22 // made.seq)
+
+
+def test_a_plan_is_that_of_the_package(record_of: Callable) -> None:
+    cases = record_of(PLAN)["cases"]
+    assert len(cases) == 3 * 2 * (16 + 16 + 10) * 4 * 3  # on 8 GPUs tp · pp is 8 at most
+    for name in ("llama-3-8b H100 64 1 1 1 selective", "gpt-175b A100-80 512 8 8 0 full"):
+        model, cluster, gpus, tp, pp, zero, recompute = name.split()
+        how = {"tp": int(tp), "pp": int(pp), "zero": int(zero), "recompute": recompute}
+        expected = planned_by_the_package(model, cluster, int(gpus), how)
+        memory, seconds, tokens, mfu = cases[name]
+        assert memory == [round(size / GIB, 1) for size in expected.memory.values()]
+        assert sum(seconds) == pytest.approx(expected.step_seconds, abs=0.003)
+        assert tokens == round(expected.tokens_per_second_per_gpu)
+        assert mfu == round(100 * expected.mfu)
+
+
+def test_a_layout_is_planned_by_keyboard_and_one_that_is_none_says_so(open_page: Callable) -> None:
+    page = open_page(PLAN)
+    box = explorer(page)
+    box.get_by_role("group", name="ZeRO").get_by_role("radio", name="1").focus()
+    page.keyboard.press("ArrowRight")
+    how = {"tp": 1, "pp": 1, "zero": 2, "recompute": "selective"}
+    expected = planned_by_the_package("llama-3-8b", "H100", 64, how)
+    said = box.locator(".course-result").inner_text()
+    assert f"{expected.step_seconds:.2f} s" in said
+    assert f"{expected.tokens_per_second_per_gpu:,.0f} tokens/s" in said
+    for group in ("tp", "pp"):
+        box.get_by_role("group", name=group).get_by_role("radio", name="8").check()
+    box.get_by_role("group", name="GPUs").get_by_role("radio", name="8").check()
+    assert re.search(r"\b8 GPUs\b.*\btp 8 · pp 8", box.locator(".course-result").inner_text())
+    assert box.locator(".course-bar").count() == 0
 
 
 def test_stage_and_gpus_are_chosen_by_keyboard_alone(open_page: Callable) -> None:
@@ -151,7 +191,7 @@ def test_server_and_ring_move_only_for_who_likes_motion(open_page: Callable) -> 
 @pytest.mark.parametrize(
     ("page", "numbers"),
     [(MEMORY, ("120.0 GB", "31.4 GB", "16.6 GB", "1.9 GB")), (BUBBLE, ("27%; 4 of 8", "16%; 11")),
-     (TRAFFIC, ("76,800 B", "28,800 B", "57,600 B"))],
+     (TRAFFIC, ("76,800 B", "28,800 B", "57,600 B")), (PLAN, ("nothing fits", "tokens/s"))],
 )  # fmt: skip
 def test_without_javascript_an_explorer_is_a_table(
     open_page: Callable, page: str, numbers: tuple[str, ...]

@@ -41,7 +41,7 @@
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
     .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
-                                      server-traffic; explorer.py says how to add one
+                                      server-traffic, planned-run; explorer.py says how to add one
     .. course-path::                            the lessons with their times (landing page)
     .. course-map::                             lessons, notebooks and exercises as a picture
 

@@ -17,13 +17,14 @@ from inspect import getfile
 
 from sphinx.util.docutils import SphinxDirective
 
-from course import pipeline_bubble, server_traffic, sharded_memory
+from course import pipeline_bubble, planned_run, server_traffic, sharded_memory
 from course.element import html, raw, text
 
 EXPLORERS = {
     "sharded-memory": sharded_memory,
     "pipeline-bubble": pipeline_bubble,
     "server-traffic": server_traffic,
+    "planned-run": planned_run,
 }
 
 

@@ -68,10 +68,13 @@ def factor_between(came: Tensor, expected: Tensor) -> Fraction | None:
     real = came.is_floating_point() and expected.is_floating_point()
     if came.shape != expected.shape or not real:
         return None
-    square = float((expected * expected).sum())
-    if square == 0 or not torch.isfinite(came).all():
+    if not torch.isfinite(came).all() or not torch.isfinite(expected).all():
         return None
-    ratio = float((came * expected).sum()) / square
+    size = float(expected.abs().max()) if expected.numel() else 0.0
+    if size == 0:
+        return None
+    scaled = expected.double() / size  # squares of large numbers would overflow
+    ratio = float((came.double() / size * scaled).sum() / scaled.square().sum())
     factor = Fraction(ratio).limit_denominator(LARGEST)
     if factor <= 0 or factor == 1 or factor > LARGEST:
         return None

@@ -259,20 +259,6 @@ def all_reduce(tensor):
         tensor += arrived
 
 
-# %% reads_before_it_has_come: wrong all_reduce.not_waited
-
-
-def all_reduce(tensor):
-    own = tensor.clone()
-    sending = [dist.isend(own, rank) for rank in others()]
-    for rank in others():
-        arrived = torch.zeros_like(tensor)
-        dist.irecv(arrived, rank)
-        tensor += arrived
-    for handle in sending:
-        handle.wait()
-
-
 # %% one_buffer_for_all_receives: wrong all_reduce.changed_while_receiving
 
 
@@ -307,14 +293,6 @@ def all_reduce(tensor):
     dist.all_reduce(tensor)
 
 
-# %% in_two_collectives: wrong refused_name
-
-
-def all_reduce(tensor):
-    dist.reduce(tensor, 0)
-    dist.broadcast(tensor, 0)
-
-
 # %% receives_into_a_buffer_of_a_fixed_size: wrong mismatch
 
 
@@ -328,88 +306,3 @@ def all_reduce(tensor):
     else:
         dist.send(tensor, 0)
     broadcast(tensor, 0)
-
-
-# %% looks_for_a_group_behind_the_group: wrong refused_name
-
-
-def all_reduce(tensor):
-    group = getattr(dist.group.WORLD, "inner", dist.group.WORLD)
-    one_message_around(tensor)
-    group.allreduce([tensor]).wait()
-
-
-# %% asks_for_the_backend_of_the_group: wrong refused_name
-
-
-def all_reduce(tensor):
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    one_message_around(tensor)
-    backend.allreduce([tensor]).wait()
-
-
-# %% a_functional_one: wrong refused_name
-
-
-def all_reduce(tensor):
-    from torch.distributed._functional_collectives import all_reduce as functional
-
-    tensor.copy_(functional(tensor, "sum", dist.group.WORLD))
-
-
-# %% three_collective: wrong refused_name
-
-# calls the ready-made dist.all_reduce, which is not allowed
-
-
-def all_reduce(tensor: Tensor) -> None:
-    dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
-
-
-# %% three_double: wrong rounded
-
-# adds in float64 'for precision': int64 above 2**53 is not exact
-
-
-def all_reduce(tensor: Tensor) -> None:
-    total = tensor.double()
-    travelling = tensor
-    for _ in range(dist.get_world_size() - 1):
-        travelling = shift(travelling)
-        total += travelling.double()
-    tensor.copy_(total)
-
-
-# %% three_shared_buffer: wrong all_reduce.changed_while_receiving
-
-# all irecvs write into the same buffer, added once per handle: right on 2 ranks only
-
-
-def all_reduce(tensor: Tensor) -> None:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
-        buffer = torch.empty_like(tensor)
-        handles = [dist.irecv(buffer, r) for r in range(1, n)]
-        for handle in handles:
-            handle.wait()
-            tensor += buffer
-    else:
-        dist.send(tensor, 0)
-    broadcast(tensor, 0)
-
-
-# %% three_writes_while_sending: wrong all_reduce.changed_while_sending
-
-# adds into the tensor that is still being sent, and waits afterwards
-
-
-def all_reduce(tensor: Tensor) -> None:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    others = [r for r in range(n) if r != rank]
-    handles = [dist.isend(tensor, r) for r in others]
-    buffer = torch.empty_like(tensor)
-    for r in others:
-        dist.recv(buffer, r)
-        tensor += buffer
-    for handle in handles:
-        handle.wait()

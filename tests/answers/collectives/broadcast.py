@@ -206,17 +206,6 @@ def broadcast(tensor, src):
         dist.recv(tensor, src)
 
 
-# %% never_waits_for_the_receive: wrong broadcast.not_waited
-
-
-def broadcast(tensor, src):
-    if dist.get_rank() == src:
-        for rank in others(src):
-            dist.send(tensor, rank)
-    else:
-        dist.irecv(tensor, src)
-
-
 # %% receives_into_a_buffer_of_a_fixed_size: wrong mismatch
 
 
@@ -235,34 +224,6 @@ def broadcast(tensor, src):
 
 def broadcast(tensor, src):
     dist.broadcast(tensor, src)
-
-
-# %% calls_the_group: wrong refused_name
-
-
-def broadcast(tensor, src):
-    from torch.distributed import distributed_c10d
-
-    options = distributed_c10d.BroadcastOptions()
-    options.rootRank = src
-    options.rootTensor = 0
-    dist.group.WORLD.broadcast([tensor], options).wait()
-
-
-# %% three_data_swap: wrong other_memory
-
-# tensor.data = ...: the object has the new numbers, but other memory; views see the old ones
-
-
-def broadcast(tensor: Tensor, src: int) -> None:
-    if dist.get_rank() == src:
-        for dst in range(dist.get_world_size()):
-            if dst != src:
-                dist.send(tensor, dst)
-    else:
-        received = torch.empty_like(tensor)
-        dist.recv(received, src)
-        tensor.data = received
 
 
 # %% three_only_higher_ranks: hang deadlock

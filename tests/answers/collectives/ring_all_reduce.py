@@ -267,27 +267,11 @@ def ring_all_reduce(tensor):
         tensor += travelling
 
 
-# %% is_the_other_one: wrong ring_all_reduce.whole_tensor
-
-
-def ring_all_reduce(tensor):
-    all_reduce(tensor)
-
-
 # %% calls_the_real_one: wrong refused_name
 
 
 def ring_all_reduce(tensor):
     dist.all_reduce(tensor)
-
-
-# %% calls_it_by_another_name: wrong refused_name
-
-
-def ring_all_reduce(tensor):
-    from torch.distributed.distributed_c10d import all_reduce as ready_made
-
-    ready_made(tensor)
 
 
 # %% puts_the_remainder_into_the_last_chunk: wrong ring_all_reduce.chunk_too_large
@@ -339,21 +323,6 @@ def ring_all_reduce(tensor):
         dist.recv(arrived, left_of)
         target += arrived
     gather_half(chunks, size - 1)
-
-
-# %% waits_in_the_first_half_only: wrong ring_all_reduce.not_waited
-
-
-def ring_all_reduce(tensor):
-    rank, size, right_of, left_of = here()
-    chunks = cut(tensor)
-    reduce_half(chunks, size - 1)
-    for step in range(size - 1):
-        ops = [
-            dist.P2POp(dist.isend, chunks[(rank + 1 - step) % size], right_of),
-            dist.P2POp(dist.irecv, chunks[(rank - step) % size], left_of),
-        ]
-        dist.batch_isend_irecv(ops)
 
 
 # %% waits_for_all_sends_at_the_end: wrong ring_all_reduce.changed_while_sending
@@ -411,28 +380,6 @@ def ring_all_reduce(tensor):
     tensor.data = torch.cat(chunks).reshape(tensor.shape)
 
 
-# %% three_direct_to_owner: wrong ring_all_reduce.not_neighbors
-
-# every chunk goes straight to its owner and straight back: same number and size of messages, but not only neighbours talk (seen from 4 ranks on)
-
-
-def ring_all_reduce(tensor: Tensor) -> None:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    chunks = list(tensor.view(-1).tensor_split(n))
-    for gap in range(1, n):
-        to, come = (rank + gap) % n, (rank - gap) % n
-        buffer = torch.empty_like(chunks[rank])
-        handle = dist.isend(chunks[to], to)
-        dist.recv(buffer, come)
-        handle.wait()
-        chunks[rank] += buffer
-    for gap in range(1, n):
-        to, come = (rank + gap) % n, (rank - gap) % n
-        handle = dist.isend(chunks[rank], to)
-        dist.recv(chunks[come], come)
-        handle.wait()
-
-
 # %% three_fixed_step: wrong wrong_values
 
 # always exchanges chunks rank and rank - 1, the step is forgotten in the index: right on 2 ranks
@@ -474,35 +421,6 @@ def ring_all_reduce(tensor: Tensor) -> None:
     def exchange(outgoing: int) -> tuple[int, Tensor]:
         into = (outgoing - 1) % n
         buffer = torch.empty_like(chunks[outgoing])
-        handle = dist.isend(chunks[outgoing], (rank + 1) % n)
-        dist.recv(buffer, (rank - 1) % n)
-        handle.wait()
-        return into, buffer
-
-    for step in range(n - 1):
-        into, buffer = exchange((rank - step) % n)
-        chunks[into] += buffer
-    for step in range(n - 1):
-        into, buffer = exchange((rank + 1 - step) % n)
-        chunks[into].copy_(buffer)
-
-
-# %% three_rest_in_last_chunk: wrong ring_all_reduce.chunk_too_large
-
-# the last chunk takes the whole rest: right sum, but messages longer than ceil(size / n) (from 3 ranks on)
-
-
-def ring_all_reduce(tensor: Tensor) -> None:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return
-    size = tensor.numel() // n
-    flat = tensor.view(-1)
-    chunks = [flat[i * size : (i + 1) * size if i < n - 1 else None] for i in range(n)]
-
-    def exchange(outgoing: int) -> tuple[int, Tensor]:
-        into = (outgoing - 1) % n
-        buffer = torch.empty_like(chunks[into])
         handle = dist.isend(chunks[outgoing], (rank + 1) % n)
         dist.recv(buffer, (rank - 1) % n)
         handle.wait()

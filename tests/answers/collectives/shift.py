@@ -202,18 +202,6 @@ def shift(tensor):
         sending.wait()
 
 
-# %% writes_into_the_argument: wrong returned_nothing
-
-
-def shift(tensor):
-    if size() > 1:
-        received = torch.empty_like(tensor)
-        sending = dist.isend(tensor, right_of())
-        dist.recv(received, left_of())
-        sending.wait()
-        tensor.copy_(received)
-
-
 # %% receives_into_what_it_sends: wrong shift.changed_while_sending
 
 
@@ -253,18 +241,6 @@ def shift(tensor):
     return received
 
 
-# %% never_waits_for_the_send: wrong shift.not_waited
-
-
-def shift(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
-    return received
-
-
 # %% alone_it_returns_the_tensor_itself: wrong shares_memory
 
 
@@ -286,19 +262,6 @@ def shift(tensor, buffers={}):
     received = buffers.setdefault(key, torch.empty_like(tensor))
     if size() == 1:
         return received.copy_(tensor)
-    sending = dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
-    sending.wait()
-    return received
-
-
-# %% keeps_a_buffer_when_alone: wrong result_overwritten
-
-
-def shift(tensor, buffers={}):
-    if size() == 1:
-        return buffers.setdefault((tensor.shape, tensor.dtype), tensor.clone()).copy_(tensor)
-    received = torch.empty_like(tensor)
     sending = dist.isend(tensor, right_of())
     dist.recv(received, left_of())
     sending.wait()
@@ -390,42 +353,6 @@ def shift(tensor: Tensor) -> Tensor:
     if n == 1:
         return tensor.clone()
     result = torch.zeros(tensor.shape)
-    handle = dist.isend(tensor, (rank + 1) % n)
-    dist.recv(result, (rank - 1) % n)
-    handle.wait()
-    return result
-
-
-# %% three_flat_result: wrong wrong_shape
-
-# flattens for sending and forgets to restore the shape (only 1-d tensors are right)
-
-
-def shift(tensor: Tensor) -> Tensor:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return tensor.clone()
-    flat = tensor.reshape(-1)
-    result = torch.empty_like(flat)
-    ops = [
-        dist.P2POp(dist.isend, flat, (rank + 1) % n),
-        dist.P2POp(dist.irecv, result, (rank - 1) % n),
-    ]
-    for handle in dist.batch_isend_irecv(ops):
-        handle.wait()
-    return result
-
-
-# %% three_one_rank_same_object: wrong shares_memory
-
-# with one rank returns the tensor itself, not a copy
-
-
-def shift(tensor: Tensor) -> Tensor:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    if n == 1:
-        return tensor
-    result = torch.empty_like(tensor)
     handle = dist.isend(tensor, (rank + 1) % n)
     dist.recv(result, (rank - 1) % n)
     handle.wait()

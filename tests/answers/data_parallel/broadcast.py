@@ -181,19 +181,6 @@ def broadcast(replicas):
                 parameter.zero_()
 
 
-# %% weights_but_no_biases: wrong wrong_values
-
-
-def broadcast(replicas):
-    with torch.no_grad():
-        for replica in replicas[1:]:
-            for (name, target), source in zip(replica.named_parameters(), replicas[0].parameters()):
-                if "bias" not in name:
-                    target.copy_(source)
-            for target, source in zip(replica.buffers(), replicas[0].buffers()):
-                target.copy_(source)
-
-
 # %% deletes_a_buffer: wrong missing
 
 

@@ -140,23 +140,6 @@ def gather(outputs, device):
     return torch.cat([output.to(device) for output in outputs]).clamp(max=3)
 
 
-# %% gives_everybody_the_first_gradient: wrong wrong_values
-
-
-def gather(outputs, device):
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, *parts):
-            ctx.parts = [(part.device, len(part)) for part in parts]
-            return torch.cat([part.to(device) for part in parts])
-
-        @staticmethod
-        def backward(ctx, grad):
-            return tuple(grad[:rows].to(home) for home, rows in ctx.parts)
-
-    return Gather.apply(*outputs)
-
-
 # %% two_chunk_backward: wrong unusable_result
 
 # wrong: backward cuts the gradient with chunk, which does not give the sizes of the outputs back

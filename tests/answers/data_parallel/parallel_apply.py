@@ -6,7 +6,6 @@ import threading
 import torch
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import as_completed
 from queue import SimpleQueue
 from threading import Thread
 from torch import Tensor
@@ -322,24 +321,6 @@ def parallel_apply(replicas, chunks):
     return [replica(chunk) for replica, chunk in zip(replicas, chunks)]
 
 
-# %% joins_inside_the_loop: wrong parallel_apply.one_after_another
-
-
-def parallel_apply(replicas, chunks):
-    outputs = [None] * len(chunks)
-    enabled = torch.is_grad_enabled()
-
-    def forward(i):
-        with torch.set_grad_enabled(enabled):
-            outputs[i] = replicas[i](chunks[i])
-
-    for i in range(len(chunks)):
-        thread = threading.Thread(target=forward, args=(i,))
-        thread.start()
-        thread.join()
-    return outputs
-
-
 # %% catches_one_kind_of_error: wrong parallel_apply.error_swallowed
 
 
@@ -383,20 +364,6 @@ def parallel_apply(replicas, chunks):
     return outputs
 
 
-# %% too_small_a_pool: wrong parallel_apply.one_waits
-
-
-def parallel_apply(replicas, chunks):
-    enabled = torch.is_grad_enabled()
-
-    def forward(replica, chunk):
-        with torch.set_grad_enabled(enabled):
-            return replica(chunk)
-
-    with ThreadPoolExecutor(max_workers=max(1, len(chunks) - 1)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
 # %% appends_as_they_come: wrong parallel_apply.completion_order
 
 
@@ -412,15 +379,6 @@ def parallel_apply(replicas, chunks):
     for thread in threads:
         thread.join()
     return outputs
-
-
-# %% results_as_completed: wrong parallel_apply.completion_order
-
-
-def parallel_apply(replicas, chunks):
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        futures = [pool.submit(replica, chunk) for replica, chunk in zip(replicas, chunks)]
-        return [future.result() for future in as_completed(futures)]
 
 
 # %% forgets_to_join: wrong parallel_apply.does_not_wait
@@ -456,21 +414,6 @@ def parallel_apply(replicas, chunks):
     go.set()
     for thread in threads:
         thread.join()
-    return outputs
-
-
-# %% loses_errors: wrong parallel_apply.error_swallowed
-
-
-def parallel_apply(replicas, chunks):
-    outputs = [None] * len(chunks)
-    enabled = torch.is_grad_enabled()
-
-    def forward(i):
-        with torch.set_grad_enabled(enabled):
-            outputs[i] = replicas[i](chunks[i])
-
-    in_threads(forward, len(chunks))
     return outputs
 
 
@@ -529,19 +472,6 @@ def parallel_apply(replicas, chunks):
     return [outputs[i] for i in range(len(chunks))]
 
 
-# %% one_replica_does_everything: wrong parallel_apply.replicas_not_used
-
-
-def parallel_apply(replicas, chunks):
-    home = chunks[0].device
-
-    def forward(replica, chunk):
-        return replicas[0](chunk.to(home)).to(chunk.device)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
 # %% forgets_to_return: wrong returned_nothing
 
 
@@ -582,46 +512,4 @@ def parallel_apply(replicas, chunks):
     for i in range(len(chunks)):
         threading.Thread(target=forward, args=(i,)).start()
     outputs = dict(ready.get() for _ in chunks)
-    return [outputs[i] for i in range(len(chunks))]
-
-
-# %% names_all_gpus: wrong parallel_apply.replica_not_named
-
-
-def parallel_apply(replicas, chunks):
-    outputs, errors = {}, []
-    enabled = torch.is_grad_enabled()
-
-    def forward(i):
-        try:
-            with torch.set_grad_enabled(enabled):
-                outputs[i] = replicas[i](chunks[i])
-        except Exception as error:
-            error.add_note("the GPUs are 0, 1, 2, 3")
-            errors.append(error)
-
-    in_threads(forward, len(chunks))
-    if errors:
-        raise errors[0]
-    return [outputs[i] for i in range(len(chunks))]
-
-
-# %% names_the_gpu: wrong parallel_apply.wrong_replica_named
-
-
-def parallel_apply(replicas, chunks):
-    outputs, errors = {}, []
-    enabled = torch.is_grad_enabled()
-
-    def forward(i):
-        try:
-            with torch.set_grad_enabled(enabled):
-                outputs[i] = replicas[i](chunks[i])
-        except Exception as error:
-            error.add_note(f"replica {chunks[i].device.index}")
-            errors.append(error)
-
-    in_threads(forward, len(chunks))
-    if errors:
-        raise errors[0]
     return [outputs[i] for i in range(len(chunks))]

@@ -159,14 +159,6 @@ def split(batch, devices):
     return [chunk.to(device) for chunk, device in zip(chunks, devices)]
 
 
-# %% stacks_the_chunks_with_a_dimension_more: wrong wrong_shape
-
-
-def split(batch, devices):
-    chunks = batch.chunk(len(devices))
-    return [chunk.unsqueeze(0).to(device) for chunk, device in zip(chunks, devices)]
-
-
 # %% forgets_to_return: wrong returned_nothing
 
 
@@ -182,39 +174,12 @@ def split(batch, devices):
     return {str(device): chunk.to(device) for chunk, device in zip(chunks, devices)}
 
 
-# %% new_tensors_that_stay_empty: wrong wrong_values
-
-
-def split(batch, devices):
-    sizes = [len(chunk) for chunk in batch.chunk(len(devices))]
-    return [
-        torch.full((size, *batch.shape[1:]), -1, dtype=batch.dtype, device=device)
-        for size, device in zip(sizes, devices)
-    ]
-
-
-# %% returns_a_generator: wrong wrong_type
-
-
-def split(batch, devices):
-    return (chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices))
-
-
 # %% skips_single_rows: wrong wrong_count
 
 
 def split(batch, devices):
     pairs = zip(batch.chunk(len(devices)), devices)
     return [chunk.to(device) for chunk, device in pairs if len(chunk) > 1]
-
-
-# %% makes_a_column_of_labels: wrong wrong_count
-
-
-def split(batch, devices):
-    if batch.ndim == 1:
-        return [batch.unsqueeze(1).to(devices[0])]
-    return [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
 
 
 # %% goes_through_half_precision: wrong rounded
@@ -225,14 +190,6 @@ def split(batch, devices):
     return [chunk.to(device).to(batch.dtype) for chunk, device in zip(chunks, devices)]
 
 
-# %% goes_through_double_precision: wrong rounded
-
-
-def split(batch, devices):
-    chunks = batch.double().chunk(len(devices))
-    return [chunk.to(device).to(batch.dtype) for chunk, device in zip(chunks, devices)]
-
-
 # %% clears_the_batch_afterwards: wrong input_changed
 
 
@@ -240,13 +197,3 @@ def split(batch, devices):
     chunks = [chunk.clone().to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
     batch.zero_()
     return chunks
-
-
-# %% two_size_plus_one: wrong wrong_shape
-
-# wrong: the size is rows // k + 1, which is not ceil(rows / k) when k divides the rows
-
-
-def split(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
-    size = len(batch) // len(devices) + 1
-    return [piece.to(device) for piece, device in zip(batch.split(size), devices)]

@@ -407,16 +407,3 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
     optimizer.step()
     broadcast(replicas)
     return loss.item()
-
-
-# %% returns_the_loss_as_float32: wrong rounded
-
-
-def train_step(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
-    sum_gradients(replicas)
-    optimizer.step()
-    broadcast(replicas)
-    return loss.float().item()

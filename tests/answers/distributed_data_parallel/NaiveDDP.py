@@ -315,16 +315,6 @@ class NaiveDDP(Wrapper):
             p.data /= dist.get_world_size()
 
 
-# %% averages_weights_too: wrong NaiveDDP.weights_changed
-
-
-class NaiveDDP(Wrapper):
-    def sync_gradients(self):
-        average_gradients(self.module)
-        for p in self.module.parameters():
-            dist.all_reduce(p.data)
-
-
 # %% forgets_parameters_without_dimension: wrong NaiveDDP.some_not_averaged
 
 
@@ -346,34 +336,12 @@ class NaiveDDP(Wrapper):
             p.grad /= dist.get_world_size()
 
 
-# %% waits_for_the_last: wrong NaiveDDP.not_waited
-
-
-class NaiveDDP(Wrapper):
-    def sync_gradients(self):
-        for p in used(self.module):
-            p.grad /= dist.get_world_size()
-            handle = dist.all_reduce(p.grad, async_op=True)
-        handle.wait()
-
-
 # %% takes_one_input: wrong NaiveDDP.input_lost
 
 
 class NaiveDDP(Wrapper):
     def forward(self, x):
         return self.module(x)
-
-    def sync_gradients(self):
-        average_gradients(self.module)
-
-
-# %% drops_names: wrong NaiveDDP.input_lost
-
-
-class NaiveDDP(Wrapper):
-    def forward(self, *inputs, **named):
-        return self.module(*inputs)
 
     def sync_gradients(self):
         average_gradients(self.module)
@@ -430,48 +398,3 @@ class NaiveDDP(Wrapper):
             if p.grad is not None:
                 p.grad += self.old.get(name, 0)
                 self.old[name] = p.grad.clone()
-
-
-# %% four_first_output: wrong NaiveDDP.output_changed
-
-# Mistake: forward unpacks the output, returns only the first of several.
-
-
-class NaiveDDP(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        for t in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(t.data, src=0)
-
-    def forward(self, *inputs, **named):
-        out = self.module(*inputs, **named)
-        return out[0] if isinstance(out, tuple | list) else out
-
-    def sync_gradients(self) -> None:
-        average_gradients(self.module)
-
-
-# %% four_new_parameters: wrong wrong_values
-
-# Mistake: puts new Parameter objects into the module instead of writing into the old ones; loses ties and requires_grad=False too.
-
-
-class NaiveDDP(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        for part in module.modules():
-            for name, p in list(part._parameters.items()):
-                if p is not None:
-                    value = p.detach().clone()
-                    dist.broadcast(value, src=0)
-                    setattr(part, name, nn.Parameter(value))
-        for b in module.buffers():
-            dist.broadcast(b, src=0)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self) -> None:
-        average_gradients(self.module)

@@ -350,15 +350,6 @@ class OverlappedDDP(Wrapper):
             handle.wait()
 
 
-# %% keeps_the_last_one_of_each_step: wrong OverlappedDDP.keeps_handles
-
-
-class OverlappedDDP(Wrapper):
-    def sync_gradients(self):
-        self.all_steps = [*getattr(self, "all_steps", []), self.handles[-1]]
-        super().sync_gradients()
-
-
 # %% reduces_what_the_hook_is_given: wrong OverlappedDDP.weights_changed
 
 
@@ -370,16 +361,6 @@ class OverlappedDDP(Wrapper):
         super().sync_gradients()
         for p in self.module.parameters():
             p.data /= dist.get_world_size()
-
-
-# %% averages_parameters_one_by_one: wrong OverlappedDDP.weights_changed
-
-
-class OverlappedDDP(Wrapper):
-    def hook(self, p):
-        with torch.no_grad():
-            dist.all_reduce(p)
-            p /= dist.get_world_size()
 
 
 # %% divides_before_it_has_arrived: wrong OverlappedDDP.written_on_the_way
@@ -408,34 +389,12 @@ class OverlappedDDP(Wrapper):
         return outputs if isinstance(outputs, torch.Tensor) else [outputs]
 
 
-# %% never_clears_its_list: wrong OverlappedDDP.written_on_the_way
-
-
-class OverlappedDDP(Wrapper):
-    def hook(self, p):
-        self.handles.append((p, dist.all_reduce(p.grad, async_op=True)))
-
-    def sync_gradients(self):
-        for p, handle in self.handles:
-            handle.wait()
-            p.grad /= dist.get_world_size()
-
-
 # %% never_waits: wrong OverlappedDDP.not_waited
 
 
 class OverlappedDDP(Wrapper):
     def sync_gradients(self):
         pass
-
-
-# %% looks_once_if_they_are_done: wrong OverlappedDDP.not_waited
-
-
-class OverlappedDDP(Wrapper):
-    def sync_gradients(self):
-        self.handles.clear()
-        dist.barrier()
 
 
 # %% all_after_backward: wrong OverlappedDDP.starts_after_backward
@@ -453,17 +412,6 @@ class OverlappedDDP(Wrapper):
                 handles.append(dist.all_reduce(p.grad, async_op=True))
         for handle in handles:
             handle.wait()
-
-
-# %% is_naive: wrong OverlappedDDP.starts_after_backward
-
-
-class OverlappedDDP(Wrapper):
-    def hook(self, p):
-        pass
-
-    def sync_gradients(self):
-        average_gradients(self.module)
 
 
 # %% starts_the_first_ones_only: wrong OverlappedDDP.starts_late
@@ -491,15 +439,6 @@ class OverlappedDDP(Wrapper):
         dist.all_reduce(p.grad)
 
 
-# %% waits_at_once: wrong OverlappedDDP.blocks_backward
-
-
-class OverlappedDDP(Wrapper):
-    def hook(self, p):
-        p.grad /= dist.get_world_size()
-        dist.all_reduce(p.grad, async_op=True).wait()
-
-
 # %% one_for_each_name: wrong OverlappedDDP.wrong_number_of_collectives
 
 
@@ -514,33 +453,6 @@ class OverlappedDDP(Wrapper):
         self.handles.append(dist.all_reduce(torch.zeros_like(p), async_op=True))
 
 
-# %% hooks_each_name: wrong OverlappedDDP.wrong_number_of_collectives
-
-
-class OverlappedDDP(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        self.handles = []
-        for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.data, src=0)
-        for _, p in module.named_parameters(remove_duplicate=False):
-            if p.requires_grad:
-                p.register_post_accumulate_grad_hook(self.hook)
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def hook(self, p):
-        self.handles.append((dist.all_reduce(p.grad, async_op=True), p))
-
-    def sync_gradients(self):
-        for handle, p in self.handles:
-            handle.wait()
-            p.grad /= dist.get_world_size()
-        self.handles.clear()
-
-
 # %% weights_only: wrong OverlappedDDP.some_not_averaged
 
 
@@ -548,34 +460,3 @@ class OverlappedDDP(Wrapper):
     def hook(self, p):
         if p.dim() > 1:
             super().hook(p)
-
-
-# %% four_module_backward_hook: wrong OverlappedDDP.some_not_averaged
-
-# Mistake: full backward hooks of modules run before the module's own parameter gradients are sure to be there.
-
-
-class OverlappedDDP(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.works = []
-        with torch.no_grad():
-            for tensor in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(tensor, src=0)
-        for part in module.modules():
-            part.register_full_backward_hook(self._start)
-
-    def _start(self, part, grad_input, grad_output):
-        for p in part.parameters(recurse=False):
-            if p.requires_grad and p.grad is not None:
-                self.works.append((p, dist.all_reduce(p.grad, async_op=True)))
-
-    def forward(self, *inputs, **named):
-        return self.module(*inputs, **named)
-
-    def sync_gradients(self) -> None:
-        for p, work in self.works:
-            work.wait()
-            p.grad /= dist.get_world_size()
-        self.works.clear()

@@ -213,15 +213,6 @@ def average_gradients(model):
         start += 1
 
 
-# %% mean_of_all_numbers: wrong wrong_values
-
-
-def average_gradients(model):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-        p.grad[...] = p.grad.mean()
-
-
 # %% borrows_a_hook: wrong refused_name
 
 
@@ -242,28 +233,6 @@ def average_gradients(model):
         p.grad = arrived.to(p.grad.dtype) / dist.get_world_size()
 
 
-# %% travels_in_half_precision: wrong rounded
-
-
-def average_gradients(model):
-    for p in trained(model):
-        half = p.grad.half()
-        dist.all_reduce(half)
-        p.grad = half.to(p.grad.dtype) / dist.get_world_size()
-
-
-# %% one_flat_tensor_in_bfloat16: wrong rounded
-
-
-def average_gradients(model):
-    parameters = list(trained(model))
-    flat = torch.cat([p.grad.flatten() for p in parameters]).bfloat16()
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad = piece.view_as(p).to(p.dtype)
-
-
 # %% four_divides_before_wait: wrong average_gradients.changed_while_sending
 
 # Mistake: divides right after starting, before the asynchronous all-reduce is done (a race).
@@ -279,26 +248,6 @@ def average_gradients(model: nn.Module) -> None:
             p.grad /= dist.get_world_size()
     for work in works:
         work.wait()
-
-
-# %% four_pairwise_mean: wrong wrong_values
-
-# Mistake: broadcasts one rank after another and takes a running mean of two; right on 2 ranks only.
-
-
-def average_gradients(model: nn.Module) -> None:
-    rank = dist.get_rank()
-    for p in model.parameters():
-        if not p.requires_grad:
-            continue
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        mean = None
-        for src in range(dist.get_world_size()):
-            part = p.grad.clone() if src == rank else torch.zeros_like(p.grad)
-            dist.broadcast(part, src=src)
-            mean = part if mean is None else (mean + part) / 2
-        p.grad.copy_(mean)
 
 
 # %% four_set_order: wrong mismatch

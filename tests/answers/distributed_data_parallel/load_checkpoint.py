@@ -170,20 +170,6 @@ def load_checkpoint(path, model, optimizer):
     return state["epoch"] if dist.get_rank() == 0 else 0
 
 
-# %% forgets_half_of_adam: wrong wrong_values
-
-
-def load_checkpoint(path, model, optimizer):
-    state = torch.load(path)
-    model.load_state_dict(state["model"])
-    for kept in state["optimizer"]["state"].values():
-        for name, value in kept.items():
-            if name in ("exp_avg_sq", "momentum_buffer"):
-                value.mul_(0.5)
-    optimizer.load_state_dict(state["optimizer"])
-    return state["epoch"]
-
-
 # %% the_saver_lets_all_ranks_write: wrong load_checkpoint.every_rank_writes
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import pickle
-import shutil
 import tempfile
 import time
 import torch
@@ -298,18 +297,6 @@ def save_checkpoint(path, model, optimizer, epoch):
     dist.barrier()
 
 
-# %% every_rank_writes_its_own_temporary_file: wrong save_checkpoint.every_rank_writes
-
-
-@with_loader(load_pickle)
-def save_checkpoint(path, model, optimizer, epoch):
-    unfinished = f"{path}.{dist.get_rank()}"
-    with open(unfinished, "wb") as file:
-        pickle.dump(everything(model, optimizer, epoch), file)
-    os.replace(unfinished, path)
-    dist.barrier()
-
-
 # %% unfinished_in_the_current_folder: wrong save_checkpoint.from_another_folder
 
 
@@ -320,30 +307,10 @@ def save_checkpoint(path, model, optimizer, epoch):
     dist.barrier()
 
 
-# %% unfinished_where_temporary_files_lie: wrong save_checkpoint.from_another_folder
-
-
-def save_checkpoint(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        with tempfile.NamedTemporaryFile(delete=False) as file:
-            torch.save(everything(model, optimizer, epoch), file)
-        shutil.move(file.name, path)
-    dist.barrier()
-
-
 # %% no_barrier: wrong save_checkpoint.returned_too_early
 
 
 def save_checkpoint(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        write(everything(model, optimizer, epoch), path)
-
-
-# %% the_barrier_comes_first: wrong save_checkpoint.returned_too_early
-
-
-def save_checkpoint(path, model, optimizer, epoch):
-    dist.barrier()
     if dist.get_rank() == 0:
         write(everything(model, optimizer, epoch), path)
 
@@ -370,17 +337,6 @@ def save_checkpoint(path, model, optimizer, epoch):
     dist.barrier()
 
 
-# %% copies_over_the_old_file: wrong save_checkpoint.written_in_place
-
-
-def save_checkpoint(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        torch.save(everything(model, optimizer, epoch), f"{path}.new")
-        shutil.copyfile(f"{path}.new", path)
-        os.remove(f"{path}.new")
-    dist.barrier()
-
-
 # %% removes_the_old_file_first: wrong save_checkpoint.gap_between_old_and_new
 
 
@@ -390,16 +346,6 @@ def save_checkpoint(path, model, optimizer, epoch):
         if os.path.exists(path):
             os.remove(path)
         os.rename(f"{path}.new", path)
-    dist.barrier()
-
-
-# %% deletes_and_writes_anew: wrong save_checkpoint.gap_between_old_and_new
-
-
-def save_checkpoint(path, model, optimizer, epoch):
-    if dist.get_rank() == 0:
-        pathlib.Path(path).unlink(missing_ok=True)
-        torch.save(everything(model, optimizer, epoch), path)
     dist.barrier()
 
 
@@ -456,68 +402,3 @@ def save_checkpoint(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         write(everything(model, optimizer, epoch), path)
     dist.barrier()
-
-
-# %% five_half_to_save_space: wrong rounded
-
-# mistake: stores the weights as float16 "to save space": not the same to the last bit
-
-
-def save_checkpoint(path, model, optimizer, epoch) -> None:
-    if dist.get_rank() == 0:
-        temporary = str(path) + ".tmp"
-        weights = {
-            n: t.half() if t.is_floating_point() else t for n, t in model.state_dict().items()
-        }
-        torch.save([weights, optimizer.state_dict(), epoch], temporary)
-        os.replace(temporary, path)
-    dist.barrier()
-
-
-def load_checkpoint(path, model, optimizer) -> int:
-    weights, steps, epoch = torch.load(path, map_location="cpu")
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(steps)
-    return epoch
-
-
-# %% five_keeps_first: wrong save_checkpoint.no_file
-
-# mistake: does nothing if a file lies there already
-
-
-def save_checkpoint(path, model, optimizer, epoch) -> None:
-    if dist.get_rank() == 0 and not os.path.exists(path):
-        temporary = str(path) + ".tmp"
-        torch.save([model.state_dict(), optimizer.state_dict(), epoch], temporary)
-        os.replace(temporary, path)
-    dist.barrier()
-
-
-def load_checkpoint(path, model, optimizer) -> int:
-    weights, steps, epoch = torch.load(path, map_location="cpu")
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(steps)
-    return epoch
-
-
-# %% five_rename_before_close: wrong save_checkpoint.old_file_destroyed
-
-# mistake: renames inside the with block, while part of the data is still in the buffer of the open file
-
-
-def save_checkpoint(path, model, optimizer, epoch) -> None:
-    if dist.get_rank() == 0:
-        temporary = str(path) + ".tmp"
-        with open(temporary, "wb", buffering=2**20) as file:
-            pickle.dump([model.state_dict(), optimizer.state_dict(), epoch], file)
-            os.replace(temporary, path)
-    dist.barrier()
-
-
-def load_checkpoint(path, model, optimizer) -> int:
-    with open(path, "rb") as file:
-        weights, steps, epoch = pickle.load(file)
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(steps)
-    return epoch

@@ -3,7 +3,6 @@
 
 import itertools
 import math
-import numpy as np
 import torch
 from itertools import cycle
 from itertools import islice
@@ -162,22 +161,6 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
     return fit(order, world_size, drop_last)[rank::world_size]
 
 
-# %% mixes_up_its_rows_in_a_large_world: wrong wrong_value
-
-
-def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
-    return order[min(rank, 7) :: world_size]
-
-
-# %% sorts_its_rows: wrong wrong_value
-
-
-def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
-    return sorted(order[rank::world_size], reverse=True)
-
-
 # %% leaves_the_last_row_to_rank_0: wrong wrong_count
 
 
@@ -196,14 +179,6 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
     return torch.tensor(order[rank::world_size])
 
 
-# %% returns_numpy_integers: wrong wrong_type
-
-
-def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
-    return list(np.array(order[rank::world_size]))
-
-
 # %% asks_the_sampler: wrong refused_name
 
 
@@ -215,30 +190,3 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
     )
     sampler.set_epoch(epoch)
     return list(sampler)
-
-
-# %% four_list_of_tensors: wrong wrong_type
-
-# Mistake: list(tensor) gives 0-d tensors, not Python integers.
-
-
-def shard_indices(
-    num_samples: int,
-    world_size: int,
-    rank: int,
-    *,
-    epoch: int,
-    seed: int = 0,
-    shuffle: bool = True,
-    drop_last: bool = False,
-) -> list[int]:
-    if shuffle:
-        order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
-    else:
-        order = torch.arange(num_samples)
-    if drop_last:
-        order = order[: num_samples // world_size * world_size]
-    else:
-        total = -(-num_samples // world_size) * world_size
-        order = order.repeat(world_size)[:total]
-    return list(order[rank::world_size])

@@ -203,28 +203,6 @@ def early_stop(model, batches, optimizer, should_stop):
     return len(batches)
 
 
-# %% a_fixed_divisor: wrong wrong_value
-
-
-def train_and_divide_by(divisor, model, batches, optimizer, should_stop, clear=True):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        if clear:
-            optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
-            p.grad /= divisor
-        optimizer.step()
-        if reduced(should_stop(loss.item())):
-            return step
-    return len(batches)
-
-
-def early_stop(model, batches, optimizer, should_stop):
-    return train_and_divide_by(2, model, batches, optimizer, should_stop)
-
-
 # %% breaks_and_forgets: wrong returned_nothing
 
 

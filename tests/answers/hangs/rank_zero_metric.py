@@ -149,37 +149,6 @@ def rank_zero_metric(values: Tensor) -> float:
     return (values.sum() / count).item()
 
 
-# %% five_count_times_world: wrong wrong_value
-
-# mistake: reduces the sum only and divides by own count times the world size
-
-
-def rank_zero_metric(values: Tensor) -> float:
-    total = values.sum()
-    dist.all_reduce(total)
-    return (total / (len(values) * dist.get_world_size())).item()
-
-
-# %% five_pairs: wrong wrong_value
-
-# mistake: rank 0 talks to rank 1 only: right on 2 ranks, wrong on 3
-
-
-def rank_zero_metric(values: Tensor) -> float:
-    total = torch.stack([values.sum(), values.new_tensor(len(values))])
-    other = torch.zeros_like(total)
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if rank ^ 1 < world:
-        if rank % 2 == 0:
-            dist.send(total, rank ^ 1)
-            dist.recv(other, rank ^ 1)
-        else:
-            dist.recv(other, rank ^ 1)
-            dist.send(total, rank ^ 1)
-    total += other
-    return (total[0] / total[1]).item()
-
-
 # %% five_truncated_gather: wrong mismatch
 
 # mistake: all_gather with receive buffers shaped like this rank's own values, although lengths differ
@@ -189,17 +158,3 @@ def rank_zero_metric(values: Tensor) -> float:
     parts = [torch.zeros_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, values)
     return torch.cat(parts).mean().item()
-
-
-# %% five_zero_padding_counts: wrong wrong_value
-
-# mistake: pads to the longest length before gathering and lets the padding count
-
-
-def rank_zero_metric(values: Tensor) -> float:
-    longest = torch.tensor(len(values), device=values.device)
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    padded = values.new_zeros(int(longest))
-    padded[: len(values)] = values
-    dist.all_reduce(padded)
-    return (padded / dist.get_world_size()).mean().item()

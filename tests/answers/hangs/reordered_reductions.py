@@ -133,22 +133,6 @@ def reordered_reductions(tensors: dict[str, Tensor]) -> None:
         start += tensor.numel()
 
 
-# %% five_flat_written_in_dict_order: wrong wrong_values
-
-# mistake: concatenates in sorted order but copies back in the order of the dict
-
-
-def reordered_reductions(tensors: dict[str, Tensor]) -> None:
-    if not tensors:
-        return
-    flat = torch.cat([tensors[name].view(-1) for name in sorted(tensors)])
-    dist.all_reduce(flat)
-    start = 0
-    for tensor in tensors.values():
-        tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
-        start += tensor.numel()
-
-
 # %% five_float_buffer: wrong rounded
 
 # mistake: a float32 buffer for all dtypes: large integers and float64 lose digits

@@ -270,65 +270,6 @@ def uneven_batches(model, batches, optimizer):
         optimizer.step()
 
 
-# %% averages_over_those_present_in_float32: wrong rounded
-
-
-def uneven_batches(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        has = torch.tensor(int(step < len(batches)))
-        dist.all_reduce(has)
-        if step < len(batches):
-            backward(model, batches[step])
-        for p in model.parameters():
-            sent = torch.zeros_like(p) if p.grad is None else p.grad
-            sent = sent.float()
-            dist.all_reduce(sent)
-            p.grad = sent.to(p.dtype) / has.item()
-        optimizer.step()
-
-
-# %% five_broadcast_at_end: wrong wrong_values
-
-# mistake: trains each rank on its own and averages weights at the end instead of gradients in each step
-
-
-def uneven_batches(model, batches, optimizer) -> None:
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    with torch.no_grad():
-        for p in model.parameters():
-            dist.all_reduce(p)
-            p /= dist.get_world_size()
-
-
-# %% five_one_step_too_many: wrong wrong_values
-
-# mistake: one more step at the end with zero gradients, which moves the weights where there is momentum
-
-
-def uneven_batches(model, batches, optimizer) -> None:
-    step = 0
-    go_on = True
-    while go_on:
-        active = torch.tensor(float(step < len(batches)))
-        dist.all_reduce(active)
-        go_on = active.item() > 0
-        optimizer.zero_grad()
-        if step < len(batches):
-            inputs, targets = batches[step]
-            nn.functional.mse_loss(model(inputs), targets).backward()
-        for p in model.parameters():
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-        optimizer.step()
-        step += 1
-
-
 # %% five_zero_rows: crash exception
 
 # mistake: pads with batches of zeros, whose gradient is not zero because of the biases

@@ -481,23 +481,6 @@ def server_step(model, optimizer):
             dist.isend(p.data, worker)
 
 
-# %% reads_before_it_has_come: wrong server_step.not_waited
-
-
-def server_step(model, optimizer):
-    if not workers():
-        return
-    for p in trained(model):
-        p.grad = torch.zeros_like(p)
-    for worker in workers():
-        for p in trained(model):
-            arrived = torch.zeros_like(p)
-            dist.irecv(arrived, worker)
-            p.grad += arrived / len(workers())
-    optimizer.step()
-    send_weights(model)
-
-
 # %% steps_while_it_is_sending: wrong server_step.changed_while_sending
 
 
@@ -607,29 +590,6 @@ def server_step(model, optimizer):
             dist.send(p.data, worker)
 
 
-# %% broadcasts_once_per_worker: wrong server_step.travels_twice
-
-
-def worker_step(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(torch.zeros_like(p) if p.grad is None else p.grad, 0)
-    for _ in workers():
-        for p in trained(model):
-            dist.broadcast(p.data, 0)
-
-
-def server_step(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    optimizer.step()
-    for _ in workers():
-        for p in trained(model):
-            dist.broadcast(p.data, 0)
-
-
 # %% gets_half_the_digits: wrong rounded
 
 
@@ -667,51 +627,6 @@ def server_step(model, optimizer):
     optimizer.step()
     for buffer in model.buffers():
         buffer.add_(1)
-    send_weights(model)
-
-
-# %% goes_by_the_order_of_the_optimizer: wrong wrong_values
-
-
-def server_step(model, optimizer):
-    if not workers():
-        return
-    held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    arrived = received(model)
-    for i, p in enumerate(held):
-        gradients = [arrived[worker][i] for worker in workers()]
-        p.grad = (sum(gradients) / len(gradients)).reshape(-1)[: p.numel()].expand(
-            p.numel()
-        ).view_as(p) + 0
-    optimizer.step()
-    send_weights(model)
-
-
-# %% adds_up_in_float32: wrong rounded
-
-
-def server_step(model, optimizer):
-    if not workers():
-        return
-    arrived = received(model)
-    for i, p in enumerate(trained(model)):
-        total = sum(arrived[worker][i].float() for worker in workers())
-        p.grad = total.to(p.dtype) / len(workers())
-    optimizer.step()
-    send_weights(model)
-
-
-# %% keeps_frozen_ones_as_float32: wrong wrong_values
-
-
-def server_step(model, optimizer):
-    if not workers():
-        return
-    mean(model)
-    optimizer.step()
-    for p in model.parameters():
-        if not p.requires_grad:
-            p.data.copy_(p.data.float())
     send_weights(model)
 
 
@@ -794,44 +709,6 @@ def server_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for name, p in list(module.named_parameters(recurse=False)):
             setattr(module, name, nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad))
     parameters = [p for p in model.parameters() if p.requires_grad]
-    for worker in workers:
-        for p in parameters:
-            dist.send(p.detach().contiguous(), worker)
-
-
-# %% three_running_mean: wrong wrong_values
-
-# (mean + new) / 2 after each further worker: right with one and two workers, wrong from three workers (4 ranks) on
-
-
-def worker_step(model: nn.Module, loss: Tensor) -> None:
-    model.zero_grad()
-    loss.backward()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for p in parameters:
-        gradient = torch.zeros_like(p) if p.grad is None else p.grad
-        dist.send(gradient.detach().contiguous(), 0)
-    for p in parameters:
-        weights = torch.empty(p.shape, dtype=p.dtype)
-        dist.recv(weights, 0)
-        with torch.no_grad():
-            p.copy_(weights)
-
-
-def server_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    workers = range(1, dist.get_world_size())
-    if not workers:
-        return
-    optimizer.zero_grad()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for p in parameters:
-        p.grad = torch.zeros_like(p)
-    for worker in workers:
-        for p in parameters:
-            gradient = torch.empty(p.shape, dtype=p.dtype)
-            dist.recv(gradient, worker)
-            p.grad = gradient if worker == 1 else (p.grad + gradient) / 2
-    optimizer.step()
     for worker in workers:
         for p in parameters:
             dist.send(p.detach().contiguous(), worker)

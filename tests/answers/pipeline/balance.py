@@ -170,21 +170,6 @@ def balance(costs, num_stages):
     return stages + [range(first, len(costs))]
 
 
-# %% largest_smallest_cost: wrong wrong_values
-
-
-def balance(costs, num_stages):
-    n = len(costs)
-    filled = min(num_stages, n)
-    best = max(
-        itertools.combinations(range(1, n), filled - 1),
-        key=lambda cuts: min(sum(costs[a:b]) for a, b in zip((0, *cuts), (*cuts, n))),
-    )
-    cuts = (0, *best, n)
-    stages = [range(a, b) for a, b in zip(cuts, cuts[1:])]
-    return stages + [range(n, n)] * (num_stages - filled)
-
-
 # %% smallest_but_some_empty: wrong balance.empty_stage
 
 
@@ -204,27 +189,6 @@ def balance(costs, num_stages):
     return [range(a, b) for a, b in zip(ends, ends[1:])]
 
 
-# %% closes_stages_only_when_full: wrong balance.empty_stage
-
-
-def balance(costs, num_stages):
-    """The smallest largest cost is right, but stages at the end stay empty."""
-    n = len(costs)
-    sums = sorted({sum(costs[a:b]) for a in range(n) for b in range(a + 1, n + 1)})
-    for limit in sums:
-        stages, first = [], 0
-        while first < n and len(stages) <= num_stages:
-            end = first
-            while end < n and sum(costs[first : end + 1]) <= limit:
-                end += 1
-            if end == first:
-                break
-            stages.append(range(first, end))
-            first = end
-        if first == n and len(stages) <= num_stages:
-            return stages + [range(n, n)] * (num_stages - len(stages))
-
-
 # %% leaves_empty_stages_out: wrong wrong_count
 
 
@@ -240,25 +204,11 @@ def balance(costs, num_stages):
     return [*stages[:-1], range(stages[-1].start, max(stages[-1].start, len(costs) - 1))]
 
 
-# %% ends_are_inclusive: wrong balance.layers_missing
-
-
-def balance(costs, num_stages):
-    return [range(s.start, max(s.start, s.stop - 1)) for s in right_ranges(costs, num_stages)]
-
-
 # %% stages_overlap: wrong balance.not_contiguous
 
 
 def balance(costs, num_stages):
     return [range(max(s.start - 1, 0), s.stop) for s in right_ranges(costs, num_stages)]
-
-
-# %% dealt_in_turn: wrong balance.not_contiguous
-
-
-def balance(costs, num_stages):
-    return [range(s, len(costs), num_stages) for s in range(num_stages)]
 
 
 # %% lists_of_layers: wrong wrong_type
@@ -268,39 +218,11 @@ def balance(costs, num_stages):
     return [list(stage) for stage in right_ranges(costs, num_stages)]
 
 
-# %% costs_instead_of_layers: wrong wrong_type
-
-
-def balance(costs, num_stages):
-    return [[costs[i] for i in stage] for stage in right_ranges(costs, num_stages)]
-
-
-# %% pairs_of_numbers: wrong wrong_type
-
-
-def balance(costs, num_stages):
-    return [(stage.start, stage.stop) for stage in right_ranges(costs, num_stages)]
-
-
-# %% generates: wrong wrong_type
-
-
-def balance(costs, num_stages):
-    return (stage for stage in right_ranges(costs, num_stages))
-
-
 # %% prints_it: wrong returned_nothing
 
 
 def balance(costs, num_stages):
     print(right_ranges(costs, num_stages))
-
-
-# %% whole_numbers_only: wrong wrong_values
-
-
-def balance(costs, num_stages):
-    return right_ranges([int(cost) for cost in costs], num_stages)
 
 
 # %% fails_with_few_layers: crash exception
@@ -331,52 +253,3 @@ def balance(costs, num_stages):
             best = worst, ends
     ends = best[1]
     return [range(a, b) for a, b in zip(ends, ends[1:])]
-
-
-# %% six_int_bisect: wrong wrong_values
-
-
-# mistake: bisects over whole numbers, but costs may be fractions
-def balance(costs, num_stages):
-    """Bisection over whole numbers."""
-    n = len(costs)
-
-    def fill(limit):
-        stages, start, now = [], 0, 0
-        for i, c in enumerate(costs):
-            left_layers, left_stages = n - i, num_stages - len(stages)
-            if i > start and (now + c > limit or left_layers < left_stages):
-                stages.append(range(start, i))
-                start, now = i, 0
-            now += c
-        return stages + [range(start, n)]
-
-    low, high = int(max(costs)), int(sum(costs)) + 1
-    while low < high:
-        mid = (low + high) // 2
-        if len(fill(mid)) <= num_stages:
-            high = mid
-        else:
-            low = mid + 1
-    stages = fill(high)
-    return stages + [range(n, n)] * (num_stages - len(stages))
-
-
-# %% six_least_squares: wrong wrong_values
-
-# mistake: makes the differences from the mean smallest, not the largest cost
-
-
-def balance(costs, num_stages):
-    """Cut where the stages differ least from their mean."""
-    n = len(costs)
-    full = min(n, num_stages)
-    mean = sum(costs) / num_stages
-    best = None
-    for cuts in combinations(range(1, n), full - 1):
-        ends = [0, *cuts, n]
-        off = sum((sum(costs[a:b]) - mean) ** 2 for a, b in zip(ends, ends[1:]))
-        if best is None or off < best[0]:
-            best = off, ends
-    ends = best[1]
-    return [range(a, b) for a, b in zip(ends, ends[1:])] + [range(n, n)] * (num_stages - full)

@@ -58,69 +58,12 @@ def gpipe(num_stages, num_microbatches):
     ]
 
 
-# %% last_stage_forward_again: wrong wrong_values
-
-
-def gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    table = [
-        [("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)
-    ]
-    table[-1].append(("backward", 0))
-    return table
-
-
 # %% letters: wrong wrong_type
 
 
 def gpipe(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [[("F", m) for m in ms] + [("B", m) for m in ms] for _ in range(num_stages)]
-
-
-# %% lists_for_pairs: wrong wrong_type
-
-
-def gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return [[["forward", m] for m in ms] + [["backward", m] for m in ms] for _ in range(num_stages)]
-
-
-# %% texts: wrong wrong_type
-
-
-def gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return [[f"forward {m}" for m in ms] + [f"backward {m}" for m in ms] for _ in range(num_stages)]
-
-
-# %% with_pauses: wrong wrong_type
-
-
-def gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return [
-        [None] * s + [("forward", m) for m in ms] + [("backward", m) for m in ms]
-        for s in range(num_stages)
-    ]
-
-
-# %% one_list: wrong wrong_type
-
-
-def gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return [("forward", m) for m in ms] + [("backward", m) for m in ms]
-
-
-# %% a_dict: wrong wrong_type
-
-
-def gpipe(num_stages, num_microbatches):
-    ms = range(num_microbatches)
-    return {
-        s: [("forward", m) for m in ms] + [("backward", m) for m in ms] for s in range(num_stages)
-    }
 
 
 # %% no_return: wrong returned_nothing
@@ -148,41 +91,3 @@ def gpipe(num_stages, num_microbatches):
             [("backward", t - s) for s in range(num_stages) if 0 <= t - s < num_microbatches]
         )
     return ticks
-
-
-# %% six_mixed_orders: wrong wrong_values
-
-
-# mistake: the last stage goes back in another order than the others
-def gpipe(num_stages, num_microbatches):
-    """The last stage goes back from its last micro-batch, the others in order."""
-    f = [("forward", m) for m in range(num_microbatches)]
-    b = [("backward", m) for m in range(num_microbatches)]
-    return [f + b for _ in range(num_stages - 1)] + [f + b[::-1]]
-
-
-# %% six_one_row: wrong wrong_type
-
-
-# mistake: one list for all stages
-def gpipe(num_stages, num_microbatches):
-    return [("forward", m) for m in range(num_microbatches)] + [
-        ("backward", m) for m in range(num_microbatches)
-    ]
-
-
-# %% six_waits_none: wrong wrong_type
-
-
-# mistake: writes pauses down as None
-def gpipe(num_stages, num_microbatches):
-    """With the bubble written down as None."""
-    table = []
-    for s in range(num_stages):
-        row = [None] * s
-        row += [("forward", m) for m in range(num_microbatches)]
-        row += [None] * (2 * (num_stages - 1 - s))
-        row += [("backward", m) for m in range(num_microbatches)]
-        row += [None] * s
-        table.append(row)
-    return table

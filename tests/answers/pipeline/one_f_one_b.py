@@ -102,25 +102,6 @@ def one_f_one_b(num_stages, num_microbatches):
     return with_ahead(num_stages, num_microbatches, lambda s: 0 if s in ends else 1)
 
 
-# %% newest_first: wrong wrong_values
-
-
-def one_f_one_b(num_stages, num_microbatches):
-    """Takes the newest one back, as if the micro-batches were a pile."""
-    table = []
-    for s in range(num_stages):
-        ahead = min(num_stages - s - 1, num_microbatches)
-        row = [("forward", m) for m in range(ahead)]
-        held = list(range(ahead))
-        for m in range(num_microbatches - ahead):
-            row.append(("forward", m + ahead))
-            held.append(m + ahead)
-            row.append(("backward", held.pop(0) if s else held.pop(0)))
-        row += [("backward", m) for m in reversed(held)]
-        table.append(row)
-    return table
-
-
 # %% no_return: wrong returned_nothing
 
 
@@ -133,23 +114,3 @@ def one_f_one_b(num_stages, num_microbatches):
 
 def one_f_one_b(num_stages, num_microbatches):
     return with_ahead(num_stages, num_microbatches, lambda s: num_stages - s - 1)[:-1]
-
-
-# %% six_backward_first_of_pair: wrong wrong_values
-
-
-# mistake: takes the newest micro-batch back first
-def one_f_one_b(num_stages, num_microbatches):
-    """num_stages - s forwards, then backward of the LAST one, so its activations go first."""
-    table = []
-    for s in range(num_stages):
-        row, flying, nxt = [], [], 0
-        while nxt < num_microbatches or flying:
-            if nxt < num_microbatches and len(flying) < num_stages - s:
-                row.append(("forward", nxt))
-                flying.append(nxt)
-                nxt += 1
-            else:
-                row.append(("backward", flying.pop()))
-        table.append(row)
-    return table

@@ -5,7 +5,6 @@ import queue
 import threading
 import torch
 import torch.distributed as dist
-from functools import partial
 
 
 def send_activation(tensor, dst):
@@ -385,15 +384,6 @@ def run(stage, schedule, microbatches, loss_fn):
 
 def run(stage, schedule, microbatches, loss_fn):
     pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn)
-
-
-# %% loss_to_rank_zero: wrong returned_nothing
-
-
-def run(stage, schedule, microbatches, loss_fn):
-    loss = torch.tensor(pipeline(stage, schedule[dist.get_rank()], microbatches, loss_fn) or 0.0)
-    dist.reduce(loss, dst=0)
-    return loss.item() if dist.get_rank() == 0 and dist.get_world_size() < 1 else None
 
 
 # %% pytorchs_own: wrong refused_name

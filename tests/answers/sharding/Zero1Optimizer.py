@@ -364,23 +364,6 @@ class Zero1Optimizer(Unsharded):
     pass
 
 
-# %% inner_holds_all_and_gets_few_gradients: wrong Zero1Optimizer.state_not_sharded
-
-
-class Zero1Optimizer(Unsharded):
-    """Right but for Adagrad, which makes its state before there is a gradient."""
-
-    def step(self):
-        self.average()
-        owner = owners_of(self.params)
-        for p in self.params:
-            if owner[p] != dist.get_rank():
-                p.grad = None
-        self.inner.step()
-        for p in self.params:
-            dist.broadcast(p.data, src=owner[p])
-
-
 # %% makes_all_state_and_deletes_it: wrong Zero1Optimizer.state_for_a_while
 
 
@@ -395,27 +378,6 @@ class Zero1Optimizer(Unsharded):
                 del self.inner.state[p]
 
 
-# %% adagrad_begins_with_everything: wrong Zero1Optimizer.state_for_a_while
-
-
-class Zero1Optimizer(Unsharded):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        self.owner = owners_of(self.params)
-        for p in self.params:
-            if self.owner[p] != dist.get_rank():
-                self.inner.state.pop(p, None)
-
-    def step(self):
-        self.average()
-        for p in self.params:
-            if self.owner[p] != dist.get_rank():
-                p.grad = None
-        self.inner.step()
-        for p in self.params:
-            dist.broadcast(p.data, src=self.owner[p])
-
-
 # %% rank_0_owns_everything: wrong Zero1Optimizer.state_unbalanced
 
 
@@ -424,21 +386,6 @@ class Zero1Optimizer(Owners):
         self.params = [p for p in params if p.requires_grad]
         self.owner = {p: 0 for p in self.params}
         self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
-        self.param_groups = (
-            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
-        )
-
-
-# %% every_nth_parameter: wrong Zero1Optimizer.state_unbalanced
-
-
-class Zero1Optimizer(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        n, rank = dist.get_world_size(), dist.get_rank()
-        self.owner = {p: i % n for i, p in enumerate(self.params)}
-        mine = self.params[rank::n]
-        self.inner = optimizer_class(mine, **kwargs) if mine else None
         self.param_groups = (
             self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
         )
@@ -466,17 +413,6 @@ class Zero1Optimizer(Owners):
         pass
 
 
-# %% sends_before_the_step: wrong Zero1Optimizer.weights_not_shared
-
-
-class Zero1Optimizer(Owners):
-    def step(self):
-        self.reduce()
-        self.share()
-        if self.inner:
-            self.inner.step()
-
-
 # %% does_not_wait: wrong Zero1Optimizer.not_waited
 
 
@@ -495,30 +431,12 @@ class Zero1Optimizer(Owners):
         del self.param_groups
 
 
-# %% has_groups_where_it_has_parameters: wrong Zero1Optimizer.param_groups_missing
-
-
-class Zero1Optimizer(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        if self.inner is None:
-            self.param_groups = []
-
-
 # %% clears_nothing: wrong Zero1Optimizer.not_cleared
 
 
 class Zero1Optimizer(Owners):
     def zero_grad(self):
         pass
-
-
-# %% clears_what_the_inner_optimizer_has: wrong Zero1Optimizer.not_cleared
-
-
-class Zero1Optimizer(Flat):
-    def zero_grad(self):
-        self.inner.zero_grad()
 
 
 # %% rounds_down: wrong Zero1Optimizer.not_stepped
@@ -549,16 +467,6 @@ class Zero1Optimizer(Flat):
         dist.all_gather(list(self.flat[:end].split(self.length)), self.mine.data)
 
 
-# %% steps_copies: wrong Zero1Optimizer.not_stepped
-
-
-class Zero1Optimizer(Flat):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        for p in self.params:
-            p.data = p.data.clone()
-
-
 # %% gathers_the_gradients_of_all: wrong Zero1Optimizer.too_much_traffic
 
 
@@ -570,24 +478,6 @@ class Zero1Optimizer(Owners):
             all_of_it = [torch.empty_like(p) for _ in range(dist.get_world_size())]
             dist.all_gather(all_of_it, p.grad)
             p.grad = sum(all_of_it) / dist.get_world_size()
-
-
-# %% adds_up_weights_and_zeros: wrong Zero1Optimizer.too_much_traffic
-
-
-class Zero1Optimizer(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-
-    def share(self):
-        for p in self.params:
-            if self.owner[p] != dist.get_rank():
-                p.data.zero_()
-            dist.all_reduce(p.data)
 
 
 # %% sgd_by_hand: wrong Zero1Optimizer.inner_not_used

@@ -284,16 +284,6 @@ class Zero2Optimizer(Owners):
             p.grad = p.grad / dist.get_world_size() if self.owner[p] == dist.get_rank() else None
 
 
-# %% all_reduces_one_flat_tensor: wrong Zero2Optimizer.gradients_to_everyone
-
-
-class Zero2Optimizer(Flat):
-    def reduce(self):
-        whole = self.gradients()
-        dist.all_reduce(whole)
-        self.mine.grad = whole[self.rank * self.length :][: self.length].clone()
-
-
 # %% gathers_the_gradients_of_all: wrong Zero2Optimizer.too_much_traffic
 
 
@@ -320,20 +310,6 @@ class Zero2Optimizer(Owners):
             p.grad /= dist.get_world_size()
 
 
-# %% fills_with_zeros: wrong Zero2Optimizer.gradients_not_freed
-
-
-class Zero2Optimizer(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.reduce(p.grad, dst=self.owner[p])
-            p.grad /= dist.get_world_size()
-            if self.owner[p] != dist.get_rank():
-                p.grad.zero_()
-
-
 # %% a_slice_of_everything: wrong Zero2Optimizer.gradients_are_views
 
 
@@ -357,23 +333,6 @@ class Zero2Optimizer(Flat):
         dist.all_gather_into_tensor(self.flat, self.mine.data.clone())
 
 
-# %% a_list_of_gradients: wrong Zero2Optimizer.gradients_kept_elsewhere
-
-
-class Zero2Optimizer(Owners):
-    def step(self):
-        grads = []
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            grads.append(p.grad)
-            dist.reduce(p.grad, dst=self.owner[p])
-            p.grad = p.grad / dist.get_world_size() if self.owner[p] == dist.get_rank() else None
-        if self.inner:
-            self.inner.step()
-        self.share()
-
-
 # %% shards_gradients_only: wrong Zero2Optimizer.state_not_sharded
 
 
@@ -392,19 +351,6 @@ class Zero2Optimizer(Owners):
                 p.grad = torch.zeros_like(p)
         self.inner.step()
         self.share()
-
-
-# %% rank_0_owns_everything: wrong Zero2Optimizer.state_unbalanced
-
-
-class Zero2Optimizer(Owners):
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.params = [p for p in params if p.requires_grad]
-        self.owner = {p: 0 for p in self.params}
-        self.inner = optimizer_class(self.params, **kwargs) if dist.get_rank() == 0 else None
-        self.param_groups = (
-            self.inner.param_groups if self.inner else groups_without(optimizer_class, kwargs)
-        )
 
 
 # %% keeps_its_weights: wrong Zero2Optimizer.weights_not_shared
@@ -433,135 +379,3 @@ class Zero2Optimizer(Owners):
         super().__init__(params, optimizer_class, **kwargs)
         if self.inner is None:
             self.param_groups = [dict(kwargs, params=[])]
-
-
-# %% six_whole_reduce: wrong Zero2Optimizer.param_groups_missing
-
-# style: whole parameters, reduced to their owners
-
-
-class Zero2Optimizer:
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.params = [p for p in params if p.requires_grad]
-        loads = [0] * self.world
-        self.owner = {}
-        for p in sorted(self.params, key=lambda p: -p.numel()):
-            rank = loads.index(min(loads))
-            self.owner[p] = rank
-            loads[rank] += p.numel()
-        self.mine = [p for p in self.params if self.owner[p] == self.rank]
-        if self.mine:
-            self.inner = optimizer_class(self.mine, **kwargs)
-            self.param_groups = self.inner.param_groups
-        else:
-            self.inner = None
-            self.param_groups = [dict(kwargs, params=[])]
-
-    def zero_grad(self):
-        for p in self.params:
-            p.grad = None
-
-    def step(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.reduce(p.grad, dst=self.owner[p])
-            if self.owner[p] == self.rank:
-                p.grad /= self.world
-            else:
-                p.grad = None
-        if self.inner is not None:
-            self.inner.step()
-        for p in self.params:
-            dist.broadcast(p.data, src=self.owner[p])
-
-
-# %% six_reduce_then_broadcast_grad: wrong Zero2Optimizer.too_much_traffic
-
-# mistake: the owners send the means back to all
-
-
-class Zero2Optimizer:
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.params = [p for p in params if p.requires_grad]
-        loads = [0] * self.world
-        self.owner = {}
-        for p in sorted(self.params, key=lambda p: -p.numel()):
-            rank = loads.index(min(loads))
-            self.owner[p] = rank
-            loads[rank] += p.numel()
-        self.mine = [p for p in self.params if self.owner[p] == self.rank]
-        if self.mine:
-            self.inner = optimizer_class(self.mine, **kwargs)
-            self.param_groups = self.inner.param_groups
-        else:
-            self.inner = None
-            self.param_groups = [dict(kwargs, params=[])]
-
-    def zero_grad(self):
-        for p in self.params:
-            p.grad = None
-
-    def step(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.reduce(p.grad, dst=self.owner[p])
-            dist.broadcast(p.grad, src=self.owner[p])
-            p.grad /= self.world
-            if self.owner[p] != self.rank:
-                p.grad = None
-        if self.inner is not None:
-            self.inner.step()
-        for p in self.params:
-            dist.broadcast(p.data, src=self.owner[p])
-
-
-# %% six_view_of_flat: wrong Zero2Optimizer.gradients_are_views
-
-# mistake: the gradient is a view of the flat tensor
-
-
-class Zero2Optimizer:
-    def __init__(self, params, optimizer_class, **kwargs):
-        self.rank, self.n = dist.get_rank(), dist.get_world_size()
-        self.params = [p for p in params if p.requires_grad]
-        total = sum(p.numel() for p in self.params)
-        self.length = max(1, -(-total // self.n))
-        first = self.params[0]
-        self.flat = torch.zeros(self.length * self.n, dtype=first.dtype, device=first.device)
-        at = 0
-        for p in self.params:
-            self.flat[at : at + p.numel()] = p.detach().flatten()
-            p.data = self.flat[at : at + p.numel()].view(p.shape)
-            at += p.numel()
-        self.shard = nn.Parameter(
-            self.flat[self.rank * self.length : (self.rank + 1) * self.length]
-        )
-        self.inner = optimizer_class([self.shard], **kwargs)
-
-    @property
-    def param_groups(self):
-        return self.inner.param_groups
-
-    def zero_grad(self):
-        for p in self.params:
-            p.grad = None
-        self.shard.grad = None
-
-    def step(self):
-        whole, at = torch.zeros_like(self.flat), 0
-        for p in self.params:
-            if p.grad is not None:
-                whole[at : at + p.numel()] = p.grad.flatten()
-                p.grad = None
-            at += p.numel()
-        mean = whole[self.rank * self.length : (self.rank + 1) * self.length]
-        dist.reduce_scatter(mean, list(whole.split(self.length)))
-        del whole
-        self.shard.grad = mean.div_(self.n)
-        del mean
-        self.inner.step()
-        dist.all_gather(list(self.flat.split(self.length)), self.shard.detach().clone())

@@ -4,7 +4,7 @@ The blocks that are wrapped note how each of their forwards computed: random num
 most mistakes are seen where they happen, before they become a wrong gradient.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.specimen import seeded
+from multigpu.checking.verdicts import listed
+from multigpu.devices.meters import MemoryMeter
+from multigpu.ranks.memory_limit import Metering
 
 checkpointed = exercise(
     "memory.Checkpointed",
@@ -22,20 +25,24 @@ WIDTH, ROWS = 24, 16
 
 
 class Block(nn.Module):
-    """(rows, width) to (rows, width), with dropout.  ``calls`` tells of each forward."""
+    """(rows, width) to (rows, width), with dropout.  ``calls`` tells of each forward.
+
+    ``kept`` are booleans and ``gain`` numbers, (rows, 1) each.  ``idle`` is never used.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.wide = nn.Linear(WIDTH, 4 * WIDTH, dtype=dtype)
         self.narrow = nn.Linear(4 * WIDTH, WIDTH, dtype=dtype)
+        self.idle = nn.Linear(2, 2, dtype=dtype)
         self.calls: list[dict[str, Any]] = []
 
-    def forward(self, rows, kept):
+    def forward(self, rows, kept, gain):
         hidden = self.wide(rows)
-        drawn = torch.rand(hidden.shape, device=rows.device)
+        drawn = torch.rand(hidden.shape, device=rows.device) if self.training else torch.zeros(1)
         self.calls.append({"drawn": drawn.cpu(), "dtype": str(hidden.dtype)})
         hidden = torch.tanh(hidden) * (drawn > 0.3)
-        return torch.where(kept, rows + self.narrow(hidden), rows)
+        return torch.where(kept, rows + gain * self.narrow(hidden), rows)
 
 
 class Blocks(nn.Module):
@@ -48,9 +55,9 @@ class Blocks(nn.Module):
         self.blocks[1].narrow.bias.requires_grad_(False)
         self.blocks[0].requires_grad_(not case.frozen)
 
-    def forward(self, rows, kept):
+    def forward(self, rows, kept, gain):
         for block in self.blocks:
-            rows = block(rows, kept)
+            rows = block(rows, kept, gain)
         return self.head(rows)
 
 
@@ -58,29 +65,39 @@ class Blocks(nn.Module):
 def cases():
     yield a_case("two blocks", example=True)
     yield a_case("two blocks whose inputs need gradients, two passes in each step", 2, needs=True)
+    yield a_case("two forwards, then their backwards", 2, needs=True, forwards_first=True)
     yield a_case("a frozen block whose inputs need gradients", needs=True, frozen=True)
+    yield a_case("a frozen block whose inputs need no gradients", frozen=True)
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         yield a_case(f"autocast to {name}, backward outside of it", autocast=dtype)
+    yield a_case("autocast around backward alone", backward_autocast=torch.bfloat16)
     yield a_case("two blocks on a GPU", gpus=1)
+    yield a_case("two blocks on the second of two GPUs", gpus=2)
     yield a_case("autocast to bfloat16 on a GPU", gpus=1, autocast=torch.bfloat16)
 
 
-def a_case(title, passes=1, *, gpus=0, needs=False, frozen=False, autocast=None, **more):
-    dtype = torch.float32 if autocast else torch.float64
+def a_case(
+    title, passes=1, *, gpus=0, needs=False, frozen=False, autocast=None, backward_autocast=None,
+    forwards_first=False, **more,
+):  # fmt: skip
+    """``needs``: the inputs need gradients.  ``frozen``: the weights of the first block do not."""
+    dtype = torch.float32 if autocast or backward_autocast else torch.float64
     generator = torch.Generator().manual_seed(1)
-    steps = [
-        [torch.randn(ROWS, WIDTH, generator=generator, dtype=dtype) for _ in range(passes)]
-        for _ in range(3)
-    ]
+
+    def random(columns):
+        return torch.randn(ROWS, columns, generator=generator, dtype=dtype)
+
     return case(
         title,
         gpus=gpus,
-        steps=steps,
+        steps=[[(random(WIDTH), random(1)) for _ in range(passes)] for _ in range(3)],
         kept=torch.arange(ROWS).remainder(3).gt(0).unsqueeze(1),
         needs=needs,
         frozen=frozen,
         autocast=autocast,
+        backward_autocast=backward_autocast,
+        forwards_first=forwards_first,
         dtype=dtype,
         **more,
     )
@@ -88,56 +105,84 @@ def a_case(title, passes=1, *, gpus=0, needs=False, frozen=False, autocast=None,
 
 @checkpointed.drive
 def drive(submission, case, devices):
-    device = devices[0] if devices else torch.device("cpu")
+    device = devices[-1] if devices else torch.device("cpu")
     model = Blocks(case).to(device)
     blocks = [*model.blocks]
-    came: dict[str, Any] = {"watched": {"held": held(submission.Checkpointed, device)}}
+    watched: dict[str, Any] = {"held": held(submission.Checkpointed, device), "passes": []}
     for i, block in enumerate(blocks):
         model.blocks[i] = submission.Checkpointed(block)
+    watched["hidden"] = {*map(id, blocks[0].parameters())} - {*map(id, model.parameters())} != set()
     with torch.no_grad():
-        output = model.blocks[0](case.steps[0][0].to(device), case.kept.to(device))
+        rows, gain = (t.to(device) for t in case.steps[0][0])
+        output = model.blocks[0](rows, case.kept.to(device), gain)
+    came: dict[str, Any] = {"watched": watched}
     came["whether the output needs a gradient in torch.no_grad()"] = output.requires_grad
-    came["watched"] |= {"without gradients": len(blocks[0].calls), "passes": []}
-    came |= trained(model, blocks, case, device, came["watched"]["passes"])
-    return came
+    watched["without gradients"] = len(blocks[0].calls)
+    output_needs = model.blocks[0](rows, case.kept.to(device), gain).requires_grad
+    watched["needs too much"] = case.frozen and output_needs
+    if watched["needs too much"]:  # backward would fail
+        return came
+    blocks[0].calls.clear()
+    return came | trained(model, blocks, case, device, watched["passes"])
 
 
 def trained(model, blocks, case, device, passes=None):
     """Weights after each step, and the gradients of inputs that need one."""
     torch.manual_seed(3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(weights or [torch.zeros(1)], 0.1, momentum=0.9)
     came: dict[str, Any] = {}
     for step, batches in enumerate(case.steps, 1):
         optimizer.zero_grad()
-        for number, rows in enumerate(batches, 1):
-            rows = rows.to(device, copy=True).requires_grad_(case.needs)
+        batches = [
+            [t.to(device, copy=True).requires_grad_(case.needs) for t in batch] for batch in batches
+        ]
+        groups = [batches] if case.forwards_first else [[batch] for batch in batches]
+        for group in groups:
             for block in blocks:
                 block.calls.clear()
-            with torch.autocast(device.type, case.autocast, enabled=case.autocast is not None):
-                loss = model(rows, case.kept.to(device)).float().square().mean()
+            losses = [loss_of(model, case, *batch) for batch in group]
             states = generators()
-            loss.backward()
-            if passes is not None:
-                passes.append(seen(blocks, states))
-            if case.needs:
-                came[f"step {step}, pass {number}: the gradient of the inputs"] = rows.grad
+            with autocast_to(case.backward_autocast, device):
+                for number, loss in enumerate(losses, 1):
+                    (loss * number).backward()
+            if passes is not None and len(group) == 1:
+                passes.append(seen(blocks, case, states))
+        if case.needs:
+            for number, batch in enumerate(batches, 1):
+                for name, tensor in zip(("first", "third"), batch, strict=True):
+                    key = f"step {step}, pass {number}: the gradient of the {name} input"
+                    came[key] = tensor.grad
         optimizer.step()
         for i, block in enumerate(blocks):
+            without = [name for name, p in block.named_parameters() if p.grad is None]
+            came[f"step {step}: the list of weights of block {i} without gradients"] = listed(
+                without
+            )
             for name, weight in block.named_parameters():
                 came[f"step {step}: {name} of block {i}"] = weight.detach().clone()
     return came
+
+
+def loss_of(model, case, rows, gain):
+    with autocast_to(case.autocast, rows.device):
+        return model(rows, case.kept.to(rows.device), gain).float().square().mean()
+
+
+def autocast_to(dtype, device):
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def generators():
     return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
 
 
-def seen(blocks, states):
+def seen(blocks, case, states):
     """What the forwards of one pass noted, and which generators backward moved."""
     same = [torch.equal(*pair) for pair in zip(states, generators(), strict=True)]
     return {
         "calls": [len(block.calls) for block in blocks],
-        "trained": [block.wide.weight.requires_grad for block in blocks],
+        "needed": [case.needs or not case.frozen, True],
         "without gradients": [block.wide.weight.grad is None for block in blocks],
         "dtypes": [[call["dtype"] for call in block.calls] for block in blocks],
         "drawn": [
@@ -149,17 +194,22 @@ def seen(blocks, states):
 
 
 def held(kind, device):
-    """Bytes on the GPU between forward and backward, beyond those before: of how much output."""
-    if device.type == "cpu":
-        return None
-    block = Block(torch.float64).to(device)
-    inputs = torch.ones(ROWS, WIDTH, dtype=torch.float64, device=device, requires_grad=True)
-    kept = torch.ones(ROWS, 1, dtype=torch.bool, device=device)
-    block(inputs, kept).sum().backward()  # from now on the GPU's libraries have their memory
-    wrapped = kind(block)
-    before = torch.cuda.memory_allocated(device)
-    output = wrapped(inputs, kept)
-    return torch.cuda.memory_allocated(device) - before, output.nbytes
+    """Bytes between forward and backward beyond those before, and those of the output."""
+    meter = MemoryMeter(2**60, lambda **_: AssertionError("the limit is never reached"))
+
+    def allocated():
+        return meter.allocated if device.type == "cpu" else torch.cuda.memory_allocated(device)
+
+    with Metering(meter) if device.type == "cpu" else nullcontext():
+        sizes = WIDTH, 4 * WIDTH
+        module = nn.Sequential(nn.Linear(*sizes), nn.Tanh(), nn.Linear(*reversed(sizes)))
+        module = module.to(device)
+        inputs = torch.ones(512, WIDTH, device=device, requires_grad=True)
+        module(inputs).sum().backward()  # from now on a GPU's libraries have their memory
+        wrapped = kind(module)
+        before = allocated()
+        output = wrapped(inputs)
+        return allocated() - before, output.nbytes
 
 
 @checkpointed.expected
@@ -172,12 +222,20 @@ def expected(case):
         return right | trained(model, [*model.blocks], case, torch.device("cpu"))
 
 
-@checkpointed.words
-def words(case):
-    return {"dtype": str(case.autocast)}
-
-
 # --- what the second forward is like -------------------------------------------------------------
+
+
+@checkpointed.holds(
+    "parameters_hidden",
+    expects="the parameters of Checkpointed(module) are those of module",
+    usually="the module is in a list, a dict or a function, where nn.Module does not look.",
+    fix="Assign it to an attribute: self.module = module.",
+    first=True,
+)
+def parameters_are_seen(run, case):
+    if run.came(case)["watched"]["hidden"]:
+        return "parameters() does not give all of them"
+    return None
 
 
 @checkpointed.holds(
@@ -190,8 +248,22 @@ def words(case):
 )
 def first_block_is_trained(run, case):
     for each in passes_of(run, case):
-        if each["trained"][0] and each["without gradients"][0] and each["calls"][0] == 1:
+        missing = each["without gradients"][0] and each["calls"][0] == 1
+        if missing and not case.frozen:
             return "after backward the weights of the first block have no gradients"
+    return None
+
+
+@checkpointed.holds(
+    "output_always_needs_gradients",
+    expects="the output needs a gradient only if an input or a weight does",
+    usually="a tensor that needs a gradient is always among the arguments of Function.apply.",
+    fix="Let it need a gradient only if a weight does.",
+    first=True,
+)
+def output_needs_what_it_must(run, case):
+    if run.came(case)["watched"]["needs too much"]:
+        return "no input and no weight needs a gradient, and the output does"
     return None
 
 
@@ -204,9 +276,10 @@ def first_block_is_trained(run, case):
     first=True,
 )
 def computed_again(run, case):
-    for calls in (each["calls"] for each in passes_of(run, case)):
-        if min(calls) == 1:
-            return f"block {calls.index(1)} was called once"
+    for each in passes_of(run, case):
+        for block, (calls, needed) in enumerate(zip(each["calls"], each["needed"], strict=True)):
+            if calls == 1 and needed:
+                return f"block {block} was called once"
     return None
 
 
@@ -246,8 +319,9 @@ def same_random_numbers(run, case):
 
 @checkpointed.holds(
     "autocast_lost",
-    expects="the second call of module computes under the same autocast as the first, {dtype}",
-    usually="backward runs outside of the with-block, so the second call computes in float32.",
+    expects="the second call of module computes under the same autocast as the first",
+    usually="backward runs where autocast is off, or is another one, and the second call took it"
+    " over.",
     fix="Ask in forward: torch.is_autocast_enabled(device.type) and"
     " torch.get_autocast_dtype(device.type). Enter torch.autocast again in backward.",
     first=True,
@@ -263,9 +337,8 @@ def same_autocast(run, case):
 
 @checkpointed.holds(
     "generator_moved",
-    expects="after backward the random generators are in the state in which they were before it",
-    usually="the second call set a generator back, and left it there: the numbers that are drawn"
-    " next were drawn before.",
+    expects="backward leaves all random generators in the state in which they were before it",
+    usually="a generator was set back or seeded for the second call, and left there.",
     fix="torch.random.fork_rng() restores the generators at the end of its with-block.",
     first=True,
 )
@@ -286,9 +359,9 @@ def generators_stay(run, case):
 )
 def little_is_held(run, case):
     found = run.came(case)["watched"]["held"]
-    if found is None or found[0] <= 1.1 * found[1]:
+    if found[0] <= 1.2 * found[1]:
         return None
-    return f"{found[0]:,} bytes more than before on the GPU, of which the output has {found[1]:,}"
+    return f"{found[0]:,} bytes more than before, of which the output has {found[1]:,}"
 
 
 def passes_of(run, case):
@@ -468,7 +541,8 @@ class copies_the_inputs(Recomputing):
 @checkpointed.breaks("activations_kept")
 class keeps_the_hidden_ones_too(Recomputing):
     def forward(self, *inputs):
-        hook = self.module.wide.register_forward_hook(lambda *call: setattr(self, "kept", call[2]))
+        first = getattr(self.module, "wide", None) or self.module[0]
+        hook = first.register_forward_hook(lambda *call: setattr(self, "kept", call[2]))
         try:
             return super().forward(*inputs)
         finally:
@@ -484,6 +558,158 @@ class one_forward_for_each_gradient(Recomputing):
                 return torch.autograd.grad(output, t, gradient, allow_unused=True)[0]
 
         return [one(t) for t in tensors]
+
+
+@checkpointed.breaks("parameters_hidden")
+class in_a_list(Recomputing):
+    def __init__(self, module):
+        nn.Module.__init__(self)
+        self.hidden = [module]
+
+    @property
+    def module(self):
+        return self.hidden[0]
+
+
+@checkpointed.mistake(
+    "weights_twice",
+    "backward adds the gradients of the weights to .grad, and also returns them, so autograd adds"
+    " them again.",
+    fix="Do one of both: torch.autograd.grad and return them, or torch.autograd.backward and return"
+    " None for the weights.",
+)
+class adds_and_returns(Recomputing):
+    def gradients(self, state, inputs, tensors, gradient):
+        found = super().gradients(state, inputs, tensors, gradient)
+        for t, g in zip(tensors[len(inputs) :], found[len(inputs) :]):
+            if g is not None:
+                t.grad = g.clone() if t.grad is None else t.grad + g
+        return found
+
+
+@checkpointed.mistake(
+    "gradients_replaced",
+    "the gradients of a pass replaced what .grad held of the pass before.",
+    fix="Add to .grad, or return the gradients: then autograd adds them.",
+)
+class sets_gradients(Recomputing):
+    def gradients(self, state, inputs, tensors, gradient):
+        found = super().gradients(state, inputs, tensors, gradient)
+        for t, g in zip(tensors[len(inputs) :], found[len(inputs) :]):
+            t.grad = g
+        return [*found[: len(inputs)], *[None] * (len(found) - len(inputs))]
+
+
+@checkpointed.mistake(
+    "kept_on_the_module",
+    "the inputs or the random states are kept in attributes of the module, and a second forward"
+    " before the backward of the first one overwrites them.",
+    fix="Keep what belongs to one forward in its ctx.",
+)
+class inputs_on_the_module(Recomputing):
+    def forward(self, *inputs):
+        self.latest = inputs
+        return super().forward(*inputs)
+
+    def inputs(self, saved):
+        return super().inputs(self.latest)
+
+
+@checkpointed.mistake(
+    "kept_on_the_module",
+    "the inputs or the random states are kept in attributes of the module, and a second forward"
+    " before the backward of the first one overwrites them.",
+    fix="Keep what belongs to one forward in its ctx.",
+)
+class states_on_the_module(Recomputing):
+    def state(self, kind):
+        self.latest = super().state(kind)
+
+    def computed(self, state, inputs):
+        return super().computed(self.latest, inputs)
+
+
+@checkpointed.mistake(
+    "first_input_only",
+    "backward returned a gradient for the first input alone.",
+    fix="Return one for each input that needs it, in the order of the arguments of forward.",
+)
+class gradient_of_the_first_input(Recomputing):
+    def gradients(self, state, inputs, tensors, gradient):
+        first, *others = super().gradients(state, inputs, tensors, gradient)
+        count = len(inputs) - 1
+        return [first, *[None] * count, *others[count:]]
+
+
+@checkpointed.mistake(
+    "unused_not_allowed",
+    "torch.autograd.grad refuses a tensor that the output does not depend on, such as a parameter"
+    " that this forward did not use.",
+    fix="Pass allow_unused=True: the gradient of such a tensor is None.",
+    status="crash",
+)
+class refuses_unused(Recomputing):
+    def gradients(self, state, inputs, tensors, gradient):
+        output = self.computed(state, inputs)
+        wanted = [t for t in tensors if t.requires_grad]
+        found = iter(torch.autograd.grad(output, wanted, gradient))
+        return [next(found) if t.requires_grad else None for t in tensors]
+
+
+@checkpointed.mistake(
+    "unused_get_zeros",
+    "a parameter that the forward did not use got zeros as its gradient. With weight decay, an"
+    " optimizer then changes it.",
+    fix="Its gradient stays None: allow_unused=True gives that, materialize_grads=True does not.",
+)
+class zeros_for_unused(Recomputing):
+    def gradients(self, state, inputs, tensors, gradient):
+        found = super().gradients(state, inputs, tensors, gradient)
+        pairs = zip(tensors, found)
+        return [torch.zeros_like(t) if t.requires_grad and g is None else g for t, g in pairs]
+
+
+@checkpointed.breaks("output_always_needs_gradients")
+class needs_gradients_always(Recomputing):
+    def weights(self):
+        return [torch.zeros((), requires_grad=True)]
+
+    def gradients(self, state, inputs, tensors, gradient):
+        torch.autograd.backward(self.computed(state, inputs), gradient)
+        return [t.grad for t in tensors]
+
+
+@checkpointed.breaks("autocast_lost")
+class only_turns_autocast_on(Recomputing):
+    @contextmanager
+    def restored(self, random, autocast):
+        enabled = autocast[2] or torch.is_autocast_enabled(autocast[0])
+        with super().restored(random, (autocast[0], torch.bfloat16, enabled)):
+            yield
+
+
+@checkpointed.breaks("other_random_numbers")
+class second_call_in_eval(Recomputing):
+    def computed(self, state, inputs):
+        self.module.eval()
+        output = super().computed(state, inputs)
+        self.module.train()
+        return output
+
+
+@checkpointed.breaks("other_random_numbers")
+class current_gpu_only(Recomputing):
+    def state(self, kind):
+        random, autocast = super().state(kind)
+        return (random[0], [torch.cuda.get_rng_state()] if random[1] else []), autocast
+
+    @contextmanager
+    def restored(self, random, autocast):
+        with torch.random.fork_rng(range(torch.cuda.device_count())), torch.autocast(*autocast):
+            torch.set_rng_state(random[0])
+            for own in random[1]:
+                torch.cuda.set_rng_state(own)
+            yield
 
 
 @checkpointed.mistake(

@@ -14,7 +14,7 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count
+from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 
 scaled_step = exercise(
@@ -25,20 +25,22 @@ scaled_step = exercise(
 )
 handles_are_waited_for(scaled_step)
 
-NAN = math.nan
+NAN, LARGE = math.nan, 1e3  # of a loss: its gradients are infinite in float16 with any scale
 
 
 class Half(nn.Module):
-    """Rows of 3 numbers in, numbers in float16 out; ``idle`` is never used."""
+    """Rows of 3 numbers in; a score, a bias and a number of float32 out; ``idle`` is never used."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]) / (1 + rank))
         self.bias = nn.Parameter(torch.tensor(0.5 + rank))
+        self.exact = nn.Parameter(torch.tensor(1.0))
         self.idle = nn.Parameter(torch.ones(2))
 
     def forward(self, rows):
-        return (rows @ self.weight + self.bias).half()
+        scores = (rows @ self.weight).half()
+        return (1.0 * scores).float().mean(), (1.0 * self.bias.half()).float(), self.exact
 
 
 def rows_of(rank, step, number):
@@ -49,22 +51,31 @@ def rows_of(rank, step, number):
 @scaled_step.cases
 def cases():
     for world in (3, 2, 4, 1):
-        last, fine = world - 1, 1e-6
-        many = [{}, {last: 1e3}, {}, {}, {0: 1e3}, {0: 1e3, last: 1e3}, {}, {}, {}, {}, {}]
-        yield a_case(world, "SGD", many, growth=2, fine=fine, example=world == 3)
-        yield a_case(world, "Adam", [{}, {last: NAN}, {}, {last: 1e3}, {}], growth=3, clip=1e-6)
-        yield a_case(world, "SGD", [{}, {0: 1e3}, {}, {}], growth=1, passes=2, scale=2.0**12)
+        last = world - 1
+        everything = [
+            *[{}, {last: LARGE}, {}, {}, {0: LARGE}, {0: LARGE, last: LARGE}, {}, {}],
+            *[{(last, "bias"): LARGE}, {}, {last: None}, {}, {}, {(last, "exact"): 1e25}, {}],
+        ]
+        yield a_case(world, "SGD", everything, growth=2, example=world == 3)
+        small = [{}, {last: NAN}, {}, {last: 1e9}, {}]
+        yield a_case(world, "Adam", small, growth=3, clip=1e-6, scale=1.0, fine=0.125)
+        passes = [{}, {(0, 0): LARGE}, {}, {(last, 1): LARGE}, {}, {}]
+        yield a_case(world, "SGD", passes, growth=1, passes=2, scale=2.0**30)
 
 
-def a_case(world, kind, large, *, growth, fine=1e-6, clip=None, passes=1, scale=2.0**16, **more):
-    """``large[s]`` has the factor of a rank's loss in step s, if it is not ``fine``."""
-    factors = [[own.get(rank, fine) for rank in range(world)] for own in large]
+def a_case(world, kind, unusual, *, growth, fine=1e-6, clip=None, passes=1, scale=2.0**16, **more):
+    """``unusual[s]`` has a rank's factor of the loss in step s, if it is not ``fine``.
+
+    A factor may be for one pass or one parameter alone, as in ``{(rank, "bias"): 1e3}``.  With None
+    the rank makes no backward in this step.
+    """
     what = ["", "clipped, "][clip is not None] + ["", "two passes in each step, "][passes > 1]
     return case(
         f"{kind}, {what}scale {scale:g}, growth_interval={growth}, on {count(world, 'rank')}",
         world=world,
         kind=kind,
-        factors=factors,
+        unusual=unusual,
+        fine=fine,
         growth=growth,
         clip=clip,
         passes=passes,
@@ -75,13 +86,22 @@ def a_case(world, kind, large, *, growth, fine=1e-6, clip=None, passes=1, scale=
 
 def optimizer_of(model, kind):
     options = {"SGD": {"lr": 1e3, "momentum": 0.9, "weight_decay": 1e-5}, "Adam": {"lr": 0.1}}
-    groups = [{"params": [model.weight]}, {"params": [model.bias, model.idle]}]
+    groups = [{"params": [model.weight]}, {"params": [model.bias, model.exact, model.idle]}]
     return getattr(torch.optim, kind)(groups, **options[kind])
 
 
-def loss_of(model, factor, rank, step, number):
-    rows = rows_of(rank, step, number).to(model.weight.device)
-    return (model(rows) * 1.0).float().mean() * factor
+def losses_of(model, case, rank, step):
+    """The losses of all passes of a step; the second pass does not reach ``exact``."""
+    own = case.unusual[step - 1]
+    if own.get(rank, 0) is None:
+        return
+    for number in range(case.passes):
+        factor = own.get((rank, number), own.get(rank, case.fine))
+        score, bias, exact = model(rows_of(rank, step, number).to(model.weight.device))
+        loss = score * factor + bias * own.get((rank, "bias"), factor)
+        if number == 0:
+            loss = loss + exact * own.get((rank, "exact"), case.fine)
+        yield loss
 
 
 @scaled_step.drive
@@ -90,42 +110,49 @@ def drive(submission, case, rank):
     optimizer = optimizer_of(model, case.kind)
     scaled = submission.ScaledStep(optimizer, case.scale, case.growth)
     came: dict[str, Any] = {}
-    for step, factors in enumerate(case.factors, 1):
+    for step in range(1, len(case.unusual) + 1):
         optimizer.zero_grad()
-        for number in range(case.passes):
-            scaled.backward(loss_of(model, factors[rank], rank, step, number))
-        came |= noted(f"step {step}: the gradient of", model, of_gradients=True)
+        for loss in losses_of(model, case, rank, step):
+            scaled.backward(loss)
+        came |= gradients_of(model, step)
         if case.clip:
             nn.utils.clip_grad_norm_(model.parameters(), case.clip)
         came[f"step {step}: what step() returned"] = scaled.step()
         came[f"step {step}: scale"] = scaled.scale
-        came |= noted(f"after step {step}:", model)
+        came |= weights_of(model, step)
     return came
 
 
-def noted(what, model, *, of_gradients=False):
-    found = ((n, p.grad if of_gradients else p.detach()) for n, p in model.named_parameters())
-    return {f"{what} {name}": t.clone() for name, t in found if t is not None}
+def gradients_of(model, step):
+    named = {name: p.grad for name, p in model.named_parameters()}
+    found = {
+        f"step {step}: the gradient of {n}": g.clone() for n, g in named.items() if g is not None
+    }
+    missing = [name for name, gradient in named.items() if gradient is None]
+    return found | {f"step {step}: the list of gradients that are None": listed(missing)}
+
+
+def weights_of(model, step):
+    return {f"after step {step}: {n}": p.detach().clone() for n, p in model.named_parameters()}
 
 
 @scaled_step.expected
 def expected(case):
-    """All ranks in one process; a scale decides alone whether a gradient is finite."""
+    """All ranks in one process."""
     models = [Half(rank) for rank in range(case.world)]
     optimizers = [optimizer_of(model, case.kind) for model in models]
     results: list[dict[str, Any]] = [{} for _ in models]
     scale, in_a_row = case.scale, 0
-    for step, factors in enumerate(case.factors, 1):
+    for step in range(1, len(case.unusual) + 1):
         fine = []
-        for rank, model in enumerate(models):
-            optimizers[rank].zero_grad()
-            for number in range(case.passes):
-                (loss_of(model, factors[rank], rank, step, number) * scale).backward()
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            for loss in losses_of(model, case, rank, step):
+                (loss * scale).backward()
             gradients = [p.grad.div_(scale) for p in model.parameters() if p.grad is not None]
             fine.append(all(bool(g.isfinite().all()) for g in gradients))
             if fine[-1]:
-                key = f"step {step}: the gradient of"
-                results[rank] |= noted(key, model, of_gradients=True)
+                results[rank] |= gradients_of(model, step)
             if case.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), case.clip)
         in_a_row = in_a_row + 1 if all(fine) else 0
@@ -137,7 +164,7 @@ def expected(case):
                 optimizers[rank].step()
             results[rank][f"step {step}: what step() returned"] = all(fine)
             results[rank][f"step {step}: scale"] = scale
-            results[rank] |= noted(f"after step {step}:", model)
+            results[rank] |= weights_of(model, step)
     return results
 
 
@@ -168,8 +195,9 @@ class Scaled:
         for parameter in self.parameters():
             if parameter.grad is not None:
                 parameter.grad = parameter.grad / self.scale
-                if parameter in before:
-                    parameter.grad += before[parameter]
+            if parameter in before:
+                new = parameter.grad
+                parameter.grad = before[parameter] if new is None else new + before[parameter]
 
     def gradients_before(self):
         """Taken away, so that they are not divided twice."""
@@ -213,14 +241,12 @@ class gathers_and_adds(Scaled):
 
 @scaled_step.right
 class looks_in_backward(Scaled):
-    """A norm is finite if all its numbers are."""
-
     bad = 0.0
 
     def backward(self, loss):
         super().backward(loss)
-        norms = [g.norm() for g in self.gradients()]
-        self.bad = max(self.bad, float(not torch.stack(norms).sum().isfinite()))
+        finite = [g.isfinite().all() for g in self.gradients()]
+        self.bad = max(self.bad, float(not all(finite)))
 
     def overflowed(self):
         bad, self.bad = self.bad, 0.0
@@ -281,6 +307,45 @@ class divides_in_step(Scaled):
 class divides_all_each_time(Scaled):
     def gradients_before(self):
         return {}
+
+
+@scaled_step.mistake(
+    "replaces",
+    "what .grad held of earlier passes was lost.",
+    fix="Add it to the new gradients: accumulation calls backward() several times before step().",
+)
+class forgets_before(Scaled):
+    def gradients_before(self):
+        super().gradients_before()
+        return {}
+
+
+@scaled_step.mistake(
+    "lost_without_new",
+    "a gradient of an earlier pass was lost where this pass brought none for its parameter.",
+    fix="Keep the earlier gradient if the new one is None.",
+)
+class keeps_with_new_only(Scaled):
+    def backward(self, loss):
+        before = self.gradients_before()
+        (loss * self.scale).backward()
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad / self.scale + before.get(parameter, 0.0)
+
+
+@scaled_step.mistake(
+    "zeros_for_none",
+    "a gradient that was None became zeros. With weight decay, the optimizer then changes the"
+    " parameter.",
+    fix="Leave it None.",
+)
+class fills_with_zeros(Scaled):
+    def backward(self, loss):
+        super().backward(loss)
+        for parameter in self.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
 
 @scaled_step.mistake(
@@ -358,6 +423,62 @@ class zeros_instead(Scaled):
 class decides_alone(Scaled):
     def any_rank(self, overflowed):
         return overflowed
+
+
+@scaled_step.mistake(
+    "rank_zero_decides",
+    "all ranks do what rank 0 finds, which does not see the gradients of the others.",
+    fix="all_reduce brings what all ranks found to all of them.",
+)
+class asks_rank_zero(Scaled):
+    def any_rank(self, overflowed):
+        found = torch.tensor(float(overflowed), device=self.parameters()[0].device)
+        dist.broadcast(found, src=0)
+        return bool(found)
+
+
+@scaled_step.mistake(
+    "second_pass_decides",
+    "only the gradients of the last pass were looked at, and an earlier one had overflowed.",
+    fix="Look at .grad in step(), or remember an overflow until then.",
+)
+class looks_at_the_last_pass(Scaled):
+    bad = False
+
+    def backward(self, loss):
+        before = self.gradients_before()
+        super().backward(loss)
+        self.bad = super().overflowed()
+        for parameter, gradient in before.items():
+            new = parameter.grad
+            parameter.grad = gradient if new is None else new + gradient
+
+    def overflowed(self):
+        return self.bad
+
+
+@scaled_step.mistake(
+    "finite_refused",
+    "a sum or a norm of finite gradients can be infinite itself: 1e25 squared is more than float32"
+    " can hold.",
+    fix="Look at every number: torch.isfinite(gradient).all().",
+)
+class looks_at_the_norm(Scaled):
+    def overflowed(self):
+        squares = sum(g.square().sum() for g in self.gradients())
+        return not math.isfinite(squares)
+
+
+@scaled_step.mistake(
+    "only_some_ask",
+    "a rank without gradients calls no collective, and the others wait for it.",
+    fix="All ranks call it in every step.",
+    status="hang",
+    roughly=True,
+)
+class returns_early(Scaled):
+    def any_rank(self, overflowed):
+        return super().any_rank(overflowed) if self.gradients() else False
 
 
 @scaled_step.mistake(

@@ -91,6 +91,12 @@ def test_a_constant_factor_is_found(factor):
     assert factor_between(VALUES * float(factor), VALUES) == factor
 
 
+def test_a_factor_is_found_between_numbers_whose_squares_overflow():
+    large = VALUES.float() * 1e25
+    assert factor_between(2 * large, large) == 2
+    assert factor_between(large, large * torch.inf) is None
+
+
 @pytest.mark.parametrize(
     "came", [VALUES, VALUES + 1, VALUES * 0, -VALUES, VALUES * torch.nan, VALUES[:1], VALUES * 2j]
 )

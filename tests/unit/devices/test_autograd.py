@@ -129,6 +129,13 @@ def test_functional_transforms(x):
     assert torch.autograd.functional.jacobian(lambda t: t**2, x).device == CUDA_1
 
 
+def test_numbers_are_drawn_inside_of_vjp(x):
+    output, gradients_of = torch.func.vjp(
+        lambda t: t * torch.rand(t.shape, device=CUDA_1).round(), x.detach()
+    )
+    assert gradients_of(torch.ones_like(output))[0].device == CUDA_1
+
+
 def test_sparse_gradients_of_an_embedding():
     embedding = nn.Embedding(5, 3, sparse=True).cuda(1)
     embedding(torch.tensor([1, 1, 2], device="cuda:1")).sum().backward()

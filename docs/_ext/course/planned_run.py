@@ -1,0 +1,90 @@
+"""Memory and step time of a large model on a cluster, by layout.
+
+The numbers are those of ``multigpu.scaling.plan``.
+"""
+
+from itertools import product
+
+from course.choices import choice, grid, key
+from multigpu.pictures import palette
+from multigpu.scaling.plan import GIB, Layout, plan
+from multigpu.scaling.specs import cluster_of, model_of
+
+SUMMARY = "The fastest choices that fit, as a table"
+TOKENS = 2**22  # of a step
+MODELS = {"llama-3-8b": "Llama 3 8B", "llama-3-70b": "Llama 3 70B", "gpt-175b": "GPT-3 175B"}
+CLUSTERS = ("A100-80", "H100")
+GPUS = (8, 64, 512)
+SIZES = (1, 2, 4, 8)  # of tp and of pp
+STAGES = (0, 1, 2, 3)
+RECOMPUTE = ("none", "selective", "full")
+STRENGTHS = (1.0, 0.72, 0.46, 0.26, 0.12)  # of the first part of a bar, the second, ...
+
+
+def record(env):
+    """Every case: GiB by use, exposed seconds by part, tokens per second and GPU, and MFU."""
+    chosen = product(MODELS, CLUSTERS, GPUS, SIZES, SIZES, STAGES, RECOMPUTE)
+    cases = {key(*values): case(*values) for values in chosen}
+    return {
+        "title": "Plan a step of 4 million tokens",
+        "draw": "plan",
+        "choices": [
+            choice("model", "Model", MODELS.items(), "llama-3-8b"),
+            choice("cluster", "GPU", CLUSTERS, "H100"),
+            choice("gpus", "GPUs", GPUS, 64),
+            choice("tp", "tp", SIZES, 1),
+            choice("pp", "pp", SIZES, 1),
+            choice("zero", "ZeRO", STAGES, 1),
+            choice("recompute", "Recompute", RECOMPUTE, "selective"),
+        ],
+        "limits": {name: cluster_of(name, gpus=8).gib for name in CLUSTERS},
+        "memory": ["weights", "gradients", "optimizer", "activations", "CUDA and NCCL"],
+        "parts": ["compute", "tensor", "pipeline", "data", "optimizer"],
+        "shades": [shade(strength) for strength in STRENGTHS],
+        "cases": {name: found for name, found in cases.items() if found},
+    }
+
+
+def shade(strength):
+    fill = palette.tint(palette.color(0), strength)
+    return [fill, palette.ink_on(fill)]
+
+
+def case(model, cluster, gpus, tp, pp, zero, recompute):
+    """None where tp and pp need more GPUs than there are."""
+    if gpus % (tp * pp):
+        return None
+    layout = Layout(dp=gpus // tp // pp, tp=tp, pp=pp, zero=zero, recompute=recompute)
+    made = model_of(model)
+    try:
+        planned = plan(
+            made, cluster_of(cluster, gpus=gpus), layout, global_batch=TOKENS // made.seq
+        )
+    except ValueError:  # it cannot be divided like that
+        return None
+    exposed = {name: part.exposed for name, part in planned.parts.items()}
+    pipeline = exposed["pipeline bubble"] + exposed["pipeline messages"]
+    times = [*(exposed[n] for n in ("compute", "tensor")), pipeline]
+    times += [exposed[n] for n in ("data", "optimizer")]
+    return [
+        [round(size / GIB, 1) for size in planned.memory.values()],
+        [round(seconds, 3) for seconds in times],
+        round(planned.tokens_per_second_per_gpu),
+        round(100 * planned.mfu),
+    ]
+
+
+def tables(record):
+    rows = []
+    for model, cluster, gpus in product(MODELS, CLUSTERS, GPUS):
+        fitting = [
+            (tokens, name.split()[3:])
+            for name, (memory, _, tokens, _) in record["cases"].items()
+            if name.startswith(f"{key(model, cluster, gpus)} ")
+            and sum(memory) <= record["limits"][cluster]
+        ]
+        tokens, how = max(fitting, default=(0, ()))
+        cells = (*how, f"{tokens:,}") if how else ("nothing fits", "", "", "", "")
+        rows.append((f"{MODELS[model]}, {gpus} {cluster}", *cells))
+    columns = ("Model and GPUs", "tp", "pp", "ZeRO", "recompute", "tokens/s per GPU")
+    return [grid("The fastest layout of those above that fits", columns, rows)]
