@@ -201,9 +201,8 @@ def held(kind, device):
         return meter.allocated if device.type == "cpu" else torch.cuda.memory_allocated(device)
 
     with Metering(meter) if device.type == "cpu" else nullcontext():
-        sizes = WIDTH, 4 * WIDTH
-        module = nn.Sequential(nn.Linear(*sizes), nn.Tanh(), nn.Linear(*reversed(sizes)))
-        module = module.to(device)
+        wide, narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        module = nn.Sequential(wide, nn.Tanh(), narrow).to(device)
         inputs = torch.ones(512, WIDTH, device=device, requires_grad=True)
         module(inputs).sum().backward()  # from now on a GPU's libraries have their memory
         wrapped = kind(module)
