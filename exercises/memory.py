@@ -1,7 +1,7 @@
 """Training in less memory: compute in 16 bits, and forget activations to compute them again.
 
 Between forward and backward, activations often take more memory than everything else.  There are
-two ways to have fewer bytes of them:
+two ways to need fewer bytes for them:
 
     ScaledStep      train in float16, whose small gradients would become zero without loss scaling
     Checkpointed    keep a module's inputs only, and compute the rest again in backward
@@ -31,14 +31,14 @@ class ScaledStep:
     loss is multiplied by a large ``scale`` before backward, and all gradients with it.  If they get
     too large for float16 they are infinite or not a number, and the step is skipped.
 
-    * ``ScaledStep(optimizer, scale, growth_interval)`` takes any torch optimizer, of one or more
-      groups of parameters.  Parameters and their gradients are float32, only parts of forward and
-      backward are float16.
-    * ``backward(loss)`` calls backward for ``scale`` times the loss, which is float32.  It leaves
-      in the ``.grad`` of the optimizer's parameters what ``loss.backward()`` would leave if float16
-      had no limits: gradients that are **not scaled** any more, so that the caller can clip them.
-      They add up: ``.grad`` may hold the gradients of an earlier ``backward(loss)``, and a later
-      one need not reach every parameter.  What ``loss.backward()`` leaves ``None`` stays ``None``.
+    * ``ScaledStep(optimizer, scale, growth_interval)`` takes any torch optimizer whose ``step()``
+      needs no closure, of one or more groups of parameters.  Parameters, their gradients and the
+      loss are float32, only parts of forward and backward are float16.
+    * ``backward(loss)`` calls backward for ``scale`` times the loss.  It leaves in the ``.grad`` of
+      the optimizer's parameters what ``loss.backward()`` would leave if float16 had no limits:
+      gradients that are **not scaled** any more, so that the caller can clip them.  They add up:
+      ``.grad`` may hold the gradients of an earlier ``backward(loss)``, and a later one need not
+      reach every parameter.  What ``loss.backward()`` leaves ``None`` stays ``None``.
     * ``step()`` steps the optimizer and returns True if all gradients on **all ranks** are finite,
       however large.  If a single number on a single rank is infinite or not a number, no rank
       steps, and all return False: weights and the optimizer's state stay as they are on every rank.
@@ -88,23 +88,23 @@ class Checkpointed(nn.Module):
     * ``Checkpointed(module)`` wraps any module.  Its parameters are those of ``module``.
     * It is called with one or more tensors, all on one device, and returns what ``module`` returns
       for them: one tensor.  Some inputs may hold integers or booleans, or need no gradient.
-    * Between forward and backward nothing is kept on any device that ``module`` has computed
-      inside, only the inputs themselves (not copies of them), the output, and the states of random
+    * Between forward and backward it keeps nothing that ``module`` computed inside, on any device:
+      only the inputs themselves (not copies of them), the output, and the states of random
       generators.
     * In backward ``module`` is called once more, and then all gradients are what they would be
       without ``Checkpointed``: those of the inputs, and those of the parameters, which add up in
-      ``.grad`` over several passes.  This also holds if no input needs a gradient, as in the first
+      ``.grad`` over several passes.  This holds even if no input needs a gradient, as in the first
       layer of a model.  Parameters may be frozen (``requires_grad=False``), and one that this
       forward did not use keeps ``None``.
     * The second call gets the same **random numbers** as the first, so that dropout drops the same
-      elements, on the CPU and on every GPU.  Backward leaves the generators in the state in which
-      they were before it.
-    * The second call computes under the same **autocast** as the first, also if backward runs
+      elements, on the CPU and on the GPU of the inputs.  Backward leaves the generators in the
+      state in which they were before it.
+    * The second call computes under the same **autocast** as the first, even if backward runs
       outside of it, or inside of another one.
-    * The output needs a gradient only where that of ``module`` would.  Without gradients
-      (``torch.no_grad()``) ``module`` is called only once.
+    * The output needs a gradient only if an input or a parameter of ``module`` does.  Without
+      gradients (``torch.no_grad()``) ``module`` is called only once.
     * ``module`` has no buffers that forward changes.  There is one backward for each forward, and
-      several forwards may come before their backwards.
+      several forwards may come before their backwards.  Gradients are not differentiated again.
 
     Example::
 

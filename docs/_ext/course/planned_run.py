@@ -17,14 +17,15 @@ CLUSTERS = ("A100-80", "H100")
 GPUS = (8, 64, 512)
 SIZES = (1, 2, 4, 8)  # of tp and of pp
 STAGES = (0, 1, 2, 3)
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = {"none": "none", "selective": "every 2nd layer", "full": "all layers"}
 STRENGTHS = (1.0, 0.72, 0.46, 0.26, 0.12)  # of the first part of a bar, the second, ...
 
 
+PARTS = ("compute", "tensor", "pipeline", "data", "optimizer")  # of a step
+
+
 def record(env):
-    """Every case: GiB by use, exposed seconds by part, tokens per second and GPU, and MFU."""
-    chosen = product(MODELS, CLUSTERS, GPUS, SIZES, SIZES, STAGES, RECOMPUTE)
-    cases = {key(*values): case(*values) for values in chosen}
+    """Every case in the order of the choices: GiB by use, exposed seconds by part, and the rest."""
     return {
         "title": "Plan a step of 4 million tokens",
         "draw": "plan",
@@ -32,16 +33,20 @@ def record(env):
             choice("model", "Model", MODELS.items(), "llama-3-8b"),
             choice("cluster", "GPU", CLUSTERS, "H100"),
             choice("gpus", "GPUs", GPUS, 64),
-            choice("tp", "tp", SIZES, 1),
-            choice("pp", "pp", SIZES, 1),
+            choice("tp", "Tensor parallel (tp)", SIZES, 1),
+            choice("pp", "Pipeline stages (pp)", SIZES, 1),
             choice("zero", "ZeRO", STAGES, 1),
-            choice("recompute", "Recompute", RECOMPUTE, "selective"),
+            choice("recompute", "Recompute", RECOMPUTE.items(), "selective"),
         ],
         "limits": {name: cluster_of(name, gpus=8).gib for name in CLUSTERS},
-        "memory": ["weights", "gradients", "optimizer", "activations", "CUDA and NCCL"],
-        "parts": ["compute", "tensor", "pipeline", "data", "optimizer"],
+        "memory": ["weights", "gradients", "Adam", "activations", "CUDA and NCCL"],
+        "parts": PARTS,
         "shades": [shade(strength) for strength in STRENGTHS],
-        "cases": {name: found for name, found in cases.items() if found},
+        "cases": {
+            key(*values): case(*values)
+            for values in product(MODELS, CLUSTERS, GPUS, SIZES, SIZES, STAGES, RECOMPUTE)
+            if values[2] % (values[3] * values[4]) == 0
+        },
     }
 
 
@@ -51,26 +56,18 @@ def shade(strength):
 
 
 def case(model, cluster, gpus, tp, pp, zero, recompute):
-    """None where tp and pp need more GPUs than there are."""
-    if gpus % (tp * pp):
-        return None
-    layout = Layout(dp=gpus // tp // pp, tp=tp, pp=pp, zero=zero, recompute=recompute)
-    made = model_of(model)
-    try:
-        planned = plan(
-            made, cluster_of(cluster, gpus=gpus), layout, global_batch=TOKENS // made.seq
-        )
-    except ValueError:  # it cannot be divided like that
-        return None
+    """With flash attention in all of them, so that they can be compared."""
+    how = {"tp": tp, "pp": pp, "zero": zero, "recompute": recompute, "attention": "flash"}
+    layout, made = Layout(dp=gpus // tp // pp, **how), model_of(model)
+    planned = plan(made, cluster_of(cluster, gpus=gpus), layout, global_batch=TOKENS // made.seq)
     exposed = {name: part.exposed for name, part in planned.parts.items()}
-    pipeline = exposed["pipeline bubble"] + exposed["pipeline messages"]
-    times = [*(exposed[n] for n in ("compute", "tensor")), pipeline]
-    times += [exposed[n] for n in ("data", "optimizer")]
+    exposed["pipeline"] = exposed["pipeline bubble"] + exposed["pipeline messages"]
     return [
         [round(size / GIB, 1) for size in planned.memory.values()],
-        [round(seconds, 3) for seconds in times],
+        [round(exposed[name], 3) for name in PARTS],
         round(planned.tokens_per_second_per_gpu),
         round(100 * planned.mfu),
+        int(planned.fits),
     ]
 
 
@@ -79,9 +76,8 @@ def tables(record):
     for model, cluster, gpus in product(MODELS, CLUSTERS, GPUS):
         fitting = [
             (tokens, name.split()[3:])
-            for name, (memory, _, tokens, _) in record["cases"].items()
-            if name.startswith(f"{key(model, cluster, gpus)} ")
-            and sum(memory) <= record["limits"][cluster]
+            for name, (_, _, tokens, _, fits) in record["cases"].items()
+            if fits and name.startswith(f"{key(model, cluster, gpus)} ")
         ]
         tokens, how = max(fitting, default=(0, ()))
         cells = (*how, f"{tokens:,}") if how else ("nothing fits", "", "", "", "")

@@ -141,7 +141,10 @@ CHAPTERS = (
     Chapter(
         "memory",
         "Precision and recomputation",
-        refused=("torch.utils.checkpoint", "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"),
+        refused=(
+            *("torch.utils.checkpoint", "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"),
+            *READY_MADE_TRAINING,
+        ),
     ),
     Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
     Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),

@@ -154,6 +154,8 @@ def machine(request: Request) -> Iterator[Place]:
     from multigpu.devices.tensor import VirtualTensor
 
     tensor_types = frozenset({torch.Tensor, torch.nn.Parameter, VirtualTensor})
+    if request.backing == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what asks for the states of all GPUs uses none
     if request.backing == "real" or not request.gpus:
         devices = [torch.device("cuda", index) for index in range(request.gpus)]
         yield Place(devices, tensor_types)

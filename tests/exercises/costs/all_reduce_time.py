@@ -118,6 +118,16 @@ def half_the_latencies(num_bytes, world_size, *, latency, bandwidth):
 
 
 @all_reduce_time.mistake(
+    "bytes_once",
+    "all messages have a latency, but together they carry the tensor only once.",
+    fix="2 (n - 1) messages carry an n-th each: nearly twice the tensor for large n.",
+)
+def every_byte_once(num_bytes, world_size, *, latency, bandwidth):
+    sent = num_bytes / bandwidth if world_size > 1 else 0
+    return 2 * (world_size - 1) * latency + sent
+
+
+@all_reduce_time.mistake(
     "half_a_ring",
     "n - 1 messages are counted.",
     fix="After these every rank has the sum of one part only. As many again pass the sums on.",

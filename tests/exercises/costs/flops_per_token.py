@@ -141,6 +141,15 @@ def multiplications(num_parameters, layers, hidden, seq):
 
 
 @flops_per_token.mistake(
+    "one_for_two",
+    "for the weights, a multiplication and its addition are counted as one operation.",
+    fix="Count both: 2 · m · n · k.",
+)
+def weights_multiply_only(num_parameters, layers, hidden, seq):
+    return 3 * num_parameters + 12 * layers * hidden * seq
+
+
+@flops_per_token.mistake(
     "half_of_attention",
     "attention is counted by half: one of its two products, or only tokens that are not masked.",
     fix=BOTH,

@@ -190,6 +190,16 @@ def from_the_first_bucket_on(forward, backward, all_reduce):
 
 
 @step_time.mistake(
+    "starts_too_early",
+    "the all-reduces follow forward, one after the other, and no bucket is waited for.",
+    fix="A bucket is sent when it is complete: at the later of that time and the end of the"
+    " all-reduce before.",
+)
+def without_backward(forward, backward, all_reduce):
+    return forward + sum(all_reduce)
+
+
+@step_time.mistake(
     "sending_forgotten",
     "only the computing is counted.",
     fix="The last bucket is complete when backward ends, so at least its all-reduce comes after.",

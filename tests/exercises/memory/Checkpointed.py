@@ -4,13 +4,13 @@ The blocks that are wrapped note how each of their forwards computed: random num
 most mistakes are seen where they happen, before they become a wrong gradient.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from multigpu.checking.declaration import case, exercise
+from multigpu.checking.declaration import Broken, case, exercise
 from multigpu.checking.specimen import seeded
 from multigpu.checking.verdicts import listed
 from multigpu.devices.meters import MemoryMeter
@@ -22,6 +22,7 @@ checkpointed = exercise(
 )
 
 WIDTH, ROWS = 24, 16
+UNUSED = "but for weights that are not used"
 
 
 class Block(nn.Module):
@@ -39,7 +40,7 @@ class Block(nn.Module):
 
     def forward(self, rows, kept, gain):
         hidden = self.wide(rows)
-        drawn = torch.rand(hidden.shape, device=rows.device) if self.training else torch.zeros(1)
+        drawn = (torch.rand if self.training else torch.ones)(hidden.shape, device=rows.device)
         self.calls.append({"drawn": drawn.cpu(), "dtype": str(hidden.dtype)})
         hidden = torch.tanh(hidden) * (drawn > 0.3)
         return torch.where(kept, rows + gain * self.narrow(hidden), rows)
@@ -53,7 +54,9 @@ class Blocks(nn.Module):
         self.blocks = nn.ModuleList(seeded(lambda: Block(case.dtype), 7 + i) for i in range(2))
         self.head = seeded(lambda: nn.Linear(WIDTH, 1, dtype=case.dtype), 9)
         self.blocks[1].narrow.bias.requires_grad_(False)
+        self.train(case.training)
         self.blocks[0].requires_grad_(not case.frozen)
+        self.blocks[0].idle.requires_grad_(case.frozen != True)  # noqa: E712 (it may be a string)
 
     def forward(self, rows, kept, gain):
         for block in self.blocks:
@@ -68,18 +71,24 @@ def cases():
     yield a_case("two forwards, then their backwards", 2, needs=True, forwards_first=True)
     yield a_case("a frozen block whose inputs need gradients", needs=True, frozen=True)
     yield a_case("a frozen block whose inputs need no gradients", frozen=True)
+    yield a_case("a block whose only trained weights are not used", frozen=UNUSED)
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         yield a_case(f"autocast to {name}, backward outside of it", autocast=dtype)
     yield a_case("autocast around backward alone", backward_autocast=torch.bfloat16)
+    half, brain = torch.float16, torch.bfloat16
+    yield a_case(
+        "one autocast in forward, another around backward", autocast=half, backward_autocast=brain
+    )
     yield a_case("two blocks on a GPU", gpus=1)
     yield a_case("two blocks on the second of two GPUs", gpus=2)
+    yield a_case("two blocks in eval mode on a GPU", gpus=1, training=False)
     yield a_case("autocast to bfloat16 on a GPU", gpus=1, autocast=torch.bfloat16)
 
 
 def a_case(
     title, passes=1, *, gpus=0, needs=False, frozen=False, autocast=None, backward_autocast=None,
-    forwards_first=False, **more,
+    forwards_first=False, training=True, **more,
 ):  # fmt: skip
     """``needs``: the inputs need gradients.  ``frozen``: the weights of the first block do not."""
     dtype = torch.float32 if autocast or backward_autocast else torch.float64
@@ -98,6 +107,7 @@ def a_case(
         autocast=autocast,
         backward_autocast=backward_autocast,
         forwards_first=forwards_first,
+        training=training,
         dtype=dtype,
         **more,
     )
@@ -119,18 +129,22 @@ def drive(submission, case, devices):
     came["whether the output needs a gradient in torch.no_grad()"] = output.requires_grad
     watched["without gradients"] = len(blocks[0].calls)
     output_needs = model.blocks[0](rows, case.kept.to(device), gain).requires_grad
-    watched["needs too much"] = case.frozen and output_needs
+    watched["needs too much"] = case.frozen is True and output_needs
     if watched["needs too much"]:  # backward would fail
         return came
-    blocks[0].calls.clear()
-    return came | trained(model, blocks, case, device, watched["passes"])
+    try:
+        return came | trained(model, blocks, case, device, watched["passes"])
+    except RuntimeError as error:
+        if case.frozen == UNUSED and "does not require grad" in str(error):
+            raise Broken("unused_alone", f"backward raised {error}") from None
+        raise
 
 
 def trained(model, blocks, case, device, passes=None):
     """Weights after each step, and the gradients of inputs that need one."""
     torch.manual_seed(3)
     weights = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(weights or [torch.zeros(1)], 0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(weights, 0.1, momentum=0.9)
     came: dict[str, Any] = {}
     for step, batches in enumerate(case.steps, 1):
         optimizer.zero_grad()
@@ -142,7 +156,7 @@ def trained(model, blocks, case, device, passes=None):
             for block in blocks:
                 block.calls.clear()
             losses = [loss_of(model, case, *batch) for batch in group]
-            states = generators()
+            states = passes is not None and generators(case)
             with autocast_to(case.backward_autocast, device):
                 for number, loss in enumerate(losses, 1):
                     (loss * number).backward()
@@ -173,13 +187,15 @@ def autocast_to(dtype, device):
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
-def generators():
-    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+def generators(case):
+    """Their states, by name."""
+    gpus = {f"cuda:{i}": torch.cuda.get_rng_state(i) for i in range(case.gpus)}
+    return {"the CPU": torch.get_rng_state()} | gpus
 
 
 def seen(blocks, case, states):
     """What the forwards of one pass noted, and which generators backward moved."""
-    same = [torch.equal(*pair) for pair in zip(states, generators(), strict=True)]
+    now = generators(case)
     return {
         "calls": [len(block.calls) for block in blocks],
         "needed": [case.needs or not case.frozen, True],
@@ -189,18 +205,19 @@ def seen(blocks, case, states):
             all(torch.equal(call["drawn"], block.calls[0]["drawn"]) for call in block.calls)
             for block in blocks
         ],
-        "moved": [name for name, ok in zip(("CPU", "GPU"), same, strict=False) if not ok],
+        "moved": [name for name, state in states.items() if not torch.equal(state, now[name])],
     }
 
 
 def held(kind, device):
     """Bytes between forward and backward beyond those before, and those of the output."""
     meter = MemoryMeter(2**60, lambda **_: AssertionError("the limit is never reached"))
+    on_gpu = device.type == "cuda"
 
     def allocated():
-        return meter.allocated if device.type == "cpu" else torch.cuda.memory_allocated(device)
+        return meter.allocated + (torch.cuda.memory_allocated(device) if on_gpu else 0)
 
-    with Metering(meter) if device.type == "cpu" else nullcontext():
+    with Metering(meter):  # counts what is on the CPU
         wide, narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         module = nn.Sequential(wide, nn.Tanh(), narrow).to(device)
         inputs = torch.ones(512, WIDTH, device=device, requires_grad=True)
@@ -214,7 +231,7 @@ def held(kind, device):
 @checkpointed.expected
 def expected(case):
     right = {"whether the output needs a gradient in torch.no_grad()": False}
-    if case.gpus:  # a GPU draws other random numbers
+    if case.gpus and case.training:  # a GPU draws other random numbers
         return right
     model = Blocks(case)
     with torch.random.fork_rng([]):
@@ -239,7 +256,7 @@ def parameters_are_seen(run, case):
 
 @checkpointed.holds(
     "not_seen_by_autograd",
-    expects="module is called again in backward also if no input needs a gradient",
+    expects="module is called again in backward even if no input needs a gradient",
     usually="autograd calls backward only if an argument of Function.apply needs a gradient, and"
     " the inputs of a first layer need none.",
     fix="Give the weights to Function.apply, or one more tensor that needs a gradient.",
@@ -264,6 +281,16 @@ def output_needs_what_it_must(run, case):
     if run.came(case)["watched"]["needs too much"]:
         return "no input and no weight needs a gradient, and the output does"
     return None
+
+
+@checkpointed.holds(
+    "unused_alone",
+    expects="backward works even if the only weights that need gradients were not used",
+    usually="then the output of the second call needs no gradient, and backward through it fails.",
+    fix="Return None for all of them if the output of the second call does not need a gradient.",
+)
+def unused_are_left_out(run, case):
+    return None  # the drive tells
 
 
 @checkpointed.holds(
@@ -319,8 +346,8 @@ def same_random_numbers(run, case):
 @checkpointed.holds(
     "autocast_lost",
     expects="the second call of module computes under the same autocast as the first",
-    usually="backward runs where autocast is off, or is another one, and the second call took it"
-    " over.",
+    usually="backward runs where autocast is off, or is another one, and the second call used"
+    " that.",
     fix="Ask in forward: torch.is_autocast_enabled(device.type) and"
     " torch.get_autocast_dtype(device.type). Enter torch.autocast again in backward.",
     first=True,
@@ -344,7 +371,7 @@ def same_autocast(run, case):
 def generators_stay(run, case):
     for moved in (each["moved"] for each in passes_of(run, case)):
         if moved:
-            return f"the generator of the {moved[0]} is in another state"
+            return f"the generator of {moved[0]} is in another state"
     return None
 
 
@@ -424,9 +451,14 @@ class Recomputing(nn.Module):
 
     def gradients(self, state, inputs, tensors, gradient):
         output = self.computed(state, inputs)
+        if not self.has_graph(output):
+            return [None] * len(tensors)
         wanted = [t for t in tensors if t.requires_grad]
         found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
         return [next(found) if t.requires_grad else None for t in tensors]
+
+    def has_graph(self, output):
+        return output.requires_grad
 
 
 @checkpointed.right
@@ -438,7 +470,9 @@ class gradients_of_weights_by_backward(Recomputing):
         return [torch.zeros((), requires_grad=needed)]
 
     def gradients(self, state, inputs, tensors, gradient):
-        torch.autograd.backward(self.computed(state, inputs), gradient)
+        output = self.computed(state, inputs)
+        if output.requires_grad:
+            torch.autograd.backward(output, gradient)
         return [t.grad for t in tensors]
 
 
@@ -520,6 +554,24 @@ class leaves_generators_there(Recomputing):
             yield
 
 
+@checkpointed.breaks("generator_moved")
+class forks_the_current_gpu_only(Recomputing):
+    @contextmanager
+    def restored(self, random, autocast):
+        current = [torch.cuda.current_device()] if random[1] else []
+        with torch.random.fork_rng(current), torch.autocast(*autocast):
+            torch.set_rng_state(random[0])
+            torch.cuda.set_rng_state_all(random[1])
+            yield
+
+
+@checkpointed.breaks("activations_kept")
+class copies_the_inputs_to_the_cpu(Recomputing):
+    def saved(self, inputs):
+        self.copies = [t.cpu().clone() for t in inputs]
+        return inputs
+
+
 @checkpointed.breaks("autocast_lost")
 class without_autocast(Recomputing):
     @contextmanager
@@ -574,8 +626,8 @@ class in_a_list(Recomputing):
     "weights_twice",
     "backward adds the gradients of the weights to .grad, and also returns them, so autograd adds"
     " them again.",
-    fix="Do one of both: torch.autograd.grad and return them, or torch.autograd.backward and return"
-    " None for the weights.",
+    fix="Do one of the two: torch.autograd.grad and return them, or torch.autograd.backward and"
+    " return None for the weights.",
 )
 class adds_and_returns(Recomputing):
     def gradients(self, state, inputs, tensors, gradient):
@@ -599,12 +651,14 @@ class sets_gradients(Recomputing):
         return [*found[: len(inputs)], *[None] * (len(found) - len(inputs))]
 
 
-@checkpointed.mistake(
-    "kept_on_the_module",
+OVERWRITTEN = (
     "the inputs or the random states are kept in attributes of the module, and a second forward"
-    " before the backward of the first one overwrites them.",
-    fix="Keep what belongs to one forward in its ctx.",
+    " before the backward of the first one overwrites them."
 )
+IN_CTX = "Keep what belongs to one forward in its ctx."
+
+
+@checkpointed.mistake("kept_on_the_module", OVERWRITTEN, fix=IN_CTX)
 class inputs_on_the_module(Recomputing):
     def forward(self, *inputs):
         self.latest = inputs
@@ -614,12 +668,7 @@ class inputs_on_the_module(Recomputing):
         return super().inputs(self.latest)
 
 
-@checkpointed.mistake(
-    "kept_on_the_module",
-    "the inputs or the random states are kept in attributes of the module, and a second forward"
-    " before the backward of the first one overwrites them.",
-    fix="Keep what belongs to one forward in its ctx.",
-)
+@checkpointed.mistake("kept_on_the_module", OVERWRITTEN, fix=IN_CTX)
 class states_on_the_module(Recomputing):
     def state(self, kind):
         self.latest = super().state(kind)
@@ -655,6 +704,12 @@ class refuses_unused(Recomputing):
         return [next(found) if t.requires_grad else None for t in tensors]
 
 
+@checkpointed.breaks("unused_alone")
+class expects_a_graph(Recomputing):
+    def has_graph(self, output):
+        return True
+
+
 @checkpointed.mistake(
     "unused_get_zeros",
     "a parameter that the forward did not use got zeros as its gradient. With weight decay, an"
@@ -674,7 +729,9 @@ class needs_gradients_always(Recomputing):
         return [torch.zeros((), requires_grad=True)]
 
     def gradients(self, state, inputs, tensors, gradient):
-        torch.autograd.backward(self.computed(state, inputs), gradient)
+        output = self.computed(state, inputs)
+        if output.requires_grad:
+            torch.autograd.backward(output, gradient)
         return [t.grad for t in tensors]
 
 
@@ -730,14 +787,16 @@ class only_if_inputs_need_gradients(Recomputing):
         return []
 
     def gradients(self, state, inputs, tensors, gradient):
-        torch.autograd.backward(self.computed(state, inputs), gradient)
+        output = self.computed(state, inputs)
+        if output.requires_grad:
+            torch.autograd.backward(output, gradient)
         return [t.grad for t in tensors]
 
 
 @checkpointed.mistake(
     "goes_on_into_layers_before",
     "the inputs of the second call still belong to the graph of the layers before, so backward goes"
-    " on into these, and the outer backward comes there once more.",
+    " on into these, and the outer backward reaches these a second time.",
     fix="detach() the inputs before the second call, and require their gradients again.",
     status="crash",
 )
@@ -764,10 +823,13 @@ class no_graph(Recomputing):
         with self.restored(*state):
             return self.module(*inputs)
 
+    def has_graph(self, output):
+        return True
+
 
 @checkpointed.mistake(
     "always_with_gradients",
-    "forward turns gradients on, also where the caller has turned them off.",
+    "forward turns gradients on, even where the caller has turned them off.",
     fix="Leave the mode as it is outside of backward.",
 )
 class enables_gradients(Recomputing):

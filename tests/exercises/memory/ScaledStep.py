@@ -1,8 +1,8 @@
 """``memory.ScaledStep``: gradients that float16 would lose, and one decision for all ranks.
 
 Every rank has parameters of its own, so nothing but a message tells a rank what another one's
-gradients are like.  A part of each loss is computed in float16: its gradients are zero without
-scaling, and infinite where a rank's loss is large.
+gradients are like.  A part of each loss is computed in float16: without scaling its gradients lose
+digits, and they are infinite where a rank's loss is large.
 """
 
 import math
@@ -21,11 +21,10 @@ scaled_step = exercise(
     "memory.ScaledStep",
     expects="after each backward() .grad holds the gradients that float32 would give, and step()"
     " steps all ranks or none",
-    share_of=lambda case: case.world,
 )
 handles_are_waited_for(scaled_step)
 
-NAN, LARGE = math.nan, 1e3  # of a loss: its gradients are infinite in float16 with any scale
+NAN, LARGE = math.nan, 1e3  # of a loss: its gradients are infinite in float16 with a large scale
 
 
 class Half(nn.Module):
@@ -40,11 +39,11 @@ class Half(nn.Module):
 
     def forward(self, rows):
         scores = (rows @ self.weight).half()
-        return (1.0 * scores).float().mean(), (1.0 * self.bias.half()).float(), self.exact
+        return scores.float().mean(), self.bias.half().float(), self.exact
 
 
 def rows_of(rank, step, number):
-    """Of a rank in one pass, with a zero in them: zero times infinity is not a number."""
+    """Of a rank in one pass; rank 0's have a zero, which times infinity is not a number."""
     return (torch.arange(6.0).reshape(2, 3) + rank + number) * (1 + step % 3) / 8
 
 
@@ -263,8 +262,8 @@ class looks_in_backward(Scaled):
 
 @scaled_step.mistake(
     "not_scaled",
-    "the loss was not scaled before backward, so small gradients became zero in float16. To scale"
-    " gradients afterwards is too late.",
+    "the loss was not scaled before backward, so small gradients lost digits or became zero in"
+    " float16. To scale gradients afterwards is too late.",
     fix="(loss * scale).backward(), then divide every gradient by scale.",
 )
 class plain_backward(Scaled):
@@ -387,7 +386,7 @@ class looks_for_inf(Scaled):
 
 @scaled_step.mistake(
     "steps_with_overflow",
-    "only nan was looked for, and infinite gradients are none.",
+    "only nan was looked for, and infinity is not nan.",
     fix="torch.isfinite is False for both.",
 )
 class looks_for_nan(Scaled):

@@ -289,3 +289,15 @@ def pipeline_first(gpus, gpus_per_node, memory, time_of, memory_of):
         fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
     )  # fmt: skip
     return found and found[::-1]
+
+
+@best_layout.mistake(
+    "order_of_sizes",
+    "time_of and memory_of were called with the sizes in another order.",
+    fix="Call them as time_of(dp, tp, pp) and memory_of(dp, tp, pp).",
+)
+def asks_for_stages_first(gpus, gpus_per_node, memory, time_of, memory_of):
+    return chosen(
+        gpus, lambda dp, tp, pp: time_of(dp, pp, tp), lambda dp, tp, pp: memory_of(dp, pp, tp),
+        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
+    )  # fmt: skip
