@@ -101,8 +101,9 @@ class Checkpointed(nn.Module):
       state in which they were before it.
     * The second call computes under the same **autocast** as the first, even if backward runs
       outside of it, or inside of another one.
-    * The output needs a gradient only if an input or a parameter of ``module`` does.  Without
-      gradients (``torch.no_grad()``) ``module`` is called only once.
+    * The output needs a gradient only if an input or a parameter of ``module`` does, and then
+      ``module`` uses at least one of these.  Without gradients (``torch.no_grad()``) ``module`` is
+      called only once.
     * ``module`` has no buffers that forward changes.  There is one backward for each forward, and
       several forwards may come before their backwards.  Gradients are not differentiated again.
 

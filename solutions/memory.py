@@ -128,8 +128,9 @@ class Checkpointed(nn.Module):
       state in which they were before it.
     * The second call computes under the same **autocast** as the first, even if backward runs
       outside of it, or inside of another one.
-    * The output needs a gradient only if an input or a parameter of ``module`` does.  Without
-      gradients (``torch.no_grad()``) ``module`` is called only once.
+    * The output needs a gradient only if an input or a parameter of ``module`` does, and then
+      ``module`` uses at least one of these.  Without gradients (``torch.no_grad()``) ``module`` is
+      called only once.
     * ``module`` has no buffers that forward changes.  There is one backward for each forward, and
       several forwards may come before their backwards.  Gradients are not differentiated again.
 
@@ -181,8 +182,6 @@ class _Recomputed(torch.autograd.Function):
                 torch.cuda.set_rng_state(state, gpu)
             output = ctx.module(*inputs)
         tensors = [*inputs, *weights]
-        if not output.requires_grad:  # only parameters that it did not use need gradients
-            return (None,) * (2 + len(tensors))
         wanted = [t for t in tensors if t.requires_grad]
         found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
         return None, None, *(next(found) if t.requires_grad else None for t in tensors)

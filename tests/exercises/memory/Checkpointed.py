@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from multigpu.checking.declaration import Broken, case, exercise
+from multigpu.checking.declaration import case, exercise
 from multigpu.checking.specimen import seeded
 from multigpu.checking.verdicts import listed
 from multigpu.devices.meters import MemoryMeter
@@ -22,7 +22,6 @@ checkpointed = exercise(
 )
 
 WIDTH, ROWS = 24, 16
-UNUSED = "but for weights that are not used"
 
 
 class Block(nn.Module):
@@ -56,7 +55,6 @@ class Blocks(nn.Module):
         self.blocks[1].narrow.bias.requires_grad_(False)
         self.train(case.training)
         self.blocks[0].requires_grad_(not case.frozen)
-        self.blocks[0].idle.requires_grad_(case.frozen != True)  # noqa: E712 (it may be a string)
 
     def forward(self, rows, kept, gain):
         for block in self.blocks:
@@ -71,7 +69,6 @@ def cases():
     yield a_case("two forwards, then their backwards", 2, needs=True, forwards_first=True)
     yield a_case("a frozen block whose inputs need gradients", needs=True, frozen=True)
     yield a_case("a frozen block whose inputs need no gradients", frozen=True)
-    yield a_case("a block whose only trained weights are not used", frozen=UNUSED)
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         yield a_case(f"autocast to {name}, backward outside of it", autocast=dtype)
@@ -129,15 +126,10 @@ def drive(submission, case, devices):
     came["whether the output needs a gradient in torch.no_grad()"] = output.requires_grad
     watched["without gradients"] = len(blocks[0].calls)
     output_needs = model.blocks[0](rows, case.kept.to(device), gain).requires_grad
-    watched["needs too much"] = case.frozen is True and output_needs
+    watched["needs too much"] = case.frozen and output_needs
     if watched["needs too much"]:  # backward would fail
         return came
-    try:
-        return came | trained(model, blocks, case, device, watched["passes"])
-    except RuntimeError as error:
-        if case.frozen == UNUSED and "does not require grad" in str(error):
-            raise Broken("unused_alone", f"backward raised {error}") from None
-        raise
+    return came | trained(model, blocks, case, device, watched["passes"])
 
 
 def trained(model, blocks, case, device, passes=None):
@@ -281,16 +273,6 @@ def output_needs_what_it_must(run, case):
     if run.came(case)["watched"]["needs too much"]:
         return "no input and no weight needs a gradient, and the output does"
     return None
-
-
-@checkpointed.holds(
-    "unused_alone",
-    expects="backward works even if the only weights that need gradients were not used",
-    usually="then the output of the second call needs no gradient, and backward through it fails.",
-    fix="Return None for all of them if the output of the second call does not need a gradient.",
-)
-def unused_are_left_out(run, case):
-    return None  # the drive tells
 
 
 @checkpointed.holds(
@@ -451,14 +433,9 @@ class Recomputing(nn.Module):
 
     def gradients(self, state, inputs, tensors, gradient):
         output = self.computed(state, inputs)
-        if not self.has_graph(output):
-            return [None] * len(tensors)
         wanted = [t for t in tensors if t.requires_grad]
         found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
         return [next(found) if t.requires_grad else None for t in tensors]
-
-    def has_graph(self, output):
-        return output.requires_grad
 
 
 @checkpointed.right
@@ -470,9 +447,7 @@ class gradients_of_weights_by_backward(Recomputing):
         return [torch.zeros((), requires_grad=needed)]
 
     def gradients(self, state, inputs, tensors, gradient):
-        output = self.computed(state, inputs)
-        if output.requires_grad:
-            torch.autograd.backward(output, gradient)
+        torch.autograd.backward(self.computed(state, inputs), gradient)
         return [t.grad for t in tensors]
 
 
@@ -704,12 +679,6 @@ class refuses_unused(Recomputing):
         return [next(found) if t.requires_grad else None for t in tensors]
 
 
-@checkpointed.breaks("unused_alone")
-class expects_a_graph(Recomputing):
-    def has_graph(self, output):
-        return True
-
-
 @checkpointed.mistake(
     "unused_get_zeros",
     "a parameter that the forward did not use got zeros as its gradient. With weight decay, an"
@@ -729,9 +698,7 @@ class needs_gradients_always(Recomputing):
         return [torch.zeros((), requires_grad=True)]
 
     def gradients(self, state, inputs, tensors, gradient):
-        output = self.computed(state, inputs)
-        if output.requires_grad:
-            torch.autograd.backward(output, gradient)
+        torch.autograd.backward(self.computed(state, inputs), gradient)
         return [t.grad for t in tensors]
 
 
@@ -787,9 +754,7 @@ class only_if_inputs_need_gradients(Recomputing):
         return []
 
     def gradients(self, state, inputs, tensors, gradient):
-        output = self.computed(state, inputs)
-        if output.requires_grad:
-            torch.autograd.backward(output, gradient)
+        torch.autograd.backward(self.computed(state, inputs), gradient)
         return [t.grad for t in tensors]
 
 
@@ -822,9 +787,6 @@ class no_graph(Recomputing):
     def computed(self, state, inputs):
         with self.restored(*state):
             return self.module(*inputs)
-
-    def has_graph(self, output):
-        return True
 
 
 @checkpointed.mistake(
