@@ -6,6 +6,7 @@ The numbers are those of ``multigpu.scaling.plan``.
 from itertools import product
 
 from course.choices import choice, grid, key
+from course.sharded_memory import shades
 from multigpu.pictures import palette
 from multigpu.scaling.plan import GIB, Layout, plan
 from multigpu.scaling.specs import cluster_of, model_of
@@ -19,8 +20,6 @@ SIZES = (1, 2, 4, 8)  # of tp and of pp
 STAGES = (0, 1, 2, 3)
 RECOMPUTE = {"none": "none", "selective": "every 2nd layer", "full": "all layers"}
 STRENGTHS = (1.0, 0.72, 0.46, 0.26, 0.12)  # of the first part of a bar, the second, ...
-
-
 PARTS = ("compute", "tensor", "pipeline", "data", "optimizer")  # of a step
 
 
@@ -41,18 +40,13 @@ def record(env):
         "limits": {name: cluster_of(name, gpus=8).gib for name in CLUSTERS},
         "memory": ["weights", "gradients", "Adam", "activations", "CUDA and NCCL"],
         "parts": PARTS,
-        "shades": [shade(strength) for strength in STRENGTHS],
+        "shades": shades(palette.color(0), STRENGTHS),
         "cases": {
             key(*values): case(*values)
             for values in product(MODELS, CLUSTERS, GPUS, SIZES, SIZES, STAGES, RECOMPUTE)
             if values[2] % (values[3] * values[4]) == 0
         },
     }
-
-
-def shade(strength):
-    fill = palette.tint(palette.color(0), strength)
-    return [fill, palette.ink_on(fill)]
 
 
 def case(model, cluster, gpus, tp, pp, zero, recompute):

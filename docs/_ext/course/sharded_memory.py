@@ -38,9 +38,9 @@ def record(env):
     }
 
 
-def shades(base):
+def shades(base, strengths=SHADES):
     """Fill and ink of the first part of a bar, the second, ..."""
-    fills = [palette.tint(base, strength) for strength in SHADES]
+    fills = [palette.tint(base, strength) for strength in strengths]
     return [[fill, palette.ink_on(fill)] for fill in fills]
 
 

@@ -170,9 +170,8 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
             return made
         # The core put Python numbers together without an operator.
         leaf = run_in_core(torch.Tensor.to, (made.detach(), core), {})
-        return (
-            leaf.requires_grad_() if made.requires_grad else leaf
-        )  # torch.func.vjp refuses it even with False
+        # torch.func.vjp refuses requires_grad_, even with False.
+        return leaf.requires_grad_() if made.requires_grad else leaf
     if VirtualTensor in types or has_parts(*args, *kwargs.values()):
         return run_in_core(func, args, kwargs)
     generator = kwargs.get("generator")

@@ -399,6 +399,8 @@ class Again(torch.autograd.Function):
 class Recomputing(nn.Module):
     """Right, and each mistake below changes one method."""
 
+    allow_unused = True
+
     def __init__(self, module):
         super().__init__()
         self.module = module
@@ -434,21 +436,25 @@ class Recomputing(nn.Module):
     def gradients(self, state, inputs, tensors, gradient):
         output = self.computed(state, inputs)
         wanted = [t for t in tensors if t.requires_grad]
-        found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=True))
+        found = iter(torch.autograd.grad(output, wanted, gradient, allow_unused=self.allow_unused))
         return [next(found) if t.requires_grad else None for t in tensors]
 
 
-@checkpointed.right
-class gradients_of_weights_by_backward(Recomputing):
-    """A tensor that needs a gradient makes autograd call backward, which adds to .grad itself."""
-
-    def weights(self):
-        needed = any(p.requires_grad for p in self.module.parameters())
-        return [torch.zeros((), requires_grad=needed)]
+class ByBackward(Recomputing):
+    """Backward adds the gradients of the weights to .grad itself."""
 
     def gradients(self, state, inputs, tensors, gradient):
         torch.autograd.backward(self.computed(state, inputs), gradient)
         return [t.grad for t in tensors]
+
+
+@checkpointed.right
+class gradients_of_weights_by_backward(ByBackward):
+    """A tensor that needs a gradient makes autograd call backward."""
+
+    def weights(self):
+        needed = any(p.requires_grad for p in self.module.parameters())
+        return [torch.zeros((), requires_grad=needed)]
 
 
 @checkpointed.right
@@ -672,11 +678,7 @@ class gradient_of_the_first_input(Recomputing):
     status="crash",
 )
 class refuses_unused(Recomputing):
-    def gradients(self, state, inputs, tensors, gradient):
-        output = self.computed(state, inputs)
-        wanted = [t for t in tensors if t.requires_grad]
-        found = iter(torch.autograd.grad(output, wanted, gradient))
-        return [next(found) if t.requires_grad else None for t in tensors]
+    allow_unused = False
 
 
 @checkpointed.mistake(
@@ -693,13 +695,9 @@ class zeros_for_unused(Recomputing):
 
 
 @checkpointed.breaks("output_always_needs_gradients")
-class needs_gradients_always(Recomputing):
+class needs_gradients_always(ByBackward):
     def weights(self):
         return [torch.zeros((), requires_grad=True)]
-
-    def gradients(self, state, inputs, tensors, gradient):
-        torch.autograd.backward(self.computed(state, inputs), gradient)
-        return [t.grad for t in tensors]
 
 
 @checkpointed.breaks("autocast_lost")
@@ -749,13 +747,9 @@ class gradients_of_inputs_only(Recomputing):
 
 
 @checkpointed.breaks("not_seen_by_autograd")
-class only_if_inputs_need_gradients(Recomputing):
+class only_if_inputs_need_gradients(ByBackward):
     def weights(self):
         return []
-
-    def gradients(self, state, inputs, tensors, gradient):
-        torch.autograd.backward(self.computed(state, inputs), gradient)
-        return [t.grad for t in tensors]
 
 
 @checkpointed.mistake(

@@ -194,9 +194,7 @@ class Scaled:
         for parameter in self.parameters():
             if parameter.grad is not None:
                 parameter.grad = parameter.grad / self.scale
-            if parameter in before:
-                new = parameter.grad
-                parameter.grad = before[parameter] if new is None else new + before[parameter]
+        self.add(before)
 
     def gradients_before(self):
         """Taken away, so that they are not divided twice."""
@@ -204,6 +202,11 @@ class Scaled:
         for parameter in before:
             parameter.grad = None
         return before
+
+    def add(self, before):
+        for parameter, gradient in before.items():
+            new = parameter.grad
+            parameter.grad = gradient if new is None else new + gradient
 
     def overflowed(self):
         return any(not torch.isfinite(g).all() for g in self.gradients())
@@ -231,6 +234,24 @@ class Scaled:
         if self.count % self.growth_interval == 0:
             self.scale *= 2
             self.count = 0
+
+
+class SteppingAnyway(Scaled):
+    """Wrong: the optimizer steps in any case."""
+
+    def step(self):
+        overflowed = self.any_rank(self.overflowed())
+        if overflowed:
+            self.on_overflow()
+        self.optimizer.step()
+        if overflowed:
+            self.skipped()
+        else:
+            self.stepped()
+        return not overflowed
+
+    def on_overflow(self):
+        pass
 
 
 @scaled_step.right
@@ -362,15 +383,8 @@ class first_group(Scaled):
     "the optimizer stepped although gradients are infinite or not a number.",
     fix="If any is not finite, return False without a step.",
 )
-class steps_anyway(Scaled):
-    def step(self):
-        overflowed = self.any_rank(self.overflowed())
-        self.optimizer.step()
-        if overflowed:
-            self.skipped()
-            return False
-        self.stepped()
-        return True
+class steps_anyway(SteppingAnyway):
+    pass
 
 
 @scaled_step.mistake(
@@ -400,18 +414,10 @@ class looks_for_nan(Scaled):
     " decay that changes weights, too.",
     fix="Return False without a step.",
 )
-class zeros_instead(Scaled):
-    def step(self):
-        overflowed = self.any_rank(self.overflowed())
-        if overflowed:
-            for gradient in self.gradients():
-                gradient.zero_()
-        self.optimizer.step()
-        if overflowed:
-            self.skipped()
-            return False
-        self.stepped()
-        return True
+class zeros_instead(SteppingAnyway):
+    def on_overflow(self):
+        for gradient in self.gradients():
+            gradient.zero_()
 
 
 @scaled_step.mistake(
@@ -448,9 +454,7 @@ class looks_at_the_last_pass(Scaled):
         before = self.gradients_before()
         super().backward(loss)
         self.bad = super().overflowed()
-        for parameter, gradient in before.items():
-            new = parameter.grad
-            parameter.grad = gradient if new is None else new + gradient
+        self.add(before)
 
     def overflowed(self):
         return self.bad
