@@ -148,6 +148,10 @@ CHAPTERS = (
     ),
     Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
     Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),
+    Chapter("tensor_parallel", "Tensor parallelism", refused=("torch.distributed.tensor",)),
+    Chapter("context_parallel", "Long sequences", refused=("torch.distributed.tensor",)),
+    Chapter("experts", "Experts"),
+    Chapter("mesh", "Two and three dimensions", refused=READY_MADE_TRAINING),
     Chapter("hangs", "Programs that hang", refused=READY_MADE_TRAINING),
     Chapter("planning", "Plan a run"),
 )

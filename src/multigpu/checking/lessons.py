@@ -159,6 +159,38 @@ PARTS: Final = (
         ),
     ),
     Part(
+        "Split models and sequences",
+        (
+            Lesson(
+                "tensor_parallel",
+                "Tensor parallelism",
+                needs=("pipeline",),
+                exercises=_all(
+                    "tensor_parallel",
+                    "ColumnParallelLinear RowParallelLinear vocab_parallel_cross_entropy",
+                ),
+            ),
+            Lesson(
+                "long_sequences",
+                "Long sequences",
+                needs=("tensor_parallel",),
+                exercises=_all("context_parallel", "merge_partial_attention ring_attention"),
+            ),
+            Lesson(
+                "experts",
+                "Experts",
+                needs=("tensor_parallel",),
+                exercises=_all("experts", "dispatch combine"),
+            ),
+            Lesson(
+                "mesh",
+                "Two and three dimensions",
+                needs=("tensor_parallel",),
+                exercises=_all("mesh", "groups_of average_over"),
+            ),
+        ),
+    ),
+    Part(
         "Farther, and safely",
         (
             Lesson("many_machines", "Many machines", needs=("trainer",)),
