@@ -7,6 +7,7 @@
 
 const DRAWINGS = {
   memory: drawMemory,
+  mesh: drawMesh,
   plan: drawPlan,
   schedule: drawSchedule,
   traffic: drawTraffic,

@@ -51,6 +51,8 @@ PRIVATE = {
     "training": {
         # A model is run without numbers, to see which tensors each call changes
         "_subclasses", "_version",
+        # Both dimensions of a mesh as one: else PyTorch warns of two messages for each clipping
+        "_flatten",
     },
 }  # fmt: skip
 

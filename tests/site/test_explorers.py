@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from bs4 import BeautifulSoup
 
 from multigpu.scaling.formulas import all_reduce_bytes, memory_per_gpu
@@ -17,6 +18,7 @@ from multigpu.scaling.specs import cluster_of, model_of
 MEMORY, BUBBLE = "lessons/sharding.html", "lessons/pipeline.html"
 TRAFFIC = "lessons/server_to_all_reduce.html"
 PLAN = "reference/planner.html"
+MESH = "lessons/mesh.html"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 MOVING = "document.getAnimations().filter(a => a.animationName?.startsWith('course')).length"
 
@@ -199,10 +201,27 @@ def test_server_and_ring_move_only_for_who_likes_motion(open_page: Callable) -> 
     assert page.evaluate(MOVING) == 2 * 16
 
 
+def test_a_mesh_shows_the_groups_of_each_direction(
+    record_of: Callable, open_page: Callable
+) -> None:
+    for case, shown in record_of(MESH)["cases"].items():
+        ranks, tp, pp = map(int, case.split())
+        mesh = torch.arange(ranks).view(pp, -1, tp)
+        for direction, dim in (("pp", 0), ("dp", 1), ("tp", 2)):
+            groups = mesh.movedim(dim, -1).reshape(-1, mesh.shape[dim]).tolist()
+            assert sorted(shown[direction]["groups"]) == sorted(groups)
+    box = explorer(open_page(MESH, **PHONE))
+    box.get_by_role("radio", name="data parallel (dp)").check(force=True)
+    cells = box.locator(".course-mesh span").all_inner_texts()
+    assert [cell.split() for cell in cells[:4]] == [["0", "A"], ["1", "B"], ["2", "A"], ["3", "B"]]
+    assert "4 dp groups of 2 ranks 2 apart" in box.locator(".course-result").inner_text()
+
+
 @pytest.mark.parametrize(
     ("page", "numbers"),
     [(MEMORY, ("120.0 GB", "31.4 GB", "16.6 GB", "1.9 GB")), (BUBBLE, ("27%; 4 of 8", "16%; 11")),
-     (TRAFFIC, ("76,800 B", "28,800 B", "57,600 B")), (PLAN, ("nothing fits", "tokens/s"))],
+     (TRAFFIC, ("76,800 B", "28,800 B", "57,600 B")), (PLAN, ("nothing fits", "tokens/s")),
+     (MESH, ("0 2; 1 3; 4 6; 5 7", "0 4; 1 5; 2 6; 3 7"))],
 )  # fmt: skip
 def test_without_javascript_an_explorer_is_a_table(
     open_page: Callable, page: str, numbers: tuple[str, ...]

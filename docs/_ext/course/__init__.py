@@ -40,8 +40,11 @@
     .. package-layers::, -reading::, -way::     the package, counted by the build (package.py)
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
+    .. ring-attention-stepper::                 ring attention on four ranks, forward and backward
+    .. tensor-pair-stepper::                    column and row parallel, forward and backward
     .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
-                                      server-traffic, planned-run; explorer.py says how to add one
+                                      server-traffic, planned-run, mesh-groups; explorer.py says
+                                      how to add one
     .. course-path::                            the lessons with their times (landing page)
     .. course-map::                             lessons, notebooks and exercises as a picture
 
@@ -79,9 +82,11 @@ from course import (
     path,
     quiz,
     ring,
+    ring_attention,
     script,
     sharing,
     stepper,
+    tensor_pair,
     way,
     what_next,
     words,
@@ -91,7 +96,8 @@ from course import (
 def setup(app):
     for part in (
         *(element, mathml, notebooks, way, path, course_map, what_next, boxes, quiz),
-        *(cells, package, difference, exercises, stepper, ring, explorer, script),
+        *(cells, package, difference, exercises, explorer, script),
+        *(stepper, ring, ring_attention, tensor_pair),
         *(words, messages, asked, sharing, missing, lesson_notebooks),
     ):
         part.setup(app)

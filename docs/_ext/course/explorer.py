@@ -17,7 +17,7 @@ from inspect import getfile
 
 from sphinx.util.docutils import SphinxDirective
 
-from course import pipeline_bubble, planned_run, server_traffic, sharded_memory
+from course import mesh_groups, pipeline_bubble, planned_run, server_traffic, sharded_memory
 from course.element import html, raw, text
 
 EXPLORERS = {
@@ -25,6 +25,7 @@ EXPLORERS = {
     "pipeline-bubble": pipeline_bubble,
     "server-traffic": server_traffic,
     "planned-run": planned_run,
+    "mesh-groups": mesh_groups,
 }
 
 

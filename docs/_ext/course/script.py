@@ -9,7 +9,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[2] / "_script"
 PARTS = (
     *("opening", "elements", "quiz", "notebook_button", "explorer", "copies", "stepper"),
-    *("device_lanes", "bars", "plan", "schedule", "server_and_ring", "moments", "words"),
+    *("device_lanes", "bars", "plan", "mesh", "schedule", "server_and_ring", "moments", "words"),
     *("messages", "search_order", "printing", "own_place", "start"),
 )
 

@@ -205,7 +205,7 @@ PARTS: Final = (
             Lesson(
                 "planning",
                 "Plan a run",
-                needs=("cost", "pipeline"),
+                needs=("cost", "mesh"),
                 exercises=_all("planning", "memory_per_gpu best_layout"),
             ),
         ),

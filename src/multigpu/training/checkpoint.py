@@ -61,6 +61,7 @@ FREE = (
     "stages_per_rank",
     "balance",
     "stage_memory",
+    "tensor_parallel",
     "epochs",
     "max_steps",
     "patience",

@@ -46,6 +46,7 @@ AT_LEAST = {
     "workers": 0,
     "micro_batches": 1,
     "stages_per_rank": 1,
+    "tensor_parallel": 1,
 }
 ABOVE_ZERO = ("learning_rate", "clip_norm", "stage_memory")
 
@@ -140,6 +141,9 @@ class TrainConfig:
     stage_memory: float | None = None
     """pipeline: the most MB that a stage may need for weights, gradients, optimizer and activations
     """
+    tensor_parallel: int = 1
+    """zero3: number of ranks, next to each other, that divide each layer of the course's GPT among
+    themselves and compute the same rows"""
     backend: str | None = None
     """gloo or nccl; default: nccl where every rank has a GPU, else gloo"""
     folder: str | Path | None = None
@@ -220,6 +224,11 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
     if mode == "auto":
         several = (config.gpus or torch.cuda.device_count()) > 1
         mode = "ddp" if launch.is_distributed else "dp" if several else "single"
+    if config.tensor_parallel > 1 and mode != "zero3":
+        raise ValueError(
+            f"tensor_parallel={config.tensor_parallel} with mode={mode!r}: only zero3 can also "
+            "divide layers among ranks. Use mode='zero3', or leave tensor_parallel out."
+        )
     for name in OF_PIPELINE if mode != "pipeline" else ():
         value = getattr(config, name)
         if value != TrainConfig.__dataclass_fields__[name].default:

@@ -7,6 +7,9 @@
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 FSDP2 is not exactly ZeRO-2: between two steps it divides the weights, too.
 
+With `tensor_parallel=t` the ranks are a mesh (dp, tp): t ranks next to each other also divide each
+layer of the course's GPT among themselves, and compute the same rows (`divide_layers`).
+
 The whole model is first built on every rank and then divided, so it must fit there once, without
 gradients and optimizer.
 """
@@ -24,15 +27,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
 from multigpu.training.ddp import Distributed
 from multigpu.training.distributed import Launch, all_gather_object, take_from_main_rank
+from multigpu.training.models import SmallGPT
 from multigpu.training.strategy import LossFn, Sample, StepLoss, call
 
 UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
@@ -60,6 +70,16 @@ class Sharded(Distributed):
                 f"find_unused_parameters=True with mode={self.mode!r} needs PyTorch 2.13, this is "
                 f"{torch.__version__}. Freeze the unused parameters, or use mode='ddp'."
             )
+        if launch.world_size % config.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel={config.tensor_parallel} does not divide the "
+                f"{launch.world_size} ranks. Start a multiple of {config.tensor_parallel}."
+            )
+        self.world_size = self.copies = launch.world_size // config.tensor_parallel
+
+    @property
+    def share(self) -> int:
+        return self.launch.rank // self.config.tensor_parallel  # tp changes fastest in the mesh
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Start all ranks from rank 0's weights, and divide them."""
@@ -72,7 +92,15 @@ class Sharded(Distributed):
             )
         self.plain = self.model = model.to(self.device)
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
-        mesh = init_device_mesh(self.device.type, (self.world_size,))
+        tp = self.config.tensor_parallel
+        sizes = {"dp": self.world_size} | ({"tp": tp} if tp > 1 else {})
+        grid = init_device_mesh(
+            self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
+        )
+        mesh, self.group = grid["dp"], grid.get_group("dp")
+        if tp > 1:
+            grid._flatten()  # for the norm of all gradients, which is a sum over both dimensions
+            divide_layers(model, grid["tp"])
         policy, norms = MixedPrecisionPolicy(), list[nn.Module]()
         if self.config.precision != "float32":
             # Weights, activations and their messages in bfloat16; gradients are added in float32.
@@ -109,6 +137,15 @@ class Sharded(Distributed):
             loss.backward()  # type: ignore[no-untyped-call]
         self.complete_gradients(step)
         return step
+
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        dist.all_reduce(value, group=self.group)  # each share of the batch once
+        return value
+
+    def where(self) -> str:
+        ranks, tp = self.launch.world_size, self.config.tensor_parallel
+        said = f"{ranks} rank{'s'[: ranks > 1]} ({self.backend})"
+        return f"{said} in a mesh of dp {self.world_size}, tp {tp}" if tp > 1 else said
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
         """Nothing to do: the tensors that are sent together do not change after the first step."""
@@ -174,6 +211,58 @@ class Zero3(Sharded):
 
     mode = "zero3"
     reshard = True
+
+
+class Replicated(ParallelStyle):
+    """A part that all ranks of a tp group compute alike, with a whole copy of its weights."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def to_dtensor(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
+            return tuple(DTensor.from_local(each, mesh, [Replicate()]) for each in inputs)
+
+        def to_tensor(module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+            return output.to_local()
+
+        return distribute_module(module, device_mesh, None, to_dtensor, to_tensor)
+
+
+def divide_layers(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide each layer of the course's GPT among the ranks of `mesh`, as Megatron-LM does.
+
+    A pair of matrices is divided by columns and by rows: queries, keys and values by heads, the
+    perceptron by its hidden channels, and the table of bytes by bytes. Shoeybi et al. 2019,
+    arXiv 1909.08053. Raises ValueError for another model, or one that cannot be divided.
+    """
+    size = mesh.size()
+    if not isinstance(model, SmallGPT):
+        raise ValueError(
+            f"tensor_parallel={size} with a {type(model).__name__}: only the course's SmallGPT "
+            "(--data text) can be divided by layers. Leave tensor_parallel out."
+        )
+    first: Any = model.layers[0]
+    for what, number in (("heads", first.heads), ("bytes", model.bytes.num_embeddings)):
+        if number % size:
+            raise ValueError(
+                f"tensor_parallel={size} does not divide the model's {number} {what}. Use a "
+                f"divisor of {number}."
+            )
+    whole, columns, rows = Replicated(), ColwiseParallel(), RowwiseParallel()
+    plan = {
+        "bytes": RowwiseParallel(input_layouts=Replicate()),
+        "positions": whole,
+        "layers.*.attention_norm": whole,
+        "layers.*.qkv": columns,
+        "layers.*.attention_out": rows,
+        "layers.*.perceptron.0": whole,
+        "layers.*.perceptron.1": columns,
+        "layers.*.perceptron.3": rows,
+        "norm": whole,
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh, plan)
+    model.head.weight = model.bytes.weight  # tied again: each of them was divided by itself
+    # DTensor returns a view, but FSDP's hook on what the model returns needs a tensor of its own.
+    model.head.register_forward_hook(lambda head, inputs, scores: scores.clone())
 
 
 class CallOrder:

@@ -218,9 +218,9 @@ class Layer(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.head_width = heads, width // heads
         self.attention_norm = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width)  # outputs by head: its query, its key, its value
         self.attention_out = nn.Linear(width, width)
         self.perceptron = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
@@ -228,12 +228,13 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(rows, length, width) in and out."""
-        rows, length, width = hidden.shape
-        together = self.queries_keys_values(self.attention_norm(hidden))
-        parts = together.view(rows, length, 3, self.heads, width // self.heads)
-        queries, keys, values = parts.permute(2, 0, 3, 1, 4)  # each (rows, heads, length, …)
+        rows, length, _ = hidden.shape
+        together = self.qkv(self.attention_norm(hidden))
+        # -1: under tensor parallelism a rank has only some of the heads
+        parts = together.view(rows, length, -1, 3, self.head_width)
+        queries, keys, values = parts.permute(3, 0, 2, 1, 4)  # each (rows, heads, length, …)
         mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        hidden = hidden + self.attention_out(mixed.transpose(1, 2).reshape(rows, length, width))
+        hidden = hidden + self.attention_out(mixed.transpose(1, 2).reshape(rows, length, -1))
         answer: Tensor = hidden + self.perceptron(hidden)
         return answer
 
@@ -249,6 +250,9 @@ def _initialize(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+    if isinstance(module, Layer):  # drawn as all queries, all keys, all values
+        drawn = module.qkv.weight.detach().view(3, module.heads, module.head_width, -1)
+        module.qkv.weight.data = drawn.transpose(0, 1).flatten(0, 2)
 
 
 class SmallViT(nn.Module):

@@ -118,7 +118,7 @@ class Strategy:
     device: torch.device  # where outputs and targets meet
     model: nn.Module  # what a training step calls
     plain: nn.Module  # the model itself, not wrapped; what the optimizer updates
-    world_size: int = 1  # processes that share a global batch
+    world_size: int = 1  # processes that share a global batch, or groups that compute the same rows
     copies: int = 1  # of the model that compute at the same time, each on its own GPU
     micro_batches: int = 1  # parts of a batch that are computed at the same time, each by a stage
 
@@ -130,6 +130,11 @@ class Strategy:
     def devices(self) -> list[torch.device]:
         """The devices that this process computes on."""
         return [self.device]
+
+    @property
+    def share(self) -> int:
+        """Which of the `world_size` shares of a batch this process computes."""
+        return self.launch.rank if self.world_size > 1 else 0
 
     def remarks(self) -> list[str]:
         """Further details for the run's one-line description."""

@@ -276,6 +276,7 @@ class Trainer:
         size, copies = self.config.batch_size, self.strategy.copies
         parts, micro_batches = self.config.accumulation_steps, self.strategy.micro_batches
         what = "rank" if self.strategy.world_size > 1 else "GPU"
+        what = "group" if self.config.tensor_parallel > 1 else what
         if copies == parts == micro_batches == 1:
             return ""
         if micro_batches > 1:
@@ -445,7 +446,7 @@ class Trainer:
         return feed_for(
             data,
             batch_size=self.config.batch_size,
-            rank=self.launch.rank if self.strategy.world_size > 1 else 0,
+            rank=self.strategy.share,
             world_size=self.strategy.world_size,
             seed=self.config.seed,
             shuffle=shuffle,

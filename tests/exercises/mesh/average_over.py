@@ -1,0 +1,510 @@
+"""``mesh.average_over``: gradients become their mean over one group only."""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from multigpu.checking.comparing import Either
+from multigpu.checking.declaration import case, exercise
+from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.specimen import Fork, Gain, seeded
+from multigpu.checking.verdicts import count, listed
+from multigpu.ranks import rank_device
+
+average_over = exercise(
+    "mesh.average_over",
+    expects="every .grad is the sum over the ranks of the group divided by their number",
+    share_of=lambda case: math.prod(map(len, case.groups)),
+)
+
+ROUNDS = 2  # calls of one model, with new gradients each
+
+
+class Part(nn.Module):
+    """Tied and frozen parameters, and one without dimensions.  It is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.decode.weight = self.encode.weight
+        self.frozen = nn.Linear(30, 10).requires_grad_(False)
+        self.gain = Gain()
+
+
+def a_case(groups, about="", *, dtypes=(torch.float64,), missing=None, kinds=(Part,), callers=None):
+    """Gradients of other numbers on every rank, for each of the rounds.
+
+    ``missing`` says by the beginning of a parameter's name which ranks have none.  ``kinds``: the
+    first group has a model of the first kind, and so on.  ``callers``: only these groups call.
+    """
+    world = sum(map(len, groups))
+    generator = torch.Generator().manual_seed(10 * world + len(groups))
+    kinds = [kinds[number % len(kinds)] for number in range(len(groups))]
+    rounds = [[{} for _ in range(world)] for _ in range(ROUNDS)]  # by call, rank and name
+    for by_rank in rounds:
+        for kind, rank in ((kind, r) for kind, ranks in zip(kinds, groups) for r in ranks):
+            for number, (name, parameter) in enumerate(kind().named_parameters()):
+                # Even numbers, so that the mean of two is exact in bfloat16, too.
+                values = 2.0 * torch.randint(-30, 31, parameter.shape, generator=generator)
+                without = [r for key in missing or {} if name.startswith(key) for r in missing[key]]
+                there = parameter.requires_grad and rank not in without
+                by_rank[rank][name] = values.to(dtypes[number % len(dtypes)]), there
+    callers = range(len(groups)) if callers is None else callers
+    title = f"{count(world, 'rank')} in groups {listed([*map(str, groups)])}"
+    values = {"groups": groups, "kinds": kinds, "dtypes": dtypes, "rounds": rounds}
+    alone = len(callers) < len(groups)
+    title += f", {about}" if about else ""
+    return case(title, world=world, alone=alone, callers=callers, **values)
+
+
+@average_over.cases
+def cases():
+    halves, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    yield a_case(columns)
+    yield a_case(halves, "float32", dtypes=(torch.float32,))
+    yield a_case([[0], [1, 2, 3]])
+    yield a_case([[0, 1, 3], [2]], "float32", dtypes=(torch.float32,))
+    yield a_case([[0, 1, 2, 3]])
+    some = {"encode.bias": [3], "decode.bias": [0, 1], "gain": [0, 1, 2, 3]}
+    yield a_case(columns, "some parameters not used on all ranks", missing=some)
+    none = {"encode.bias": [1, 2], "decode": [0, 2], "encode.weight": [2]}
+    yield a_case([[0, 1, 2], [3]], "some parameters not used on all ranks", missing=none)
+    yield a_case(columns, "models of two kinds", kinds=(Part, Fork))
+    yield a_case(halves, "bfloat16", dtypes=(torch.bfloat16,))
+    yield a_case(columns, "float32 and bfloat16", dtypes=(torch.float32, torch.bfloat16))
+    yield a_case(columns, "only the second group calls", callers=[1])
+    yield a_case([[0, 2], [1]])
+    yield a_case([[0], [1, 2]], "models of two kinds", kinds=(Fork, Part))
+    yield a_case([[0], [1]])
+    yield a_case([[0, 1]], missing={"encode.weight": [0]})
+    yield a_case([[0]])
+
+
+def own_group(case, rank):
+    """The number of a rank's group."""
+    return next(number for number, group in enumerate(case.groups) if rank in group)
+
+
+@average_over.drive
+def drive(submission, case, rank):
+    made = [dist.new_group(ranks) for ranks in case.groups]  # every rank makes all of them
+    number = own_group(case, rank)
+    if number not in case.callers:
+        return {"changed": []}
+    model = seeded(case.kinds[number], rank)  # weights that differ, as after different steps
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(rank_device(), case.rounds[0][rank][name][0].dtype)
+    parameters = dict(model.named_parameters())
+    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    came = {}
+    for i, by_rank in enumerate(case.rounds, start=1):
+        for name, parameter in parameters.items():
+            values, there = by_rank[rank][name]
+            parameter.grad = values.clone().to(parameter.device) if there else None
+        submission.average_over(model, made[number])
+        for name, parameter in model.named_parameters():
+            grad = parameter.grad
+            came[f"{name}.grad of call {i}"] = None if grad is None else grad.detach().clone()
+    now = dict(model.named_parameters())
+    came["changed"] = [
+        name for name, old in before.items() if name not in now or not now[name].equal(old)
+    ]
+    return came
+
+
+@average_over.expected
+def expected(case):
+    return [means_of(case, rank) for rank in range(case.world)]
+
+
+def means_of(case, rank):
+    number, right = own_group(case, rank), {}
+    group = case.groups[number]
+    for i, by_rank in enumerate(case.rounds if number in case.callers else [], start=1):
+        for name, (values, _) in by_rank[rank].items():
+            parts = [by_rank[each][name] for each in group]
+            there = [part.double() for part, is_there in parts if is_there]
+            mean = (sum(there) / len(group)).to(values.dtype) if there else None
+            unused = Either(torch.zeros_like(values), None)
+            right[f"{name}.grad of call {i}"] = unused if mean is None else mean
+    return right
+
+
+@average_over.words
+def words(case):
+    sizes = sorted({len(group) for group in case.groups})
+    return {"size": " or ".join(map(str, sizes))}
+
+
+handles_are_waited_for(average_over)
+
+
+def sent_by(run, case, rank):
+    """The calls in which a rank sends something; the drive makes the groups."""
+    silent = ("new_group", "barrier", "recv")
+    return [call for call in run.calls(case, rank) if call.op not in silent]
+
+
+def calling(case):
+    """The ranks that call, and have another one in their group."""
+    groups = [case.groups[number] for number in case.callers]
+    return [rank for group in groups if len(group) > 1 for rank in group]
+
+
+@average_over.holds(
+    "nothing_sent",
+    expects="every rank sends its gradients to the others of its group",
+    usually="the call is not there, or it is in a loop that had nothing left to go through:"
+    " model.parameters() is a generator, and what uses it a second time gets nothing.",
+    fix="Ask for model.parameters() again in every loop, or make a list of it once.",
+    first=True,
+)
+def nothing_sent(run, case):
+    for rank in calling(case):
+        if not sent_by(run, case, rank):
+            return f"rank {rank} called nothing of torch.distributed", run.where(rank)
+    return None
+
+
+@average_over.holds(
+    "weights_changed",
+    expects="the weights stay as they are, and only .grad changes",
+    usually="the parameter itself was averaged.",
+    fix="Average parameter.grad, and leave the parameter to the optimizer.",
+    first=True,
+)
+def weights_changed(run, case):
+    for rank, came in enumerate(run.came(case)):
+        if came["changed"]:
+            return f"on rank {rank}, {listed(came['changed'])} changed", run.where(rank)
+    return None
+
+
+@average_over.holds(
+    "too_many_bytes",
+    expects="a rank sends at most twice the bytes of its trainable parameters' gradients",
+    usually="zeros are sent for frozen parameters, gradients travel more than twice, or they are"
+    " pickled (all_gather_object).",
+    fix="Leave out parameters whose requires_grad is False, and use one all_reduce per gradient.",
+)
+def too_many_bytes(run, case):
+    for rank in calling(case):
+        kind = case.kinds[own_group(case, rank)]()
+        held = {
+            name: case.rounds[0][rank][name][0].nbytes
+            for name, parameter in kind.named_parameters()
+            if parameter.requires_grad
+        }
+        trained = sum(held.values())
+        sent = sum(call.bytes for call in sent_by(run, case, rank)) / ROUNDS
+        if sent > 2 * trained + 8 * len(held) + 8:  # 8: to tell who has a gradient
+            return f"rank {rank} sent {sent:g} bytes; its gradients have {trained}", run.where(rank)
+    return None
+
+
+# --- right answers -------------------------------------------------------------------------------
+
+
+def trained(model):
+    """All trainable parameters, with zeros where there is no gradient."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    return parameters
+
+
+@average_over.right
+def a_flat_tensor_for_each_dtype(model, group):
+    buffers = {}
+    for p in trained(model):
+        buffers.setdefault(p.dtype, []).append(p)
+    for parameters in buffers.values():
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        flat /= dist.get_world_size(group)
+        dist.all_reduce(flat, group=group)
+        for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad.copy_(piece.view_as(p))
+
+
+@average_over.right
+def all_at_the_same_time(model, group):
+    parameters = trained(model)
+    handles = [dist.all_reduce(p.grad, group=group, async_op=True) for p in parameters]
+    for p, handle in zip(parameters, handles, strict=True):
+        handle.wait()
+        p.grad = p.grad / group.size()
+
+
+@average_over.right
+def asks_who_has_one_first(model, group):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64)
+    dist.all_reduce(used, op=dist.ReduceOp.MAX, group=group)
+    for p, anybody in zip(parameters, used.tolist(), strict=True):
+        if anybody:
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(grad, group=group)
+            p.grad = grad / len(dist.get_process_group_ranks(group))
+
+
+@average_over.right
+def gathers_and_takes_the_mean(model, group):
+    for p in trained(model):
+        parts = [torch.empty_like(p.grad) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, p.grad, group=group)
+        p.grad = torch.stack(parts).mean(0)
+
+
+@average_over.right
+def reduces_and_broadcasts(model, group):
+    first = dist.get_global_rank(group, 0)
+    for p in trained(model):
+        dist.reduce(p.grad, dst=first, group=group)
+        p.grad.div_(dist.get_world_size(group))
+        dist.broadcast(p.grad, src=first, group=group)
+
+
+@average_over.right
+def exchanges_with_each_neighbor(model, group):
+    ranks = dist.get_process_group_ranks(group)
+    if len(ranks) > 2:
+        return all_at_the_same_time(model, group)
+    others = [rank for rank in ranks if rank != dist.get_rank()]
+    for p in trained(model):
+        for other in others:
+            arrived = torch.empty_like(p.grad)
+            handle = dist.isend(p.grad, other)
+            dist.recv(arrived, other)
+            handle.wait()
+            p.grad = (p.grad + arrived) / 2
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+WHOLE_WORLD = "the gradients were added up over all {n} ranks, also those of other groups."
+
+
+@average_over.mistake("whole_world", WHOLE_WORLD, fix="Pass group=group to every call.")
+def reduces_over_the_world(model, group):
+    for p in trained(model):
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+@average_over.mistake("whole_world", WHOLE_WORLD, fix="Pass group=group to every call.")
+def reduces_over_the_world_and_divides_by_the_group(model, group):
+    for p in trained(model):
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "whole_world",
+    "a call without group=group is for all {n} ranks, and they have models of different kinds.",
+    fix="Pass group=group to every call.",
+    status="mismatch",
+)
+def asks_the_world_who_has_one(model, group):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
+    dist.all_reduce(used, op=dist.ReduceOp.MAX)
+    for p, anybody in zip(parameters, used.tolist(), strict=True):
+        if anybody:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "waits_for_the_world",
+    "a barrier without a group waits for all {n} ranks, and some of them do not call the function.",
+    fix="Pass group=group to every call, or leave the barrier out: all_reduce waits by itself.",
+    status="hang",
+)
+def waits_for_all_ranks(model, group):
+    dist.barrier()
+    for p in trained(model):
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "divided_by_world",
+    "the sum over the group was divided by {n}, the number of all ranks.",
+    fix="Divide by dist.get_world_size(group), which is {size} here.",
+)
+def divides_by_all_ranks(model, group):
+    for p in trained(model):
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= dist.get_world_size()
+
+
+@average_over.mistake(
+    "summed",
+    "all_reduce adds up, and the sum was never divided.",
+    fix="Divide by dist.get_world_size(group), which is {size} here.",
+)
+def sums(model, group):
+    for p in trained(model):
+        dist.all_reduce(p.grad, group=group)
+
+
+@average_over.mistake(
+    "divided_by_others",
+    "the sum was divided by the number of the other ranks in the group.",
+    fix="A rank's own gradient counts, too: divide by dist.get_world_size(group), here {size}.",
+)
+def divides_by_the_other_ranks(model, group):
+    for p in trained(model):
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= max(1, dist.get_world_size(group) - 1)
+
+
+@average_over.mistake(
+    "divided_twice",
+    "the gradient was divided twice, for example before the all-reduce and after it.",
+    fix="Divide once.",
+)
+def divides_before_and_after(model, group):
+    for p in trained(model):
+        p.grad /= dist.get_world_size(group)
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "unused_out_of_step",
+    "a gradient that is None was skipped on one rank, while the others of its group wait for it.",
+    fix="Every rank of a group makes every call: put zeros where there is no gradient.",
+    status="mismatch",
+)
+def skips_none(model, group):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "none_not_expected",
+    "a rank that did not use a parameter has None in its .grad.",
+    fix="None counts as zero: put zeros there, so that this rank takes part.",
+    status="crash",
+)
+def forgets_that_grad_can_be_none(model, group):
+    for p in model.parameters():
+        if p.requires_grad:
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "missing_stays_none",
+    "this rank took part with zeros, but threw away what the others sent.",
+    fix="Put the mean into .grad here too, or the weights of the group's ranks drift apart.",
+)
+def takes_part_but_keeps_none(model, group):
+    for p in model.parameters():
+        if p.requires_grad:
+            grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(grad, group=group)
+            grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "divided_by_users",
+    "the sum was divided by the number of ranks that used the parameter.",
+    fix="A rank that did not use it counts as zero: divide by all ranks of the group.",
+)
+def divides_by_those_that_have_one(model, group):
+    for p in model.parameters():
+        if p.requires_grad:
+            users = torch.tensor([float(p.grad is not None)])
+            dist.all_reduce(users, group=group)
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= max(1.0, users.item())
+
+
+@average_over.mistake(
+    "tied_twice",
+    "a parameter with two names was reduced under each of them.",
+    fix="model.parameters() gives every parameter once.",
+)
+def reduces_tied_parameters_under_both_names(model, group):
+    trained(model)
+    for _, p in model.named_parameters(remove_duplicate=False):
+        if p.requires_grad:
+            dist.all_reduce(p.grad, group=group)
+    for p in trained(model):
+        p.grad /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "not_averaged",
+    "this is the rank's own gradient: the mean was computed in another tensor and never came into"
+    " .grad.",
+    fix="Reduce into .grad itself, or copy the result back.",
+)
+def throws_the_result_away(model, group):
+    for p in trained(model):
+        total = p.grad.clone()
+        dist.all_reduce(total, group=group)
+        total /= dist.get_world_size(group)
+
+
+@average_over.mistake(
+    "source_not_in_group",
+    "dst=0 and src=0 are the number 0 among all ranks, which is not in every group.",
+    fix="Use all_reduce; or src=dist.get_global_rank(group, 0), or group_src=0.",
+    status="crash",
+)
+def reduces_to_rank_0(model, group):
+    for p in trained(model):
+        dist.reduce(p.grad, dst=0, group=group)
+        p.grad /= dist.get_world_size(group)
+        dist.broadcast(p.grad, src=0, group=group)
+
+
+@average_over.mistake(
+    "one_dtype_expected",
+    "torch.cat made one flat tensor of gradients with different dtypes.",
+    fix="Reduce each gradient by itself, or make a flat tensor for each dtype.",
+    status="crash",
+)
+def one_flat_tensor_for_all(model, group):
+    parameters = trained(model)
+    flat = torch.cat([p.grad.flatten() for p in parameters])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.grad = piece.view_as(p)
+
+
+@average_over.breaks("weights_changed")
+def averages_the_weights(model, group):
+    for p in trained(model):
+        dist.all_reduce(p.data, group=group)
+        p.data /= dist.get_world_size(group)
+
+
+@average_over.breaks("too_many_bytes")
+def sends_zeros_for_frozen_ones(model, group):
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= dist.get_world_size(group)
+
+
+@average_over.breaks("nothing_sent")
+def goes_through_a_generator_twice(model, group):
+    parameters = (p for p in model.parameters() if p.requires_grad)
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    for p in parameters:
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= dist.get_world_size(group)
