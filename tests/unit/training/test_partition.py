@@ -86,6 +86,7 @@ def assert_same(one, other):
             torch.testing.assert_close(left, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("name", MODELS)
 def test_stages_compute_what_the_model_computes(points, name, training):
@@ -206,6 +207,7 @@ def pipelined(name):
     return {key: parameter.grad for key, parameter in stage.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unet", "gpt"])
 def test_stages_run_in_the_pipeline_of_torch(name):
     ranks = run_ranks(pipelined, 3, name, trace=False, show=False)

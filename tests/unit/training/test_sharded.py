@@ -427,6 +427,7 @@ class StochasticDepth(nn.Module):
         return self.head(inputs)
 
 
+@pytest.mark.slow
 def test_blocks_that_all_ranks_skip_alike_train_as_on_one_device():
     """A gradient of 0 is not the same as none: with it, the optimizer's momentum moves a weight."""
     settings = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 4}
