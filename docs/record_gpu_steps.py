@@ -3,7 +3,7 @@
     python docs/record_gpu_steps.py     writes docs/reference/gpu_steps/gpt.csv
 
 A step is forward, backward and AdamW of the course's GPT, in float32, on cuda:0. The first model is
-fitted and the others are predicted, as on the page. About a minute of a GPU that nobody else uses.
+fitted and the others are predicted, as on the page. About a minute of a GPU that does nothing else.
 """
 
 import csv

@@ -60,7 +60,7 @@ class ProcessGroups:
         for_each_device = backend is None or ":" in backend
         if self._given and for_each_device and not self._virtual and dist.get_backend() == "nccl":
             self._given = False
-            self._destroy()  # NCCL alone knows GPUs only, and this one shall know the CPU, too
+            self._destroy()  # NCCL alone takes GPUs only, and the program wants the CPU as well
         if self._given:
             self._accept(backend, world_size, rank)
             return
