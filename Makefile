@@ -28,14 +28,19 @@ start: course
 # more collects all tests once more. Thousands of processes import the same modules: compiled once,
 # even where Python is told to keep none. One thread each: more would only wait for a core, and busily.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Most tests say what happens on a machine without GPUs, so they see none. Those marked `gpu` come
+# afterwards, where there is one.
+TEST_GPUS := ! nvidia-smi -L >/dev/null 2>&1 || $(MAKE) --no-print-directory test-gpu
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test test-all: export OMP_NUM_THREADS = 1
 
 test: lint-and-site
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@CUDA_VISIBLE_DEVICES= $(PYTEST) -m "not slow" $(ARGS)
+	@$(TEST_GPUS)
 
 test-all: lint-and-site
-	@$(PYTEST) $(ARGS)
+	@CUDA_VISIBLE_DEVICES= $(PYTEST) $(ARGS)
+	@$(TEST_GPUS)
 
 # Side by side, as each keeps one core busy.
 lint-and-site: tools $(SITE_TOOLS)

@@ -1,7 +1,7 @@
 """The model server: one process holds the model and the optimizer, the others compute gradients.
 
-This is how many machines trained one model around 2016, before all-reduce took over.  Rank 0 is
-the server, ranks 1 to n are the workers:
+This is an older way to train one model on many machines (Li et al. 2014), which all-reduce has
+mostly replaced.  Rank 0 is the server, ranks 1 to n are the workers:
 
     worker 1   backward --gradients-->            <--new weights--
     worker 2   backward --gradients-->  server    <--new weights--

@@ -38,6 +38,7 @@ def test_the_starter_of_a_broken_program_is_refused_with_rank_and_line(
     assert re.search(r"ranks? \d.*hangs\.py:\d+", verdict.message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "answer", "checked", "words"),
     [
@@ -60,6 +61,7 @@ def test_a_mistake_of_the_other_side_is_called_so(source_and_verdict, side, answ
         assert is_defined_there or where[2].startswith(f" in {function}: ")
 
 
+@pytest.mark.slow
 def test_frozen_weights_that_moved_are_told_in_one_sentence(source_and_verdict):
     answer = "gives_frozen_ones_a_gradient_of_zeros"
     _, verdict = source_and_verdict("model_server.server_step", answer)

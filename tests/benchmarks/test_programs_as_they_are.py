@@ -5,6 +5,7 @@ One DDP training on two ranks, started in turn by torchrun (gloo on the CPU), by
 time of its own steps, so starting is not in it.
 """
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -66,7 +67,13 @@ def test_steps_of_a_program(tmp_path: Path, width: int, rows: int, steps: int) -
     for _ in range(ROUNDS):
         for name, start in STARTS.items():
             command = [sys.executable, "-m", *start, str(RANKS), str(program)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            done = subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+            )
             times[name].append(float(done.stdout.split("seconds a step:")[1].split()[0]))
     title = f"a DDP step on {RANKS} ranks, 4 layers of {width} × {width}, {rows} rows"
     print(table(title, times, against="torchrun, gloo on the CPU"))

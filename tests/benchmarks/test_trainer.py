@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from multigpu import run_ranks
 from multigpu.data.feeds import RowFeed
+from multigpu.training.distributed import NEEDED
 from multigpu.training.models import LargeCNN, SmallCNN
 
 from .interleaved import table, times_in_turn
@@ -30,6 +31,7 @@ WAYS = {BY_HAND: by_hand, "Accelerate": with_accelerate, "Fabric": with_fabric}
 
 def epochs_in_turn(make_model, steps, ways):
     """On each rank: the seconds of an epoch in every way, and the weights at the end."""
+    torch.backends.cudnn.deterministic = True  # else weights on a GPU differ in every run
     if dist.get_world_size() == 1:
         leave_group()
     meet = dist.barrier if dist.is_initialized() else lambda: None
@@ -55,7 +57,7 @@ def epochs_in_turn(make_model, steps, ways):
 def leave_group() -> None:
     """Turn a rank that is alone into the process that `python` starts."""
     dist.destroy_process_group()
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+    for name in (*NEEDED, "LOCAL_WORLD_SIZE"):
         del os.environ[name]
 
 

@@ -39,6 +39,7 @@ def test_every_line_that_is_added_says_why_it_is_new(name: str) -> None:
     assert not unmarked
 
 
+@pytest.mark.slow
 def test_dp_trains_as_well_as_one_gpu_and_uses_all_of_them() -> None:
     with virtual_gpus(1):
         alone = load("one_gpu").train(epochs=2)

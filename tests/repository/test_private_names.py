@@ -61,6 +61,7 @@ LAYERS = ("checking", "commands", "data", "pictures", "scaling")  # which need n
 # Of Python itself; parts of the names of public modules; an operator.
 OTHERS = {
     *("_WorkItem", "_bootstrap_inner", "_clear", "_exit", "_exit_function", "_getframe"),
+    "_current_frames",
     *("_run_exitfuncs", "_shutdown", "_replace", "_asdict", "_thread", "_of"),
     *("_C", "_functions", "_dynamo", "_pytree", "_python_dispatch", "_to_copy"),
 }

@@ -12,6 +12,7 @@ import time
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -56,15 +57,15 @@ def warm_up() -> None:
 
 def serve(job: Job, caller: Connection, folder: str) -> None:
     """Run the job's ranks, in the server, and report."""
-    import torch
-
     # Windows has not what it imports, and this module is imported before that is refused.
     from multigpu.ranks.supervisor import Supervisor
 
     try:
-        gpus = torch.cuda.device_count()
         backend = choose_backend(
-            job.world_size, asked=job.backend, gpus=gpus, virtual=job.gpus == "virtual"
+            job.world_size,
+            asked=job.backend,
+            gpus=count_gpus(job.environment.get("CUDA_VISIBLE_DEVICES")),
+            virtual=job.gpus == "virtual",
         )
     except ValueError as error:
         return caller.send(("refused", str(error)))
@@ -78,6 +79,30 @@ def serve(job: Job, caller: Connection, folder: str) -> None:
         tell=True,
     )
     caller.send(("report", run.run()))
+
+
+@cache
+def count_gpus(visible: str | None) -> int:
+    """How many GPUs a rank sees with this CUDA_VISIBLE_DEVICES.
+
+    Asked in a process of its own: counting leaves NVML's connection to the driver open, which does
+    not survive a fork. In a rank NVML would fail then, and NCCL and PyTorch's allocator with it.
+    """
+    import torch
+
+    if not (torch.version.cuda or torch.version.hip):
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        gpus = 0
+        try:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            if visible is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            gpus = torch.cuda.device_count()
+        finally:
+            os._exit(gpus)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @dataclass(frozen=True)

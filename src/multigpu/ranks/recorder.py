@@ -66,8 +66,21 @@ def origin() -> Origin:
     called ``backward()``. A call that is itself the target of a thread comes from the line that
     started the thread.
     """
-    frame: types.FrameType | None = sys._getframe(1)
-    within: list[types.FrameType] = []  # torch's own frames, from the inside out
+    place, within = _first_line(sys._getframe(1))
+    if place is None:
+        place = getattr(threading.current_thread(), STARTED_AT, None)
+    if place is None:  # autograd computes what is on GPUs in its own threads, and backward() waits
+        for frame in sys._current_frames().values():
+            line, waiting = _first_line(frame)
+            if line is not None and waiting and _in_torch(waiting[0]).startswith("autograd"):
+                place, within = line, within or waiting
+    place = place or Origin("", 0, "", "")
+    return Origin(place.file, place.line, place.function, *_public_name(within))
+
+
+def _first_line(frame: types.FrameType | None) -> tuple[Origin | None, list[types.FrameType]]:
+    """The first line of somebody's own from here outwards, and torch's frames before it."""
+    within: list[types.FrameType] = []
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_torch()):
@@ -77,11 +90,14 @@ def origin() -> Origin:
             and file != threading.__file__
             and os.path.basename(file) not in BETWEEN
         ):
-            name = frame.f_code.co_name
-            return Origin(file, frame.f_lineno, name, *_public_name(within))
+            return Origin(file, frame.f_lineno, frame.f_code.co_name, ""), within
         frame = frame.f_back
-    started = getattr(threading.current_thread(), STARTED_AT, Origin("", 0, "", ""))
-    return Origin(started.file, started.line, started.function, *_public_name(within))
+    return None, within
+
+
+def _in_torch(frame: types.FrameType) -> str:
+    """The file of one of torch's frames, below torch's folder."""
+    return frame.f_code.co_filename.removeprefix(_torch())
 
 
 def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
@@ -90,7 +106,7 @@ def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
     The name is that of torch's outermost frame, if it means something; but messages that go
     together say so, inside a step of torch.distributed.pipelining, too.
     """
-    folders = [frame.f_code.co_filename.removeprefix(_torch()) for frame in within]
+    folders = [_in_torch(frame) for frame in within]
     if any(f.startswith(os.path.join("distributed", "fsdp")) for f in folders):
         return "fully_shard", False
     if os.path.join("distributed", "algorithms", "join.py") in folders:

@@ -28,6 +28,7 @@ class ProcessGroups:
 
     def __init__(self, store: str, *, virtual: bool, traced: bool) -> None:
         self._store, self._number = store, 0
+        self._virtual = virtual
         self._without_nccl = virtual and not traced  # the record is what speaks gloo for NCCL
         self._given = False  # run_ranks made the group, and the program has not asked for it yet
         self._shared = False  # it has
@@ -56,6 +57,10 @@ class ProcessGroups:
         **options: Any,
     ) -> None:
         own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        for_each_device = backend is None or ":" in backend
+        if self._given and for_each_device and not self._virtual and dist.get_backend() == "nccl":
+            self._given = False
+            self._destroy()  # NCCL alone takes GPUs only, and the program wants the CPU as well
         if self._given:
             self._accept(backend, world_size, rank)
             return

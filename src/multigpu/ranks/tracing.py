@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partialmethod
@@ -369,6 +369,8 @@ class TracedGroup(dist.ProcessGroup):
             return self.recorder.done(number)
         with self.recorder.failing(number):
             work = getattr(self.__inner, method)(*arguments, **named)
+        if work is None:  # NCCL's synchronous calls have no handle: the stream is in order
+            return self.recorder.done(number)
         if for_join:  # DDP's reducer in C++ asks this handle for a future: only the real one has it
             work.get_future().then(lambda _: self.recorder.done(number))
             return work
@@ -402,8 +404,10 @@ class TracedGroup(dist.ProcessGroup):
 
     def _can_copy(self, tensors: Sequence[torch.Tensor]) -> bool:
         """With NCCL a wait belongs to a stream, so the copy would come too early."""
-        return "nccl" not in str(self.__inner.name()).lower() and all(
-            tensor.is_contiguous() and not tensor.is_sparse for tensor in tensors
+        has_nccl = "nccl" in str(self.__inner.name()).lower()
+        return all(
+            tensor.is_contiguous() and not tensor.is_sparse and not (has_nccl and tensor.is_cuda)
+            for tensor in tensors
         )
 
 
@@ -427,9 +431,15 @@ for _kind, _methods in (
 
 
 BACKEND = "traced"
-KNOWN = ("gloo", "nccl")
-# Each kind of device has a backend of its own.
-ANY = ("undefined", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo")
+# For each name of a backend, the kinds of devices and what carries their tensors.
+OF_EACH = {"cpu": "gloo", "cuda": "nccl"}
+CARRIERS = {
+    "gloo": {"cpu": "gloo", "cuda": "gloo"},
+    "nccl": {"cuda": "nccl"},
+    "undefined": OF_EACH,
+    "cpu:gloo,cuda:nccl": OF_EACH,
+    "cuda:nccl,cpu:gloo": OF_EACH,
+}
 
 
 def start_recording(write: Write) -> Recorder:
@@ -447,7 +457,7 @@ def start_recording(write: Write) -> Recorder:
         members = options.global_ranks_in_group or range(options.group_size)
         group = Group(str(options.group_id), tuple(int(rank) for rank in members))
         return TracedGroup(
-            inner_group("gloo" if virtual else real[-1], options),
+            inner_group(CARRIERS["gloo" if virtual else real[-1]], options),
             group,
             recorder,
             on_virtual=virtual,
@@ -457,12 +467,13 @@ def start_recording(write: Write) -> Recorder:
     def make_traced(
         size: int, rank: int, members: list[int], backend: Any, store: Any, *args: Any, **named: Any
     ) -> Any:
-        is_any = str(backend) in ANY and (virtual or not torch.cuda.is_available())
-        if not is_any and str(backend) not in KNOWN:  # it stays as it is
+        if str(backend) not in CARRIERS:  # it stays as it is
             return make_group(size, rank, members, backend, store, *args, **named)
         if virtual:
             named.pop("device_id", None)  # no backend could connect to it
-        real.append("gloo" if is_any else str(backend))
+        of_each = CARRIERS[str(backend)] is OF_EACH
+        on_cpu = of_each and (virtual or not torch.cuda.is_available())
+        real.append("gloo" if on_cpu else str(backend))
         try:
             group, prefix = make_group(
                 size, rank, members, c10d.Backend(BACKEND), store, *args, **named
@@ -482,23 +493,24 @@ def start_recording(write: Write) -> Recorder:
     return recorder
 
 
-def inner_group(backend: str, options: Any) -> dist.ProcessGroup:
-    """A process group of torch's own that does the work."""
+def inner_group(carriers: Mapping[str, str], options: Any) -> dist.ProcessGroup:
+    """A process group of torch's own that does the work: for each kind of device its backend."""
     store, rank, size = options.store, options.group_rank, options.group_size
     timeout: timedelta = options.timeout
     group = dist.ProcessGroup(store, rank, size)
-    worker: Any
-    if backend == "gloo":
-        worker = dist.ProcessGroupGloo(store, rank, size, timeout)
-    else:
-        nccl = dist.ProcessGroupNCCL.Options()
-        nccl._timeout = timeout
-        worker = dist.ProcessGroupNCCL(store, rank, size, nccl)
-    backend_type = getattr(dist.ProcessGroup.BackendType, backend.upper())
-    group._set_default_backend(backend_type)
-    for device in ("cpu", "cuda") if backend == "gloo" else ("cuda",):
-        group._register_backend(torch.device(device), backend_type, worker)
-    worker._set_sequence_number_for_group()
+    workers: dict[str, Any] = {}
+    for device, backend in carriers.items():
+        if backend not in workers:
+            if backend == "gloo":
+                workers[backend] = dist.ProcessGroupGloo(store, rank, size, timeout)
+            else:
+                nccl = dist.ProcessGroupNCCL.Options()
+                nccl._timeout = timeout
+                workers[backend] = dist.ProcessGroupNCCL(store, rank, size, nccl)
+            workers[backend]._set_sequence_number_for_group()
+        backend_type = getattr(dist.ProcessGroup.BackendType, backend.upper())
+        group._set_default_backend(backend_type)  # that of GPUs comes last
+        group._register_backend(torch.device(device), backend_type, workers[backend])
     return group
 
 

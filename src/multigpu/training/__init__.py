@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from multigpu.training.config import TrainConfig
     from multigpu.training.history import History
     from multigpu.training.partition import cut, cut_points
+    from multigpu.training.prepared import prepare
     from multigpu.training.trainer import Trainer
 
 HOMES = {
@@ -19,8 +20,9 @@ HOMES = {
     "Trainer": "trainer",
     "cut": "partition",
     "cut_points": "partition",
+    "prepare": "prepared",
 }
-__all__ = ["History", "TrainConfig", "Trainer", "cut", "cut_points"]
+__all__ = ["History", "TrainConfig", "Trainer", "cut", "cut_points", "prepare"]
 
 
 def __getattr__(name: str) -> Any:

@@ -273,6 +273,20 @@ def agree_on_backend(
     return Backend(asked or ("nccl" if alone else "gloo"), len(here), ranks)
 
 
+def require_nccl_between_gpus(mode: str, backend: Backend, device: torch.device) -> None:
+    """Raises ValueError where gloo would have to send what it can only send from the CPU.
+
+    FSDP's reduce-scatter and a pipeline's send are not among what gloo can do on GPUs: see the
+    table in https://docs.pytorch.org/docs/stable/distributed.html#backends.
+    """
+    if device.type == "cuda" and backend.name != "nccl":
+        raise ValueError(
+            f"mode={mode!r} on {backend}: this mode needs nccl between GPUs, and nccl needs one "
+            "GPU per rank. Start fewer ranks, or compute on the CPU with CUDA_VISIBLE_DEVICES= "
+            "before the command."
+        )
+
+
 def leave_group() -> None:
     """Shut down cleanly: NCCL warns at the end of a process that did not.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
 from multigpu.training.ddp import Distributed
-from multigpu.training.distributed import Launch, all_gather_object, take_from_main_rank
+from multigpu.training.distributed import (
+    Launch,
+    all_gather_object,
+    require_nccl_between_gpus,
+    take_from_main_rank,
+)
 from multigpu.training.models import SmallGPT
 from multigpu.training.strategy import LossFn, Sample, StepLoss, call
 
@@ -59,12 +65,7 @@ class Sharded(Distributed):
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
-        if self.device.type == "cuda" and self.backend.name != "nccl":
-            raise ValueError(
-                f"mode={self.mode!r} on {self.backend}: FSDP needs nccl between GPUs, and nccl "
-                "needs one GPU per rank. Start fewer ranks, or compute on the CPU with "
-                "CUDA_VISIBLE_DEVICES= before the command."
-            )
+        require_nccl_between_gpus(self.mode, self.backend, self.device)
         if config.find_unused_parameters and not hasattr(FSDPModule, UNUSED):
             raise ValueError(
                 f"find_unused_parameters=True with mode={self.mode!r} needs PyTorch 2.13, this is "
@@ -119,7 +120,9 @@ class Sharded(Distributed):
         # Else the gradients of different weights are added up where ranks have used different ones.
         if self.config.find_unused_parameters is not False and hasattr(self.root, UNUSED):
             getattr(self.root, UNUSED)(True)
-        self.call_order = CallOrder(model, blocks, mode=self.mode)
+        self.call_order = CallOrder(
+            model, blocks, mode=self.mode, weights_too=not hasattr(self.root, UNUSED)
+        )
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         step = StepLoss(copies=self.world_size)
@@ -279,10 +282,16 @@ class CallOrder:
     block next. A rank that reaches another block takes part in gathering the blocks that the others
     expect, until the next comparison. All ranks may skip the same block, as in stochastic depth:
     after a place with two different next blocks, they compare each time from then on.
+
+    ``weights_too``: before backward they compare the weights outside of blocks as well. Before
+    PyTorch 2.13, FSDP sends only the gradients that there are, one after the other without names.
     """
 
-    def __init__(self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str) -> None:
+    def __init__(
+        self, root: nn.Module, blocks: Sequence[nn.Module], *, mode: str, weights_too: bool
+    ) -> None:
         self.mode, self.in_forward = mode, False
+        self.weights: dict[int, str] = {}  # those of the root while they are gathered, by id
         self.group = dist.new_group(backend="gloo")
         names = {module: name for name, module in root.named_modules()}
         self.blocks: dict[str, Any] = {names[block]: block for block in blocks}
@@ -294,6 +303,8 @@ class CallOrder:
             block.register_forward_pre_hook(functools.partial(self._before, name), prepend=True)
             block.register_forward_hook(functools.partial(self._after, name), prepend=True)
         root.register_forward_hook(self._end_of_forward)
+        if weights_too:  # after FSDP's own hook, which gathers them
+            root.register_forward_pre_hook(self._name_weights)
 
     def before_backward(self, loss: Tensor) -> None:
         """Called before ``loss.backward()``, which reaches blocks in reverse order."""
@@ -306,8 +317,14 @@ class CallOrder:
                 ahead += [before for before, _ in node.next_functions]
         made = [name for name, outputs in self.made if not nodes.isdisjoint(outputs)]
         self.order += [f"{name}'s backward" for name in reversed(made)]
+        found = [id(node.variable) for node in nodes if hasattr(node, "variable")]
+        names = sorted(self.weights[each] for each in found if each in self.weights)
+        self.order += [f"the gradient of {name}" for name in names]
         self.made = []
         self._compare()
+
+    def _name_weights(self, root: nn.Module, _: Any) -> None:
+        self.weights = {id(each): name for name, each in root.named_parameters()}
 
     def _begin(self, *_: Any) -> None:
         self.in_forward, self.order, self.made = True, [], []
@@ -347,7 +364,8 @@ class CallOrder:
             return
         first, *others = all_gather_object(self.order)
         rank, order = next((r, o) for r, o in enumerate(others, start=1) if o != first)
-        here, there = next(pair for pair in zip(order, first, strict=False) if pair[0] != pair[1])
+        pairs = itertools.zip_longest(order, first, fillvalue="the end of backward")
+        here, there = next((one, other) for one, other in pairs if one != other)
         raise ValueError(
             f"rank {rank} reaches {here} where rank 0 reaches {there}: with "
             f"mode={self.mode!r} all ranks use the same blocks in the same order, in every step, "

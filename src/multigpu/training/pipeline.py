@@ -51,6 +51,7 @@ from multigpu.training.distributed import (
     from_main_rank,
     join_group,
     main_rank_does,
+    require_nccl_between_gpus,
     restarted,
     take_from_main_rank,
 )
@@ -95,6 +96,7 @@ class Pipeline(Strategy):
         refuse_settings(config, ranks=launch.world_size)
         self.backend = join_group(launch, config.backend)
         self.device = launch.device
+        require_nccl_between_gpus(self.mode, self.backend, self.device)
         self.ranks, self.micro_batches = launch.world_size, config.micro_batches
         # One rank has nothing to take turns with: there the model is one stage.
         alone = self.ranks == 1

@@ -193,6 +193,15 @@ class Strategy:
         whose gradients are infinite. Changes nothing in other precisions."""
         return torch.amp.GradScaler(self.device.type, enabled=self.config.precision == "float16")
 
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients, if the config says so, and update the weights."""
+        if self.config.clip_norm is not None:
+            self.scaler.unscale_(optimizer)
+            self.clip(self.config.clip_norm)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        self.after_step()
+
     def after_step(self) -> None:
         """Called after the optimizer's step."""
 

@@ -299,15 +299,10 @@ class Trainer:
             self.optimizer.zero_grad()
             parts = batch.parts(config.accumulation_steps)
             loss = strategy.forward_backward(parts, self.loss_fn)
-            if config.clip_norm is not None:
-                strategy.scaler.unscale_(self.optimizer)
-                strategy.clip(config.clip_norm)
             # Of several groups the first one's.
             position.learning_rate = float(self.optimizer.param_groups[0]["lr"])
-            strategy.scaler.step(self.optimizer)
-            strategy.scaler.update()
+            strategy.step(self.optimizer)
             self.schedule.step()
-            strategy.after_step()
             position.advance(loss, batch.global_rows)
             bar.update(1)
             for call_back in self.on_step:

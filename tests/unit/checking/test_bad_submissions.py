@@ -352,6 +352,7 @@ def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, tex
     assert refused.value.message_id == "syntax_error"
 
 
+@pytest.mark.slow
 def test_folders_in_folders_are_removed(run, server):
     answer = run(
         "import os\ndef split(batch, devices):\n    start = os.getcwd()\n"

@@ -213,6 +213,7 @@ def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
     assert ["2 Ψ is possible" in note for note in learner.notes] == [True]
 
 
+@pytest.mark.slow
 def test_a_mistake_of_the_function_that_an_exercise_works_with_is_named_as_its_own(judge):
     exercise = load(COURSE.check_file("model_server", "worker_step"))
     (sums,) = [m.program for m in exercise.together[1].mistakes if m.program.name == "sums"]

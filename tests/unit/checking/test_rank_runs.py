@@ -232,6 +232,7 @@ def priorities(submission, rank, tensor):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows threads")
+@pytest.mark.skipif(torch.__version__.startswith("2.11."), reason="gloo's threads have no names")
 def test_a_rank_that_computes_comes_before_the_thread_that_looks_for_messages(run_ranks):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     answer = run_ranks("def average(tensor): pass", drive=priorities, world=2)

@@ -30,6 +30,7 @@ def test_images_are_float32_from_0_to_1_and_labels_int64():
         assert set(labels.tolist()) == set(range(10))
 
 
+@pytest.mark.slow
 def test_every_row_is_either_for_training_or_for_testing():
     from sklearn.datasets import load_digits
 

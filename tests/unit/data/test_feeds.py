@@ -26,6 +26,7 @@ def real(batch: Batch) -> list[int]:
     return batch.targets[: batch.rows].tolist()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(1, 60),

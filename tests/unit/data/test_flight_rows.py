@@ -27,6 +27,7 @@ def split():
     return flights()
 
 
+@pytest.mark.slow
 def test_the_statistics_are_those_of_the_description(table, split):
     flown = table["aircraft"].value_counts()
     assert len(table) == 328_521
@@ -56,6 +57,7 @@ def test_training_ends_before_testing_begins(table):
     assert table.loc[table["month"] >= 11, "when"].min() >= november
 
 
+@pytest.mark.slow
 def test_a_row_holds_the_flights_that_its_aircraft_had_left_on_before(table):
     codes = {name: i for i, name in enumerate(flight_codes().destinations)}
     frame = flights_frame()
@@ -75,6 +77,7 @@ def test_no_aircraft_leaves_twice_in_the_same_minute(table):
     assert not table.duplicated(["aircraft", "when"]).any()  # else "before" would be a guess
 
 
+@pytest.mark.slow
 def test_another_future_leaves_the_rows_of_today_as_they_are(monkeypatch):
     import pandas as pd
 

@@ -82,6 +82,7 @@ def test_each_row_comes_once_in_as_many_batches_on_every_rank(
             assert real(feed.batches(epoch, start=start)) == steps[start:]
 
 
+@pytest.mark.slow
 def test_every_world_and_every_number_of_row_groups(make):
     chance = random.Random(0)
     for partitions in range(1, 17):

@@ -143,6 +143,7 @@ def switched(where, options, plan):
 STEPS = [(True, "step")] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "plan"),
     [

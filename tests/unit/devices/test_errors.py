@@ -292,6 +292,7 @@ def test_what_cuda_checks_before_a_kernel_stays_as_it_is():
         functional.cross_entropy(torch.ones(2, 3), LABELS)
 
 
+@pytest.mark.slow
 def test_torch_export_is_refused_for_gpus_alone():
     layer, x = nn.Linear(2, 2), torch.ones(1, 2)
     torch.export.export(layer, (x,))

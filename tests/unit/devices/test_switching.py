@@ -17,7 +17,7 @@ from multigpu.devices import machine as machines
 from multigpu.devices.tensor import VirtualTensor
 
 # What torch itself says where there is no GPU: in a CPU build, and in a build with CUDA.
-NO_GPU = "Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+NO_GPU = "Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
 
 PLACES: list[types.ModuleType | type] = [
     torch,

@@ -51,6 +51,7 @@ def one_run(served):
     return number
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_server_is_raised_with_its_traceback(served):
     with served.run("fails") as receive:
         receive()
@@ -65,6 +66,7 @@ def test_a_signal_to_the_server_is_no_fault_of_ours(served):
             receive()
 
 
+@pytest.mark.slow
 def test_run_ranks_raises_the_fault_of_its_server(served, monkeypatch):
     monkeypatch.setattr(run, "RANKS", served)
     with pytest.raises(RuntimeError, match=r"(?s)failed.*ZeroDivisionError"):
@@ -89,6 +91,7 @@ def test_an_interruption_while_a_run_begins_leaves_the_connection_in_order(
     del caught  # whose frames hold on to what the interrupted run had
 
 
+@pytest.mark.slow
 def test_a_run_without_a_folder_hurts_no_other(runs, tmp_path, monkeypatch):
     folder = tmp_path / "temporary"
     folder.mkdir()

@@ -203,6 +203,7 @@ def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
         checkpoints.load("best")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [0xFF, 0x08])  # 8: what was stored counts as compressed
 def test_a_changed_byte_of_the_zip_directory_is_refused(checkpoints, change):
     save(checkpoints, state(1))

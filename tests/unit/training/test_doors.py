@@ -196,6 +196,7 @@ def test_the_row_of_an_epoch_has_the_rate_of_a_step_before_the_run_resumed(tmp_p
     assert [row["learning_rate"] for row in again] == rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "kind"), [("ddp", "full"), ("zero2", "full"), ("zero3", "sharded")]
 )
@@ -258,6 +259,7 @@ def share_of_class_1(outputs, targets):
 METRICS = {"margin": margin, "found": share_of_class_1}
 
 
+@pytest.mark.slow
 def test_metrics_of_ones_own_are_exact_in_every_mode():
     how = {"metrics": METRICS}
     settings = {"batch_size": 4, "monitor": "margin"}  # 9 rows to evaluate: the last batch has one

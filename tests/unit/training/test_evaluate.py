@@ -255,6 +255,7 @@ def torchmetrics():
     return importlib.import_module("torchmetrics")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2, 5, 13])
 def test_recall_and_ndcg_are_those_of_torchmetrics(k, torchmetrics):
     scores, targets = rows(200)

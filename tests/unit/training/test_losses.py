@@ -198,6 +198,7 @@ class Masking(TensorDataset):
         return inputs, targets.where(inputs[..., 0] > 0, -100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [lambda data: data, Listed, Masking, first_rows])
 def test_the_default_loss_ignores_rows_alike_in_every_mode(kind):
     """The default: cross_entropy ignores the target -100, and so do the metrics."""

@@ -34,6 +34,7 @@ def slowest(points, pieces):
     return max(cost.busy for cost in Stages(points, points.cut(3).setting, pieces).costs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_other_cut_has_a_faster_slowest_stage(with_times, seed):
     torch.manual_seed(seed)

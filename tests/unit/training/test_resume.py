@@ -63,6 +63,7 @@ def weights(trainer: Trainer) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 def test_it_goes_on_in_other_modes_and_says_what_is_not_exact(tmp_path, capfd):
     """2 ranks to step 3, 3 ranks to 6, DP on virtual GPUs to 9, then alone, within epochs."""
 
@@ -113,6 +114,7 @@ class EndsAt:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "ranks", "saved"), [("single", 1, 5), ("ddp", 3, 10), ("pipeline", 2, 10)]
 )
@@ -131,6 +133,7 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path, mode, ranks, s
     assert list(run_ranks(train, ranks, show=False)) == [(143, saved + 1, True)] * ranks
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_run_with_nothing_to_save(tmp_path):
     """Without a folder, and after the last step."""
     program = tmp_path / "program.py"

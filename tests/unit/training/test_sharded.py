@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import TensorDataset
 
 from multigpu import RankError, run_ranks
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.checkpoint import CheckpointError
-from multigpu.training.fsdp import blocks_of
+from multigpu.training.fsdp import UNUSED, blocks_of
 from multigpu.training.models import SmallGPT
 
 from .test_trainer_modes import COMMON, SCENARIOS, Small, assert_same, data, on_one_device
@@ -348,12 +349,18 @@ class OneAnswerUsedLater(FromTheSecondStep):
         return sum(answers) if self.steps == 1 else answers[dist.get_rank()]
 
 
+def different_layers(mode):
+    """A trainer whose two ranks use different layers."""
+    return trainer_of(mode, Routed(in_blocks=False), optimizer="sgd", epochs=1, max_steps=1)
+
+
+@pytest.mark.skipif(not hasattr(FSDPModule, UNUSED), reason="needs PyTorch 2.13")
 @pytest.mark.parametrize("mode", BOTH)
 def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
     """Outside of blocks all is gathered together: what a rank did not use has the gradient 0."""
 
     def on_a_rank():
-        trainer = trainer_of(mode, Routed(in_blocks=False), optimizer="sgd", epochs=1, max_steps=1)
+        trainer = different_layers(mode)
         before = trainer.strategy.model_state()
         batch = next(iter(trainer.train_feed.batches(0)))
         plain = Routed(in_blocks=False)
@@ -367,6 +374,18 @@ def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
     rate = TrainConfig().learning_rate
     torch.testing.assert_close(moved["one.weight"], rate * of_one / 2, rtol=1e-3, atol=1e-7)
     torch.testing.assert_close(moved["other.weight"], rate * of_other / 2, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_before_pytorch_2_13_ranks_that_use_different_layers_are_refused(mode):
+    def on_a_rank():
+        if hasattr(FSDPModule, UNUSED):
+            delattr(FSDPModule, UNUSED)
+        different_layers(mode).fit()
+
+    says = "rank 1 reaches the gradient of other.* where rank 0 reaches the gradient of one"
+    with pytest.raises(RankError, match=says):
+        run_ranks(on_a_rank, 2, show=False)
 
 
 @pytest.mark.parametrize("mode", BOTH)
@@ -408,6 +427,7 @@ class StochasticDepth(nn.Module):
         return self.head(inputs)
 
 
+@pytest.mark.slow
 def test_blocks_that_all_ranks_skip_alike_train_as_on_one_device():
     """A gradient of 0 is not the same as none: with it, the optimizer's momentum moves a weight."""
     settings = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 4}

@@ -17,6 +17,7 @@ def test_the_tasks_of_the_command():
     assert {"digits", "flights", "text", "tiny", "large"} <= set(TASKS)
 
 
+@pytest.mark.slow
 @every_task
 def test_the_trainer_takes_a_task_as_it_is(name):
     task = TASKS[name]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from multigpu import run_ranks, virtual_gpus
+from multigpu import RankError, run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
 
 ROWS, BATCH, EPOCHS = 37, 12, 2  # in each epoch 12, 12, 12 rows and one row: ranks without a row
@@ -131,6 +131,34 @@ def test_ddp_trains_as_one_device_does(world_size):
     for found in run_ranks(on_a_rank, world_size, show=False):
         for each, scenario in zip(found, SCENARIOS, strict=True):
             assert_same(each, on_one_device(scenario))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3"])
+def test_with_a_gpu_for_each_rank_a_mode_trains_as_one_device_does(mode):
+    def on_a_rank(scenario):
+        return trained(mode, scenario, eval_data=data(7))
+
+    for scenario in ("plain", "parts") if mode == "ddp" else ("plain",):
+        expected = on_one_device(scenario, evaluated=True)
+        for found in run_ranks(on_a_rank, torch.cuda.device_count(), scenario, show=False):
+            if mode == "ddp":
+                assert_same(found, expected)
+            else:  # the weights are in shards
+                assert found[1][-1] == pytest.approx(expected[1][-1], rel=1e-6)
+
+
+@pytest.mark.gpu
+def test_ranks_that_share_a_gpu_train_with_ddp_and_are_told_that_other_modes_need_nccl():
+    def on_a_rank(mode):
+        return trained(mode, "plain")
+
+    ranks = torch.cuda.device_count() + 1
+    for found in run_ranks(on_a_rank, ranks, "ddp", show=False):
+        assert_same(found, on_one_device("plain"))
+    for mode in ("zero2", "zero3", "pipeline"):
+        with pytest.raises(RankError, match=rf"mode='{mode}' on gloo.*nccl"):
+            run_ranks(on_a_rank, ranks, mode, show=False)
 
 
 def test_ddp_on_three_ranks_also_evaluates_as_one_device_does():
