@@ -19,8 +19,6 @@ Read the lesson docs/lessons/long_sequences first.  You build these here, so you
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist

@@ -58,7 +58,7 @@ def dispatch(tokens: Tensor, expert: Tensor, num_experts: int) -> tuple[Tensor, 
         # rank 0: received is b, d        and sent.counts is [2, 0]
         # rank 1: received is e, a, c     and sent.counts is [1, 2]
 
-    Source: Lepikhin et al. 2020 (GShard), arXiv 2006.16668, section 3.2; Megatron-LM,
+    Source: Lepikhin et al. 2020 (GShard), arXiv 2006.16668, section 3; Megatron-LM,
     megatron/core/transformer/moe/token_dispatcher.py, ``MoEAlltoAllTokenDispatcher``.
 
     Lesson: docs/lessons/experts

@@ -20,7 +20,6 @@ Read the lesson docs/lessons/tensor_parallel first.  You build these here, so yo
 ``torch.distributed.tensor``.
 """
 
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -19,8 +19,8 @@ Read the lesson docs/lessons/long_sequences first.  You build these here, so you
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator  # solution only
+from typing import Any  # solution only
 
 import torch
 import torch.distributed as dist

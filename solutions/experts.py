@@ -59,7 +59,7 @@ def dispatch(tokens: Tensor, expert: Tensor, num_experts: int) -> tuple[Tensor, 
         # rank 0: received is b, d        and sent.counts is [2, 0]
         # rank 1: received is e, a, c     and sent.counts is [1, 2]
 
-    Source: Lepikhin et al. 2020 (GShard), arXiv 2006.16668, section 3.2; Megatron-LM,
+    Source: Lepikhin et al. 2020 (GShard), arXiv 2006.16668, section 3; Megatron-LM,
     megatron/core/transformer/moe/token_dispatcher.py, ``MoEAlltoAllTokenDispatcher``.
 
     Lesson: docs/lessons/experts
@@ -72,9 +72,8 @@ def dispatch(tokens: Tensor, expert: Tensor, num_experts: int) -> tuple[Tensor, 
     dist.all_to_all_single(arriving, leaving)
     to_ranks = leaving.view(ranks, own).sum(1).tolist()
     from_ranks = arriving.view(ranks, own).sum(1).tolist()
-    by_rank: Tensor = _AllToAll.apply(
-        tokens[order], from_ranks, to_ranks
-    )  # inside of a rank by expert
+    # by rank, and inside of a rank by expert
+    by_rank: Tensor = _AllToAll.apply(tokens[order], from_ranks, to_ranks)
     numbers = torch.arange(own, device=expert.device).repeat(ranks)
     by_expert = numbers.repeat_interleave(arriving).argsort(stable=True)
     sent = SimpleNamespace(

@@ -20,8 +20,6 @@ Read the lesson docs/lessons/tensor_parallel first.  You build these here, so yo
 ``torch.distributed.tensor``.
 """
 
-from typing import Any  # solution only
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -69,7 +67,7 @@ class ColumnParallelLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute this rank's outputs from the whole inputs."""
-        inputs = _SumInBackward.apply(inputs)
+        inputs = _SumInBackward.apply(inputs)  # type: ignore[no-untyped-call]
         return F.linear(inputs, self.weight, self.bias)
 
 
@@ -112,7 +110,8 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the whole outputs from this rank's inputs."""
-        outputs: Tensor = _SumInForward.apply(F.linear(inputs, self.weight))
+        share = F.linear(inputs, self.weight)
+        outputs: Tensor = _SumInForward.apply(share)  # type: ignore[no-untyped-call]
         return (
             outputs if self.bias is None else outputs + self.bias
         )  # after the sum: it counts once
@@ -157,7 +156,8 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, first: int) ->
     columns = columns.clamp(0, logits.shape[1] - 1)  # some column, where the word is elsewhere
     scores = shifted.gather(1, columns.unsqueeze(1)).squeeze(1) * is_here
     # All ranks have the gradient of these sums: backward need not send anything.
-    sums, scores = _SumInForward.apply(torch.stack([shifted.exp().sum(dim=1), scores]))
+    both = torch.stack([shifted.exp().sum(dim=1), scores])
+    sums, scores = _SumInForward.apply(both)  # type: ignore[no-untyped-call]
     loss: Tensor = (sums.log() - scores).mean()
     return loss
 
@@ -166,11 +166,11 @@ class _SumInBackward(torch.autograd.Function):
     """Megatron's f: forward changes nothing, backward sums the gradient over the ranks."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+    def forward(ctx: object, inputs: Tensor) -> Tensor:
         return inputs.view_as(inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
         return _summed(gradient)
 
 
@@ -178,11 +178,11 @@ class _SumInForward(torch.autograd.Function):
     """Megatron's g: forward sums over the ranks, backward changes nothing."""
 
     @staticmethod
-    def forward(ctx: Any, outputs: Tensor) -> Tensor:
+    def forward(ctx: object, outputs: Tensor) -> Tensor:
         return _summed(outputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
         return gradient
 
 

@@ -11,6 +11,7 @@ from multigpu.checking.declaration import exercise
 from . import split_sequence
 from .ring_answers import Attention, Ring, finish, in_float32, seen_by, shifted, start, weighted
 from .what_travels import travels_as_promised
+from .wrong_outputs import wrong_outputs
 from .wrong_rings import wrong_rings
 
 if TYPE_CHECKING:  # what a program below calls of its own module
@@ -32,6 +33,7 @@ def words(case):
 
 
 travels_as_promised(ring_attention)
+wrong_outputs.add_to(ring_attention)
 wrong_rings.add_to(ring_attention)
 
 

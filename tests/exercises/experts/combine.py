@@ -4,16 +4,12 @@ It is called with what the learner's own ``dispatch`` returned.
 """
 
 import torch
-import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.ranks import rank_device
 
 from .exchanging import Exchange
 from .routing import (
-    a_case,
-    drawn,
     each_routing,
     given,
     gradient_at,
@@ -24,8 +20,6 @@ from .routing import (
     weighted_sum,
     whose,
 )
-
-STEPS, WIDTH, RATE = 3, 4, 2.0**-12
 
 combine = exercise(
     "experts.combine",
@@ -38,32 +32,20 @@ combine = exercise(
 def cases():
     for world in (3, 2, 4, 1):
         yield from each_routing(world)
-        sizes = (5, 0, 6, 3)[:world]
-        steps = [drawn(2 * world, sizes, seed=4 + step) for step in range(STEPS)]
-        what = f"{STEPS} steps of training with frozen experts"
-        yield a_case(what, world, 2, steps, torch.float64, trains=True)
 
 
 @combine.drive
 def drive(submission, case, rank):
-    return (train if case.trains else exchange)(submission, case, rank)
-
-
-def dispatched_by(submission, case, tokens, expert):
-    try:
-        return submission.dispatch(tokens, expert, case.experts)
-    except Exception as error:
-        error.add_note("in dispatch, which combine works with")
-        raise
-
-
-def exchange(submission, case, rank):
     """All calls of dispatch, then those of combine, then backward."""
     came, times, made, changed = {}, {}, [], []
     for number in range(len(case.calls)):
         tokens, expert = given(case, number, rank)
         with noted(times, "dispatch"):
-            received, sent = dispatched_by(submission, case, tokens, expert)
+            try:
+                received, sent = submission.dispatch(tokens, expert, case.experts)
+            except Exception as error:
+                error.add_note("in dispatch, which combine works with")
+                raise
         made.append((number, tokens, received, sent))
     for number, tokens, received, sent in made:
         outputs = computed(received, case.dtype).detach().requires_grad_()
@@ -71,7 +53,7 @@ def exchange(submission, case, rank):
         with noted(times, "combine"):
             combined = submission.combine(outputs, sent)
         came[f"the result{turn(number)}"] = combined
-        if combined.requires_grad:
+        if getattr(combined, "requires_grad", False):
             with noted(times, "combine"):
                 weighted_sum(case, rank, combined).backward()
         if len(outputs):  # that of no rows may be missing
@@ -98,47 +80,13 @@ def computed(rows, dtype):
     return torch.cat([2 * rows, 1 - rows[:, :1]], dim=1).to(wide)
 
 
-def train(submission, case, rank):
-    """Steps of a layer; every second expert is frozen."""
-    place = rank_device() if dist.get_backend() == "nccl" else "cpu"
-    shared, own = [p.to(place) for p in parameters_of(case, rank)]
-    came = {}
-    for step in range(STEPS):
-        tokens, expert = given(case, step, rank)
-        shared.grad = own.grad = None
-        shared.requires_grad_(), own.requires_grad_()
-        received, sent = dispatched_by(submission, case, tokens.detach() @ shared, expert)
-        parts = received.split([*sent.counts])
-        made = [rows @ weight(own, k) for k, rows in enumerate(parts)]
-        combined = submission.combine(torch.cat(made), sent)
-        came[f"step {step + 1}: the result"] = combined.detach()
-        weighted_sum(case, rank, combined).backward()
-        with torch.no_grad():
-            shared = shared - RATE * shared.grad
-            own = own - RATE * own.grad
-        came[f"step {step + 1}: the weights of this rank's experts"] = own
-        came[f"step {step + 1}: the weights before dispatch"] = shared
-    return came | {"watched": {"times": {}, "changed": []}}
-
-
-def weight(own, k):
-    return own[k].detach() if k % 2 else own[k]
-
-
-def parameters_of(case, rank):
-    """The weights before dispatch, and those of a rank's experts."""
-    shared = torch.eye(case.width, dtype=case.dtype) / 64 + rank / 256
-    numbers = torch.arange(case.own * case.width * WIDTH, dtype=case.dtype)
-    return shared, (numbers.reshape(case.own, case.width, WIDTH) - 7 + rank) / 64
-
-
 def turn(number):
     return f" of call {number + 1}" if number else ""
 
 
 @combine.expected
 def expected(case):
-    return trained(case) if case.trains else [expected_on(case, rank) for rank in range(case.world)]
+    return [expected_on(case, rank) for rank in range(case.world)]
 
 
 def expected_on(case, rank):
@@ -160,30 +108,6 @@ def expected_on(case, rank):
         second = tokens.detach()[:, :1].to(torch.float16)
         due[f"the result of a second combine{turn(number)}"] = second
     return due
-
-
-def trained(case):
-    """All ranks in one process."""
-    parameters = [parameters_of(case, rank) for rank in range(case.world)]
-    results = [{} for _ in parameters]
-    for step in range(STEPS):
-        before = [shared.requires_grad_() for shared, _ in parameters]
-        stacks = [own.requires_grad_() for _, own in parameters]
-        weights = [weight(own, k) for own in stacks for k in range(case.own)]
-        loss = torch.zeros((), dtype=case.dtype)
-        for rank, chosen in enumerate(case.calls[step]):
-            rows = tokens_of(case, step, rank) @ before[rank]
-            made = [row @ weights[expert] for row, expert in zip(rows, chosen, strict=True)]
-            result = torch.stack(made) if made else rows.new_empty(0, WIDTH)
-            results[rank][f"step {step + 1}: the result"] = result.detach()
-            loss = loss + weighted_sum(case, rank, result)
-        gradients = torch.autograd.grad(loss, [*before, *stacks], materialize_grads=True)
-        new = [p.detach() - RATE * g for p, g in zip([*before, *stacks], gradients, strict=True)]
-        parameters = [*zip(new[: case.world], new[case.world :], strict=True)]
-        for rank, (shared, own) in enumerate(parameters):
-            results[rank][f"step {step + 1}: the weights of this rank's experts"] = own
-            results[rank][f"step {step + 1}: the weights before dispatch"] = shared
-    return results
 
 
 @combine.reading
@@ -272,34 +196,27 @@ def sends_them_as_they_are(outputs, sent):
     return swapped(outputs, sent)[inverse(sent.order)]
 
 
-@combine.mistake(
-    "sorted_again",
-    "the results that came back were sorted once more, and not sorted back: x[order] sorts, and"
+SORTED_AGAIN = {
+    "name": "sorted_again",
+    "usually": "rows were sorted once more, and not sorted back: x[order] sorts, and"
     " x[order.argsort()] undoes that.",
-    fix="Use the inverse permutation: order.argsort().",
-)
+    "fix": "Use the inverse permutations: sent.order.argsort(), and likewise before the exchange.",
+}
+
+
+@combine.mistake(**SORTED_AGAIN)
+def sorts_both(outputs, sent):
+    return swapped(outputs[sent.by_expert], sent)[sent.order]
+
+
+@combine.mistake(**SORTED_AGAIN)
 def sorts_the_results(outputs, sent):
     return swapped(outputs[inverse(sent.by_expert)], sent)[sent.order]
 
 
-@combine.mistake(
-    "sorted_again",
-    "the rows were sorted once more before they were sent, and not sorted back: x[order] sorts, and"
-    " x[order.argsort()] undoes that.",
-    fix="Use the inverse permutation: order.argsort().",
-)
+@combine.mistake(**SORTED_AGAIN)
 def sorts_the_outputs(outputs, sent):
     return swapped(outputs[sent.by_expert], sent)[inverse(sent.order)]
-
-
-@combine.mistake(
-    "sorted_again",
-    "both sorts were done once more, and not undone: x[order] sorts, and x[order.argsort()] undoes"
-    " that.",
-    fix="Use the inverse permutations: order.argsort().",
-)
-def sorts_both(outputs, sent):
-    return swapped(outputs[sent.by_expert], sent)[sent.order]
 
 
 @combine.mistake(
@@ -313,28 +230,11 @@ def without_backward(outputs, sent):
     return swapped(outputs[inverse(sent.by_expert)].detach(), sent)[inverse(sent.order)]
 
 
-class Averages(Exchange):
-    """Wrong: every rank's gradients are divided by the number of ranks."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Exchange.apply(gradient, *ctx.sizes) / dist.get_world_size(), None, None
-
-
-@combine.mistake(
-    "averaged",
-    "the gradients were divided by {n}.",
-    fix="A result was computed on one rank only: its gradient goes there as it is.",
-)
-def averages_the_gradients(outputs, sent):
-    by_rank = outputs[inverse(sent.by_expert)]
-    return Averages.apply(by_rank, sent.to_ranks, sent.from_ranks)[inverse(sent.order)]
-
-
 @combine.mistake(
     "sizes_of_dispatch",
-    "the sizes are those of dispatch: a rank sends as many rows as it has sent there.",
-    fix="What was received is sent back now, so swap the two lists.",
+    "the two lists of sizes are in the wrong order, either in forward or in backward.",
+    fix="combine sends back what dispatch received, so it swaps the two lists of dispatch. Its"
+    " backward swaps them again.",
     status="crash",
 )
 def sizes_as_in_dispatch(outputs, sent):
@@ -343,11 +243,11 @@ def sizes_as_in_dispatch(outputs, sent):
 
 
 @combine.mistake(
-    "rank_without_rows",
-    "a rank that has nothing to send left out the exchange, in forward or in backward, and the"
+    "exchange_left_out",
+    "a rank without tokens or without rows left out an exchange, in forward or in backward, and the"
     " others wait for it.",
-    fix="Every rank takes part in both: another rank may send to it. Return what came out of the"
-    " exchange, so that autograd calls its backward.",
+    fix="Every rank takes part in every exchange, also with no rows. Return what came out of it,"
+    " so that autograd calls its backward.",
     status="hang",
     roughly=True,
 )
@@ -365,11 +265,6 @@ def clears_the_outputs(outputs, sent):
 
 
 @combine.breaks("too_many_bytes")
-def tells_all_ranks(outputs, sent):
-    """And each rank keeps those of its own tokens; the backward is that of the right answer."""
-    most = torch.tensor(len(outputs), device=outputs.device)
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    padded = outputs.new_zeros(int(most), outputs.shape[1])
-    padded[: len(outputs)] = outputs.detach()
-    dist.all_gather([torch.empty_like(padded) for _ in range(dist.get_world_size())], padded)
+def sends_twice(outputs, sent):
+    swapped(outputs.detach(), sent)
     return swapped(outputs[inverse(sent.by_expert)], sent)[inverse(sent.order)]

@@ -200,19 +200,6 @@ def without_backward(tokens, expert, num_experts):
 
 
 @dispatch.mistake(
-    "own_counts",
-    "sent.counts has the tokens of this rank, by expert, in the place of the rows that came.",
-    fix="Add up what all ranks send to each expert of this rank: {own} numbers here.",
-)
-def counts_what_left(tokens, expert, num_experts):
-    received, sent = dispatched(tokens, expert, num_experts, exchanged)
-    own = len(sent.counts)
-    first = dist.get_rank() * own
-    sent.counts = torch.bincount(expert, minlength=num_experts)[first : first + own].tolist()
-    return received, sent
-
-
-@dispatch.mistake(
     "counts_by_rank",
     "sent.counts says how many rows came from each rank, and not how many each expert has.",
     fix="Add up, over all ranks, the rows for each expert of this rank.",
@@ -221,26 +208,6 @@ def counts_by_source(tokens, expert, num_experts):
     received, sent = dispatched(tokens, expert, num_experts, exchanged)
     sent.counts = sent.from_ranks
     return received, sent
-
-
-class AddsUp(Exchange):
-    """Wrong: every rank's gradients are divided by the number of ranks."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Exchange.apply(gradient, *ctx.sizes) / dist.get_world_size(), None, None
-
-
-@dispatch.mistake(
-    "averaged",
-    "the gradients were divided by {n}.",
-    fix="A token was on one rank only: its gradient comes back as it is.",
-)
-def averages_the_gradients(tokens, expert, num_experts):
-    def exchange(rows, sent):
-        return AddsUp.apply(rows, sent.from_ranks, sent.to_ranks)
-
-    return dispatched(tokens, expert, num_experts, exchange)
 
 
 class SortedByHand(torch.autograd.Function):
@@ -273,8 +240,9 @@ def sorts_inside(tokens, expert, num_experts):
 
 @dispatch.mistake(
     "sizes_not_swapped",
-    "backward has the sizes of forward: a rank gets back as many gradients as it has sent tokens.",
-    fix="In backward swap the sizes: what was sent comes back.",
+    "the two lists of sizes are in the wrong order, either in forward or in backward.",
+    fix="all_to_all_single takes the numbers of rows that come, then those that leave. In backward"
+    " they change places: what was sent comes back.",
     status="crash",
 )
 def same_sizes_in_backward(tokens, expert, num_experts):
@@ -319,40 +287,27 @@ def counts_only_what_is_there(tokens, expert, num_experts):
     return dispatched(tokens, expert, num_experts, exchanged)
 
 
-@dispatch.mistake(
-    "rank_without_rows",
-    "a rank that received nothing returned a tensor without a graph, so it takes no part in"
+LEFT_OUT = {
+    "name": "exchange_left_out",
+    "usually": "a rank without tokens or without rows left out an exchange, in forward or in"
     " backward, and the others wait for it.",
-    fix="Return what came out of the exchange, also if it has no rows: backward is a collective.",
-    status="hang",
-)
+    "fix": "Every rank takes part in every exchange, also with no rows. Return what came out of it,"
+    " so that autograd calls its backward.",
+    "status": "hang",
+}
+
+
+@dispatch.mistake(**LEFT_OUT)
 def empty_without_a_graph(tokens, expert, num_experts):
     received, sent = dispatched(tokens, expert, num_experts, exchanged)
     return (received if len(received) else received.detach()), sent
 
 
-@dispatch.mistake(
-    "rank_without_tokens",
-    "a rank without tokens returned early, and the others wait for it.",
-    fix="Every rank takes part in every call: another rank may send to it.",
-    status="hang",
-    roughly=True,
-)
+@dispatch.mistake(**LEFT_OUT, roughly=True)
 def returns_early(tokens, expert, num_experts):
     if not len(tokens):
         own = num_experts // dist.get_world_size()
         return tokens, SimpleNamespace(counts=[0] * own)
-    return dispatched(tokens, expert, num_experts, exchanged)
-
-
-@dispatch.breaks("too_many_bytes")
-def gathers_all_tokens(tokens, expert, num_experts):
-    """And each rank takes its own; the backward is that of the right answer."""
-    largest = torch.tensor(len(tokens), device=tokens.device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    padded = tokens.new_zeros(int(largest), tokens.shape[1])
-    padded[: len(tokens)] = tokens.detach()
-    dist.all_gather([torch.empty_like(padded) for _ in range(dist.get_world_size())], padded)
     return dispatched(tokens, expert, num_experts, exchanged)
 
 

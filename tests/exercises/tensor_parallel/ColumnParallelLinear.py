@@ -372,6 +372,16 @@ class keeps_linear(Parted):
         self.whole = [linear]
 
 
+@column.breaks("keeps_the_whole")
+class cuts_in_forward(Parted):
+    def parameter(self, whole):
+        return nn.Parameter(whole.detach().clone(), requires_grad=whole.requires_grad)
+
+    def forward(self, inputs):
+        bias = None if self.bias is None else self.part(self.bias)
+        return F.linear(self.entered(inputs), self.part(self.weight), bias)
+
+
 @column.breaks("sends_in_forward")
 class broadcasts_the_inputs(Parted):
     def forward(self, inputs):

@@ -273,7 +273,8 @@ def keeps_its_part(exercise):
     @exercise.holds(
         "keeps_the_whole",
         expects="when linear is deleted, only this rank's part of the weights is still in memory",
-        usually="the parts are views of the whole weights, or the layer keeps linear itself.",
+        usually="the parts are views of the whole weights, or the layer keeps linear or all of its"
+        " weights.",
         fix="clone() the part before you make it a parameter, and keep no reference to linear.",
         first=True,
     )
