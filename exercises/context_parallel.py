@@ -1,8 +1,8 @@
 """Long sequences: each rank has a part of one sequence, and attention needs all of it.
 
 A rank computes everything for its own tokens alone, with one exception: in attention its queries
-meet the keys and values of all ranks.  These travel around a ring, block by block, and no rank ever
-holds more than two blocks.
+meet the keys and values of all ranks.  These travel around a ring, block by block.  Besides its own
+tensors a rank has at most two blocks in forward: the one in use and the one arriving.
 
     merge_partial_attention    attention over two sets of keys, from the results for each of them
     ring_attention             attention over a sequence that is split over the ranks

@@ -6,8 +6,8 @@ The ranks hold different columns of the same weights, and all of them see every 
     RowParallelLinear            a part of the inputs on each rank, and whole outputs
     vocab_parallel_cross_entropy the loss, if each rank has the scores of a part of the vocabulary
 
-A column-parallel layer, an activation function and a row-parallel layer are a transformer's MLP,
-which then sends one all-reduce in forward and one in backward.
+A column-parallel layer, an activation function and a row-parallel layer are a transformer's MLP
+(the perceptron of the lesson), which then sends one all-reduce in forward and one in backward.
 
 ``torch.distributed`` is initialized when your code runs, and all ranks take part (the default
 group).  All ranks call your code in the same order.
@@ -220,7 +220,8 @@ if __name__ == "__main__":
         ]
         weights = [weight for layer in layers for weight in layer.parameters()]
         optimizer = torch.optim.SGD(weights, 0.5)
-        inputs, targets = torch.randn(6, 8), torch.randint(12, (6,))
+        # The inputs need a gradient, as if another layer were in front, so f has something to sum.
+        inputs, targets = torch.randn(6, 8, requires_grad=True), torch.randint(12, (6,))
         losses = []
         for _ in range(5):
             hidden = layers[0](inputs).tanh()

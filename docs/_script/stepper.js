@@ -23,7 +23,7 @@ class Stepper extends Explorer {
   }
 
   build() {
-    this.index = 1; // after the start: the first picture shows what the pictures are about
+    this.index = this.record.opens ?? 1; // 1: the first picture shows what the pictures are about
     this.timer = null;
     this.sides = Object.fromEntries(
       Object.entries(this.record.sides).map(([side, about]) => [side, this.buildSide(about)]),

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 PAGE = "lessons/data_parallel.html"
+# How many pixels of each formula are wider than its box, and how far the box can be scrolled.
+WIDER = """all => all.map(box => [box.querySelector("math").getBoundingClientRect().width
+  - box.clientWidth, box.scrollWidth - box.clientWidth])"""
 
 
 def test_a_quiz_is_answered_by_keyboard(open_page: Callable) -> None:
@@ -87,3 +90,10 @@ def test_search_works_from_a_file(open_page: Callable) -> None:
     page = open_page("search.html?q=replicate")
     found = page.locator("#search-results li", has_text="DataParallel")
     found.first.wait_for(timeout=30_000)  # results come one after the other
+
+
+def test_a_formula_wider_than_a_phone_scrolls_in_its_box(open_page: Callable) -> None:
+    page = open_page("lessons/long_sequences.html", viewport={"width": 390, "height": 844})
+    wider = [each for each in page.locator("div.math").evaluate_all(WIDER) if each[0] > 0]
+    assert wider
+    assert all(scrolls > too_wide - 1 for too_wide, scrolls in wider)  # scrolls: whole pixels

@@ -65,7 +65,7 @@ def test_what_arrives_is_used_in_the_next_step(record: dict, mask: str) -> None:
     for rank, held in enumerate(frames[-1]["holds"]):
         first = rank if mask == "causal" else 0
         parts = "+".join(map(str, range(first, RANKS)))
-        assert held == {"in use": f"block {rank}", "its gradient, from ranks": parts}
+        assert held == {"in use": f"block {rank}", "its gradient, by rank": parts}
 
 
 def test_under_the_mask_earlier_ranks_are_idle(record: dict) -> None:

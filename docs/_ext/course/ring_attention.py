@@ -17,7 +17,10 @@ HERE = Path(__file__).resolve().parent
 SOURCES = [HERE / "ring_attention_recording.py"]
 MASKS = [("none", "none"), ("causal", "causal")]
 
-START = "Every rank has its own queries, and the keys and values of its own part of the sequence."
+START = (
+    "Every rank has the queries, keys and values of its own part of the sequence, and keeps them. "
+    "The block in use is at first a copy of its own keys and values."
+)
 FORWARD = (
     "Every rank attends to the block in use and merges the result with that of earlier blocks. "
     "Meanwhile the block travels on, and another one arrives."
@@ -49,6 +52,7 @@ def with_words(runs):
     return {
         "title": "Ring attention on four ranks, step by step",
         "draw": "frames drawn before",
+        "opens": 0,  # before anything is sent
         "choices": [choice("mask", "Mask", MASKS, "none")],
         "cases": {mask: {"ring": frames} for mask, frames in runs.items()},
         "sides": {

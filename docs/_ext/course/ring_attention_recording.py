@@ -143,7 +143,7 @@ def recorded(causal):
 
 
 def frame(name, in_use, arriving, has, messages, direction):
-    what = "attended to" if direction == "forward" else "its gradient, from ranks"
+    what = "attended to" if direction == "forward" else "its gradient, by rank"
     holds = [
         {"in use": f"block {owner}"}
         | ({"arriving": arriving[rank]} if arriving else {})
@@ -170,7 +170,8 @@ def frame(name, in_use, arriving, has, messages, direction):
 
 def carried(column, owner, ranks):
     block = f"block {owner}"
-    return block if column == 0 else f"the gradient of {block}, parts of ranks {added(ranks)}"
+    some = "part of rank" if len(ranks) == 1 else "parts of ranks"
+    return block if column == 0 else f"the gradient of {block}, {some} {added(ranks)}"
 
 
 # --- the picture ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """``.. tensor-pair-stepper::``: a column-parallel and a row-parallel layer, forward and backward.
 
 What ranks hold and send, and the pictures, come from ``tensor_pair_recording.py``, which runs the
-reference answers; the words stand here.
+reference answers. The words come from this file.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ BACK_COLUMNS = (
 )
 SAYS = {
     "tensor": (
-        "All ranks hold the whole X: every row, every column.",
+        "All ranks hold the whole X: every row (a token) and every column.",
         "The operator f changes nothing in forward.",
         COLUMNS,
         SHARES,
@@ -73,6 +73,7 @@ def with_words(runs):
     return {
         "title": "A column-parallel and a row-parallel layer, step by step",
         "draw": "frames drawn before",
+        "opens": 0,  # the first step sends nothing, so the start says more
         "choices": [
             choice("ranks", "Ranks", list(runs), next(iter(runs))),
             choice("kind", "Kind", list(KINDS.items()), "tensor"),

@@ -254,7 +254,8 @@ def largest_of_all(out_a, lse_a, out_b, lse_b):
     "nan_without_keys",
     "where neither set has a key, minus infinity minus minus infinity was computed, and that is"
     " NaN.",
-    fix="Put another number in the place of the maximum where it is minus infinity, such as 0.",
+    fix="Where the new lse is minus infinity, subtract another number instead, such as 0. If you"
+    " subtract the larger lse, do the same with that.",
 )
 def infinity_minus_infinity(out_a, lse_a, out_b, lse_b):
     lse = torch.logaddexp(lse_a, lse_b)

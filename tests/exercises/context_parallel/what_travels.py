@@ -83,8 +83,10 @@ def travels_as_promised(ring_attention):
         "too_many_blocks",
         expects=f"forward needs the memory of two blocks besides q, k and v ({BLOCK})",
         usually="blocks were collected, or a buffer was kept that is not needed any more. A third"
-        " block often is a copy of the own one under another name.",
-        fix="Two buffers are enough: one to compute with, one to receive into. Then they swap.",
+        " block is often a copy of the own one under another name, or a handle of an earlier step"
+        " still holds its buffer.",
+        fix="Two buffers are enough: one in use, one to receive into. Then they swap. Keep no"
+        " handle after its wait().",
     )
     def two_blocks_in_forward(run, case):
         if not measured(case):

@@ -77,8 +77,8 @@ def lse_of_the_block(q, k, v, *, causal=False):
 @wrong_rings.mistake(
     "softmax_not_differentiated",
     "a score also changes the weights of all other keys, and this part is missing.",
-    fix="The gradient of the scores is weights * (g @ v.mT - d), where g is the gradient of the"
-    " output and d = (g * out).sum(-1, keepdim=True).",
+    fix="The gradient of the scores is weights * (g @ v.mT - delta), where g is the gradient of the"
+    " output and delta = (g * out).sum(-1, keepdim=True).",
 )
 def without_delta(q, k, v, *, causal=False):
     return Ring(causal, changes=lambda weights, seen, delta: weights * seen)(q, k, v)
@@ -88,8 +88,8 @@ def without_delta(q, k, v, *, causal=False):
     "softmax_not_differentiated",
     "a score also changes the weights of the keys in all other blocks. What is subtracted was"
     " summed over one block only.",
-    fix="d = (g * out).sum(-1, keepdim=True) is the sum over all blocks, where g is the gradient of"
-    " the output.",
+    fix="delta = (g * out).sum(-1, keepdim=True) is the sum over all blocks, where g is the"
+    " gradient of the output.",
 )
 def delta_of_the_block(q, k, v, *, causal=False):
     def of_block(weights, seen, delta):
