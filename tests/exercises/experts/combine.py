@@ -3,6 +3,8 @@
 It is called with what the learner's own ``dispatch`` returned.
 """
 
+from typing import Any
+
 import torch
 
 from multigpu.checking.declaration import exercise
@@ -196,7 +198,7 @@ def sends_them_as_they_are(outputs, sent):
     return swapped(outputs, sent)[inverse(sent.order)]
 
 
-SORTED_AGAIN = {
+SORTED_AGAIN: Any = {
     "name": "sorted_again",
     "usually": "rows were sorted once more, and not sorted back: x[order] sorts, and"
     " x[order.argsort()] undoes that.",

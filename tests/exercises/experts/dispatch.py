@@ -1,6 +1,7 @@
 """``experts.dispatch``: every token to the rank of its expert, sorted by expert there."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -287,7 +288,7 @@ def counts_only_what_is_there(tokens, expert, num_experts):
     return dispatched(tokens, expert, num_experts, exchanged)
 
 
-LEFT_OUT = {
+LEFT_OUT: Any = {
     "name": "exchange_left_out",
     "usually": "a rank without tokens or without rows left out an exchange, in forward or in"
     " backward, and the others wait for it.",

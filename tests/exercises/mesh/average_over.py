@@ -1,6 +1,7 @@
 """``mesh.average_over``: gradients become their mean over one group only."""
 
 import math
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,10 +52,10 @@ def a_case(groups, about="", *, dtypes=(torch.float64,), missing=None, kinds=(Pa
     callers = range(len(groups)) if callers is None else callers
     title = f"{count(world, 'rank')} in groups {listed([*map(str, groups)])}"
     title += f", {about}" if about else ""
-    values = {"groups": groups, "kinds": kinds, "gradients": gradients, "callers": callers}
+    given = {"groups": groups, "kinds": kinds, "gradients": gradients, "callers": callers}
     # A rank that gets stuck where others do not call, or have no gradient, does so alone.
     alone = len(callers) < len(groups) or missing is not None
-    return case(title, world=world, alone=alone, **values)
+    return case(title, world=world, alone=alone, **given)
 
 
 @average_over.cases
@@ -261,7 +262,7 @@ def each_tells_the_others(model, group):
 
 # --- mistakes ------------------------------------------------------------------------------------
 
-WHOLE_WORLD = {
+WHOLE_WORLD: Any = {
     "name": "whole_world",
     "usually": "a call without group=group is for all {n} ranks, also those of other groups.",
     "fix": "Pass group=group to every call.",

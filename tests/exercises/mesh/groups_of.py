@@ -1,6 +1,7 @@
 """``mesh.groups_of``: the ranks of each dp, tp and pp group, tp neighbors fastest."""
 
 import itertools
+from typing import Any
 
 import numpy
 import torch
@@ -202,7 +203,7 @@ def stages_closer_than_copies(world_size, *, tp, pp):
     return numbered(("dp", "pp", "tp"), (dp, pp, tp))
 
 
-TP_NOT_FASTEST = {
+TP_NOT_FASTEST: Any = {
     "name": "tp_not_fastest",
     "usually": "the ranks are numbered with another direction than tp as the fastest one.",
     "fix": "tp changes fastest: rank = (pp_index * dp + dp_index) * tp + tp_index.",
@@ -244,7 +245,7 @@ def every_tp_th_rank(world_size, *, tp, pp):
     return right(world_size, tp, pp) | {"dp": dp}
 
 
-DP_WITH_TP = {
+DP_WITH_TP: Any = {
     "name": "dp_with_tp",
     "usually": "the ranks of a dp group follow each other, so some of them are also in one tp"
     " group.",
