@@ -24,6 +24,7 @@ SECONDS_PER_CELL = 300
 SCRIPTS = {
     "dp_step": "dp_step_recording",
     "ring": "ring_recording",
+    "ring_attention": "ring_attention_recording",
     "tensor_pair": "tensor_pair_recording",
     "pipeline_bubble": "pipeline_recording",
 }
