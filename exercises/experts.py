@@ -59,7 +59,7 @@ def dispatch(tokens: Tensor, expert: Tensor, num_experts: int) -> tuple[Tensor, 
         # rank 1: received is e, a, c     and sent.counts is [1, 2]
 
     Source: Lepikhin et al. 2020 (GShard), arXiv 2006.16668, section 3; Megatron-LM,
-    megatron/core/transformer/moe/token_dispatcher.py, ``MoEAlltoAllTokenDispatcher``.
+    ``megatron/core/transformer/moe/token_dispatcher.py``, ``MoEAlltoAllTokenDispatcher``.
 
     Lesson: docs/lessons/experts
     """
@@ -87,7 +87,7 @@ def combine(outputs: Tensor, sent: Any) -> Tensor:
         outputs = torch.cat([mlp(own) for mlp, own in zip(experts, rows)])
         results = combine(outputs, sent)        # (n, width), in the order of tokens
 
-    Source: as ``dispatch``; DeepSpeed, deepspeed/moe/sharded_moe.py, ``_AllToAll``.
+    Source: as ``dispatch``; DeepSpeed, ``deepspeed/moe/sharded_moe.py``, ``_AllToAll``.
 
     Lesson: docs/lessons/experts
     """
