@@ -34,13 +34,18 @@ class Prepared:
         self.strategy = strategy
 
     @property
-    def rank(self) -> int:
-        return self.strategy.launch.rank
+    def world_size(self) -> int:
+        """The ranks among which a batch is divided.
+
+        It is 1 in one process, also with several GPUs, and in a pipeline, where every rank has the
+        whole batch.
+        """
+        return self.strategy.world_size
 
     @property
-    def world_size(self) -> int:
-        """The ranks among which a batch is divided; 1 in one process, also with several GPUs."""
-        return self.strategy.world_size
+    def share(self) -> int:
+        """Which of the ``world_size`` shares of a batch this process computes."""
+        return self.strategy.share
 
     @property
     def device(self) -> torch.device:

@@ -43,16 +43,14 @@ def plain_loop(steps=STEPS):
 
 def own_loop(mode, path=None, *, steps=range(STEPS), resume=None, **settings):
     """The loss on this rank's rows, step by step; the state after the last step is saved."""
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    share = (0, 1) if mode == "pipeline" else (rank, world)  # there each rank has the whole batch
     config = TrainConfig(mode=mode, clip_norm=CLIP, **settings)
-    run = prepare(gpt(), config, example=batch_of(0, *share))
+    run = prepare(gpt(), config, example=batch_of(0))
     optimizer = torch.optim.SGD(run.parameters(), lr=0.5, momentum=0.9)
     if resume:
         run.load(resume, optimizer)
     losses = []
     for step in steps:
-        inputs, targets = batch_of(step, *share)
+        inputs, targets = batch_of(step, run.share, run.world_size)
         losses.append(float(run.backward(inputs, targets, loss_fn=next_byte_loss)))
         run.step(optimizer)
     if path:
