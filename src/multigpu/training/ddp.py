@@ -18,6 +18,7 @@ class Distributed(Strategy):
     """Each rank computes its share of the batch; gradients are averaged during backward."""
 
     mode = "ddp"
+    group: dist.ProcessGroup | None = None  # of ranks with different rows; None: all ranks
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
@@ -61,7 +62,7 @@ class Distributed(Strategy):
         self.plain.zero_grad()
 
     def sum_over_ranks(self, value: Tensor) -> Tensor:
-        dist.all_reduce(value)
+        dist.all_reduce(value, group=self.group)
         return value
 
     def before_evaluation(self) -> None:
@@ -69,5 +70,5 @@ class Distributed(Strategy):
         take_from_main_rank(self.plain.buffers(), device=self.device)
 
     def where(self) -> str:
-        count = self.world_size
+        count = self.launch.world_size
         return f"{count} rank{'s'[: count > 1]} ({self.backend})"

@@ -141,13 +141,8 @@ class Sharded(Distributed):
         self.complete_gradients(step)
         return step
 
-    def sum_over_ranks(self, value: Tensor) -> Tensor:
-        dist.all_reduce(value, group=self.group)  # each share of the batch once
-        return value
-
     def where(self) -> str:
-        ranks, tp = self.launch.world_size, self.config.tensor_parallel
-        said = f"{ranks} rank{'s'[: ranks > 1]} ({self.backend})"
+        said, tp = super().where(), self.config.tensor_parallel
         return f"{said} in a mesh of dp {self.world_size}, tp {tp}" if tp > 1 else said
 
     def settle(self, batch: Batch, loss_fn: LossFn) -> None:
