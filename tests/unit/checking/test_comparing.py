@@ -37,53 +37,19 @@ def test_a_share_that_float32_holds_exactly_loses_nothing(n):
     assert not same(ROUNDED / n, VALUES / n, share_of=n)
 
 
-def test_float64_numbers_keep_their_digits():
-    assert not same(ROUNDED, VALUES)
-
-
-def test_float32_numbers_may_be_added_in_another_order():
-    assert same(VALUES.float() * (1 + 1e-6), VALUES.float())
-    assert not same(VALUES.float() * (1 + 1e-4), VALUES.float())
-
-
 def test_what_went_through_float32_is_alike():
     assert alike(ROUNDED, VALUES)
     assert not alike(VALUES + 1e-5, VALUES)
     assert not alike(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
 
 
-def test_a_cause_is_found_although_it_is_rounded():
-    assert alike(2 * ROUNDED, 2 * VALUES)
-    assert factor_between(2 * ROUNDED, VALUES) == 2
-
-
-def test_two_numbers_are_told_until_they_differ():
-    ones = torch.ones(1, dtype=torch.float64)
-    said = largest_difference(ones + 1e-8, ones)
-    assert re.findall(r"[\d.]+", said) == ["0", "1.00000001", "1"]
-
-
-def test_rounding_counts_beside_the_numbers_that_cancel():
-    left_over = VALUES * (1 + 1e-10) - VALUES
-    assert not same(left_over, torch.zeros(2, 2).double())
-    assert same(left_over, torch.zeros(2, 2).double(), size=3.0)
-
-
 def test_small_numbers_are_not_all_the_same():
     assert not same(torch.full((2,), 1e-8, dtype=torch.float64), torch.zeros(2).double())
-
-
-def test_integers_must_be_equal():
-    assert not same(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
 
 
 @pytest.mark.parametrize("other", [VALUES.float(), VALUES[:1], VALUES.flatten()])
 def test_type_and_shape_count(other):
     assert not same(other, VALUES)
-
-
-def test_nan_is_not_the_same_as_a_number():
-    assert not same(VALUES * torch.nan, VALUES)
 
 
 @pytest.mark.parametrize("factor", [Fraction(2), Fraction(1, 3), Fraction(3, 4), Fraction(4)])

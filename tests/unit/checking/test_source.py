@@ -112,10 +112,6 @@ def test_a_starter_keeps_the_task_and_loses_the_answer():
     assert starter_of(SOLUTION) == STARTER
 
 
-def test_a_starter_of_a_starter_is_itself():
-    assert starter_of(STARTER) == STARTER
-
-
 def test_what_is_written_and_what_is_not():
     assert [is_written(node) for node in definitions(STARTER).values()] == [False] * 3
     assert [is_written(node) for node in definitions(SOLUTION).values()] == [True] * 4

@@ -74,14 +74,6 @@ def test_activation_checkpointing_does_not_load_it():
     assert with_stand_ins(compute_twice, 1) == [(True, False)]
 
 
-def test_settings_reach_the_real_one():
-    def change():
-        torch._dynamo.config.error_on_nested_fx_trace = False
-        return sys.modules["torch._dynamo"].config.error_on_nested_fx_trace, compiler_is_loaded()
-
-    assert with_stand_ins(change, 1) == [(False, True)]
-
-
 def backward_of_a_gradient():
     """As a pipeline's stage does it with what the next stage has sent."""
     inputs = torch.ones(2, requires_grad=True)

@@ -9,14 +9,11 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from multigpu.checking import catalog
 from multigpu.commands import doctor
 from multigpu.commands.doctor import Remark
-from multigpu.devices import monitor
 
 GIB = 2**30
 FINE = Remark("disk", "30 GiB free")
@@ -32,15 +29,6 @@ def only(check: Callable[[], Iterator[Remark]]) -> Remark:
 def run(monkeypatch: pytest.MonkeyPatch, *findings: Remark) -> int:
     monkeypatch.setattr(doctor, "examine", lambda port: iter(findings))
     return doctor.run_doctor(argparse.Namespace(port=8888))
-
-
-@pytest.mark.parametrize(
-    ("findings", "code"), [([FINE], 0), ([FINE, NOTE], 0), ([FINE, PROBLEM, NOTE], 1)]
-)
-def test_only_a_problem_is_in_the_way(
-    findings: list[Remark], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(monkeypatch, *findings) == code
 
 
 def test_every_problem_comes_with_what_to_do(
@@ -83,42 +71,6 @@ def test_pytorch_must_be_new_enough(
     assert only(doctor.pytorch).status == status
 
 
-def test_a_pytorch_that_cannot_be_imported_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    found = only(doctor.pytorch)
-    assert found.status == "problem"
-    assert "make start" in str(found.advice)
-
-
-def test_a_cpu_build_beside_an_nvidia_gpu_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(Path, "is_dir", lambda path: True)
-    found = only(doctor.pytorch)
-    assert found.status == "note"
-    assert "delete .venv" in str(found.advice)
-
-
-def test_each_gpu_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = monitor.GpuStatus(0, "NVIDIA H200", 0, 4 * GIB, 139 * GIB, 31, 77.0, ())
-    busy = monitor.GpuStatus(1, "NVIDIA H200", 97, 80 * GIB, 139 * GIB, 62, 640.0, (123,))
-    monkeypatch.setattr(monitor, "snapshot", lambda: [idle, busy])
-    assert [found.says for found in doctor.graphics()] == [
-        monitor.one_line(idle),
-        monitor.one_line(busy),
-    ]
-
-
-def test_without_a_gpu_the_course_says_that_it_uses_virtual_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(monitor, "snapshot", list)
-    found = only(doctor.graphics)
-    assert (found.subject, found.status, found.advice) == ("GPUs", "ok", None)
-    assert "virtual" in found.says
-
-
 @pytest.mark.parametrize("absent", ["jupyterlab", "sphinx"])
 def test_a_missing_package_is_a_problem(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def spec(name: str) -> ModuleSpec | None:
@@ -150,31 +102,10 @@ def test_a_full_disk_is_a_problem(free: int, status: str, monkeypatch: pytest.Mo
     assert only(doctor.disk).status == status
 
 
-def test_little_memory_and_little_shared_memory_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
-    here = namedtuple("here", "available total")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(64 * 2**20, 0, 0))
-    monkeypatch.setattr("psutil.virtual_memory", lambda: here(GIB, 4 * GIB))
-    monkeypatch.setattr(Path, "is_dir", lambda path: True)
-    assert [found.status for found in doctor.memory()] == ["note", "note"]
-
-
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(doctor.folder).status == "ok"
     monkeypatch.setattr(os, "access", lambda path, mode: "exercises" not in str(path))
     assert only(doctor.folder).status == "problem"
-
-
-def test_a_package_without_its_repository_is_a_problem(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(catalog, "__file__", str(tmp_path / "a" / "b" / "c" / "catalog.py"))
-    monkeypatch.chdir(tmp_path)
-    assert only(doctor.folder).status == "problem"
-    for made in ("exercises", "docs", "solutions", "tests/exercises", "deep/inside"):
-        (tmp_path / made).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "deep" / "inside")
-    assert only(doctor.folder) == Remark("folder", str(tmp_path))
 
 
 def test_a_file_that_hides_the_package_is_a_problem(tmp_path, monkeypatch):
