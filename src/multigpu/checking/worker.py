@@ -52,15 +52,16 @@ WATCHED = "the exercise"  # in the place of a forbidden name
 
 def warm_up() -> None:
     """Import what workers need, in the server, so that none has to."""
-    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+    import cloudpickle  # type: ignore[import-untyped]
     import numpy.ctypeslib  # noqa: F401
     import safetensors.torch  # noqa: F401
-    import torch.utils.serialization.config  # noqa: F401
+    import torch
 
     import multigpu.checking.comparing
     import multigpu.devices.machine
     import multigpu.ranks.tracing  # noqa: F401
 
+    cloudpickle.loads(cloudpickle.dumps(torch.zeros(1)))  # with what torch imports for that
     spare_the_compiler()
 
 
@@ -177,6 +178,9 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place
     set_up(rank, request.ranks, trace=True, write=say)
     rendezvous = dist.FileStore(store, request.ranks)  # type: ignore[attr-defined]
     dist.init_process_group(backend.name, store=rendezvous, rank=rank, world_size=request.ranks)
+    # No learner's code runs while a rank is still joining: it could cut the connection.
+    rendezvous.set(f"joined {rank}", "")
+    rendezvous.wait([f"joined {other}" for other in range(request.ranks)])
     say({"phase": "joined_group", "time": time.monotonic()})
     put_behind("gloo_tcp_loop")
     memory = None if request.memory is None else meters.parse_bytes(request.memory)

@@ -162,7 +162,7 @@ BAD = {
     "recursion": (
         "def split(batch, devices):\n    return split(batch, devices)\n",
         ("crash", "exception"),
-        ["RecursionError", "calls itself", "data_parallel.py:2"],
+        ["RecursionError", "data_parallel.py:2"],
     ),
     "closed descriptors": (
         f"import os\ndef split(batch, devices):\n    os.closerange(3, 1000)\n{BODY}",
@@ -230,7 +230,7 @@ def test_every_encoding_that_python_takes_is_read(learner, submission, text):
 @pytest.mark.parametrize("text", [b"x = '\xe9'\n", b"# coding: nothing-like-it\n", b"x = '\0'\n"])
 def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, text):
     (submission / "data_parallel.py").write_bytes(text)
-    with pytest.raises(Refused, match=r"data_parallel\.py|null") as refused:
+    with pytest.raises(Refused, match=r"data_parallel\.py") as refused:
         learner.run(drive, gpus=1)
     assert refused.value.message_id == "syntax_error"
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from multigpu.checking import session
 from multigpu.checking.catalog import Catalog, Course
@@ -121,14 +120,6 @@ def test_what_others_hand_in_is_to_be_whole(command, course):
     assert code == 1
     assert "data_parallel.split  pass" in out
     assert "data_parallel.replicate  not_started" in out
-
-
-def test_a_folder_that_is_not_there(command):
-    code, out = command("check", "split", "--submission", "nowhere")
-    assert code == 1
-    assert "missing_file" in out
-    assert "missing_folder" in out
-    assert "nowhere" in out
 
 
 @pytest.mark.parametrize("arguments", [("check", "splt"), ("hint", "splt"), ("reset", "splt")])
@@ -330,21 +321,6 @@ def _size(x):
 '''.strip()
 
 
-def test_a_narrow_terminal_breaks_lines_between_words_below_their_column(
-    command, course, monkeypatch
-):
-    narrow = Console(width=60, force_terminal=True, color_system=None, highlight=False)
-    monkeypatch.setattr(exercises, "console", lambda: narrow)
-    lines = command("list")[1].splitlines()
-    assert max(map(len, lines)) <= 60
-    start = next(number for number, line in enumerate(lines) if line.startswith("    split "))
-    first, second = lines[start : start + 2]
-    assert second.startswith(" " * 20)
-    summary = Catalog(course).one("split").summary.split()
-    words = [*first[20:].split(), *second[20:].split()]
-    assert words == summary[: len(words)]
-
-
 def test_reset_asks_first_keeps_a_copy_and_leaves_the_others(command, course, monkeypatch):
     path = course.exercises / FILE
     starter = path.read_text()
@@ -370,12 +346,6 @@ def test_reset_of_a_file_that_cannot_be_read_says_what_to_do(command, course):
     assert "line 1" in out
     assert "multigpu reset data_parallel" in out
     assert command("reset", "data_parallel", "--yes")[0] == 0
-
-
-def test_a_broken_memory_is_forgotten(command, course):
-    course.state.mkdir()
-    (course.state / "progress.json").write_text("{")
-    assert "0 of 7" in command("list")[1]
 
 
 def test_watch_checks_again_after_a_save_and_ends_with_ctrl_c(course, command, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import Catalog
-from multigpu.checking.declaration import case, load
+from multigpu.checking.declaration import load
 from multigpu.checking.judging import check
 from multigpu.checking.learner import Learner, Submission
 from multigpu.checking.running import perform
@@ -92,20 +92,6 @@ def test_what_no_mistake_does_is_told_without_a_guess(judge):
     assert "usually" not in refused.message
 
 
-def test_a_mistake_is_named_beside_something_that_may_be_either_way(judge):
-    average = load(COURSE.check_file("distributed_data_parallel", "average_gradients"))
-    source = (
-        "import torch\nimport torch.distributed as dist\n\n"
-        "def average_gradients(model):\n"
-        "    for parameter in model.parameters():\n"
-        "        if parameter.grad is None:\n"
-        "            parameter.grad = torch.zeros_like(parameter)\n"
-        "        dist.all_reduce(parameter.grad)\n"
-    )
-    refused = judge(source, declaration=average, cases=average.runs[0])
-    assert refused.message_id == "average_gradients.summed"
-
-
 def test_an_argument_that_is_changed_is_told(judge):
     source = f"def split(batch, devices):\n    chunks = [{RIGHT}]\n    batch.zero_()\n"
     source += "    return chunks\n"
@@ -153,12 +139,6 @@ def test_numbers_that_took_another_road_are_refused(judge):
     cases = [each for each in RANKS[3] if each.dtype == torch.int64 and not each.large]
     refused = judge(source, declaration=RING, cases=cases)
     assert refused.message_id == "ring_all_reduce.no_message"
-
-
-def test_a_case_says_where_it_runs():
-    assert case("in one process without GPUs").place == (0, 0)
-    with pytest.raises(ValueError, match="not both"):
-        case("both", gpus=2, world=2)
 
 
 def test_several_mistakes_that_fit_are_told_apart_by_the_cases_before_an_exception(judge):

@@ -76,10 +76,6 @@ def assert_right_or_rank_0(answer):
     assert [r.value.tolist() for r in answer.results] in ([[2.0, 2.0]] * 3, [[1.0, 1.0]] * 3)
 
 
-def test_a_forked_child_that_goes_on_as_a_rank_does_no_harm(run_ranks):
-    assert_right(run_ranks(f"{RIGHT}    os.fork()\n"))
-
-
 def test_what_a_drive_cannot_use_is_named(run_ranks):
     def drive(submission, rank, tensor):
         return submission.average(tensor) + 1
@@ -100,17 +96,6 @@ def test_where_only_messages_are_allowed_the_trace_finds_all_else(run_ranks):
     with pytest.raises(Refused) as refused:
         run_ranks(method, module="collectives")
     assert refused.value.message_id == "refused_name"
-
-
-def test_the_checks_own_collectives_are_no_refused_names(run_ranks):
-    def drive(submission, rank, tensor):
-        dist.barrier()
-        submission.average(tensor)
-
-    def right(tensor):
-        return tensor
-
-    run_ranks("def average(tensor): return tensor\n", drive, module="collectives")
 
 
 MIB = 2**20

@@ -61,22 +61,6 @@ def test_what_is_given_to_a_thread_is_refused(run, body):
     assert "where: data_parallel.py:7" in refused.value.message
 
 
-def test_a_ready_made_exercise_is_refused(run):
-    def drive(submission, devices, batch):
-        return None
-
-    for source in ("from torch.nn.parallel import scatter as split", READY_MADE):
-        with pytest.raises(Refused) as refused:
-            run(source, drive)
-        assert refused.value.message_id == "refused_name"
-
-
-READY_MADE = """from torch.nn import DataParallel
-class split(DataParallel):
-    def __init__(self, batch, devices): pass
-"""
-
-
 def test_torch_has_what_chapters_refuse():
     for chapter in CHAPTERS:
         assert all(forbidden_code([name]) for name in chapter.refused), chapter.module

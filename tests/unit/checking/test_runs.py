@@ -41,12 +41,6 @@ def test_a_file_with_the_name_of_a_library_hides_nothing(run, submission, module
     assert_right(run(f"import {module}\n{RIGHT}"))
 
 
-def test_a_module_beside_the_learners_can_be_imported(run, submission):
-    (submission / "cutting.py").write_text("def split(batch, devices): return [batch]\n")
-    answer = run("from cutting import split")
-    assert answer.wheres[0] == "cutting.py:1"
-
-
 def test_a_hundred_megabytes_of_output_are_dropped(run):
     answer = run(f"print('first')\nfor _ in range(100): print('x' * 10**6)\n{RIGHT}")
     assert_right(answer)
@@ -152,11 +146,6 @@ def test_a_result_that_the_drive_cannot_use_is_the_learners(run):
         run(RIGHT, drive_that_needs_a_tensor)
     assert (refused.value.status, refused.value.message_id) == ("wrong", "unusable_result")
     assert "where: data_parallel.py:3" in refused.value.message
-
-
-def test_each_run_starts_afresh(run):
-    source = "seen = []\ndef split(batch, devices):\n    seen.append(1)\n    return len(seen)\n"
-    assert [run(source).results[0], run(source).results[0]] == [1, 1]
 
 
 def test_a_file_left_in_the_working_folder_is_removed(run):

@@ -7,7 +7,7 @@ import pytest
 from multigpu import scaling
 from multigpu.cli import main
 from multigpu.ranks import RankError
-from multigpu.scaling import Comparison, published_times
+from multigpu.scaling import Comparison
 from multigpu.scaling.comparison import Candidate, Machine, Row, Settings
 
 MACHINE = Machine("AMD", 2, (), "Linux", "3.11", "2.13.0")
@@ -50,19 +50,6 @@ def test_the_table_the_picture_and_what_was_left_out_are_shown(asked, capsys):
     for said in ("10.0 ms", "0.25", "0.5000", "2 gloo processes", "2 cores", "3 rounds",
                  "same loss", "dp on 1", "no reason", "--published", "--output DIR"):  # fmt: skip
         assert said in shown, said
-
-
-def test_published_times_are_shown_when_asked_for_and_are_in_the_kept_figure(
-    asked, capsys, tmp_path
-):
-    suite = published_times()[0].suite
-    main(["compare", "--data", "tiny", "--output", str(tmp_path)])
-    assert suite not in capsys.readouterr().out
-    assert suite in (tmp_path / "compare-tiny-2026-11-21.svg").read_text()
-    main(["compare", "--data", "tiny", "--published"])
-    shown = capsys.readouterr().out
-    assert suite in shown
-    assert "--published" not in shown
 
 
 def test_csv_and_figure_are_kept_with_task_and_date(asked, capsys, tmp_path):

@@ -1,11 +1,9 @@
 """``multigpu start``: what it refuses, when it builds, and that it leaves no process."""
 
 import argparse
-import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -83,14 +81,3 @@ def test_pages_that_failed_before_are_not_tried_at_every_start(
     monkeypatch.setattr("multigpu.commands.start.serve", lambda root, **options: None)
     assert start.run_start(options()) == 0
     assert "make site" in capsys.readouterr().out
-
-
-def test_commands_of_the_environment_are_on_the_path_of_notebooks(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-    monkeypatch.setenv("PATH", "/usr/bin")
-    monkeypatch.setattr(site, "is_stale", lambda root: False)
-    monkeypatch.setattr(start, "serve", lambda root, **options: seen.append(os.environ["PATH"]))
-    assert start.run_start(options()) == 0
-    assert seen[0].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
