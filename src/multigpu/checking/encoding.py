@@ -99,13 +99,15 @@ class Encoder:
     everything.
     """
 
-    def __init__(self, tensor_types: frozenset[type]) -> None:
+    def __init__(self) -> None:
         import torch
         from safetensors.torch import save
 
+        from multigpu.devices.tensor import VirtualTensor
+
         self._attributes = {
             kind: {name: getattr(kind, name).__get__ for name in ATTRIBUTES}
-            for kind in tensor_types
+            for kind in (torch.Tensor, torch.nn.Parameter, VirtualTensor)
         }
         self._parameter, self._size = torch.nn.Parameter, torch.Size
         self._named = (torch.device, torch.dtype)

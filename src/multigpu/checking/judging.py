@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 from multigpu.checking.catalog import Course, find_course
@@ -58,21 +59,16 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
 def examine(run: Run, learner: Learner, *, first: bool) -> None:
     """Raise Wrong where a property does not hold; of those that are looked at first, or later."""
     for declaration in run.declaration.together:
-        for each in declaration.properties:
-            if each.first == first:
-                examine_property(each, run, learner)
-
-
-def examine_property(each: Property, run: Run, learner: Learner) -> None:
-    for case in run.cases:
-        found = each.examine(run, case)
-        if found is None:
-            continue
-        came, where = (found, "") if isinstance(found, str) else found
-        if not where:
-            blames = run.declaration.blames(each.id)
-            where = definition(learner, each.id) if blames else run.where()
-        raise told(run.declaration, each, case, came, where)
+        own = [each for each in declaration.properties if each.first == first]
+        for each, case in product(own, run.cases):
+            found = each.examine(run, case)
+            if found is None:
+                continue
+            came, where = (found, "") if isinstance(found, str) else found
+            if not where:
+                blames = run.declaration.blames(each.id)
+                where = definition(learner, each.id) if blames else run.where()
+            raise told(run.declaration, each, case, came, where)
 
 
 def definition(learner: Learner, message_id: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .blocks import Unfit, commands_in, inline_in, inserts_in
+from .blocks import commands_in, inline_in, inserts_in
 from .reading import Unreadable, read
 from .running import Failed, insert, run_all
 
@@ -67,19 +67,6 @@ def test_a_fence_with_a_language_is_no_block_of_commands():
     assert texts(MARKDOWN) == [("sleep 1000   # a long one", "long", 0), ("true", None, 0)]
 
 
-@pytest.mark.parametrize(
-    ("remark", "problem"),
-    [
-        (".. commands: slow", r"page\.rst: .*slow.*server, long"),
-        (".. commands: long: mkae", r"page\.rst: .*mkae"),
-        (".. commands: long\n\nWords.", r"page\.rst:1: "),
-    ],
-)
-def test_a_remark_that_fits_nothing_is_refused(remark, problem):
-    with pytest.raises(Unfit, match=problem):
-        commands_in(f"{remark}\n\n.. code-block:: console\n\n   $ make test\n", "page.rst")
-
-
 def test_a_page_whose_commands_do_what_it_says_passes(tmp_path):
     (tmp_path / "src").mkdir()
     run_all([command for command in commands_in(RST, "page.rst") if not command.kind], tmp_path)
@@ -137,11 +124,6 @@ def test_what_a_page_tells_to_write_lands_in_its_place(tmp_path):
 def test_an_option_or_a_file_that_is_not_there_is_seen_without_running(command):
     with pytest.raises(Unreadable):
         read(command)
-
-
-def test_what_is_read_and_what_cannot_be():
-    assert read("NO_COLOR=1 multigpu check split --json > ada.json")
-    assert not read("pip install -e . -c constraints.txt")
 
 
 def test_in_sentences_only_whole_commands_count():

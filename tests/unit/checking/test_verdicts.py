@@ -1,13 +1,12 @@
 """From checks to verdicts: what is counted, what stops, whose fault it is, and its words."""
 
-import re
 import textwrap
 
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.session import check_with
-from multigpu.checking.verdicts import Verdict, exit_code, listed, numbered
+from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.commands.showing import console, show_verdicts
 
 HEAD = """
@@ -199,22 +198,3 @@ def verdict(status):
 )
 def test_exit_codes(statuses, code):
     assert exit_code([verdict(status) for status in statuses]) == code
-
-
-@pytest.mark.parametrize(
-    ("items", "text"), [([], "none"), ([4], "4"), ([4, 4], "4 and 4"), ("abc", "a, b and c")]
-)
-def test_a_list_ends_in_and(items, text):
-    assert listed(items) == text
-
-
-def test_a_long_list_is_cut():
-    assert re.findall(r"\b\w\b", listed("abcdef", most=4)) == ["a", "b", "4"]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [([9], "row 9"), ([3, 4, 9], "rows 3, 4 and 9"), ([3, 4, 5, 6], "rows 3 to 6")],
-)
-def test_numbered_things(numbers, text):
-    assert numbered("row", numbers) == text

@@ -73,14 +73,6 @@ def test_a_search_shows_the_best_and_why_others_lose_in_80_columns(capsys):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_a_search_as_json_is_the_best_plan_and_the_list(capsys):
-    found = json.loads(answer(capsys, f"{LLAMA} --zero 3 --json"))
-    assert found["step_seconds"] == found["best"][0]["step_seconds"]
-    assert found["fits"] is True
-    assert all(each["layout"]["zero"] == 3 for each in found["best"] if each["layout"]["dp"] > 1)
-    assert found["others"]
-
-
 def test_a_search_that_finds_nothing_ends_with_1(capsys):
     large = "--model gpt-175b --gpus 8 --global-batch 8"
     assert "larger GPUs" in answer(capsys, large, code=1)
