@@ -241,7 +241,7 @@ class Diagnosis:
         done = stuck_in(refused, self.cases)
         noted = raised(refused) and refused.message_id != UNUSABLE  # shown with the exception
         if done is not None and done < len(self.cases) and not noted:
-            refused.came += f"\nin the case: {self.cases[done].title}"
+            refused.came += f"\n{IN_CASE}{self.cases[done].title}"
         began = time.monotonic()
         together = self.declaration.together
         mistakes = [each for own in together for each in own.mistakes if each.ends == ends]

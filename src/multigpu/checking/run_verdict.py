@@ -114,7 +114,7 @@ def refuse_bad_endings(
         or (of_finding(endings, finding) if finding else None)
         or first_of(endings, fault)
         or first_of(sorted(endings, key=waits_for_others), excess)
-        or first_of(sorted(endings, key=time_of_exception), raised)
+        or first_of(endings, raised)
         or first_of(endings, died)
         or first_of(endings, unclean)
     )
@@ -131,11 +131,6 @@ def first_of(
 ) -> Refused | None:
     """The first refusal of a worker, with the rank in it."""
     return next((refused for ending in endings if (refused := judge(ending))), None)
-
-
-def time_of_exception(ending: Ending) -> float:
-    """Sorts ranks: what others raise after the first exception is often a consequence."""
-    return float(ending.phases.get("raised", {}).get("time", "inf"))
 
 
 def waits_for_others(ending: Ending) -> tuple[bool, bool]:

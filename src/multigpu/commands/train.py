@@ -17,7 +17,6 @@ import argparse
 import ast
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import inspect
 import os
@@ -257,25 +256,18 @@ def function_named(given: str, name: str) -> Any:
 
     Raises ValueError if there is none.
     """
-    where, colon, function = name.partition(":")
-    if not colon or not where or not function:
+    where, _, function = name.partition(":")
+    if not where or not function:
         raise ValueError(f"{given} {name}: give MODULE:FUNCTION, for example own:model")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(where)
     except ModuleNotFoundError as error:
-        if not f"{where}.".startswith(f"{error.name}."):
-            raise  # the module is there, but imports one that is not
-        raise ValueError(
-            f"{given} {name}: there is no module {where!r}, neither in {Path.cwd()} nor installed"
-        ) from None
-    found = getattr(module, function, None)
-    if not callable(found):
-        near = difflib.get_close_matches(function, dir(module), n=1)
-        meant = f" Did you mean {where}:{near[0]}?" if near else ""
-        raise ValueError(f"{given} {name}: {where} has no function {function!r}.{meant}")
-    return found
+        raise ValueError(f"{given} {name}: {error}, in {Path.cwd()} or installed") from None
+    if not hasattr(module, function):
+        raise ValueError(f"{given} {name}: {where} has no function {function!r}")
+    return getattr(module, function)
 
 
 def folder_of(name: str) -> Path:

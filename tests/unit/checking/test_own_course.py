@@ -67,6 +67,13 @@ def receives_from_nobody(tensor):
         dist.recv(tensor, (dist.get_rank() + 1) % dist.get_world_size())
     return tensor.max()
 '''
+NO_MISTAKE = """
+@largest.mistake("x", "y", fix="z")
+def solved(tensor):
+    found = tensor.max()
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return found
+"""
 REFUSED = '[ranks_of_numbers]\nrefused = ["torch.distributed.nn"]\n'
 
 
@@ -94,8 +101,7 @@ def check(course, capsys):
 @pytest.mark.slow
 def test_the_declaration_is_tried_whole(course, capsys):
     path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
-    not_one = "@largest.mistake('x', 'y', fix='z')\ndef solved(tensor):\n    "
-    path.write_text(f"{DECLARATION}\n\n{not_one}return torch.tensor(3)\n")
+    path.write_text(f"{DECLARATION}\n\n{NO_MISTAKE}")
     assert main(["author", "check", "largest", "--course", str(course)]) == 1
     out = capsys.readouterr().out
     assert "must be largest.x" in out

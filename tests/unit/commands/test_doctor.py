@@ -3,14 +3,13 @@
 import argparse
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 
 import pytest
 
+from multigpu.cli import main
 from multigpu.commands import doctor
 from multigpu.commands.doctor import Remark
 
@@ -45,15 +44,16 @@ def test_every_problem_comes_with_what_to_do(
 
 
 @pytest.mark.slow
-def test_on_this_machine_it_looks_at_everything_and_prints_plainly() -> None:
-    command = [sys.executable, "-m", "multigpu", "doctor"]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stderr == ""
-    assert "\x1b" not in ended.stdout
+def test_on_this_machine_it_looks_at_everything_and_prints_plainly(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = main(["doctor"])
+    said, errors = capsys.readouterr()
+    assert (code, errors) == (0, ""), said
+    assert "\x1b" not in said
     for subject in ("Python", "PyTorch", "GPUs", "backends", "jupyterlab", "sphinx", "pandoc",
                     "port", "disk", "memory", "folder"):  # fmt: skip
-        assert f" {subject} " in ended.stdout
+        assert f" {subject} " in said
 
 
 @pytest.mark.parametrize("absent", ["jupyterlab", "sphinx"])

@@ -334,9 +334,9 @@ def test_a_model_and_data_of_ones_own_are_trained(command: Command, own: Path) -
 @pytest.mark.parametrize(
     ("model", "data", "said"),
     [
-        ("own_doors:model", "own_doors:dat", "own_doors has no function 'dat'. Did you mean"),
-        ("own_doors:modul", "digits", "Did you mean own_doors:model?"),
-        ("own_door:model", "digits", "--model own_door:model: there is no module 'own_door'"),
+        ("own_doors:model", "own_doors:dat", "own_doors has no function 'dat'"),
+        ("own_door:model", "digits", "--model own_door:model: No module named 'own_door'"),
+        ("needs_more:model", "digits", "No module named 'not_installed_anywhere'"),
         ("own_doors", "digits", "--model own_doors: give MODULE:FUNCTION, for example"),
         ("own_doors:no_model", "digits", "--model own_doors:no_model returned a str"),
         ("own_doors:model", "own_doors:no_pair", "--data own_doors:no_pair returned a Tensor"),
