@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from multigpu import virtual_gpus
-from multigpu.cli import main, parser_for
+from multigpu.cli import main
 from multigpu.commands import train
 from multigpu.commands.train import docs_of_fields
 from multigpu.training import TrainConfig
@@ -163,21 +163,13 @@ def test_what_cannot_work_is_said_in_one_line(
 
 
 def test_the_command_for_torchrun_has_the_options_that_were_given(command: Command) -> None:
-    own = "exercises of mine"
-    for mode in (("--mode", "ddp"), ("--mode", "ddp", "--gpus", "2")):
-        code, _, said = command(
-            "--data", "digits", *mode, "--max-steps", "3", "--no-progress",
-            "--with", str(ROOT / "solutions"),
-        )  # fmt: skip
-        assert code == 2
-        assert "--data digits --with" in said
-        assert "--max-steps 3 --no-progress" in said
-        assert "--gpus" not in said.partition("torchrun")[2]
-        assert "run_ranks" not in said
-    given = ("train", "--data", "tiny", "--with", own)
-    assert train.on_ranks(parser_for(given).parse_args(given)) == (
-        f"-m multigpu train --data tiny --with '{own}' --mode ddp"
-    )
+    given = ("--gpus", "2", "--max-steps", "3", "--no-progress", "--with", str(ROOT / "solutions"))
+    code, _, said = command("--data", "digits", "--mode", "ddp", *given)
+    assert code == 2
+    assert "--data digits --with" in said
+    assert "--max-steps 3 --no-progress" in said
+    assert "--gpus" not in said.partition("torchrun")[2]
+    assert "run_ranks" not in said
 
 
 @pytest.mark.parametrize(
@@ -291,9 +283,6 @@ from torch.utils.data import TensorDataset
 
 def model():
     return nn.Linear(4, 3)
-
-def images():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 def data():
     rows = TensorDataset(torch.randn(12, 4), torch.arange(12) % 3)
