@@ -169,6 +169,11 @@ def test_a_fault_in_a_check_is_not_the_learners(check, fault):
     assert exit_code([verdict]) == 3
 
 
+def test_an_object_that_is_equal_to_everything_never_passes(check):
+    verdict = check("class Odd:\n    __eq__ = lambda s, o: True\ndouble = lambda x: Odd()\n")
+    assert verdict.status == "wrong"
+
+
 @pytest.mark.slow
 def test_pytest_itself_gives_the_same_verdict(check, pytester, tmp_path):
     check()
