@@ -6,7 +6,7 @@ They are listed in ``lessons.toml``.  The command and the site take the order fr
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,16 @@ class Part:
     lessons: tuple[Lesson, ...]
 
 
-def _parts() -> tuple[Part, ...]:
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    lists = ("needs", "exercises")
-    return tuple(
-        Part(
-            part["title"],
-            tuple(
-                Lesson(**{k: tuple(v) if k in lists else v for k, v in lesson.items()})
-                for lesson in part["lessons"]
-            ),
-        )
-        for part in tomllib.loads(text)["parts"]
-    )
+def _lesson(fields: dict[str, Any]) -> Lesson:
+    own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Lesson(**own)
 
 
-PARTS: Final = _parts()
+_TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+PARTS: Final = tuple(
+    Part(part["title"], tuple(map(_lesson, part["lessons"])))
+    for part in tomllib.loads(_TEXT)["parts"]
+)
 LESSONS: Final = tuple(lesson for part in PARTS for lesson in part.lessons)
 NOTEBOOKS: Final = tuple(
     dict.fromkeys(lesson.notebook for lesson in LESSONS if lesson.notebook is not None)

@@ -117,11 +117,12 @@ class Class:
         with WarmServer() as server:
             for learner in tqdm(waiting, unit="learner", disable=not waiting):
                 others = [learner.resolve().parent]
-                found[learner] = check_with(
+                verdicts = check_with(
                     server, self.exercises, self.course, submission=learner, out_of_reach=others
                 )
-                self.keep(learner, found[learner])
-        return {learner.name: verdicts or [] for learner, verdicts in found.items()}
+                self.keep(learner, verdicts)
+                found[learner] = verdicts
+        return {learner.name: found[learner] or [] for learner in self.learners}
 
     # --- what is known --------------------------------------------------------------------------
 
