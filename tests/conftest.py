@@ -108,11 +108,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Verdicts on answers, commands not run: here, as xdist's controller reads this file only."""
+    """Verdicts on answers: here, because xdist's controller reads this file only."""
     from .answers import table
-    from .repository.commands import listing
 
-    listing.show(terminalreporter)
     table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
 
 

@@ -82,16 +82,17 @@ def find_course(start: Path) -> Course:
     )
 
 
-def this_course() -> Course:
-    """The course around the working folder, else the one this package is installed from.
+def this_course(folder: Path | None = None) -> Course:
+    """The course around a folder; without one, around the working folder or this package.
 
-    Raises CourseNotFound when there is neither.
+    Raises CourseNotFound when there is none.
     """
     try:
-        return find_course(Path.cwd())
+        return find_course((folder or Path.cwd()).resolve())
     except CourseNotFound:
-        with contextlib.suppress(CourseNotFound):
-            return find_course(Path(__file__).resolve().parent)
+        if folder is None:
+            with contextlib.suppress(CourseNotFound):
+                return find_course(Path(__file__).resolve().parent)
         raise
 
 

@@ -33,22 +33,16 @@ def same(came: Tensor, expected: Tensor, *, size: float = 0.0, share_of: int = 1
     that right answers multiply by a share, such as 1/n or rows/n; where there are several, n is
     the product of theirs.
     """
-    return _near(came, expected, tolerance(expected.dtype, share_of=share_of), size)
+    # In torch a quotient of int64 tensors is float32, so a right answer may multiply float64
+    # numbers by a share in float32.  That is exact where n is a power of two.
+    is_power_of_two = share_of & (share_of - 1) == 0
+    tolerance = (EXACT if is_power_of_two else ROUNDED).get(expected.dtype)
+    return _near(came, expected, tolerance, size)
 
 
 def alike(came: Tensor, expected: Tensor) -> bool:
     """``same``, even if one of them went through float32: enough to name the cause of a mistake."""
     return _near(came, expected, ROUNDED.get(expected.dtype))
-
-
-def tolerance(dtype: torch.dtype, *, share_of: int = 1) -> float | None:
-    """How far apart numbers may be, relative to the largest; None if they must be equal.
-
-    In torch a quotient of int64 tensors is float32, so a right answer may multiply float64 numbers
-    by a share in float32.  That is exact where n is a power of two.
-    """
-    is_power_of_two = share_of & (share_of - 1) == 0
-    return (EXACT if is_power_of_two else ROUNDED).get(dtype)
 
 
 def _near(came: Tensor, expected: Tensor, tolerance: float | None, size: float = 0.0) -> bool:

@@ -7,7 +7,6 @@ data arrives as Foreign, with only its type's name, so an object of the learner'
 to life in the judge.
 """
 
-import io
 import json
 import struct
 import sys
@@ -21,7 +20,6 @@ from multigpu.ranks.errors import type_name
 from multigpu.ranks.resource_monitor import Limits
 
 if TYPE_CHECKING:
-    import numpy
     import torch
 
 ATTRIBUTES = ("device", "requires_grad", "is_leaf")  # of a tensor, told to the judge
@@ -101,13 +99,15 @@ class Encoder:
     everything.
     """
 
-    def __init__(self, tensor_types: frozenset[type]) -> None:
+    def __init__(self) -> None:
         import torch
         from safetensors.torch import save
 
+        from multigpu.devices.tensor import VirtualTensor
+
         self._attributes = {
             kind: {name: getattr(kind, name).__get__ for name in ATTRIBUTES}
-            for kind in tensor_types
+            for kind in (torch.Tensor, torch.nn.Parameter, VirtualTensor)
         }
         self._parameter, self._size = torch.nn.Parameter, torch.Size
         self._named = (torch.device, torch.dtype)
@@ -231,38 +231,11 @@ def describe(value: object) -> str:
 def by_value(drive: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     """Drive and arguments as bytes, with every function of the check's own files inside."""
     import cloudpickle  # type: ignore[import-untyped]
-    import torch  # the command reads this module before torch is loaded
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Sends a plain tensor as an array: torch's own way makes a file of each."""
-
-        def reducer_override(self, obj: Any) -> Any:
-            """How to make ``obj`` again; other objects are left to cloudpickle."""
-            if (
-                type(obj) in (torch.Tensor, torch.nn.Parameter)
-                and obj.dtype != torch.bfloat16  # numpy has no such type
-                and obj.is_contiguous()
-                and obj.untyped_storage().nbytes() == obj.nbytes  # not a view of something larger
-            ):
-                is_parameter = type(obj) is torch.nn.Parameter
-                return rebuilt, (obj.detach().numpy(), obj.requires_grad, is_parameter)
-            return super().reducer_override(obj)
 
     # The workers cannot import the check's file, nor those beside it.
     # A drive of our own (running.py) is given a function of that file as its first argument.
     module: str = (arguments[0] if drive.__module__.startswith("multigpu.") else drive).__module__
     package = module.rpartition(".")[0]
     cloudpickle.register_pickle_by_value(sys.modules[package or module])
-    file = io.BytesIO()
-    Pickler(file).dump((drive, arguments))
-    return file.getvalue()
-
-
-def rebuilt(array: "numpy.ndarray", requires_grad: bool, is_parameter: bool) -> "torch.Tensor":
-    """The tensor that this array came from, in a storage of its own."""
-    import torch
-
-    tensor = torch.tensor(array, device="cpu")
-    if is_parameter:
-        return torch.nn.Parameter(tensor, requires_grad)
-    return tensor.requires_grad_(requires_grad)
+    pickled: bytes = cloudpickle.dumps((drive, arguments))
+    return pickled

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 from multigpu.checking.catalog import Course, find_course
@@ -27,7 +28,7 @@ from multigpu.checking.comparing import (
 )
 from multigpu.checking.declaration import Case, Declaration, Mistake, Program, Property
 from multigpu.checking.learner import Learner, Submission
-from multigpu.checking.running import DONE, Run, perform, perform_programs
+from multigpu.checking.running import DONE, IN_CASE, Run, perform, perform_programs
 from multigpu.checking.verdicts import Refused, Wrong
 
 SECONDS = 1.0  # for the diagnosis of one answer, after the first run of all mistakes
@@ -37,22 +38,17 @@ TRIES = 4  # mistakes that are run one by one even if it takes longer
 
 def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> None:
     """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis."""
-    diagnosis, done = Diagnosis(declaration, learner, cases), ""
+    diagnosis = Diagnosis(declaration, learner, cases)
     try:
         run = perform(declaration, learner, cases)
         diagnosis.examine_values(run)
-        if len(run.cases) < len(cases):  # the next one raised an exception: it will again
-            done = run.cases[-1].title
-            run = perform(declaration, learner, cases, to_the_end=True)
-            diagnosis.examine_values(run)
     except Refused as refused:
         if isinstance(refused, Wrong) and refused.message_id != UNUSABLE:
             raise
-        if before := stuck_in(refused):  # on ranks: what came before may be wrong already
-            done = cases[before - 1].title
+        if before := stuck_in(refused, cases):  # what came before may be wrong already
             diagnosis.examine_values_of(cases[:before])
-        if refused.status == "not_started" and done:
-            refused = refused.half_written(f"this worked: {done}")
+            if refused.status == "not_started":
+                refused = refused.half_written(f"this worked: {cases[before - 1].title}")
         raise diagnosis.of_refusal(refused) from None
     examine(run, learner, first=False)
     for remark in declaration.remarks:
@@ -63,21 +59,16 @@ def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> 
 def examine(run: Run, learner: Learner, *, first: bool) -> None:
     """Raise Wrong where a property does not hold; of those that are looked at first, or later."""
     for declaration in run.declaration.together:
-        for each in declaration.properties:
-            if each.first == first:
-                examine_property(each, run, learner)
-
-
-def examine_property(each: Property, run: Run, learner: Learner) -> None:
-    for case in run.cases:
-        found = each.examine(run, case)
-        if found is None:
-            continue
-        came, where = (found, "") if isinstance(found, str) else found
-        if not where:
-            blames = run.declaration.blames(each.id)
-            where = definition(learner, each.id) if blames else run.where()
-        raise told(run.declaration, each, case, came, where)
+        own = [each for each in declaration.properties if each.first == first]
+        for each, case in product(own, run.cases):
+            found = each.examine(run, case)
+            if found is None:
+                continue
+            came, where = (found, "") if isinstance(found, str) else found
+            if not where:
+                blames = run.declaration.blames(each.id)
+                where = definition(learner, each.id) if blames else run.where()
+            raise told(run.declaration, each, case, came, where)
 
 
 def definition(learner: Learner, message_id: str) -> str:
@@ -247,10 +238,10 @@ class Diagnosis:
         ends = "unusable" if refused.message_id == UNUSABLE else ends
         if ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
-        done = stuck_in(refused)  # an exception has its case in its notes
-        noted = raised(refused) and refused.message_id != UNUSABLE
+        done = stuck_in(refused, self.cases)
+        noted = raised(refused) and refused.message_id != UNUSABLE  # shown with the exception
         if done is not None and done < len(self.cases) and not noted:
-            refused.came += f"\nin the case: {self.cases[done].title}"
+            refused.came += f"\n{IN_CASE}{self.cases[done].title}"
         began = time.monotonic()
         together = self.declaration.together
         mistakes = [each for own in together for each in own.mistakes if each.ends == ends]
@@ -258,7 +249,7 @@ class Diagnosis:
         for number, mistake in enumerate(alike_by_running):
             if number >= TRIES and time.monotonic() - began > SECONDS:
                 break
-            if self._once(self._ending_of, mistake) == ending(refused):
+            if self._once(self._ending_of, mistake) == ending(refused, self.cases):
                 return self._renamed(refused, mistake)
         for mistake in mistakes:
             if explains(mistake, refused):
@@ -346,9 +337,9 @@ class Diagnosis:
     def _ending_of(self, mistake: Mistake) -> tuple[Any, ...] | None:
         """How a run of this mistake ends; None if it goes through."""
         try:
-            perform(self.declaration, self._with(mistake.program), self.cases, to_the_end=True)
+            perform(self.declaration, self._with(mistake.program), self.cases)
         except Refused as refused:
-            return ending(refused)
+            return ending(refused, self.cases)
         return None
 
     def _together(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
@@ -397,7 +388,8 @@ class Diagnosis:
         found = re.match(r".*\bBroken: (\w+): (.*)", refused.came)
         if refused.message_id != "exception" or found is None:
             return None
-        done, own = stuck_in(refused) or 0, f"{self.declaration.function}.{found[1]}"
+        done = stuck_in(refused, self.cases) or 0
+        own = f"{self.declaration.function}.{found[1]}"
         broken = [each for each in self.declaration.properties if each.id == own]
         if not broken:
             return None
@@ -405,22 +397,23 @@ class Diagnosis:
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
-        done = stuck_in(refused) or 0
+        done = stuck_in(refused, self.cases) or 0
         case = self.cases[min(done, len(self.cases) - 1)]
         refused.message_id, refused.usually = mistake.id, self._sentences(mistake, case)
         return refused
 
 
-def stuck_in(refused: Refused) -> int | None:
-    """The number of the case in which a run of ranks went wrong; None for a single process.
+def stuck_in(refused: Refused, cases: Sequence[Case]) -> int | None:
+    """The number of the case in which a run went wrong; None if it is not known.
 
-    It is the first one in which the ranks did not make the same number of collectives: one that
+    On ranks it is the first one in which they did not make the same number of collectives: one that
     leaves a call out can go on for many cases.  Else it is the first that is not done, where two
     ranks' calls do not fit together the first that is not done by these two.
     """
     trace = refused.trace
     if trace is None:
-        return None
+        titles = [f"{IN_CASE}{case.title}" for case in cases]
+        return next((titles.index(note) for note in refused.notes if note in titles), None)
     ranks = range(trace.world_size)
     ends = [[s.end for s in trace.spans if (s.rank, s.label) == (r, DONE)] for r in ranks]
     if raised(refused) and refused.finding is not None:
@@ -450,9 +443,11 @@ def explains(mistake: Mistake, refused: Refused) -> bool:
     return finding.kind == "mismatch" or "returned" in states
 
 
-def ending(refused: Refused) -> tuple[Any, ...]:
+def ending(refused: Refused, cases: Sequence[Case]) -> tuple[Any, ...]:
     """How a run ended, without lines, ranks and ports: the same for the same mistake."""
-    finding, done = refused.finding, stuck_in(refused)
+    finding, done = refused.finding, None
+    if refused.trace is not None:  # one process may raise in any case that shows the mistake
+        done = stuck_in(refused, cases)
     if finding is None or raised(refused):
         came = (refused.came or refused.text).partition("\n")[0]
         # `None * 2` and `None *= 2.0` are the same mistake

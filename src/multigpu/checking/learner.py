@@ -78,10 +78,7 @@ def read_source(path: Path, exercise: Exercise) -> str:
     """The text of a learner's file.  Raises Refused if there is none, or if it is not Python."""
     folder = path.parent
     if not folder.is_dir():
-        message = f"There is no folder {folder}."
-        if folder.is_file():
-            message = f"{folder} is a file, and --submission needs its folder: {folder.parent}"
-        raise Refused("missing_file", "missing_folder", message)
+        raise Refused("missing_file", "missing_folder", f"There is no folder {folder}.")
     if not path.is_file():
         raise Refused(
             "missing_file",
@@ -102,25 +99,18 @@ def read_source(path: Path, exercise: Exercise) -> str:
     try:
         source = decode_source(text)  # as Python itself: a mark or a comment may name the encoding
         ast.parse(source)
-    except UnicodeDecodeError as error:
-        message = f"{path.name} is not encoded in UTF-8: {error}"
-    except SyntaxError as error:
-        if error.text is not None:
-            raise not_python(error, path) from None
-        message = f"{path.name} is not encoded in UTF-8: {error}"  # it names an unknown encoding
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; nested too deep
-        message = f"{path.name} cannot be read as Python: {error}"
-    else:
-        return source
-    raise Refused("crash", "syntax_error", message)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise not_python(error, path) from None
+    return source
 
 
-def not_python(error: SyntaxError, path: Path) -> Refused:
-    """The line with a mark under the place, as Python shows it."""
-    text = error.text or ""
-    stripped = text.strip()
-    column = max(0, (error.offset or 1) - 1 - text.index(stripped))
-    came = f"SyntaxError: {error.msg}\n  {stripped}\n  {' ' * column}^"
+def not_python(error: Exception, path: Path) -> Refused:
+    """What is wrong with a text: its line with a mark under the place, as Python shows it."""
+    if not isinstance(error, SyntaxError) or error.text is None:  # its encoding, or null bytes
+        return Refused("crash", "syntax_error", f"{path.name} cannot be read as Python: {error}")
+    line = error.text.strip()
+    column = max(0, (error.offset or 1) - 1 - error.text.index(line))
+    came = f"SyntaxError: {error.msg}\n  {line}\n  {' ' * column}^"
     return Refused("crash", "syntax_error", came=came, where=f"{path.name}:{error.lineno}")
 
 

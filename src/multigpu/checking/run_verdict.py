@@ -114,7 +114,7 @@ def refuse_bad_endings(
         or (of_finding(endings, finding) if finding else None)
         or first_of(endings, fault)
         or first_of(sorted(endings, key=waits_for_others), excess)
-        or first_of(sorted(endings, key=time_of_exception), raised)
+        or first_of(endings, raised)
         or first_of(endings, died)
         or first_of(endings, unclean)
     )
@@ -122,6 +122,7 @@ def refuse_bad_endings(
         if endings[0].who:
             refused.output = by_rank([ending.output for ending in endings])
         refused.finding, refused.trace = finding, trace
+        refused.notes = endings[0].phases.get("raised", {}).get("notes", [])
         raise refused
 
 
@@ -130,11 +131,6 @@ def first_of(
 ) -> Refused | None:
     """The first refusal of a worker, with the rank in it."""
     return next((refused for ending in endings if (refused := judge(ending))), None)
-
-
-def time_of_exception(ending: Ending) -> float:
-    """Sorts ranks: what others raise after the first exception is often a consequence."""
-    return float(ending.phases.get("raised", {}).get("time", "inf"))
 
 
 def waits_for_others(ending: Ending) -> tuple[bool, bool]:
@@ -190,25 +186,6 @@ def of_finding(endings: Sequence[Ending], finding: Finding) -> Refused | None:
     all_of_them = len(finding.ranks) == len(endings) > 1
     who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
     blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
-    begun = [ending for ending in endings if "importing" in ending.phases]
-    not_joined = [ending for ending in blamed if "importing" not in ending.phases]
-    texts = [ending.phases.get("fault", {}).get("traceback", "") for ending in not_joined]
-    if begun and any("closed by peer" in text or "reset by peer" in text for text in texts):
-        # It could not join, because on another rank the learner's code had cut the connection.
-        by_us = (None, -signal.SIGKILL)  # still there, or ended by the supervisor
-        return (
-            first_of(begun, raised)
-            or first_of((e for e in begun if e.report["status"] not in by_us), died)
-            or replace(begun[0], who=None).refused(
-                "crash",
-                "broke_checker",
-                came="your code ran on one rank while another was still joining the group, and cut"
-                " the connection.",
-                usually="the code closed file descriptors that belong to torch, or ended the"
-                " process.",
-            )
-        )
-    # Not of the others: a rank cannot join a group that another one has left already.
     return first_of(blamed, raised) or first_of(blamed, fault) or first_of(blamed, died)
 
 
@@ -392,7 +369,6 @@ EXPLANATIONS = (
         "numpy can only read the CPU's memory. Call x.cpu() first.",
     ),
     (r"invalid device ordinal", "there are not that many GPUs. They are numbered from 0."),
-    (r"CUDA out of memory", "more tensors were put on this GPU than fit into its memory."),
     (
         r"does not require grad and does not have a grad_fn",
         "the result is not connected to the parameters: detach(), .data, .item(), no_grad or a new "
@@ -470,20 +446,10 @@ EXPLANATIONS = (
         "optimizer on this rank, but let it take part in every message.",
     ),
     (
-        r"offset < this->size",
-        "gloo cannot receive an empty message from an unnamed rank. Give recv its src.",
-    ),
-    (
         r"second time",
         "backward ran twice through the same graph. Compute the outputs again, or add up the "
         "losses.",
     ),
-    (
-        r"maximum recursion depth exceeded",
-        "a function calls itself without end.",
-    ),
-    (r"EOF when reading a line", "a check has no keyboard input. Remove input()."),
-    (r"partially initialized module", "a file in your folder has the name of a library."),
 )
 
 

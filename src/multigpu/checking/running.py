@@ -20,6 +20,7 @@ from multigpu.ranks.recorder import end_span
 from multigpu.ranks.trace import Trace
 
 DONE = "a case is done"  # the label of a span in the trace
+IN_CASE = "in the case: "  # begins a note on an exception
 
 # --- in the worker -------------------------------------------------------------------------------
 
@@ -87,13 +88,9 @@ def copied(value: Any) -> Any:
 
 
 def drive_cases(
-    submission: Any, place: Any, _: Any, drive: Any, cases: Sequence[Case], to_the_end: bool
+    submission: Any, place: Any, _: Any, drive: Any, cases: Sequence[Case]
 ) -> list[dict[str, Any]]:
-    """Run every case on these devices, or this rank, and tell when each began and ended.
-
-    Where a later case raises in a single process, what came before is handed over, unless it is to
-    go ``to_the_end``: it may be wrong already.  (One of several ranks cannot go on alone.)
-    """
+    """Run every case on these devices, or this rank, and tell when each began and ended."""
     notes: list[dict[str, Any]] = []
     for case in cases:
         began = time.monotonic()
@@ -102,9 +99,7 @@ def drive_cases(
                 came = drive(submission, case, place)
                 gradients = torch.is_grad_enabled()
         except Exception as error:
-            if notes and not case.world and not to_the_end:
-                return notes
-            error.add_note(f"in the case: {case.title}")
+            error.add_note(f"{IN_CASE}{case.title}")
             raise
         notes.append({"came": came, "times": (began, time.monotonic()), "gradients": gradients})
         end_span(DONE, began)  # the trace shows how far each rank has come, even if it gets stuck
@@ -119,7 +114,7 @@ def drive_programs(
     for text in texts:
         try:
             code = compile(text, submission.__file__, "exec")
-            results.append(drive_cases(again(submission, code), place, own, drive, cases, True))
+            results.append(drive_cases(again(submission, code), place, own, drive, cases))
         except Exception:
             results.append(None)
     return results
@@ -178,20 +173,9 @@ class Run:
         return [own[number] for own in self.answer.results]
 
 
-def perform(
-    declaration: Declaration,
-    learner: Learner,
-    cases: Sequence[Case],
-    *,
-    to_the_end: bool = False,
-) -> Run:
-    """Run the cases of one place.  Raises Refused where no answer came.
-
-    A case that raises in a single process ends the run with those before it, unless it is to go
-    ``to_the_end``.
-    """
-    answer = answer_of(declaration, learner, cases, drive_cases, to_the_end)
-    return Run(declaration, cases[: len(answer.results[0])], answer)
+def perform(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> Run:
+    """Run the cases of one place.  Raises Refused where no answer came."""
+    return Run(declaration, cases, answer_of(declaration, learner, cases, drive_cases))
 
 
 def perform_programs(
@@ -210,9 +194,9 @@ def perform_programs(
 
 
 def answer_of(
-    declaration: Declaration, learner: Learner, cases: Sequence[Case], drive: Any, last: Any
+    declaration: Declaration, learner: Learner, cases: Sequence[Case], drive: Any, *more: Any
 ) -> Answer:
-    """What ``drive_cases`` or ``drive_programs`` hands over, whose last argument is ``last``."""
+    """What ``drive_cases`` or ``drive_programs`` hands over, which takes ``more`` arguments."""
     kind, own = declaration.call
     call = own
     if kind == "arguments":
@@ -220,4 +204,5 @@ def answer_of(
         how = (names, declaration.result, declaration.fresh)
         call = partial(call_once, declaration.function, own, *how)
     gpus, world = cases[0].place
-    return learner.run(drive, own, call, cases, last, gpus=gpus, world=world, **declaration.options)
+    given = (own, call, cases, *more)
+    return learner.run(drive, *given, gpus=gpus, world=world, **declaration.options)

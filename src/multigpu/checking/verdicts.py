@@ -57,8 +57,8 @@ class Refused(Exception):
     ``expected`` and ``came`` are seen from the learner's side and hold the learner's numbers;
     ``usually`` says which mistake does this; ``where`` is the line, if one is known.  ``text`` is
     what needs no such parts.  ``finding`` says where ranks got stuck or disagree, ``trace`` what
-    they did until then.  ``unwritten`` is the function that is not written yet, where that is the
-    reason.
+    they did until then, ``notes`` what a check has added to an exception.  ``unwritten`` is the
+    function that is not written yet, where that is the reason.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Refused(Exception):
         self.output, self.unwritten = output, unwritten
         self.finding: Finding | None = None
         self.trace: Trace | None = None
+        self.notes: list[str] = []
 
     @property
     def message(self) -> str:

@@ -52,15 +52,16 @@ WATCHED = "the exercise"  # in the place of a forbidden name
 
 def warm_up() -> None:
     """Import what workers need, in the server, so that none has to."""
-    import cloudpickle  # type: ignore[import-untyped]  # noqa: F401
+    import cloudpickle  # type: ignore[import-untyped]
     import numpy.ctypeslib  # noqa: F401
     import safetensors.torch  # noqa: F401
-    import torch.utils.serialization.config  # noqa: F401
+    import torch
 
     import multigpu.checking.comparing
     import multigpu.devices.machine
     import multigpu.ranks.tracing  # noqa: F401
 
+    cloudpickle.loads(cloudpickle.dumps(torch.zeros(1)))  # with what torch imports for that
     spare_the_compiler()
 
 
@@ -96,24 +97,16 @@ def work(request: Request, folder: str, number: int, say: Write) -> None:
         # A little before the supervisor would end it: a MemoryError names the line.
         limit(resource.RLIMIT_DATA, data + request.limits.host_memory * 4 // 5)
     joined = group(request, number, os.path.join(folder, "store"), say)
-    with joined if request.ranks else machine(request) as place:
+    with joined if request.ranks else machine(request) as devices_or_rank:
         if request.backing != "cpu" or not request.ranks:
             torch.manual_seed(number)
         else:  # without a word to every kind of device that there could be
             torch.default_generator.manual_seed(number)
         random.seed(number)  # Python seeds it again in every forked process
-        run(request, place, say)
+        run(request, devices_or_rank, say)
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a drive is given to run on, and which types are exactly a tensor there."""
-
-    given: Any  # the devices, or the rank
-    tensor_types: frozenset[type]
-
-
-def run(request: Request, place: Place, say: Write) -> None:
+def run(request: Request, devices_or_rank: Any, say: Write) -> None:
     """Import the learner's module, call the drive, hand over what it returns."""
     import cloudpickle
 
@@ -121,7 +114,7 @@ def run(request: Request, place: Place, say: Write) -> None:
     forbidden = forbidden_code(request.exercise.chapter.refused)
     put_out_of_reach(request.out_of_reach, os.path.dirname(request.path))
     tracer = Tracer(request.path, request.return_lines, forbidden, say)
-    encoder = Encoder(place.tensor_types)
+    encoder = Encoder()
     say({"phase": "importing"})
     try:
         tracer.start()
@@ -129,7 +122,7 @@ def run(request: Request, place: Place, say: Write) -> None:
         exercise = find(submission, request.exercise)
         tracer.watch(exercise)
         say({"phase": "running"})
-        result = drive(submission, place.given, *arguments)
+        result = drive(submission, devices_or_rank, *arguments)
     except BaseException as error:  # sys.exit and KeyboardInterrupt too
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
@@ -146,27 +139,24 @@ def run(request: Request, place: Place, say: Write) -> None:
 
 
 @contextlib.contextmanager
-def machine(request: Request) -> Iterator[Place]:
+def machine(request: Request) -> Iterator[list[Any]]:
     """The GPUs of this run."""
     import torch
 
     from multigpu.devices import virtual_gpus
-    from multigpu.devices.tensor import VirtualTensor
 
-    tensor_types = frozenset({torch.Tensor, torch.nn.Parameter, VirtualTensor})
     if request.backing == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what asks for the states of all GPUs uses none
     if request.backing == "real" or not request.gpus:
-        devices = [torch.device("cuda", index) for index in range(request.gpus)]
-        yield Place(devices, tensor_types)
+        yield [torch.device("cuda", index) for index in range(request.gpus)]
         return
     memory = request.memory or "8 GiB"
     with virtual_gpus(request.gpus, memory=memory, backing=request.backing) as virtual:
-        yield Place(virtual.devices, tensor_types)
+        yield virtual.devices
 
 
 @contextlib.contextmanager
-def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place]:
+def group(request: Request, rank: int, store: str, say: Write) -> Iterator[int]:
     """The process group of all ranks.  It stays: another rank may be busy with it still."""
     import torch
     import torch.distributed as dist
@@ -177,11 +167,14 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[Place
     set_up(rank, request.ranks, trace=True, write=say)
     rendezvous = dist.FileStore(store, request.ranks)  # type: ignore[attr-defined]
     dist.init_process_group(backend.name, store=rendezvous, rank=rank, world_size=request.ranks)
+    # No learner's code runs while a rank is still joining: it could cut the connection.
+    rendezvous.set(f"joined {rank}", "")
+    rendezvous.wait([f"joined {other}" for other in range(request.ranks)])
     say({"phase": "joined_group", "time": time.monotonic()})
     put_behind("gloo_tcp_loop")
     memory = None if request.memory is None else meters.parse_bytes(request.memory)
     with memory_within(memory, rank, say):
-        yield Place(rank, frozenset({torch.Tensor, torch.nn.Parameter}))
+        yield rank
 
 
 def put_behind(thread: str) -> None:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, find_course, this_course
+from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.declaration import Declaration
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.source import starter_for, written_in
@@ -30,7 +30,7 @@ def author_options(parser: argparse.ArgumentParser) -> None:
 
 def run_author(options: argparse.Namespace) -> int:
     """Run the subcommand.  Returns 1 if a program got a wrong verdict, 2 for wrong usage."""
-    course = find_course(options.course.resolve()) if options.course else this_course()
+    course = this_course(options.course)
     if options.action == "starter":
         return make_starter(course, options.name)
     from multigpu.checking.declaration import load

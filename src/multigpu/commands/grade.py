@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, find_course, this_course
+from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.verdicts import Verdict
 
@@ -42,7 +42,7 @@ def grade_options(parser: argparse.ArgumentParser) -> None:
 
 def run_grade(options: argparse.Namespace) -> int:
     """Check every learner, write the results, say where they are.  2 for wrong usage."""
-    course = find_course(options.course.resolve()) if options.course else this_course()
+    course = this_course(options.course)
     catalog = Catalog(course)
     exercises = catalog.find_all(options.names or ["all"])
     try:
@@ -107,42 +107,22 @@ class Class:
         """Check every learner whose results are not there yet, and keep the results."""
         from tqdm import tqdm
 
+        from multigpu.checking.session import check_with
+
         (self.out / "learners").mkdir(exist_ok=True)
         found = {learner: self.known(learner) for learner in self.learners}
         waiting = [learner for learner in self.learners if found[learner] is None]
         if done := len(self.learners) - len(waiting):
             print(f"{done} of {len(self.learners)} learners have been checked before")
-        server = WarmServer()
-        try:
+        with WarmServer() as server:
             for learner in tqdm(waiting, unit="learner", disable=not waiting):
-                results = []
-                for exercise in self.exercises:
-                    results.append(self.verdict(server, learner, exercise))
-                    if results[-1].status == "checker_fault":
-                        server.close()  # whatever went wrong, the next one gets a fresh server
-                        server = WarmServer()
-                self.keep(learner, results)
-                found[learner] = results
-        finally:
-            server.close()
-        return {learner.name: verdicts or [] for learner, verdicts in found.items()}
-
-    def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
-        """The verdict on one answer.  A fault of the checker is one, too, and the run continues."""
-        from multigpu.checking.session import check_with
-
-        try:
-            (verdict,) = check_with(
-                server,
-                [exercise],
-                self.course,
-                submission=learner,
-                out_of_reach=[learner.resolve().parent],
-            )
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            return Verdict(exercise.name, "checker_fault", "checker_fault", text, 0, 0, 0.0)
-        return verdict
+                others = [learner.resolve().parent]
+                verdicts = check_with(
+                    server, self.exercises, self.course, submission=learner, out_of_reach=others
+                )
+                self.keep(learner, verdicts)
+                found[learner] = verdicts
+        return {learner.name: found[learner] or [] for learner in self.learners}
 
     # --- what is known --------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ import argparse
 import ast
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import inspect
 import os
@@ -257,25 +256,18 @@ def function_named(given: str, name: str) -> Any:
 
     Raises ValueError if there is none.
     """
-    where, colon, function = name.partition(":")
-    if not colon or not where or not function:
+    where, _, function = name.partition(":")
+    if not where or not function:
         raise ValueError(f"{given} {name}: give MODULE:FUNCTION, for example own:model")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(where)
     except ModuleNotFoundError as error:
-        if not f"{where}.".startswith(f"{error.name}."):
-            raise  # the module is there, but imports one that is not
-        raise ValueError(
-            f"{given} {name}: there is no module {where!r}, neither in {Path.cwd()} nor installed"
-        ) from None
-    found = getattr(module, function, None)
-    if not callable(found):
-        near = difflib.get_close_matches(function, dir(module), n=1)
-        meant = f" Did you mean {where}:{near[0]}?" if near else ""
-        raise ValueError(f"{given} {name}: {where} has no function {function!r}.{meant}")
-    return found
+        raise ValueError(f"{given} {name}: {error}, in {Path.cwd()} or installed") from None
+    if not hasattr(module, function):
+        raise ValueError(f"{given} {name}: {where} has no function {function!r}")
+    return getattr(module, function)
 
 
 def folder_of(name: str) -> Path:
@@ -329,20 +321,13 @@ def compared(last: Mapping[str, Any], metrics: tuple[str, ...]) -> Iterator[str]
 
 @contextlib.contextmanager
 def notes() -> Iterator[None]:
-    """Show the package's own warnings as one line, without the line of code that they are from."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def shown(
-            message: Warning | str, category: type[Warning], filename: str, *more: Any
-        ) -> None:
-            if category is UserWarning and "multigpu" in Path(filename).parts:
-                print(f"note: {message}", file=sys.stderr)
-            else:
-                show(message, category, filename, *more)
-
-        warnings.showwarning = shown  # type: ignore[assignment]
+    """Show warnings as one line, without the line of code that they are from."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"note: {message}\n"
+    try:
         yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def refused(error: Exception, options: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 import re
 
-import psutil
 import pytest
 
 from multigpu.checking.verdicts import Refused
@@ -10,26 +9,21 @@ from multigpu.ranks.process_tree import marked
 
 from .conftest import wait_until
 
-# The next run needs a new server.
-KILLS_ITS_PARENT = "if dist.get_rank() == 1: os.kill(os.getppid(), 9)\ninput()"
 # what stands in `average` -> status, message id, parts of the message
 BAD = {
     "if dist.get_rank() == 1: 1 / 0\ndist.all_reduce(tensor)": (
         *("crash", "exception"),
         *("rank 1: ZeroDivisionError", "where: distributed_data_parallel.py:4"),
     ),
-    "raise ValueError('all of us')": ("crash", "exception", "every rank: ValueError", "all of us"),
     "if dist.get_rank() != 1: 1 / 0\nelse: dist.all_reduce(tensor)": (
         *("crash", "exception"),
         "ranks 0 and 2: ZeroDivisionError",
     ),
     "raise NotImplementedError": ("not_started", "not_started", "average"),
-    "sys.exit()": ("crash", "exit", "sys.exit(None)"),
     "if dist.get_rank() == 1: sys.exit(0)\ndist.all_reduce(tensor)": (
         *("crash", "exit"),
         *("rank 1:", "sys.exit(0)"),
     ),
-    "os._exit(0)": ("crash", "exit", "os._exit(0)"),
     "if dist.get_rank() == 2: os._exit(0)\ndist.all_reduce(tensor)": (
         *("crash", "exit"),
         *("rank 2:", "os._exit(0)", "where: distributed_data_parallel.py:4"),
@@ -37,10 +31,6 @@ BAD = {
     "dist.all_reduce(tensor)\nif dist.get_rank() == 0: os._exit(0)": (
         *("crash", "exit"),
         *("rank 0:", "os._exit(0)"),
-    ),
-    "if dist.get_rank() == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(tensor)": (
-        *("crash", "killed"),
-        *("rank 1:", "SIGKILL"),
     ),
     "if dist.get_rank() == 1: os.abort()\ndist.all_reduce(tensor)": (
         *("crash", "segfault"),
@@ -55,7 +45,6 @@ BAD = {
         "distributed_data_parallel.py:4",
     ),
     "dist.broadcast(tensor, dist.get_rank())": ("wrong", "mismatch", "from rank 2"),
-    "dist.all_reduce(tensor[: dist.get_rank()])": ("wrong", "mismatch", "all_reduce"),
     "dist.all_reduce(tensor.double() if dist.get_rank() else tensor)": (
         *("wrong", "mismatch"),
         "float64",
@@ -63,10 +52,6 @@ BAD = {
     "if dist.get_rank() == 1: dist.all_reduce(tensor, async_op=True)": (
         *("wrong", "mismatch"),
         "rank 1",
-    ),
-    "dist.destroy_process_group()\ndist.all_reduce(tensor)": (
-        *("crash", "exception"),
-        "distributed_data_parallel.py:5",
     ),
     "if dist.get_rank() == 0: dist.destroy_process_group()\nelse: dist.all_reduce(tensor)": (
         *("crash", "exception"),
@@ -76,14 +61,9 @@ BAD = {
         *("hang", "hang_busy"),
         "where: distributed_data_parallel.py:4 in average",
     ),
-    "import threading; threading.Event().wait()": ("hang", "hang_blocked", "4 in average"),
     "import threading; threading.Thread(target=threading.Event().wait).start()": (
         *("hang", "hang_blocked"),
         "average returned",
-    ),
-    "import subprocess; subprocess.Popen(['sleep', '1000'])": (
-        *("wrong", "processes_left"),
-        "sleep",
     ),
     "import subprocess; subprocess.Popen(['sleep', '99'], start_new_session=True)": (
         *("wrong", "processes_left"),
@@ -92,40 +72,12 @@ BAD = {
     "for number in range(3, 64):\n"
     "    try: os.write(number, bytes(100))\n"
     "    except OSError: pass": ("crash", "foreign_bytes", "pipe"),
-    "import psutil\nif dist.get_rank() == 0:\n"
-    "    for sibling in psutil.Process(os.getppid()).children():\n"
-    "        if sibling.pid != os.getpid(): sibling.kill()\n": ("crash", "killed", "SIGKILL"),
-    KILLS_ITS_PARENT: (
-        *("crash", "killed_checker"),
-        "parent",
-    ),
-    "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))": (
-        *("wrong", "refused_name"),
-        "came: torch.nn.parallel",
-    ),
-    "getattr(torch.utils.data, 'Distributed' + 'Sampler')([1], 1, 0)": (
-        *("wrong", "refused_name"),
-        "came: torch.utils.data.distributed",
-    ),
-    "dist.all_reduce(torch.nn.Linear(1, 1).weight.grad)": (
-        *("crash", "exception"),
-        *("usually: None", "gradient"),
-    ),
-    "tensor.register_hook(print)": (
-        *("crash", "exception"),
-        *("usually: ", "frozen"),
-    ),
-    "list(tensor.chunk(5))[4]": ("crash", "exception", "IndexError"),
-    "print('hello'); 1 / 0": ("crash", "exception", "ZeroDivisionError"),
 }
 
 
 @pytest.mark.parametrize(
     "body",
-    [
-        pytest.param(body, marks=[pytest.mark.slow] if body == KILLS_ITS_PARENT else [])
-        for body in BAD
-    ],
+    BAD,
     ids=lambda body: body[:60],
 )
 def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
@@ -154,6 +106,7 @@ def test_closing_what_the_group_uses_is_a_crash(run_ranks):
         ("1 / 0", "crash", "import_error"),
         ("def average(tensor): ...\nif dist.get_rank(): 1 / 0", "crash", "import_error"),
         ("dist.recv(torch.ones(1), 1 - dist.get_rank())", "hang", "deadlock"),
+        ("if dist.get_rank(): os._exit(0)", "crash", "exit"),
         ("while True: pass", "hang", "hang_busy"),
         ("def other(): ...", "wrong", "missing_function"),
         ("def average(): ...", "wrong", "signature"),
@@ -181,20 +134,3 @@ def test_what_the_ranks_printed_is_shown_with_the_verdict(run_ranks):
     with pytest.raises(Refused) as refused:
         run_ranks("def average(tensor):\n    print('here'); input()\n", world=2)
     assert re.findall(r"(\d) \| here", refused.value.output) == ["0", "1"]
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_no_file_is_left(run_ranks, server, world, tmp_path):
-    def drive(submission, rank, tensor):
-        import os
-
-        submission.average(tensor)
-        open("left", "w").close()
-        return os.getcwd()
-
-    answer = run_ranks("def average(tensor): ...\n", drive, world=world)
-    assert len(set(answer.results)) == world
-    from pathlib import Path
-
-    wait_until(lambda: not any(Path(folder).exists() for folder in answer.results))
-    assert psutil.pid_exists(server.processes[0].popen.pid)

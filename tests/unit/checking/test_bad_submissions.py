@@ -20,12 +20,6 @@ BAD = {
         ("crash", "syntax_error"),
         ["'[' was never closed", "  return [batch\n         ^", "data_parallel.py:2"],
     ),
-    "null byte": ("x = '\0'\n", ("crash", "syntax_error"), ["null byte"]),
-    "nested too deep": (
-        f"import torch\ndef split(batch, devices):\n    return torch{'.a' * 1500}\n",
-        ("crash", "exception"),
-        ["AttributeError: module 'torch' has no attribute 'a'"],
-    ),
     "import error": (
         "import nothing_of_this_name\n",
         ("crash", "import_error"),
@@ -41,16 +35,10 @@ BAD = {
         ("wrong", "missing_function"),
         ["split(batch, devices)", "splits"],
     ),
-    "not a function": ("split = 3\n", ("wrong", "signature"), ["split", " function", " int"]),
     "one parameter": (
         "def split(batch):\n    return [batch]\n",
         ("wrong", "signature"),
         ["expected: split(batch, devices)", "came: split(batch)"],
-    ),
-    "one parameter too many": (
-        "def split(batch, devices, dim):\n    return [batch]\n",
-        ("wrong", "signature"),
-        ["came: split(batch, devices, dim)"],
     ),
     "starter": (
         "def split(batch, devices):\n    raise NotImplementedError\n",
@@ -73,28 +61,11 @@ BAD = {
         ("crash", "exception"),
         ["IndexError", "data_parallel.py:4 in cut: return batch[7]", "data_parallel.py:2 in split"],
     ),
-    "exception without text": (
-        "class Odd(Exception):\n    def __str__(self): raise ValueError\n"
-        "def split(batch, devices):\n    raise Odd\n",
-        ("crash", "exception"),
-        ["came: Odd: "],
-    ),
     "two devices in one operation": (
         "def split(batch, devices):\n    return batch.to(devices[0]) + batch.to(devices[1])\n",
         ("crash", "exception"),
         ["Expected all tensors to be on the same device", "usually: ", "x.to(y.device)"],
     ),
-    "numpy on a GPU": (
-        "def split(batch, devices):\n    return batch.to(devices[1]).numpy()\n",
-        ("crash", "exception"),
-        ["can't convert cuda:1", "usually: ", "x.cpu()"],
-    ),
-    "asks for input": (
-        "def split(batch, devices):\n    input('how many? ')\n",
-        ("crash", "exception"),
-        ["EOFError", "usually: ", "input()"],
-    ),
-    "exit at import": ("import sys\nsys.exit(0)\n", ("crash", "import_error"), ["SystemExit: 0"]),
     "exit in the function": (
         "import sys\ndef split(batch, devices):\n    sys.exit(0)\n",
         ("crash", "exit"),
@@ -115,35 +86,16 @@ BAD = {
         ("crash", "exception"),
         ["Skipped: no", "data_parallel.py:3"],
     ),
-    "KeyboardInterrupt": (
-        "def split(batch, devices):\n    raise KeyboardInterrupt\n",
-        ("crash", "exception"),
-        ["KeyboardInterrupt", "data_parallel.py:2"],
-    ),
     "endless loop": (
         "def split(batch, devices):\n    while True:\n        batch = batch + 1\n",
         ("hang", "hang_busy"),
         ["1 s ", "in split: "],
     ),
-    "endless loop at import": ("while True:\n    pass\n", ("hang", "hang_busy"), ["in <module>"]),
     "blocked": (
         "import threading\ndef split(batch, devices):\n    threading.Lock().acquire()\n"
         "    threading.Event().wait()\n",
         ("hang", "hang_blocked"),
         ["0.5 s ", "data_parallel.py:4 in split: threading.Event().wait()"],
-    ),
-    "sleeps in a loop": (
-        "import time\ndef split(batch, devices):\n    while True:\n        time.sleep(0.01)\n",
-        ("hang", "hang_blocked"),
-        ["in split: "],
-    ),
-    "catches everything in a loop": (
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "def split(batch, devices):\n    while True:\n"
-        "        try:\n            while True: pass\n"
-        "        except BaseException: pass\n",
-        ("hang", "hang_busy"),
-        ["in split"],
     ),
     "a thread that never ends": (
         "import threading\ndef split(batch, devices):\n"
@@ -151,24 +103,12 @@ BAD = {
         ("hang", "hang_blocked"),
         ["split returned", "joined"],
     ),
-    "an exception beside a thread that never ends": (
-        "import threading\ndef split(batch, devices):\n"
-        "    threading.Thread(target=threading.Event().wait).start()\n    return batch.no_such\n",
-        ("crash", "exception"),
-        ["no_such", "data_parallel.py:4"],
-    ),
     "an exception beside a busy thread that never ends": (
         "import threading\ndef work():\n    while True: pass\n"
         "def split(batch, devices):\n    threading.Thread(target=work).start()\n"
         "    return batch.no_such\n",
         ("crash", "exception"),
         ["no_such", "data_parallel.py:6"],
-    ),
-    "a busy thread that never ends": (
-        "import threading\ndef work():\n    while True: pass\n"
-        f"def split(batch, devices):\n    threading.Thread(target=work).start()\n{BODY}",
-        ("hang", "hang_busy"),
-        ["split returned", "data_parallel.py:3 in work"],
     ),
     "a child process that stays": (
         "import subprocess\ndef split(batch, devices):\n"
@@ -190,28 +130,17 @@ BAD = {
         ("crash", "exception"),
         ["ValueError: parent"],
     ),
+    "memory by tensors": (
+        "import torch\ndef split(batch, devices):\n    return torch.ones(2**34)\n",
+        ("crash", "memory"),
+        ["data_parallel.py:3"],
+    ),
     "many processes": (
         "import os, time\ndef split(batch, devices):\n"
         "    for i in range(200):\n        if os.fork() == 0:\n            time.sleep(1000)\n"
         "    time.sleep(1000)\n",
         ("crash", "processes"),
         ["64 processes"],
-    ),
-    "endless output": (
-        "def split(batch, devices):\n    while True:\n        print('x' * 10**6)\n",
-        ("hang", "hang_busy"),
-        ["in split"],
-    ),
-    "memory by numbers": (
-        "def split(batch, devices):\n    numbers = []\n"
-        "    while True:\n        numbers.append(bytearray(2**26))\n",
-        ("crash", "memory"),
-        ["MemoryError", "data_parallel.py:4"],
-    ),
-    "memory by tensors": (
-        "import torch\ndef split(batch, devices):\n    return torch.ones(2**34)\n",
-        ("crash", "memory"),
-        ["data_parallel.py:3"],
     ),
     "memory in children": (
         "import os, time\ndef split(batch, devices):\n    for i in range(4):\n"
@@ -225,11 +154,6 @@ BAD = {
         ("crash", "segfault"),
         ["SIGSEGV", "data_parallel.py:3 in split"],
     ),
-    "abort": (
-        "import os\ndef split(batch, devices):\n    os.abort()\n",
-        ("crash", "segfault"),
-        ["SIGABRT", "data_parallel.py:3"],
-    ),
     "killed": (
         "import os\ndef split(batch, devices):\n    os.kill(os.getpid(), 9)\n",
         ("crash", "killed"),
@@ -238,23 +162,10 @@ BAD = {
     "recursion": (
         "def split(batch, devices):\n    return split(batch, devices)\n",
         ("crash", "exception"),
-        ["RecursionError", "calls itself", "data_parallel.py:2"],
-    ),
-    "bytes into the checker's pipe": (
-        "import os\ndef split(batch, devices):\n    for n in range(3, 100):\n        try:\n"
-        f"            os.write(n, b'pass' * 10)\n        except OSError: pass\n{BODY}",
-        ("crash", "foreign_bytes"),
-        ["bytes", "pipe"],
+        ["RecursionError", "data_parallel.py:2"],
     ),
     "closed descriptors": (
         f"import os\ndef split(batch, devices):\n    os.closerange(3, 1000)\n{BODY}",
-        ("crash", "broke_checker"),
-        ["handed over"],
-    ),
-    "patched encoder": (
-        "import json\ndef split(batch, devices):\n"
-        "    import multigpu.ranks.frames as frames\n"
-        f"    frames.pack = None\n{BODY}",
         ("crash", "broke_checker"),
         ["handed over"],
     ),
@@ -264,18 +175,6 @@ BAD = {
         f"    Encoder.encode = lambda self, value: b'pass'\n{BODY}",
         ("crash", "broke_checker"),
         ["JSONDecodeError"],
-    ),
-    "an exception whose type has an odd name": (
-        "class Meta(type):\n    __name__ = property(lambda c: 1 / 0)\n"
-        "class Odd(Exception, metaclass=Meta): pass\n"
-        "def split(batch, devices):\n    raise Odd('x')\n",
-        ("crash", "exception"),
-        ["came: Odd: x"],
-    ),
-    "DataParallel": (
-        "from torch import nn\ndef split(batch, devices):\n    return nn.DataParallel(batch)\n",
-        ("wrong", "refused_name"),
-        ["came: torch.nn.parallel.DataParallel", "data_parallel.py:3"],
     ),
 }
 
@@ -302,21 +201,6 @@ def assert_only_the_server_runs(server):
     assert os.getpid() != pid
 
 
-ODD_RESULTS = {
-    "import sys\ndef split(b, d):\n    sys.set_int_max_str_digits(0)\n"
-    "    return [10**5000]\n": "int of 16610 bits",
-    "class Meta(type):\n    __name__ = property(lambda c: 5)\n"
-    "class Odd(metaclass=Meta): pass\ndef split(b, d):\n    return [Odd()]\n": "Odd",
-}
-
-
-@pytest.mark.parametrize(("source", "name"), ODD_RESULTS.items())
-def test_an_odd_result_is_described(run, source, name):
-    (value,) = run(source).results[0]
-    assert value == Foreign(name)
-    assert name in describe(value)
-
-
 def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
@@ -327,41 +211,28 @@ def test_a_file_that_cannot_be_read_is_told_apart(run, monkeypatch):
     assert (no.value.status, no.value.message_id) == ("missing_file", "unreadable_file")
 
 
-TEXTS = {
-    "a byte order mark": b"\xef\xbb\xbfdef split(batch, devices):\n    return 'caf\xc3\xa9'\n",
-    "latin-1": b"# -*- coding: latin-1 -*-\ndef split(batch, devices):\n    return 'caf\xe9'\n",
-    "DOS lines": b"def split(batch, devices):\r\n    return 'caf\xc3\xa9'\r\n",
-}
+def drive(submission, devices):
+    return submission.split(None, devices)
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbfdef split(batch, devices):\r\n    return 'caf\xc3\xa9'\r\n",
+        b"# -*- coding: latin-1 -*-\ndef split(batch, devices):\n    return 'caf\xe9'\n",
+    ],
+)
 def test_every_encoding_that_python_takes_is_read(learner, submission, text):
     (submission / "data_parallel.py").write_bytes(text)
     assert learner.run(drive, gpus=1).results[0] == "caf\xe9"
 
 
-def drive(submission, devices):
-    return submission.split(None, devices)
-
-
-@pytest.mark.parametrize("text", [b"x = '\xe9'\n", b"# coding: nothing-like-it\n"])
+@pytest.mark.parametrize("text", [b"x = '\xe9'\n", b"# coding: nothing-like-it\n", b"x = '\0'\n"])
 def test_a_text_that_python_does_not_take_is_told_apart(learner, submission, text):
     (submission / "data_parallel.py").write_bytes(text)
-    with pytest.raises(Refused, match=r"data_parallel\.py.*UTF-8") as refused:
+    with pytest.raises(Refused, match=r"data_parallel\.py") as refused:
         learner.run(drive, gpus=1)
     assert refused.value.message_id == "syntax_error"
-
-
-@pytest.mark.slow
-def test_folders_in_folders_are_removed(run, server):
-    answer = run(
-        "import os\ndef split(batch, devices):\n    start = os.getcwd()\n"
-        "    for _ in range(1500):\n        os.mkdir('d')\n        os.chdir('d')\n"
-        "    return start\n"
-    )
-    run("def split(batch, devices): pass\n")  # the server still answers
-    wait_until(lambda: not Path(answer.results[0]).exists())
-    assert_only_the_server_runs(server)
 
 
 PATCHED = """
@@ -383,15 +254,8 @@ def test_patched_attributes_of_tensors_are_not_believed(run):
     assert on_gpu.value.tolist() == on_cpu.value.tolist() == BATCH.tolist()
 
 
-MUCH = {
-    "a list in itself": "a = []; a += [a] * 100_000; return a",
-    "many numbers": "return [1] * 100_001",
-}
-
-
-@pytest.mark.parametrize("body", MUCH.values(), ids=MUCH)
-def test_too_much_is_given_up_at_once(run, body):
-    """Going through all of the first list takes ten times the processor time allowed here."""
-    answer = run(f"def split(b, d):\n    {body}\n", cpu=2.0)
+def test_too_much_is_given_up_at_once(run):
+    """Going through all of the list takes ten times the processor time allowed here."""
+    answer = run("def split(b, d):\n    a = []; a += [a] * 100_000; return a\n", cpu=2.0)
     assert isinstance(answer.results[0], Foreign)
     assert "list" in describe(answer.results[0])

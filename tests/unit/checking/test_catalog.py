@@ -2,7 +2,7 @@
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Course, CourseNotFound, UnknownExercise, find_course
+from multigpu.checking.catalog import Catalog, Course, UnknownExercise
 
 SOURCE = '''
 import torch
@@ -88,19 +88,3 @@ def test_several_names_give_each_exercise_once_and_in_order(course):
 def test_an_unknown_name_is_answered_with_a_suggestion(course, name, message):
     with pytest.raises(UnknownExercise, match=message):
         Catalog(course).find(name)
-
-
-def test_a_command_about_one_exercise_needs_one(course):
-    with pytest.raises(UnknownExercise, match=r"2 .*collectives\.split, collectives\.shift"):
-        Catalog(course).one("collectives")
-
-
-def test_the_course_is_found_from_any_folder_inside(course):
-    inside = course.root / "notebooks" / "deep"
-    inside.mkdir(parents=True)
-    assert find_course(inside).root == course.root
-
-
-def test_outside_the_course_the_error_says_where_to_go(tmp_path):
-    with pytest.raises(CourseNotFound, match="exercises/ and solutions/"):
-        find_course(tmp_path)

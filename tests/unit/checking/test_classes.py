@@ -68,28 +68,3 @@ def test_a_method_that_is_not_written_is_named(run, source, method):
     assert (verdict.status, verdict.message_id) == ("not_started", "not_started")
     assert f"Wrapper.{method} " in verdict.message
     assert "where: data_parallel.py:" in verdict.message
-
-
-def test_another_class_that_is_not_written_is_named(run):
-    source = RIGHT.replace("return self.module\n", "raise NotImplementedError\n")
-    verdict = refused(run, source)
-    assert verdict.status == "not_started"
-    assert "Base.forward" in verdict.message
-
-
-def test_a_crash_names_the_method(run):
-    verdict = refused(run, RIGHT.replace("return self.module\n", "return 1 / 0\n"))
-    assert "data_parallel.py:4 in Base.forward" in verdict.message
-
-
-def test_a_constructor_must_take_what_the_task_says(run):
-    verdict = refused(run, "class Wrapper:\n    def __init__(self, module): pass\n")
-    assert verdict.message_id == "signature"
-    expected, came, *_ = verdict.message.splitlines()
-    assert expected == "expected: Wrapper(module, size=1)"
-    assert came == "came: Wrapper(module)"
-
-
-def test_a_function_of_the_name_may_take_the_place_of_the_class(run):
-    source = f"{RIGHT}\nReal = Wrapper\ndef Wrapper(module, size=1):\n    return Real(module)\n"
-    assert run(source).results[0] == [3, 6]

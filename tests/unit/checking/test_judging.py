@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from multigpu.checking.catalog import Catalog
-from multigpu.checking.declaration import case, load, on
+from multigpu.checking.declaration import load
 from multigpu.checking.judging import check
 from multigpu.checking.learner import Learner, Submission
 from multigpu.checking.running import perform
@@ -92,20 +92,6 @@ def test_what_no_mistake_does_is_told_without_a_guess(judge):
     assert "usually" not in refused.message
 
 
-def test_a_mistake_is_named_beside_something_that_may_be_either_way(judge):
-    average = load(COURSE.check_file("distributed_data_parallel", "average_gradients"))
-    source = (
-        "import torch\nimport torch.distributed as dist\n\n"
-        "def average_gradients(model):\n"
-        "    for parameter in model.parameters():\n"
-        "        if parameter.grad is None:\n"
-        "            parameter.grad = torch.zeros_like(parameter)\n"
-        "        dist.all_reduce(parameter.grad)\n"
-    )
-    refused = judge(source, declaration=average, cases=average.runs[0])
-    assert refused.message_id == "average_gradients.summed"
-
-
 def test_an_argument_that_is_changed_is_told(judge):
     source = f"def split(batch, devices):\n    chunks = [{RIGHT}]\n    batch.zero_()\n"
     source += "    return chunks\n"
@@ -155,32 +141,6 @@ def test_numbers_that_took_another_road_are_refused(judge):
     assert refused.message_id == "ring_all_reduce.no_message"
 
 
-def test_a_case_says_where_it_runs():
-    assert case("in one process without GPUs").place == (0, 0)
-    with pytest.raises(ValueError, match="not both"):
-        case("both", gpus=2, world=2)
-
-
-def test_a_program_brings_what_it_uses_from_another_file():
-    wrapper = load(COURSE.check_file("distributed_data_parallel", "NaiveDDP"))
-    program = next(each for each in wrapper.rights if each.name == "one_flat_tensor")
-    assert program.path.name == "NaiveDDP.py"
-    assert "class Wrapper(nn.Module):" in program.text
-    assert "class NaiveDDP(Wrapper):" in program.text
-    assert "multigpu" not in program.text
-
-
-def test_a_mistake_of_several_exercises_is_a_program_of_each():
-    for name in ("NaiveDDP", "OverlappedDDP"):
-        wrapper = load(COURSE.check_file("distributed_data_parallel", name))
-        mistake = next(each for each in wrapper.mistakes if each.id == f"{name}.summed")
-        assert f"class {name}(Wrapper):" in mistake.program.text
-
-
-def test_devices_count_where_they_are_expected():
-    assert on("cuda:1", torch.ones(1)).device == "cuda:1"
-
-
 def test_several_mistakes_that_fit_are_told_apart_by_the_cases_before_an_exception(judge):
     """On 4 rows both programs give one row each; on 7 rows only one of them is the answer's."""
     source = (
@@ -195,13 +155,6 @@ def test_several_mistakes_that_fit_are_told_apart_by_the_cases_before_an_excepti
     assert judge(source, cases=cases).status == "wrong"
 
 
-def test_a_program_brings_what_it_needs_from_the_file_beside():
-    program = next(each for each in ZERO1.rights if each.name == "all_reduce_and_broadcast").text
-    assert program.index("import torch") < program.index("class Owners:")
-    assert program.index("class Owners:") < program.index("class Zero1Optimizer(Owners):")
-    assert "class Flat" not in program
-
-
 def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
     program = next(each for each in ZERO1.rights if each.name == "all_reduce_and_broadcast")
     exercise = Catalog(COURSE).one(ZERO1.name)
@@ -211,18 +164,6 @@ def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
     cases = [each for run in ZERO1.runs for each in run if each.world == 3 and each.measured]
     check(ZERO1, learner, cases)
     assert ["2 Ψ is possible" in note for note in learner.notes] == [True]
-
-
-@pytest.mark.slow
-def test_a_mistake_of_the_function_that_an_exercise_works_with_is_named_as_its_own(judge):
-    exercise = load(COURSE.check_file("model_server", "worker_step"))
-    (sums,) = [m.program for m in exercise.together[1].mistakes if m.program.name == "sums"]
-    source = sums.module((COURSE.solutions / "model_server.py").read_text())
-    refused = judge(source, declaration=exercise, cases=exercise.runs[0][:1])
-    assert refused.message_id == "server_step.sum_not_mean"
-    assert "the mistake is in server_step, which worker_step works with" in refused.message
-    (line,) = (n for n, text in enumerate(source.splitlines(), 1) if "def server_step(" in text)
-    assert refused.message.endswith(f"where: model_server.py:{line}")
 
 
 def test_ranks_tell_the_first_step_that_went_wrong(judge):

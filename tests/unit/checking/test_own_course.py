@@ -1,7 +1,6 @@
 """A course of somebody's own: solutions and declarations in a folder, and all commands take it."""
 
 import contextlib
-import csv
 import re
 
 import pytest
@@ -68,6 +67,13 @@ def receives_from_nobody(tensor):
         dist.recv(tensor, (dist.get_rank() + 1) % dist.get_world_size())
     return tensor.max()
 '''
+NO_MISTAKE = """
+@largest.mistake("x", "y", fix="z")
+def solved(tensor):
+    found = tensor.max()
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return found
+"""
 REFUSED = '[ranks_of_numbers]\nrefused = ["torch.distributed.nn"]\n'
 
 
@@ -94,8 +100,11 @@ def check(course, capsys):
 
 @pytest.mark.slow
 def test_the_declaration_is_tried_whole(course, capsys):
-    assert main(["author", "check", "largest", "--course", str(course)]) == 0
+    path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    path.write_text(f"{DECLARATION}\n\n{NO_MISTAKE}")
+    assert main(["author", "check", "largest", "--course", str(course)]) == 1
     out = capsys.readouterr().out
+    assert "must be largest.x" in out
     for line in (
         "the starter .* not_started",
         "keeps_its_own .* largest.own",
@@ -116,45 +125,11 @@ def test_a_learner_s_way_through_it(course, capsys):
     assert "largest.own" in out
     assert "rank 2 - 1 alone has it." in out
     assert main(["author", "starter", "ranks_of_numbers", "--course", str(course)]) == 2  # written
-    starter.write_text(SOLUTION)
-    assert check(course, capsys)[0] == 0
-
-
-@pytest.mark.slow
-def test_a_declaration_is_read_again_when_it_has_changed(course, capsys):
-    starter = course / "exercises" / "ranks_of_numbers.py"
-    starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
-    assert "Compare with the others." in check(course, capsys)[1]
     declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
     declaration.write_text(DECLARATION.replace("Compare with", "Ask"))
-    assert "Ask the others." in check(course, capsys)[1]
-
-
-@pytest.mark.slow
-def test_mistakes_are_written_into_the_solution_as_it_is_now(course, capsys):
-    """One that uses something else of the solution, which is wrong at first."""
-    starter = course / "exercises" / "ranks_of_numbers.py"
-    starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
-    declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
-    text = DECLARATION.replace("return tensor.max()", "return SIGN * tensor.max()", 1)
-    declaration.write_text(text)
-    solution = course / "solutions" / "ranks_of_numbers.py"
-    solution.write_text(f"{SOLUTION}\n\nSIGN = -1\n")
-    assert "largest.own" not in check(course, capsys)[1]
-    solution.write_text(f"{SOLUTION}\n\nSIGN = 1\n")
-    assert "largest.own" in check(course, capsys)[1]
-
-
-@pytest.mark.slow
-def test_one_of_several_results_is_right_on_all_ranks(course, capsys):
-    starter = course / "exercises" / "ranks_of_numbers.py"
-    starter.write_text(SOLUTION.replace("return found", "return tensor.max()"))
-    declaration = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
-    right = "[torch.tensor(max(2.0, 10.0 * (case.world - 1)))] * case.world"
-    text = DECLARATION.replace(f"return {right}", f"return Either({right}, [None] * case.world)")
-    imported = "from multigpu.checking.comparing import Either\nfrom multigpu.checking.declaration"
-    declaration.write_text(text.replace("from multigpu.checking.declaration", imported))
-    assert "Compare with the others." in check(course, capsys)[1]
+    assert "Ask the others." in check(course, capsys)[1]  # read again
+    starter.write_text(SOLUTION)
+    assert check(course, capsys)[0] == 0
 
 
 @pytest.mark.slow
@@ -165,29 +140,3 @@ def test_a_chapter_says_what_it_refuses(course, capsys):
     text = SOLUTION.replace("found = tensor.max()", call)
     (course / "exercises" / "ranks_of_numbers.py").write_text(f"{text}\n\n{ready_made}\n")
     assert "refused_name" in check(course, capsys)[1]
-
-
-@pytest.mark.slow
-def test_a_class_is_graded_in_it(course, capsys):
-    learner = course / "class" / "ada"
-    learner.mkdir(parents=True)
-    (learner / "ranks_of_numbers.py").write_text(SOLUTION)
-    out = course / "grades"
-    command = ["grade", str(course / "class"), "--course", str(course), "--out", str(out)]
-    assert main(command) == 0
-    (row,) = csv.DictReader((out / "grades.csv").open())
-    assert (row["exercise"], row["status"]) == ("ranks_of_numbers.largest", "pass")
-
-
-@pytest.mark.slow
-def test_a_mistake_that_gets_another_verdict_is_named(course, capsys):
-    path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
-    path.write_text(
-        DECLARATION.replace(
-            '    return tensor.max()\n\n\n@largest.mistake(\n    "w',
-            '    return tensor.min()\n\n\n@largest.mistake(\n    "w',
-            1,
-        ).replace("@largest.right", "@largest.mistake('x', 'y', fix='z')")
-    )
-    assert main(["author", "check", "largest", "--course", str(course)]) == 1
-    assert "must be largest.x" in capsys.readouterr().out

@@ -22,34 +22,23 @@ def assert_right(answer):
     "around",
     [
         "",
-        "print('hello')",
         "import warnings; warnings.warn('careful')",
         "import sys; sys.stdout.close()",
         "import torch; torch.allclose = torch.equal = lambda *a, **k: True",
         "import safetensors.torch; safetensors.torch.save = None",
         "import json; json.dumps = json.loads = None",
-        "import os; os.write = None",
         "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
-        "import sys; sys.setrecursionlimit(10**6)",
         "import sys; sys.settrace(None)",
-        "from torch import nn  # nn.DataParallel does the same",
-        "import torch.nn.parallel",
     ],
 )
 def test_odd_but_harmless_things_at_import(run, around):
     assert_right(run(f"{around}\n{RIGHT}"))
 
 
-@pytest.mark.parametrize("module", ["torch", "random", "json", "numpy", "multigpu", "os"])
+@pytest.mark.parametrize("module", ["torch", "random", "multigpu"])
 def test_a_file_with_the_name_of_a_library_hides_nothing(run, submission, module):
     (submission / f"{module}.py").write_text("raise ImportError('shadowed')\n")
     assert_right(run(f"import {module}\n{RIGHT}"))
-
-
-def test_a_module_beside_the_learners_can_be_imported(run, submission):
-    (submission / "cutting.py").write_text("def split(batch, devices): return [batch]\n")
-    answer = run("from cutting import split")
-    assert answer.wheres[0] == "cutting.py:1"
 
 
 def test_a_hundred_megabytes_of_output_are_dropped(run):
@@ -63,15 +52,12 @@ def test_a_hundred_megabytes_of_output_are_dropped(run):
     "work",
     [
         "threading.Thread(target=threading.Event().wait, daemon=True).start()",
-        "ThreadPoolExecutor(2).submit(print)",
         "threading.Thread(target=time.sleep, args=[0.2]).start()",
-        "subprocess.run(['true'])",
         "subprocess.Popen(['sleep', '0.05'])",
     ],
 )
 def test_work_that_python_ends_by_itself(run, work):
     imports = "import subprocess, threading, time\n"
-    imports += "from concurrent.futures import ThreadPoolExecutor\n"
     assert_right(run(imports + RIGHT.replace("    return", f"    {work}\n    return")))
 
 
@@ -136,29 +122,10 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
     assert result["device"] == "cuda:0"
 
 
-@pytest.mark.parametrize("dtype", ["complex32", "complex64", "complex128"])
-def test_complex_numbers_arrive(run, dtype):
-    value = f"torch.tensor([[1 + 2j, 3]], dtype=torch.{dtype})"
-    source = f"import torch\ndef split(batch, devices): return [{value}.conj(), {value}.imag]"
-    whole, part = run(source).results[0]
-    assert (whole.dtype, whole.shape) == (getattr(torch, dtype), (1, 2))
-    assert whole.value.to(torch.complex128).tolist() == [[1 - 2j, 3 + 0j]]
-    assert part.value.tolist() == [[2, 0]]
-
-
 def test_what_python_says_of_a_file_is_in_its_output(run):
     answer = run(f"{RIGHT}\n1 is 1")
     assert_right(answer)
     assert "data_parallel.py:5: SyntaxWarning" in answer.output
-
-
-def test_an_endless_answer_is_cut_short(run):
-    source = (
-        "def split(batch, devices):\n    a = []\n    a.append(a)\n    return [a, [0] * 10**6]\n"
-    )
-    result = run(source).results[0]
-    assert isinstance(result, Foreign)
-    assert result.type_name.startswith("list ")
 
 
 def drive_that_fails(submission, devices, batch):
@@ -181,19 +148,6 @@ def test_a_result_that_the_drive_cannot_use_is_the_learners(run):
     assert "where: data_parallel.py:3" in refused.value.message
 
 
-def test_each_run_starts_afresh(run):
-    source = "seen = []\ndef split(batch, devices):\n    seen.append(1)\n    return len(seen)\n"
-    assert [run(source).results[0], run(source).results[0]] == [1, 1]
-
-
-def test_runs_draw_the_same_random_numbers(run):
-    source = (
-        "import random, torch\ndef split(batch, devices):\n"
-        "    return torch.rand(1).item(), random.random()\n"
-    )
-    assert run(source).results[0] == run(source).results[0]
-
-
 def test_a_file_left_in_the_working_folder_is_removed(run):
     source = "import os\ndef split(batch, devices):\n    open('x', 'w')\n    return os.getcwd()\n"
     first, second = run(source).results[0], run(source).results[0]
@@ -201,19 +155,6 @@ def test_a_file_left_in_the_working_folder_is_removed(run):
     from pathlib import Path
 
     assert not Path(first).exists()
-
-
-@pytest.mark.slow
-def test_what_a_worker_had_to_import_is_there_for_the_next(run):
-    source = """
-        import sys
-        def split(batch, devices):
-            print("torch.distributed.tensor" in sys.modules)
-            import torch.distributed.tensor
-            return [batch]
-        """
-    run(source)
-    assert run(source).output == "True\n"
 
 
 def test_what_an_answer_names_is_imported_before_its_worker_begins(run):

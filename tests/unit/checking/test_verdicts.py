@@ -1,14 +1,12 @@
 """From checks to verdicts: what is counted, what stops, whose fault it is, and its words."""
 
-import re
 import textwrap
-from fractions import Fraction
 
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.session import check_with
-from multigpu.checking.verdicts import Verdict, Wrong, count, exit_code, listed, numbered, times
+from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.commands.showing import console, show_verdicts
 
 HEAD = """
@@ -85,12 +83,6 @@ def test_a_pass_may_carry_a_remark_and_only_the_first_one_is_told(check, capsys)
     assert "message" not in shown
 
 
-def test_a_wrong_answer_carries_no_remark(check):
-    verdict = check("def double(x):\n    return x * x + 1\n", checks=NOTES)  # right for 1
-    assert verdict.status == "wrong"
-    assert "enough" not in verdict.message
-
-
 def test_after_a_wrong_answer_the_other_checks_still_count(check):
     verdict = check("def double(x):\n    print('hm')\n    return x * x\n")
     assert (verdict.status, verdict.message_id) == ("wrong", "wrong_value")
@@ -118,22 +110,7 @@ def test_what_was_printed_before_a_crash_is_kept(check):
     assert check("def double(x):\n    print('x is', x)\n    return 1 / 0\n").output == "x is 1\n"
 
 
-def test_a_missing_file(check):
-    verdict = check(source=None)
-    assert (verdict.status, verdict.passed, verdict.total) == ("missing_file", 0, 3)
-    assert verdict.message_id == "missing_file"
-    assert "data_parallel.py" in verdict.message
-
-
 FAULTS = {
-    "an assertion fails": (
-        """
-        @double.expected
-        def expected(case):
-            assert case.number == 7
-        """,
-        "AssertionError",
-    ),
     "it stumbles": (
         """
         @double.expected
@@ -172,7 +149,6 @@ FAULTS = {
     ),
     "it declares nothing": ("del double", "declares 0 exercises"),
     "it cannot be imported": ("import nothing_of_this_name", "nothing_of_this_name"),
-    "it is not Python": ("def", "SyntaxError"),
     "it names no exercise": (
         """
         double = exercise("data_parallel.treble", expects="three times the number")
@@ -193,7 +169,7 @@ def test_a_fault_in_a_check_is_not_the_learners(check, fault):
     assert exit_code([verdict]) == 3
 
 
-def test_a_learner_cannot_cause_a_fault_by_an_odd_result(check):
+def test_an_object_that_is_equal_to_everything_never_passes(check):
     verdict = check("class Odd:\n    __eq__ = lambda s, o: True\ndouble = lambda x: Odd()\n")
     assert verdict.status == "wrong"
 
@@ -227,36 +203,3 @@ def verdict(status):
 )
 def test_exit_codes(statuses, code):
     assert exit_code([verdict(status) for status in statuses]) == code
-
-
-def test_a_message_leaves_out_what_it_does_not_know():
-    message = Wrong("f.x", expected="1", came="2", usually="").message
-    assert message.splitlines() == ["expected: 1", "came: 2"]
-
-
-def test_one_chunk_and_three_chunks():
-    assert [count(n, "chunk") for n in (1, 3, 0)] == ["1 chunk", "3 chunks", "0 chunks"]
-
-
-@pytest.mark.parametrize(
-    ("items", "text"), [([], "none"), ([4], "4"), ([4, 4], "4 and 4"), ("abc", "a, b and c")]
-)
-def test_a_list_ends_in_and(items, text):
-    assert listed(items) == text
-
-
-def test_a_long_list_is_cut():
-    assert re.findall(r"\b\w\b", listed("abcdef", most=4)) == ["a", "b", "4"]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [([9], "row 9"), ([3, 4, 9], "rows 3, 4 and 9"), ([3, 4, 5, 6], "rows 3 to 6")],
-)
-def test_numbered_things(numbers, text):
-    assert numbered("row", numbers) == text
-
-
-def test_factors():
-    assert times(Fraction(3)) == "exactly 3×"
-    assert times(Fraction(1, 3)) == "exactly 1/3 of"

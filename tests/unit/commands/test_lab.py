@@ -1,14 +1,11 @@
 """One server for site and lab: what it serves to whom, and that nothing is left of it."""
 
-import http.cookiejar
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from multigpu.checking.catalog import Course
 
@@ -39,10 +37,6 @@ class Server:
     @property
     def home(self) -> str:
         return f"http://localhost:{self.port}"
-
-    @property
-    def token(self) -> str:
-        return self.lab.partition("token=")[2]
 
 
 def launch(folder: Path, port: int) -> Server:
@@ -95,92 +89,55 @@ def ending(running: Server) -> Iterator[Server]:
         running.process.kill()  # in vain where the test has ended it
 
 
-class Browser:
-    """Fetches addresses and keeps cookies."""
-
-    def __init__(self) -> None:
-        jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        self._opener = urllib.request.build_opener(jar)
-
-    def get(self, address: str) -> tuple[int, str, str]:
-        """Status, final address and text."""
-        try:
-            with self._opener.open(address, timeout=30) as reply:
-                return reply.status, reply.url, reply.read().decode()
-        except urllib.error.HTTPError as refusal:
-            return refusal.code, refusal.url, refusal.read().decode()
-
-
-def test_both_printed_addresses_answer(server: Server) -> None:
-    assert "the landing page" in Browser().get(server.site)[2]
-    status, address, text = Browser().get(server.lab)
-    assert status == 200
-    assert "/lab/tree/notebooks/multi_GPU.ipynb" in address
-    assert "jupyter-config-data" in text
-
-
-def test_the_printed_site_opens_the_lab_too(server: Server) -> None:
-    browser = Browser()
-    browser.get(server.site)
-    status, address, _ = browser.get(f"{server.home}/lab/tree/notebooks/multi_GPU.ipynb")
-    assert status == 200
-    assert "login" not in address
+def test_both_printed_addresses_answer_and_open_the_lab(server: Server) -> None:
+    browser = requests.Session()  # it keeps the cookie
+    assert "the landing page" in browser.get(server.site).text
+    assert browser.get(f"{server.home}/api/contents").status_code == 200
+    reply = requests.get(server.lab)
+    assert reply.status_code == 200
+    assert "/lab/tree/notebooks/multi_GPU.ipynb" in reply.url
+    config = json.loads(
+        re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', reply.text, re.S)[1]
+    )
+    # Nothing is asked of the outside.
+    assert config["disabledExtensions"] == ["@jupyterlab/apputils-extension:announcements"]
 
 
 def test_the_site_needs_no_token_and_the_lab_does(server: Server) -> None:
-    assert "the landing page" in Browser().get(f"{server.home}/site/")[2]
-    assert "login" in Browser().get(f"{server.home}/lab")[1]
-    assert Browser().get(f"{server.home}/api/contents")[0] == 403
-
-
-def test_a_wrong_token_opens_the_site_and_not_the_lab(server: Server) -> None:
-    browser = Browser()
-    assert "the landing page" in browser.get(f"{server.home}/site/?token=guess")[2]
-    assert browser.get(f"{server.home}/api/contents")[0] == 403
+    assert "the landing page" in requests.get(f"{server.home}/site/").text
+    assert "login" in requests.get(f"{server.home}/lab").url
+    assert requests.get(f"{server.home}/api/contents").status_code == 403
 
 
 @pytest.mark.parametrize("folder", ["site", "site/lessons"])
 def test_a_folder_leads_to_its_page(server: Server, folder: str) -> None:
-    status, address, text = Browser().get(f"{server.home}/{folder}")
-    assert (status, address) == (200, f"{server.home}/{folder}/")
-    assert "<h1>" in text
+    reply = requests.get(f"{server.home}/{folder}")
+    assert (reply.status_code, reply.url) == (200, f"{server.home}/{folder}/")
+    assert "<h1>" in reply.text
 
 
-@pytest.mark.parametrize("path", ["lost.html", "lessons/deep/down/lost.html"])
-def test_who_is_lost_gets_the_sites_own_page_whose_links_start_at_its_root(
-    server: Server, path: str
-) -> None:
-    browser = Browser()
-    status, _, text = browser.get(f"{server.home}/site/{path}")
-    assert status == 404
-    assert '<head><base href="/site/">' in text
-    assert "No page here" in text
+def test_who_is_lost_gets_the_sites_own_page_whose_links_start_at_its_root(server: Server) -> None:
+    reply = requests.get(f"{server.home}/site/lessons/deep/down/lost.html")
+    assert reply.status_code == 404
+    assert '<head><base href="/site/">' in reply.text
+    assert "No page here" in reply.text
 
 
-@pytest.mark.parametrize("path", ["no-such-page.html", "%2e%2e/%2e%2e/%2e%2e/secret.txt"])
-def test_nothing_but_pages_is_served(server: Server, path: str) -> None:
-    status, _, text = Browser().get(f"{server.home}/site/{path}")
-    assert status in (403, 404)
-    assert "not a page" not in text
+def test_nothing_but_pages_is_served(server: Server) -> None:
+    reply = requests.get(f"{server.home}/site/%2e%2e/%2e%2e/%2e%2e/secret.txt")
+    assert reply.status_code in (403, 404)
+    assert "not a page" not in reply.text
 
 
-def test_the_lab_asks_the_outside_nothing(server: Server) -> None:
-    page = Browser().get(server.lab)[2]
-    config = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.S)[1])
-    assert config["disabledExtensions"] == ["@jupyterlab/apputils-extension:announcements"]
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_server_and_its_kernels(
-    own_server: Server, ending: signal.Signals
-) -> None:
-    running, kernels = own_server, f"/api/kernels?token={own_server.token}"
-    request = urllib.request.Request(running.home + kernels, data=b"{}", method="POST")
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        assert reply.status == 201
+def test_a_signal_ends_the_server_and_its_kernels(own_server: Server) -> None:
+    running, token = own_server, own_server.lab.partition("token=")[2]
+    assert (
+        requests.post(f"{running.home}/api/kernels?token={token}", json={}, timeout=60).status_code
+        == 201
+    )
     family = psutil.Process(running.process.pid).children(recursive=True)
     assert family, "the kernel is a process of its own"
-    running.process.send_signal(ending)
+    running.process.send_signal(signal.SIGHUP)
     running.process.communicate(timeout=60)
     assert running.process.returncode == 0
     assert psutil.wait_procs(family, timeout=30)[1] == []

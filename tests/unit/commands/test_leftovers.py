@@ -54,28 +54,7 @@ def test_a_process_that_ignores_signals_and_its_child_are_ended(
     assert alive(family) == []
 
 
-def test_an_error_ends_them_too(begin: Callable[[str], list[psutil.Process]]) -> None:
-    family = []
-
-    def fail() -> None:
-        with leaving_no_process():
-            family.extend(begin(STUBBORN))
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        fail()
-    assert len(family) == 2
-    assert alive(family) == []
-
-
-def test_processes_of_before_live_on(begin: Callable[[str], list[psutil.Process]]) -> None:
-    family = begin(STUBBORN)
-    with leaving_no_process():
-        pass
-    assert alive(family) == family
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_them_too_and_its_usual_meaning_comes_back(
     begin: Callable[[str], list[psutil.Process]], ending: signal.Signals
 ) -> None:

@@ -80,7 +80,7 @@ def test_memory_is_limited(program, capsys):
     assert "OutOfMemoryError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 2])
 def test_a_script_for_torchrun_and_nccl_trains(program, capsys, world):
     ending = "print(rank, loss.device, dist.get_backend())\ndist.destroy_process_group()\n"
     path = program(textwrap.dedent(TRAINING) + ending, before=SETUP)
@@ -138,24 +138,9 @@ def test_nccl_takes_nothing_from_the_cpu(program, capsys):
     assert "program.py:14" in told
 
 
-def test_remote_calls_carry_nothing_on_gpus(program, capsys):
-    text = """
-        import os
-        import torch
-        from torch.distributed import rpc
-        rank, one = os.environ["RANK"], torch.ones(1).cuda()
-        rpc.init_rpc("w" + rank, rank=int(rank), world_size=2)
-        if rank == "0":
-            rpc.rpc_sync("w1", abs, (one,))
-        rpc.shutdown()
-    """
-    assert main(["run", "--nproc", "2", program(text)]) == 1
-    assert "move a tensor to the CPU before it is sent" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("given", "shown"),
-    [("sys.exit(5)", 5), ("sys.exit(-1)", 255), ("sys.exit(256)", 1), ("os._exit(6)", 6)],
+    [("sys.exit(5)", 5), ("sys.exit(-1)", 255), ("os._exit(6)", 6)],
 )
 def test_an_exit_code_comes_through(program, capsys, given, shown):
     text = f"if rank:\n    {given}\n"
@@ -208,9 +193,7 @@ def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys):
     [
         (["run", "--gpus", "0", "x.py"], "--gpus 0"),
         (["run", "--nproc", "2", "x.py"], "no file x.py"),
-        (["run", "--nproc", "1", "--out", "x.txt", "x.py"], "--out x.txt"),
         (["run", "--gpus", "1", "--out", "x.json", "x.py"], "--nproc"),
-        (["run", "--gpus", "1", "--memory", "much", __file__], "much"),
         (["trace", __file__], "--nproc"),
         (["run", "--nproc", "2", "--timeout", "0", __file__], "--timeout 0"),
         (["run", "--nproc", "1", "--out", "no/where/x.json", __file__], "no folder no/where"),
@@ -219,20 +202,6 @@ def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys):
 def test_wrong_usage_says_what_to_give(arguments, says, capsys):
     assert main(arguments) == 2
     assert says in capsys.readouterr().err
-
-
-def test_torchrun_s_words_for_a_number_of_ranks_are_refused(program, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["trace", "--", "torchrun", "--nproc_per_node=gpu", program("")])
-    assert ended.value.code == 2
-    assert "--nproc_per_node gpu" in capsys.readouterr().err
-
-
-def test_file_is_the_whole_path(program, tmp_path, monkeypatch, capsys):
-    path = program("print(__file__)\n")
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--gpus", "1", "program.py"]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
 
 
 def test_a_backend_for_each_kind_of_device(program, capsys):
@@ -252,25 +221,21 @@ def test_a_backend_for_each_kind_of_device(program, capsys):
 
 
 @pytest.mark.slow
-def test_threads_and_what_is_registered_end_as_with_python(program):
+def test_a_module_runs_like_python_m(tmp_path):
+    """With its threads and what it has registered to run at exit."""
     text = """
         import atexit
         import threading
         import time
+        import torch
+        print(__name__, torch.cuda.device_count())
         atexit.register(print, "registered")
         threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
     """
-    command = [sys.executable, "-m", "multigpu", "run", "--gpus", "1", program(text)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["thread", "registered"]
-
-
-@pytest.mark.slow
-def test_a_module_runs_like_python_m(tmp_path):
-    (tmp_path / "mine.py").write_text("import torch\nprint(__name__, torch.cuda.device_count())\n")
+    (tmp_path / "mine.py").write_text(textwrap.dedent(text))
     command = [sys.executable, "-m", "multigpu", "run", "--gpus", "2", "-m", "mine"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "__main__ 2\n"
+    assert done.stdout.split() == ["__main__", "2", "thread", "registered"]
 
 
 @pytest.mark.parametrize("mode", ["ddp", "zero3", "pipeline"])
@@ -281,12 +246,3 @@ def test_the_trainer_trains_on_virtual_gpus(capsys, mode):
     out = capsys.readouterr().out
     assert f"{mode} on 2 ranks (nccl on 2 GPUs)" in out
     assert "done: 3 steps" in out
-
-
-def test_the_current_gpu_is_the_program_s_own_matter(program, capsys):
-    text = """
-        import torch
-        print(torch.ones(1).cuda().device)
-    """
-    assert main(["run", "--nproc", "2", program(text)]) == 0
-    assert "rank 1 | cuda:0" in capsys.readouterr().out

@@ -1,15 +1,10 @@
 """``multigpu start``: what it refuses, when it builds, and that it leaves no process."""
 
 import argparse
-import os
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import psutil
 import pytest
 
 from multigpu.cli import main
@@ -42,15 +37,6 @@ def test_a_taken_port_is_said_in_one_line_before_anything_is_built(
     said = capsys.readouterr().err
     assert said.startswith(f"Port {port}")
     assert f"--port {port + 1}" in said
-    assert said.count("\n") == 1
-
-
-def test_a_port_that_no_machine_has_is_said_in_one_line(
-    options: Options, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start.run_start(options(port=70_000)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("Port 70000")
     assert said.count("\n") == 1
 
 
@@ -95,35 +81,3 @@ def test_pages_that_failed_before_are_not_tried_at_every_start(
     monkeypatch.setattr("multigpu.commands.start.serve", lambda root, **options: None)
     assert start.run_start(options()) == 0
     assert "make site" in capsys.readouterr().out
-
-
-def test_commands_of_the_environment_are_on_the_path_of_notebooks(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-    monkeypatch.setenv("PATH", "/usr/bin")
-    monkeypatch.setattr(site, "is_stale", lambda root: False)
-    monkeypatch.setattr(start, "serve", lambda root, **options: seen.append(os.environ["PATH"]))
-    assert start.run_start(options()) == 0
-    assert seen[0].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
-
-
-def test_what_the_server_left_behind_is_ended(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[subprocess.Popen[bytes]] = []
-    forgets = [sys.executable, "-c", "import time; time.sleep(600)"]
-    monkeypatch.setattr(site, "is_stale", lambda root: False)
-    monkeypatch.setattr(
-        "multigpu.commands.start.serve", lambda *_, **__: left.append(subprocess.Popen(forgets))
-    )
-    assert start.run_start(options()) == 0
-    assert not psutil.pid_exists(left[0].pid)
-
-
-def test_a_build_that_is_stopped_ends_the_command_and_nothing_opens(
-    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(site, "build", lambda root: signal.raise_signal(signal.SIGTERM))
-    assert start.run_start(options()) == 0
-    assert capsys.readouterr().out.endswith("Stopped.\n")
