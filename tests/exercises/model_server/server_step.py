@@ -1,7 +1,5 @@
 """``model_server.server_step``: the mean of the workers' gradients, a step, new weights for all."""
 
-import copy
-
 import torch
 import torch.distributed as dist
 
@@ -60,8 +58,7 @@ def brings_gradients_to_all(size, extra, calls):
 
 too_many_bytes(
     *(server_step, "gradients_sent_down", "down", brings_gradients_to_all),
-    usually="all_reduce and all_gather bring the gradients to every worker, which has no use for"
-    " them.",
+    usually="all_reduce and all_gather bring the gradients to workers, which have no use for them.",
     fix="reduce, gather and send bring them to the server only.",
 )
 one_side(server_step, server, "down")
@@ -84,8 +81,7 @@ def talks_when_alone(run, case):
 @server_step.holds(
     "moves_when_alone",
     expects="without workers server_step returns at once, and the weights do not change",
-    usually="the optimizer stepped with gradients from before, or with a mean over no workers,"
-    " which is 0 / 0.",
+    usually="the optimizer stepped with old gradients, or with a mean over no workers, 0 / 0.",
     fix="Return before the optimizer steps.",
     first=True,
 )
@@ -102,8 +98,7 @@ def moves_when_alone(run, case):
     server_step,
     "optimizer_not_used",
     expects="the server calls optimizer.step() once in each step",
-    usually="the call is missing, or the weights are changed by hand or by another optimizer, which"
-    " knows nothing of the momentum of earlier steps.",
+    usually="the weights were changed by hand or by another optimizer, which has no momentum yet.",
     fix="Write the mean into .grad and call step() of the optimizer that is given.",
 )
 def optimizer_not_used(run, case):
@@ -219,27 +214,6 @@ def step_and_send(model, optimizer):
 
 
 @server_step.right
-def in_place(model, optimizer):
-    size = dist.get_world_size()
-    if size == 1:
-        return
-    optimizer.zero_grad(set_to_none=False)
-    for worker in range(1, size):
-        for p in trained(model):
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            arrived = torch.zeros_like(p)
-            dist.recv(arrived, src=worker)
-            p.grad.add_(arrived)
-    for p in trained(model):
-        p.grad.div_(size - 1)
-    optimizer.step()
-    for p in trained(model):
-        for worker in range(1, size):
-            dist.send(p.detach(), dst=worker)
-
-
-@server_step.right
 def all_workers_at_once(model, optimizer):
     if not workers():
         return None
@@ -271,8 +245,7 @@ def sums(model, optimizer):
 
 @server_step.mistake(
     "one_worker_only",
-    "the server steps with the gradients of the last worker alone: each worker's gradient"
-    " overwrites the one before.",
+    "each worker's gradient overwrites the one before, and the last one remains.",
     fix="Receive into a spare tensor, and add that to .grad.",
 )
 def the_last_worker_wins(model, optimizer):
@@ -283,8 +256,7 @@ def the_last_worker_wins(model, optimizer):
 
 @server_step.mistake(
     "one_worker_only",
-    "the server steps with the gradients of the last worker, divided by {workers}: each worker's"
-    " gradient overwrites the one before.",
+    "each worker's gradient overwrites the one before, and the last one was divided by {workers}.",
     fix="Receive into a spare tensor, and add that to .grad.",
 )
 def the_last_worker_wins_and_is_divided(model, optimizer):
@@ -296,8 +268,7 @@ def the_last_worker_wins_and_is_divided(model, optimizer):
 @server_step.mistake(
     "old_gradients",
     "the server steps with the gradients of all steps so far.",
-    fix="Call optimizer.zero_grad() before you add to .grad. The worker too must clear its"
-    " gradients before backward.",
+    fix="Call optimizer.zero_grad() before you add to .grad. The worker clears its gradients too.",
 )
 def never_clears(model, optimizer):
     if not workers():
@@ -309,8 +280,7 @@ def never_clears(model, optimizer):
 
 @server_step.mistake(
     "old_gradients",
-    "the gradients of this step are added to what the last step left in .grad, and all of it is"
-    " divided by {workers}.",
+    "the gradients of this step are added to what is in .grad, and all of it is divided.",
     fix="Call optimizer.zero_grad() before you add to .grad.",
 )
 def clears_nothing_and_divides_all(model, optimizer):
@@ -323,8 +293,7 @@ def clears_nothing_and_divides_all(model, optimizer):
 
 @server_step.mistake(
     "divided_by_world",
-    "the sum of the gradients was divided by the number of ranks, {n}. The server is a rank too,"
-    " but it has no rows.",
+    "the sum was divided by the number of ranks, {n}, but the server has no rows.",
     fix="Divide by the number of workers, world_size - 1 = {workers}.",
 )
 def counts_itself(model, optimizer):
@@ -346,26 +315,13 @@ def divides_twice(model, optimizer):
 
 @server_step.mistake(
     "no_gradients",
-    "the optimizer steps without gradients: they were cleared after they had come, or the mean is"
-    " in another tensor than .grad.",
+    "the optimizer steps without gradients: they were cleared, or the mean is not in .grad.",
     fix="Clear first, then write the mean into .grad of each parameter, then step.",
 )
 def steps_with_gradients_that_it_has_cleared(model, optimizer):
     if workers():
         set_gradients(model, mean)
         optimizer.zero_grad()
-        step_and_send(model, optimizer)
-
-
-@server_step.mistake(
-    "optimizer_made_anew",
-    "the state of the optimizer, such as momentum, was lost between the steps.",
-    fix="Use the optimizer that is given, and leave its state alone.",
-)
-def forgets_the_momentum(model, optimizer):
-    if workers():
-        set_gradients(model, mean)
-        optimizer.state.clear()
         step_and_send(model, optimizer)
 
 
@@ -385,21 +341,6 @@ def mean_of_those_that_are_there(model, optimizer):
 
 
 @server_step.mistake(
-    "old_where_missing",
-    "where a worker has no gradient in this step, its gradient of an earlier step was used.",
-    fix="A missing gradient counts as zeros: begin each step from zeros.",
-)
-def keeps_the_last_that_is_not_zero(model, optimizer):
-    if not workers():
-        return
-    for p, gradients in zip(trained(model), received(model)):
-        kept = p.__dict__.setdefault("kept", gradients)
-        p.kept = [g if g.any() else old for g, old in zip(gradients, kept)]
-        p.grad = mean(p.kept)
-    step_and_send(model, optimizer)
-
-
-@server_step.mistake(
     "frozen_moved",
     "a frozen parameter was given a gradient of zeros, and weight decay moved it.",
     fix="Leave .grad None where requires_grad is False.",
@@ -412,20 +353,6 @@ def gives_frozen_ones_a_gradient_of_zeros(model, optimizer):
         if p.grad is None:
             p.grad = torch.zeros_like(p)
     step_and_send(model, optimizer)
-
-
-@server_step.mistake(
-    "weights_of_before",
-    "the workers have their old weights: the server sent copies that it made before its step, or a"
-    " worker does not keep what it receives.",
-    fix="Send parameter.data after optimizer.step(), and write what arrives into the parameters.",
-)
-def sends_copies_from_before_the_step(model, optimizer):
-    if workers():
-        before = copy.deepcopy(model)
-        set_gradients(model, mean)
-        optimizer.step()
-        send_weights(before)
 
 
 @server_step.breaks("weights_sent_before_step")
@@ -470,10 +397,8 @@ def steps_with_what_is_there(model, optimizer):
 
 @server_step.mistake(
     "both_receive",
-    "the server waits for gradients while a worker waits for weights: one of them expects more"
-    " messages than the other sends.",
-    fix="In each step the server sends the weights to every worker, and a worker sends a gradient"
-    " for every parameter that the server expects.",
+    "the server waits for gradients, and a worker for weights: one of them sent too few messages.",
+    fix="The server sends weights to every worker, a worker a gradient for every parameter.",
     status="hang",
 )
 def sends_nothing(model, optimizer):
@@ -483,23 +408,8 @@ def sends_nothing(model, optimizer):
 
 
 @server_step.mistake(
-    "both_receive",
-    "the server sends the new weights to the first worker only, and the others wait for them.",
-    fix="Send the weights to every worker: range(1, {n}).",
-    status="hang",
-)
-def sends_to_the_first_worker_only(model, optimizer):
-    if workers():
-        set_gradients(model, mean)
-        optimizer.step()
-        for p in trained(model):
-            dist.send(p.data, 1)
-
-
-@server_step.mistake(
     "both_send",
-    "the server receives from the first worker only, and the others wait for it to take their"
-    " gradients.",
+    "the server receives from the first worker only, and the others wait.",
     fix="Receive from every worker: range(1, {n}).",
     status="hang",
 )
@@ -514,8 +424,7 @@ def asks_the_first_worker_only(model, optimizer):
 
 @server_step.mistake(
     "other_order",
-    "the server goes through the parameters in another order than the worker. The optimizer's order"
-    " may differ from the model's.",
+    "the server takes the parameters in another order than the worker, such as the optimizer's.",
     fix="Go through model.parameters() on both sides: its order is the same on all ranks.",
     status="mismatch",
 )
