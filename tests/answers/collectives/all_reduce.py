@@ -22,15 +22,11 @@ def exchanged(tensor):
 
 
 # %% in_chunks: pass
-
-
 def all_reduce(tensor):
     ring_all_reduce(tensor)
 
 
 # %% a_chain_and_back: pass
-
-
 def all_reduce(tensor):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     if rank > 0:
@@ -46,8 +42,6 @@ def all_reduce(tensor):
 
 
 # %% a_broadcast_of_each: pass
-
-
 def all_reduce(tensor):
     own = tensor.clone()
     tensor.zero_()
@@ -58,8 +52,6 @@ def all_reduce(tensor):
 
 
 # %% recursive_doubling: pass
-
-
 def all_reduce(tensor):
     rank, n = dist.get_rank(), dist.get_world_size()
     power = 1 << (n.bit_length() - 1)
@@ -83,29 +75,21 @@ def all_reduce(tensor):
 
 
 # %% returns_the_sum: wrong returned_not_in_place
-
-
 def all_reduce(tensor):
     return sum(exchanged(tensor).values())
 
 
 # %% replaces_data: wrong other_memory
-
-
 def all_reduce(tensor):
     tensor.data = sum(exchanged(tensor).values())
 
 
 # %% makes_it_float: wrong wrong_dtype
-
-
 def all_reduce(tensor):
     tensor.data = sum(exchanged(tensor.float()).values())
 
 
 # %% adds_the_first_half_only: wrong wrong_values
-
-
 def all_reduce(tensor):
     half = max(tensor.numel() // 2, 1)
     held = exchanged(tensor)
@@ -114,8 +98,6 @@ def all_reduce(tensor):
 
 
 # %% adds_while_it_is_sending: wrong all_reduce.changed_while_sending
-
-
 def all_reduce(tensor):
     handles = [dist.isend(tensor, rank) for rank in others()]
     arrived = torch.empty_like(tensor)
@@ -126,22 +108,7 @@ def all_reduce(tensor):
         handle.wait()
 
 
-# %% never_waits_for_what_it_sends: wrong all_reduce.not_waited
-
-
-def all_reduce(tensor):
-    own = tensor.clone()
-    for rank in others():
-        dist.isend(own, rank)
-    arrived = torch.empty_like(tensor)
-    for rank in others():
-        dist.recv(arrived, rank)
-        tensor += arrived
-
-
 # %% one_buffer_for_all_receives: wrong all_reduce.changed_while_receiving
-
-
 def all_reduce(tensor):
     own, arrived = tensor.clone(), torch.zeros_like(tensor)
     handles = [dist.isend(own, rank) for rank in others()]
@@ -153,8 +120,6 @@ def all_reduce(tensor):
 
 
 # %% rank_zero_waits_for_one_too_few: hang deadlock
-
-
 def all_reduce(tensor):
     if dist.get_rank() == 0:
         arrived = torch.empty_like(tensor)
@@ -167,7 +132,5 @@ def all_reduce(tensor):
 
 
 # %% calls_the_real_one: wrong refused_name
-
-
 def all_reduce(tensor):
     dist.all_reduce(tensor)

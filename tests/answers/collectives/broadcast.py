@@ -9,8 +9,6 @@ def others(src):
 
 
 # %% a_tree: pass
-
-
 def broadcast(tensor, src):
     size = dist.get_world_size()
     place = (dist.get_rank() - src) % size
@@ -24,8 +22,6 @@ def broadcast(tensor, src):
 
 
 # %% in_a_batch: pass
-
-
 def broadcast(tensor, src):
     if dist.get_rank() == src:
         ops = [dist.P2POp(dist.isend, tensor, rank) for rank in others(src)]
@@ -36,8 +32,6 @@ def broadcast(tensor, src):
 
 
 # %% each_half_of_the_ranks_by_itself: pass
-
-
 def broadcast(tensor, src):
     def spread(ranks):
         """ranks[0] has the numbers."""
@@ -56,8 +50,6 @@ def broadcast(tensor, src):
 
 
 # %% leaves_the_last_rank_out: hang deadlock
-
-
 def broadcast(tensor, src):
     if dist.get_rank() == src:
         for rank in others(src):
@@ -68,8 +60,6 @@ def broadcast(tensor, src):
 
 
 # %% throws_the_handles_away: wrong broadcast.not_waited
-
-
 def broadcast(tensor, src):
     if dist.get_rank() == src:
         for rank in others(src):

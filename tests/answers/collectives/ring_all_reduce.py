@@ -39,8 +39,6 @@ def cut(tensor):
 
 
 # %% the_other_way_round_in_strides: pass
-
-
 def ring_all_reduce(tensor):
     """To rank - 1, and chunk i is every n-th element from i on."""
     rank, size, right_of, left_of = here()
@@ -58,8 +56,6 @@ def ring_all_reduce(tensor):
 
 
 # %% with_shift: pass
-
-
 def ring_all_reduce(tensor):
     """The chunk on its way is a tensor of its own, all chunks padded to one size."""
     rank, size, _, _ = here()
@@ -76,8 +72,6 @@ def ring_all_reduce(tensor):
 
 
 # %% in_a_thread_of_its_own: pass
-
-
 def ring_all_reduce(tensor):
     thread = threading.Thread(target=both_halves, args=(cut(tensor),))
     thread.start()
@@ -85,8 +79,6 @@ def ring_all_reduce(tensor):
 
 
 # %% even_ranks_send_first: pass
-
-
 def ring_all_reduce(tensor):
     rank, size, right_of, left_of = here()
     flat = tensor.reshape(-1)
@@ -104,8 +96,6 @@ def ring_all_reduce(tensor):
 
 
 # %% forwards_the_whole_tensor: wrong ring_all_reduce.whole_tensor
-
-
 def ring_all_reduce(tensor):
     travelling = tensor.clone()
     for _ in range(dist.get_world_size() - 1):
@@ -114,8 +104,6 @@ def ring_all_reduce(tensor):
 
 
 # %% puts_the_remainder_into_the_last_chunk: wrong ring_all_reduce.chunk_too_large
-
-
 def ring_all_reduce(tensor):
     size = dist.get_world_size()
     per_chunk = tensor.numel() // size
@@ -124,8 +112,6 @@ def ring_all_reduce(tensor):
 
 
 # %% chunk_owners_instead_of_a_ring: wrong ring_all_reduce.not_neighbors
-
-
 def ring_all_reduce(tensor):
     rank, size, _, _ = here()
     chunks = cut(tensor)
@@ -143,22 +129,7 @@ def ring_all_reduce(tensor):
         handle.wait()
 
 
-# %% never_waits_for_what_it_sends: wrong ring_all_reduce.not_waited
-
-
-def ring_all_reduce(tensor):
-    _, _, right_of, left_of = here()
-
-    def careless(outgoing, incoming):
-        dist.isend(outgoing.clone(), right_of)
-        dist.recv(incoming, left_of)
-
-    both_halves(cut(tensor), careless)
-
-
 # %% forgets_the_step_in_the_index: wrong wrong_values
-
-
 def ring_all_reduce(tensor):
     rank, size, _, _ = here()
     chunks = cut(tensor)
@@ -171,8 +142,6 @@ def ring_all_reduce(tensor):
 
 
 # %% sends_nothing_where_its_own_chunk_is_empty: wrong mismatch
-
-
 def ring_all_reduce(tensor):
     def skips(outgoing, incoming):
         incoming.zero_()
@@ -183,15 +152,11 @@ def ring_all_reduce(tensor):
 
 
 # %% cuts_along_the_first_dimension: crash exception
-
-
 def ring_all_reduce(tensor):
     both_halves(list(tensor.tensor_split(dist.get_world_size())))
 
 
 # %% goes_around_once_more: wrong ring_all_reduce.too_many_messages
-
-
 def ring_all_reduce(tensor):
     rank, size, _, _ = here()
     chunks = cut(tensor)

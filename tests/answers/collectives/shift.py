@@ -27,8 +27,6 @@ def exchange(outgoing, incoming):
 
 
 # %% from_any_source: pass
-
-
 def shift(tensor):
     if size() == 1:
         return tensor.detach().clone()
@@ -40,8 +38,6 @@ def shift(tensor):
 
 
 # %% in_a_thread: pass
-
-
 def shift(tensor):
     if size() == 1:
         return torch.clone(tensor)
@@ -54,8 +50,6 @@ def shift(tensor):
 
 
 # %% over_rank_zero: pass
-
-
 def shift(tensor):
     """Slow, but nobody said that it must be fast."""
     received = tensor.clone()
@@ -72,8 +66,6 @@ def shift(tensor):
 
 
 # %% asks_the_group_itself: pass
-
-
 def shift(tensor):
     group = dist.group.WORLD
     if group.size() == 1:
@@ -86,8 +78,6 @@ def shift(tensor):
 
 
 # %% as_bytes_without_autograd: pass
-
-
 def shift(tensor):
     with torch.inference_mode():
         if size() == 1 or not tensor.numel():
@@ -99,15 +89,11 @@ def shift(tensor):
 
 
 # %% receives_into_what_it_sends: wrong shift.changed_while_sending
-
-
 def shift(tensor):
     return exchange(tensor, tensor) if size() > 1 else tensor.clone()
 
 
 # %% clears_the_buffer_too_late: wrong shift.changed_while_receiving
-
-
 def shift(tensor):
     if size() == 1:
         return tensor.clone()
@@ -120,8 +106,6 @@ def shift(tensor):
 
 
 # %% never_waits_for_the_receive: wrong shift.not_waited
-
-
 def shift(tensor):
     if size() == 1:
         return tensor.clone()
@@ -133,23 +117,17 @@ def shift(tensor):
 
 
 # %% alone_it_returns_the_tensor_itself: wrong shares_memory
-
-
 def shift(tensor):
     return exchange(tensor, torch.empty_like(tensor)) if size() > 1 else tensor
 
 
 # %% keeps_a_buffer_for_each_shape: wrong result_overwritten
-
-
 def shift(tensor, buffers={}):
     received = buffers.setdefault((tensor.shape, tensor.dtype), torch.empty_like(tensor))
     return exchange(tensor, received) if size() > 1 else received.copy_(tensor)
 
 
 # %% receives_into_a_buffer_of_a_fixed_size: wrong mismatch
-
-
 def shift(tensor):
     if size() == 1:
         return tensor.clone()
@@ -158,8 +136,6 @@ def shift(tensor):
 
 
 # %% receives_floats: wrong mismatch
-
-
 def shift(tensor):
     if size() == 1:
         return tensor.clone()
@@ -167,8 +143,6 @@ def shift(tensor):
 
 
 # %% gathers_everything: wrong refused_name
-
-
 def shift(tensor):
     everything = [torch.empty_like(tensor) for _ in range(size())]
     dist.all_gather(everything, tensor)
@@ -176,8 +150,6 @@ def shift(tensor):
 
 
 # %% goes_through_the_store: wrong shift.no_message
-
-
 def shift(tensor):
     store = dist.distributed_c10d._get_default_store()
     shift.calls = getattr(shift, "calls", 0) + 1

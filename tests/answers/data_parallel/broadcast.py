@@ -5,9 +5,8 @@ import itertools
 import torch
 from collections import defaultdict
 
+
 # %% state_dict_and_the_rest: pass
-
-
 def broadcast(replicas):
     main = replicas[0]
     for replica in replicas[1:]:
@@ -18,8 +17,6 @@ def broadcast(replicas):
 
 
 # %% in_inference_mode: pass
-
-
 def broadcast(replicas):
     with torch.inference_mode():
         for replica in replicas[1:]:
@@ -30,8 +27,6 @@ def broadcast(replicas):
 
 
 # %% all_at_once: pass
-
-
 def broadcast(replicas):
     source = [t.detach() for t in itertools.chain(replicas[0].parameters(), replicas[0].buffers())]
     for replica in replicas[1:]:
@@ -40,8 +35,6 @@ def broadcast(replicas):
 
 
 # %% a_bucket_for_each_dtype: pass
-
-
 def _groups(module):
     groups = defaultdict(list)
     for _, tensor in module.named_parameters():
@@ -67,8 +60,6 @@ def broadcast(replicas):
 
 
 # %% clears_all_before_it_copies: wrong wrong_values
-
-
 def broadcast(replicas):
     with torch.no_grad():
         for replica in replicas:
@@ -77,8 +68,6 @@ def broadcast(replicas):
 
 
 # %% deletes_a_buffer: wrong missing
-
-
 def broadcast(replicas):
     with torch.no_grad():
         for replica in replicas[1:]:
@@ -90,8 +79,6 @@ def broadcast(replicas):
 
 
 # %% switches_gradients_off_for_good: wrong broadcast.grad_mode_changed
-
-
 def broadcast(replicas):
     torch.set_grad_enabled(False)
     for replica in replicas[1:]:

@@ -3,9 +3,8 @@
 
 import torch
 
+
 # %% own_autograd_function: pass
-
-
 def gather(outputs, device):
     class Gather(torch.autograd.Function):
         @staticmethod
@@ -23,29 +22,21 @@ def gather(outputs, device):
 
 
 # %% through_the_cpu_and_back: pass
-
-
 def gather(outputs, device):
     return torch.concat([output.cpu() for output in outputs]).cuda(device)
 
 
 # %% forgets_to_return: wrong returned_nothing
-
-
 def gather(outputs, device):
     torch.cat([output.to(device) for output in outputs])
 
 
 # %% takes_the_largest_only: wrong wrong_values
-
-
 def gather(outputs, device):
     return torch.cat([output.to(device) for output in outputs]).clamp(max=3)
 
 
 # %% cuts_the_gradient_with_chunk: wrong unusable_result
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, device, *outputs):
@@ -60,3 +51,11 @@ class _Gather(torch.autograd.Function):
 
 def gather(outputs, device):
     return _Gather.apply(device, *outputs)
+
+
+# %% divides_the_gradient: wrong wrong_values
+def gather(outputs, device):
+    result = torch.cat([output.to(device) for output in outputs])
+    if result.requires_grad:
+        result.register_hook(lambda gradient: gradient / len(outputs))
+    return result

@@ -31,38 +31,7 @@ def outputs_and_errors(replicas, chunks, kind=Exception):
     return outputs, errors
 
 
-# %% subclass_of_thread: pass
-
-
-def parallel_apply(replicas, chunks):
-    class Forward(threading.Thread):
-        def __init__(self, number, replica, chunk, enabled):
-            super().__init__(daemon=True)
-            self.number, self.replica, self.chunk, self.enabled = number, replica, chunk, enabled
-            self.error = self.output = None
-
-        def run(self):
-            try:
-                with torch.set_grad_enabled(self.enabled):
-                    self.output = self.replica(self.chunk)
-            except BaseException as error:
-                self.error = error
-
-    pairs = enumerate(zip(replicas, chunks))
-    threads = [Forward(i, *pair, torch.is_grad_enabled()) for i, pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-        if thread.error is not None:
-            message = f"{type(thread.error).__name__} in replica {thread.number}: {thread.error}"
-            raise RuntimeError(message)
-    return [thread.output for thread in threads]
-
-
 # %% queue_with_indices: pass
-
-
 def parallel_apply(replicas, chunks):
     ready = queue.SimpleQueue()
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -80,15 +49,12 @@ def parallel_apply(replicas, chunks):
     for _ in chunks:
         i, output, error = ready.get()
         if error is not None:
-            error.add_note(f"replica {i} on {chunks[i].device}")
-            raise error
+            raise RuntimeError(f"{type(error).__name__} in replica {i}: {error}")
         outputs[i] = output
     return [outputs[i] for i in range(len(chunks))]
 
 
 # %% all_errors_as_a_group: pass
-
-
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks)
     for i, error in errors.items():
@@ -99,8 +65,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% with_asyncio: pass
-
-
 def parallel_apply(replicas, chunks):
     enabled = torch.is_grad_enabled()
 
@@ -120,15 +84,11 @@ def parallel_apply(replicas, chunks):
 
 
 # %% no_threads: wrong parallel_apply.one_after_another
-
-
 def parallel_apply(replicas, chunks):
     return [replica(chunk) for replica, chunk in zip(replicas, chunks)]
 
 
 # %% catches_one_kind_of_error: wrong parallel_apply.error_swallowed
-
-
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks, ValueError)
     for i, error in errors.items():
@@ -137,8 +97,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% first_one_before_the_threads: wrong parallel_apply.one_waits
-
-
 def parallel_apply(replicas, chunks):
     outputs = [replicas[0](chunks[0])] + [None] * (len(chunks) - 1)
 
@@ -150,8 +108,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% appends_as_they_come: wrong parallel_apply.completion_order
-
-
 def parallel_apply(replicas, chunks):
     outputs = []
     in_threads(lambda i: outputs.append(replicas[i](chunks[i])), range(len(chunks)))
@@ -159,8 +115,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% forgets_to_join: wrong parallel_apply.does_not_wait
-
-
 def parallel_apply(replicas, chunks):
     outputs = [None] * len(chunks)
 
@@ -173,8 +127,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% closure_sees_the_last_index: wrong parallel_apply.replicas_not_used
-
-
 def parallel_apply(replicas, chunks):
     outputs = [None] * len(chunks)
 
@@ -192,8 +144,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% error_without_the_replica: wrong parallel_apply.replica_not_named
-
-
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks)
     for error in errors.values():
@@ -202,8 +152,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% counts_replicas_from_one: wrong parallel_apply.wrong_replica_named
-
-
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks)
     for i, error in errors.items():
@@ -212,8 +160,6 @@ def parallel_apply(replicas, chunks):
 
 
 # %% another_error_without_a_cause: wrong parallel_apply.cause_lost
-
-
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks)
     for i in errors:
@@ -222,23 +168,17 @@ def parallel_apply(replicas, chunks):
 
 
 # %% forgets_to_return: wrong returned_nothing
-
-
 def parallel_apply(replicas, chunks):
     outputs_and_errors(replicas, chunks)
 
 
 # %% takes_the_mean_of_all_chunks: wrong wrong_values
-
-
 def parallel_apply(replicas, chunks):
     outputs, _ = outputs_and_errors(replicas, chunks)
     return [output / len(chunks) for output in outputs]
 
 
 # %% waits_for_a_result_that_a_failed_thread_never_puts: hang hang_blocked
-
-
 def parallel_apply(replicas, chunks):
     ready = queue.Queue()
     enabled = torch.is_grad_enabled()

@@ -8,9 +8,8 @@ import torch
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
+
 # %% through_a_file_in_memory: pass
-
-
 def replicate(module, devices):
     module.to(devices[0])
     replicas = [module]
@@ -25,8 +24,6 @@ def replicate(module, devices):
 
 
 # %% pickles_the_whole_module: pass
-
-
 def replicate(module, devices):
     packed = pickle.dumps(module.cpu())
     copies = [pickle.loads(packed) for _ in devices[1:]]
@@ -34,8 +31,6 @@ def replicate(module, devices):
 
 
 # %% to_empty_in_threads: pass
-
-
 def _tensors(module):
     return chain(
         module.named_parameters(remove_duplicate=False),
@@ -63,8 +58,6 @@ def replicate(module, devices):
 
 
 # %% initialises_the_original_again: wrong wrong_values
-
-
 def replicate(module, devices):
     module.to(devices[0])
     with torch.no_grad():
@@ -74,7 +67,22 @@ def replicate(module, devices):
 
 
 # %% returns_the_module: wrong wrong_type
-
-
 def replicate(module, devices):
     return module.to(devices[0])
+
+
+# %% returns_state_dicts: wrong wrong_value
+def replicate(module, devices):
+    module.to(devices[0])
+    return [module] + [module.state_dict() for _ in devices[1:]]
+
+
+# %% lets_autograd_record_the_copy: wrong wrong_value
+def replicate(module, devices):
+    replicas = [module.to(devices[0])]
+    for device in devices[1:]:
+        replicas.append(copy.deepcopy(module).to(device))
+        for layer, original in zip(replicas[-1].modules(), module.modules()):
+            for name, parameter in original.named_parameters(recurse=False):
+                layer._parameters[name] = parameter.to(device)
+    return replicas

@@ -5,9 +5,8 @@ import torch
 from math import ceil
 from torch import Tensor
 
+
 # %% torch_split_with_a_loop: pass
-
-
 def split(batch, devices):
     result = []
     size = (batch.shape[0] + len(devices) - 1) // len(devices)
@@ -17,8 +16,6 @@ def split(batch, devices):
 
 
 # %% empty_chunks_that_are_filled: pass
-
-
 def split(batch, devices):
     rows, *rest = batch.size()
     size = ceil(rows / len(devices))
@@ -36,8 +33,6 @@ def split(batch, devices):
 
 
 # %% tensor_split_at_places: pass
-
-
 def split(batch, devices):
     rows = batch.shape[0]
     size = -(-rows // len(devices))
@@ -46,8 +41,6 @@ def split(batch, devices):
 
 
 # %% shuffles_like_a_data_loader: wrong wrong_values
-
-
 def split(batch, devices):
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(1))
     chunks = batch.to("cpu")[order].chunk(len(devices))
@@ -55,47 +48,35 @@ def split(batch, devices):
 
 
 # %% flattens_images: wrong wrong_shape
-
-
 def split(batch, devices):
     chunks = batch.flatten(1).chunk(len(devices)) if batch.ndim > 1 else batch.chunk(len(devices))
     return [chunk.to(device) for chunk, device in zip(chunks, devices)]
 
 
 # %% forgets_to_return: wrong returned_nothing
-
-
 def split(batch, devices):
     chunks = [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
 
 
 # %% returns_a_dictionary: wrong wrong_type
-
-
 def split(batch, devices):
     chunks = batch.chunk(len(devices))
     return {str(device): chunk.to(device) for chunk, device in zip(chunks, devices)}
 
 
 # %% skips_single_rows: wrong wrong_count
-
-
 def split(batch, devices):
     pairs = zip(batch.chunk(len(devices)), devices)
     return [chunk.to(device) for chunk, device in pairs if len(chunk) > 1]
 
 
 # %% goes_through_half_precision: wrong rounded
-
-
 def split(batch, devices):
     chunks = batch.half().chunk(len(devices))
     return [chunk.to(device).to(batch.dtype) for chunk, device in zip(chunks, devices)]
 
 
 # %% clears_the_batch_afterwards: wrong input_changed
-
-
 def split(batch, devices):
     chunks = [chunk.clone().to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
     batch.zero_()

@@ -3,9 +3,8 @@
 
 import torch
 
+
 # %% through_the_cpu_and_clears_the_others: pass
-
-
 def sum_gradients(replicas):
     for same in zip(*(replica.parameters() for replica in replicas)):
         total = None
@@ -18,8 +17,6 @@ def sum_gradients(replicas):
 
 
 # %% a_tree_of_pairs: pass
-
-
 def sum_gradients(replicas):
     step = 1
     while step < len(replicas):
@@ -32,8 +29,6 @@ def sum_gradients(replicas):
 
 
 # %% backward_on_leaves: pass
-
-
 def sum_gradients(replicas):
     first = replicas[0]
     for replica in replicas[1:]:
@@ -47,8 +42,6 @@ def sum_gradients(replicas):
 
 
 # %% adds_up_absolute_values: wrong wrong_values
-
-
 def sum_gradients(replicas):
     for same in zip(*(replica.parameters() for replica in replicas)):
         present = [p.grad.to(same[0].device).abs() for p in same if p.grad is not None]
@@ -57,8 +50,6 @@ def sum_gradients(replicas):
 
 
 # %% switches_gradients_off_for_good: wrong sum_gradients.grad_mode_changed
-
-
 def sum_gradients(replicas):
     torch.set_grad_enabled(False)
     for first, *others in zip(*(replica.parameters() for replica in replicas)):
@@ -66,3 +57,13 @@ def sum_gradients(replicas):
             if other.grad is not None:
                 arrived = other.grad.to(first.device)
                 first.grad = arrived if first.grad is None else first.grad + arrived
+
+
+# %% adds_the_weights_too: wrong wrong_values
+def sum_gradients(replicas):
+    for first, *others in zip(*(replica.parameters() for replica in replicas)):
+        for other in others:
+            if other.grad is not None:
+                arrived = other.grad.to(first.device)
+                first.grad = arrived if first.grad is None else first.grad + arrived
+                first.data += other.data.to(first.device)

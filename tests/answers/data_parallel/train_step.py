@@ -31,8 +31,6 @@ def finish(replicas, optimizer):
 
 
 # %% without_the_other_functions: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     """The chain rule by hand: the gradient of the outputs is cut and sent back to the replicas."""
     n, devices = len(replicas), homes(replicas)
@@ -60,8 +58,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% clears_at_the_end: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     devices = homes(replicas)
     outputs = gather(parallel_apply(replicas, split(inputs, devices)), devices[0])
@@ -76,8 +72,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% gradients_asked_for_by_name: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     devices = homes(replicas)
     chunks = split(inputs, devices)
@@ -94,8 +88,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% as_one_closure: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     def closure():
         loss = backward(replicas, inputs, targets, loss_fn)
@@ -109,8 +101,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% loss_on_the_cpu: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     outputs = [output.cpu() for output in forward(replicas, inputs)]
     loss = loss_fn(torch.cat(outputs), targets.cpu())
@@ -120,8 +110,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% calls_forward_of_new_copies: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     devices = homes(replicas)
     optimizer.zero_grad()
@@ -137,8 +125,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% a_share_in_float32: pass
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     """A quotient of whole-number tensors."""
     total = 0.0
@@ -152,16 +138,12 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% forgets_to_return: wrong returned_nothing
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     backward(replicas, inputs, targets, loss_fn)
     finish(replicas, optimizer)
 
 
 # %% clips_the_gradients_of_each_replica: wrong wrong_values
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     loss = backward(replicas, inputs, targets, loss_fn)
     for replica in replicas:
@@ -171,8 +153,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 
 
 # %% sums_in_float32: wrong rounded
-
-
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     loss = backward(replicas, inputs, targets, loss_fn)
     for own in zip(*(replica.parameters() for replica in replicas)):
@@ -181,4 +161,20 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
             own[0].grad = sum(there).to(own[0].dtype)
     optimizer.step()
     broadcast(replicas)
+    return loss
+
+
+# %% leaves_the_last_replica_without_rows: wrong wrong_value
+def train_step(replicas, inputs, targets, loss_fn, optimizer):
+    replicas[-1].zero_grad()
+    loss = backward(replicas[:-1] or replicas, inputs, targets, loss_fn)
+    finish(replicas, optimizer)
+    return loss
+
+
+# %% clears_the_rows_afterwards: wrong wrong_value
+def train_step(replicas, inputs, targets, loss_fn, optimizer):
+    loss = backward(replicas, inputs, targets, loss_fn)
+    finish(replicas, optimizer)
+    inputs.zero_()
     return loss

@@ -36,8 +36,6 @@ def until(stop, model, batches, optimizer, average=average):
 
 
 # %% gathers_the_answers: pass
-
-
 def early_stop(model, batches, optimizer, should_stop):
     def stop(loss):
         answers = [None] * dist.get_world_size()
@@ -48,8 +46,6 @@ def early_stop(model, batches, optimizer, should_stop):
 
 
 # %% asks_before_the_step_and_stops_after_it: pass
-
-
 def early_stop(model, batches, optimizer, should_stop):
     step, stop = 0, False
     while step < len(batches) and not stop:
@@ -67,8 +63,6 @@ def early_stop(model, batches, optimizer, should_stop):
 
 
 # %% the_flag_travels_with_the_gradients: pass
-
-
 def early_stop(model, batches, optimizer, should_stop):
     parameters = list(model.parameters())
     for step, (inputs, targets) in enumerate(batches, 1):
@@ -87,8 +81,6 @@ def early_stop(model, batches, optimizer, should_stop):
 
 
 # %% a_share_in_float32: pass
-
-
 def early_stop(model, batches, optimizer, should_stop):
     """A quotient of whole-number tensors."""
     share = 1 / torch.tensor(dist.get_world_size())
@@ -101,8 +93,6 @@ def early_stop(model, batches, optimizer, should_stop):
 
 
 # %% asks_twice: pass
-
-
 def early_stop(model, batches, optimizer, should_stop):
     def stop(loss):
         return any_rank(should_stop(loss)) or should_stop(loss)
@@ -111,8 +101,6 @@ def early_stop(model, batches, optimizer, should_stop):
 
 
 # %% asks_with_the_largest_loss: wrong wrong_value
-
-
 def early_stop(model, batches, optimizer, should_stop):
     def stop(loss):
         largest = torch.tensor(loss, dtype=torch.float64)
@@ -123,22 +111,16 @@ def early_stop(model, batches, optimizer, should_stop):
 
 
 # %% breaks_and_forgets: wrong returned_nothing
-
-
 def early_stop(model, batches, optimizer, should_stop):
     until(lambda loss: any_rank(should_stop(loss)), model, batches, optimizer)
 
 
 # %% returns_a_float: wrong wrong_type
-
-
 def early_stop(model, batches, optimizer, should_stop):
     return float(until(lambda loss: any_rank(should_stop(loss)), model, batches, optimizer))
 
 
 # %% averages_in_float32: wrong rounded
-
-
 def early_stop(model, batches, optimizer, should_stop):
     def average(p):
         sent = p.grad.float()

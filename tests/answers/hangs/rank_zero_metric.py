@@ -16,8 +16,6 @@ def mean_of_all(values):
 
 
 # %% two_collectives: pass
-
-
 def rank_zero_metric(values):
     total, count = values.sum(), torch.tensor(len(values), device=values.device)
     dist.all_reduce(total)
@@ -26,8 +24,6 @@ def rank_zero_metric(values):
 
 
 # %% in_a_group_of_its_own: pass
-
-
 def rank_zero_metric(values):
     group = dist.new_group(list(range(dist.get_world_size())))
     total = sum_and_count(values)
@@ -36,8 +32,6 @@ def rank_zero_metric(values):
 
 
 # %% only_the_printing_is_for_rank_zero: pass
-
-
 def rank_zero_metric(values):
     sums = [torch.zeros(2, dtype=torch.float64) for _ in range(dist.get_world_size())]
     dist.all_gather(sums, sum_and_count(values).double())
@@ -48,8 +42,6 @@ def rank_zero_metric(values):
 
 
 # %% in_messages_to_rank_zero_and_back: pass
-
-
 def rank_zero_metric(values):
     total = sum_and_count(values).double()
     ranks = range(1, dist.get_world_size())
@@ -67,15 +59,11 @@ def rank_zero_metric(values):
 
 
 # %% returns_a_tensor: wrong wrong_type
-
-
 def rank_zero_metric(values):
     return mean_of_all(values)
 
 
 # %% centres_the_callers_values: wrong input_changed
-
-
 def rank_zero_metric(values):
     mean = mean_of_all(values).item()
     values -= mean
@@ -83,8 +71,6 @@ def rank_zero_metric(values):
 
 
 # %% largest_mean: wrong wrong_value
-
-
 def rank_zero_metric(values):
     mean = values.mean()
     dist.all_reduce(mean, op=dist.ReduceOp.MAX)
@@ -92,8 +78,6 @@ def rank_zero_metric(values):
 
 
 # %% receives_as_many_values_as_its_own: wrong mismatch
-
-
 def rank_zero_metric(values):
     parts = [torch.zeros_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, values)

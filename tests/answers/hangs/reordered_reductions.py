@@ -4,9 +4,8 @@
 import torch
 import torch.distributed as dist
 
+
 # %% one_coalesced_call: pass
-
-
 def reordered_reductions(tensors):
     if tensors:
         with dist._coalescing_manager():
@@ -15,8 +14,6 @@ def reordered_reductions(tensors):
 
 
 # %% functional_collectives: pass
-
-
 def reordered_reductions(tensors):
     from torch.distributed import _functional_collectives as functional
 
@@ -25,8 +22,6 @@ def reordered_reductions(tensors):
 
 
 # %% asynchronously_from_the_last_name: pass
-
-
 def reordered_reductions(tensors):
     handles = [
         dist.all_reduce(tensor, async_op=True)
@@ -37,8 +32,6 @@ def reordered_reductions(tensors):
 
 
 # %% gathers_the_dicts: pass
-
-
 def reordered_reductions(tensors):
     everything = [None] * dist.get_world_size()
     dist.all_gather_object(everything, {name: t.clone() for name, t in tensors.items()})
@@ -47,24 +40,18 @@ def reordered_reductions(tensors):
 
 
 # %% by_length_and_name: pass
-
-
 def reordered_reductions(tensors):
     for name in sorted(tensors, key=lambda name: (-len(name), name)):
         dist.all_reduce(tensors[name], op=dist.ReduceOp.SUM)
 
 
 # %% largest_instead_of_sum: wrong wrong_values
-
-
 def reordered_reductions(tensors):
     for name in sorted(tensors):
         dist.all_reduce(tensors[name], op=dist.ReduceOp.MAX)
 
 
 # %% joins_an_empty_dict: crash exception
-
-
 def reordered_reductions(tensors):
     ordered = [tensors[name] for name in sorted(tensors)]
     flat = torch.cat([tensor.view(-1) for tensor in ordered])
@@ -74,10 +61,14 @@ def reordered_reductions(tensors):
 
 
 # %% adds_as_float32: wrong rounded
-
-
 def reordered_reductions(tensors):
     for name in sorted(tensors):
         buffer = tensors[name].float()
         dist.all_reduce(buffer)
         tensors[name].copy_(buffer)
+
+
+# %% empties_the_dict: wrong none
+def reordered_reductions(tensors):
+    for name in sorted(tensors):
+        dist.all_reduce(tensors.pop(name))

@@ -35,8 +35,6 @@ def in_steps(model, batches, optimizer, average):
 
 
 # %% one_flat_tensor_with_a_flag: pass
-
-
 def uneven_batches(model, batches, optimizer):
     """The step in which no rank has a batch is thrown away."""
     parameters = list(model.parameters())
@@ -55,8 +53,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% everybody_trains_on_all: pass
-
-
 def uneven_batches(model, batches, optimizer):
     everything = [None] * dist.get_world_size()
     dist.all_gather_object(everything, batches)
@@ -68,8 +64,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% shares_in_float32: pass
-
-
 def uneven_batches(model, batches, optimizer):
     """Quotients of whole-number tensors."""
     world = torch.tensor(dist.get_world_size())
@@ -87,8 +81,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% rank_zero_averages_and_tells: pass
-
-
 def uneven_batches(model, batches, optimizer):
     counts = [None] * dist.get_world_size()
     dist.all_gather_object(counts, len(batches))
@@ -106,8 +98,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% all_send_at_the_end: hang deadlock
-
-
 def uneven_batches(model, batches, optimizer):
     for batch in batches:
         optimizer.zero_grad()
@@ -119,8 +109,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% divides_by_its_own_number: wrong wrong_values
-
-
 def uneven_batches(model, batches, optimizer):
     def average(p):
         dist.all_reduce(p.grad)
@@ -130,8 +118,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% joins_as_ddp_does: wrong refused_name
-
-
 def uneven_batches(model, batches, optimizer):
     ddp = nn.parallel.DistributedDataParallel(model)
     with ddp.join():
@@ -142,8 +128,6 @@ def uneven_batches(model, batches, optimizer):
 
 
 # %% makes_batches_of_float32_zeros: crash exception
-
-
 def uneven_batches(model, batches, optimizer):
     shapes = [None] * dist.get_world_size()
     dist.all_gather_object(shapes, [t.shape for t in batches[0]] if batches else None)

@@ -44,8 +44,6 @@ def send_weights(model):
 
 
 # %% a_thread_per_worker: pass
-
-
 def server_step(model, optimizer):
     if not workers():
         return
@@ -62,8 +60,6 @@ def server_step(model, optimizer):
 
 
 # %% gathers_and_scatters_frozen_ones_too: pass
-
-
 def worker_step(model, loss):
     model.zero_grad()
     loss.backward()
@@ -87,8 +83,6 @@ def server_step(model, optimizer):
 
 
 # %% a_share_in_float32: pass
-
-
 def server_step(model, optimizer):
     """A quotient of whole-number tensors."""
     if not workers():
@@ -105,21 +99,7 @@ def server_step(model, optimizer):
     send_weights(model)
 
 
-# %% mixes_up_the_biases: wrong wrong_values
-
-
-def server_step(model, optimizer):
-    if workers():
-        set_mean(model)
-        biases = [p for p in trained(model) if p.ndim == 1]
-        biases[0].grad, biases[-1].grad = biases[-1].grad, biases[0].grad
-        optimizer.step()
-        send_weights(model)
-
-
 # %% meets_its_workers_at_a_barrier: wrong server_step.talks_when_alone
-
-
 def worker_step(model, loss):
     dist.barrier()
     send(gradients(model, loss), 0)
@@ -134,21 +114,7 @@ def server_step(model, optimizer):
         send_weights(model)
 
 
-# %% throws_its_handles_away: wrong server_step.not_waited
-
-
-def server_step(model, optimizer):
-    if workers():
-        set_mean(model)
-        optimizer.step()
-    for worker in workers():
-        for p in trained(model):
-            dist.isend(p.data, worker)
-
-
 # %% steps_while_it_is_sending: wrong server_step.changed_while_sending
-
-
 def server_step(model, optimizer):
     if not workers():
         return
@@ -160,8 +126,6 @@ def server_step(model, optimizer):
 
 
 # %% nobody_gets_the_weights: wrong server_step.weights_not_sent
-
-
 def worker_step(model, loss):
     send(gradients(model, loss), 0)
 
@@ -173,8 +137,6 @@ def server_step(model, optimizer):
 
 
 # %% sends_the_state_dict: wrong server_step.buffers_travel
-
-
 def worker_step(model, loss):
     send(gradients(model, loss), 0)
     names = dict(model.named_parameters())
@@ -191,8 +153,6 @@ def server_step(model, optimizer):
 
 
 # %% sends_every_name: wrong server_step.tied_twice
-
-
 def worker_step(model, loss):
     send(gradients(model, loss), 0)
     receive([p.data for _, p in model.named_parameters(remove_duplicate=False)], 0)
@@ -207,8 +167,6 @@ def server_step(model, optimizer):
 
 
 # %% gets_half_the_digits: wrong rounded
-
-
 def worker_step(model, loss):
     send([gradient.half() for gradient in gradients(model, loss)], 0)
     receive([p.data for p in trained(model)], 0)

@@ -51,8 +51,6 @@ def send_weights(model):
 
 
 # %% with_autograd_grad: pass
-
-
 def worker_step(model, loss):
     found = torch.autograd.grad(loss, trained(model), allow_unused=True)
     for p, g in zip(trained(model), found):
@@ -65,8 +63,6 @@ def worker_step(model, loss):
 
 
 # %% in_one_message: pass
-
-
 def server_step(model, optimizer):
     """From any worker that is ready."""
     if not workers():
@@ -95,8 +91,6 @@ def worker_step(model, loss):
 
 
 # %% with_reduce_and_broadcast: pass
-
-
 def server_step(model, optimizer):
     if not workers():
         return
@@ -118,8 +112,6 @@ def worker_step(model, loss):
 
 
 # %% with_objects: pass
-
-
 def server_step(model, optimizer):
     size = dist.get_world_size()
     if size == 1:
@@ -144,9 +136,7 @@ def worker_step(model, loss):
     model.load_state_dict(weights[0], strict=False)
 
 
-# %% keeps_the_parameters_of_its_first_model: wrong worker_step.earlier_model
-
-
+# %% keeps_the_parameters_of_its_first_model: wrong wrong_values
 def worker_step(model, loss, kept=[]):
     if not kept:
         kept += trained(model)
@@ -158,8 +148,6 @@ def worker_step(model, loss, kept=[]):
 
 
 # %% throws_its_handles_away: wrong worker_step.not_waited
-
-
 def worker_step(model, loss):
     backward(model, loss)
     for p in trained(model):
@@ -167,23 +155,7 @@ def worker_step(model, loss):
     receive_weights(model)
 
 
-# %% clears_while_it_is_sending: wrong worker_step.changed_while_sending
-
-
-def worker_step(model, loss):
-    loss.backward()
-    grads = [gradient(p) for p in trained(model)]
-    handles = [dist.isend(g, 0) for g in grads]
-    for g in grads:
-        g.zero_()
-    for handle in handles:
-        handle.wait()
-    receive_weights(model)
-
-
 # %% loads_the_whole_state: wrong worker_step.buffers_changed
-
-
 def server_step(model, optimizer):
     if workers():
         set_mean(model)
@@ -200,8 +172,6 @@ def worker_step(model, loss):
 
 
 # %% sends_gradients_and_weights: wrong worker_step.travels_twice
-
-
 def server_step(model, optimizer):
     if not workers():
         return
@@ -225,8 +195,6 @@ def worker_step(model, loss):
 
 
 # %% adds_up_along_the_workers: wrong worker_step.between_workers
-
-
 def server_step(model, optimizer):
     if not workers():
         return
@@ -252,8 +220,6 @@ def worker_step(model, loss):
 
 
 # %% all_reduces: wrong server_step.gradients_sent_down
-
-
 def server_step(model, optimizer):
     if not workers():
         return
@@ -275,8 +241,6 @@ def worker_step(model, loss):
 
 
 # %% goes_through_the_store: wrong worker_step.no_message
-
-
 def put(key, tensors):
     dist.distributed_c10d._get_default_store().set(key, pickle.dumps(tensors))
 
@@ -306,8 +270,6 @@ def worker_step(model, loss):
 
 
 # %% sends_the_weights_where_there_is_no_gradient: wrong wrong_values
-
-
 def worker_step(model, loss):
     backward(model, loss)
     for p in trained(model):

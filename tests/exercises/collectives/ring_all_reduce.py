@@ -126,9 +126,9 @@ def exchange(outgoing, incoming):
     handle.wait()
 
 
-def reduce_half(chunks, steps):
+def reduce_half(chunks, exchange=exchange):
     rank, size, _, _ = here()
-    for step in range(steps):
+    for step in range(size - 1):
         target = chunks[(rank - step - 1) % size]
         arrived = torch.empty_like(target)
         exchange(chunks[(rank - step) % size], arrived)
@@ -146,7 +146,7 @@ def cut(tensor):
 
 
 def both_halves(chunks):
-    reduce_half(chunks, dist.get_world_size() - 1)
+    reduce_half(chunks)
     gather_half(chunks, dist.get_world_size() - 1)
 
 
@@ -168,15 +168,13 @@ def in_plain_words(tensor):
     status="hang",
 )
 def sends_first(tensor):
-    rank, size, right_of, left_of = here()
-    chunks = cut(tensor)
-    for step in range(size - 1):
-        target = chunks[(rank - step - 1) % size]
-        arrived = torch.empty_like(target)
-        dist.send(chunks[(rank - step) % size], right_of)
-        dist.recv(arrived, left_of)
-        target += arrived
-    gather_half(chunks, size - 1)
+    _, _, right_of, left_of = here()
+
+    def exchange(outgoing, incoming):
+        dist.send(outgoing, right_of)
+        dist.recv(incoming, left_of)
+
+    reduce_half(cut(tensor), exchange)
 
 
 @ring_all_reduce.mistake(
@@ -185,7 +183,7 @@ def sends_first(tensor):
     fix="The second half sends the finished chunks around, in {steps} more steps.",
 )
 def forgets_the_second_half(tensor):
-    reduce_half(cut(tensor), dist.get_world_size() - 1)
+    reduce_half(cut(tensor))
 
 
 @ring_all_reduce.mistake(
@@ -196,7 +194,7 @@ def forgets_the_second_half(tensor):
 def second_half_a_step_short(tensor):
     size = dist.get_world_size()
     if size > 1:
-        reduce_half(cut(tensor), size - 1)
+        reduce_half(cut(tensor))
         gather_half(cut(tensor), size - 2)
 
 
@@ -208,7 +206,7 @@ def second_half_a_step_short(tensor):
 def adds_in_the_second_half_too(tensor):
     rank, size, _, _ = here()
     chunks = cut(tensor)
-    reduce_half(chunks, size - 1)
+    reduce_half(chunks)
     for step in range(size - 1):
         target = chunks[(rank - step) % size]
         arrived = torch.empty_like(target)
@@ -272,13 +270,3 @@ def adds_as_float32(tensor):
 )
 def takes_chunk_for_granted(tensor):
     both_halves(tensor.view(-1).chunk(dist.get_world_size()))
-
-
-@ring_all_reduce.mistake(
-    "size_must_divide",
-    "the tensor was cut by view({n}, -1), which needs a number of elements that {n} divides.",
-    fix="tensor.view(-1).tensor_split({n}) cuts any number.",
-    status="crash",
-)
-def only_sizes_that_divide(tensor):
-    both_halves(tensor.view(dist.get_world_size(), -1))

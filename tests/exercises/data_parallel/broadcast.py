@@ -110,14 +110,6 @@ def copies_data(replicas):
         target.data.copy_(source.data)
 
 
-@broadcast.right
-@torch.no_grad()
-def as_a_chain(replicas):
-    for before, after in itertools.pairwise(replicas):
-        for target, source in zip(tensors(after), tensors(before)):
-            target.copy_(source.to(target.device))
-
-
 # --- mistakes ------------------------------------------------------------------------------------
 
 

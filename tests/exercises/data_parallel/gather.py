@@ -123,15 +123,6 @@ def always_on_the_first(outputs, device):
 
 
 @gather.mistake(
-    "left_on_cpu",
-    "the outputs were joined on the CPU, and the result stayed there.",
-    fix="Move every output with .to(device).",
-)
-def through_the_cpu(outputs, device):
-    return torch.cat([output.cpu() for output in outputs])
-
-
-@gather.mistake(
     "joined_before_moving",
     "the outputs were joined before they were moved, and torch.cat works on one GPU only.",
     fix="Move every output with .to(device) first.",

@@ -399,20 +399,6 @@ def threads_with_their_own_grad_mode(replicas, chunks):
 
 
 @parallel_apply.mistake(
-    "detached",
-    "the threads run without gradients, or the outputs were detached, in every mode.",
-    fix="Use the caller's mode, torch.is_grad_enabled(), and keep the outputs as they are.",
-)
-def always_without_gradients(replicas, chunks):
-    def forward(replica, chunk):
-        with torch.no_grad():
-            return replica(chunk)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@parallel_apply.mistake(
     "needs_as_many_chunks",
     "there is an output for each of the {replicas} replicas, but only {n} of them have a chunk.",
     fix="Start one thread per chunk: a small batch has fewer chunks.",

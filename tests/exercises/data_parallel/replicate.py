@@ -186,25 +186,6 @@ def copies_the_first_too(module, devices):
 
 
 @replicate.mistake(
-    "first_not_moved",
-    "only the copies were moved.",
-    fix="Move `module` to devices[0]; module.to(device) moves in place.",
-)
-def leaves_the_first_where_it_is(module, devices):
-    return [module] + [copy.deepcopy(module).to(device) for device in devices[1:]]
-
-
-@replicate.mistake(
-    "left_on_first_gpu",
-    "the copies stayed on the GPU of the first replica.",
-    fix="Move copy i to devices[i].",
-)
-def forgets_to_move_the_copies(module, devices):
-    module.to(devices[0])
-    return [module] + [copy.deepcopy(module) for _ in devices[1:]]
-
-
-@replicate.mistake(
     "counts_gpus_itself",
     "replica i went to GPU number i, whatever `devices` holds.",
     fix="Use devices[i]: the list may be in any order.",

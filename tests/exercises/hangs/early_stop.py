@@ -126,18 +126,13 @@ def backward(model, batch, optimizer):
     return loss
 
 
-def add_up(model):
+def average(model):
     for p in model.parameters():
         dist.all_reduce(p.grad)
-
-
-def average(model):
-    add_up(model)
-    for p in model.parameters():
         p.grad /= dist.get_world_size()
 
 
-def train_on(model, batch, optimizer, average=average):
+def train_on(model, batch, optimizer):
     loss = backward(model, batch, optimizer)
     average(model)
     optimizer.step()
@@ -150,10 +145,10 @@ def reduced(value, op=dist.ReduceOp.MAX):
     return tensor.item()
 
 
-def until(stop, model, batches, optimizer, **more):
+def until(stop, model, batches, optimizer):
     """Train until ``stop(loss)``."""
     for step, batch in enumerate(batches, 1):
-        if stop(train_on(model, batch, optimizer, **more)):
+        if stop(train_on(model, batch, optimizer)):
             return step
     return len(batches)
 
@@ -346,12 +341,3 @@ def takes_the_collective_away(model, batches, optimizer, should_stop):
         if reduced(should_stop(loss.item())):
             return step
     return len(batches)
-
-
-@early_stop.mistake(
-    "only_added",
-    "the gradients were added up over the ranks and never divided.",
-    fix="Divide by {n}, the number of ranks.",
-)
-def never_divides(model, batches, optimizer, should_stop):
-    return until(lambda loss: reduced(should_stop(loss)), model, batches, optimizer, average=add_up)

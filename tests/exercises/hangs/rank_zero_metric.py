@@ -128,18 +128,6 @@ def reduces_to_rank_zero(values):
 
 
 @rank_zero_metric.mistake(
-    "only_rank_zero_returns",
-    "the function returns the mean on rank 0 and ends without `return` on the others.",
-    fix="Return it on every rank, outside of the `if`.",
-)
-def the_others_get_none(values):
-    total = sum_and_count(values)
-    dist.all_reduce(total)
-    if dist.get_rank() == 0:
-        return (total[0] / total[1]).item()
-
-
-@rank_zero_metric.mistake(
     "rank_zeros_mean",
     "this is the mean of rank 0's values: `broadcast` hands on what one rank has, adding nothing.",
     fix="Add up sums and counts over the ranks first.",

@@ -189,14 +189,18 @@ def received(model):
     return arrived
 
 
-def set_gradients(model, combine):
+def mean(gradients):
+    return sum(gradients) / len(gradients)
+
+
+def set_gradients(model, combine=mean):
     """Each ``.grad`` is what ``combine`` makes of the workers' gradients."""
     for p, gradients in zip(trained(model), received(model)):
         p.grad = combine(gradients)
 
 
-def mean(gradients):
-    return sum(gradients) / len(gradients)
+def kept(p):
+    return 0 if p.grad is None else p.grad
 
 
 def send_weights(model):
@@ -208,6 +212,12 @@ def send_weights(model):
 def step_and_send(model, optimizer):
     optimizer.step()
     send_weights(model)
+
+
+def step_with(combine, model, optimizer):
+    if workers():
+        set_gradients(model, combine)
+        step_and_send(model, optimizer)
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -238,9 +248,7 @@ def all_workers_at_once(model, optimizer):
     fix="Divide by the number of workers, {workers}.",
 )
 def sums(model, optimizer):
-    if workers():
-        set_gradients(model, sum)
-        step_and_send(model, optimizer)
+    step_with(sum, model, optimizer)
 
 
 @server_step.mistake(
@@ -249,9 +257,7 @@ def sums(model, optimizer):
     fix="Receive into a spare tensor, and add that to .grad.",
 )
 def the_last_worker_wins(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: gradients[-1])
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: gradients[-1], model, optimizer)
 
 
 @server_step.mistake(
@@ -260,9 +266,7 @@ def the_last_worker_wins(model, optimizer):
     fix="Receive into a spare tensor, and add that to .grad.",
 )
 def the_last_worker_wins_and_is_divided(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: gradients[-1] / len(gradients))
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: gradients[-1] / len(gradients), model, optimizer)
 
 
 @server_step.mistake(
@@ -274,7 +278,7 @@ def never_clears(model, optimizer):
     if not workers():
         return
     for p, gradients in zip(trained(model), received(model)):
-        p.grad = mean(gradients) + (0 if p.grad is None else p.grad)
+        p.grad = mean(gradients) + kept(p)
     step_and_send(model, optimizer)
 
 
@@ -287,7 +291,7 @@ def clears_nothing_and_divides_all(model, optimizer):
     if not workers():
         return
     for p, gradients in zip(trained(model), received(model)):
-        p.grad = (sum(gradients) + (0 if p.grad is None else p.grad)) / len(gradients)
+        p.grad = (sum(gradients) + kept(p)) / len(gradients)
     step_and_send(model, optimizer)
 
 
@@ -297,9 +301,7 @@ def clears_nothing_and_divides_all(model, optimizer):
     fix="Divide by the number of workers, world_size - 1 = {workers}.",
 )
 def counts_itself(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: sum(gradients) / dist.get_world_size())
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: sum(gradients) / dist.get_world_size(), model, optimizer)
 
 
 @server_step.mistake(
@@ -308,9 +310,7 @@ def counts_itself(model, optimizer):
     fix="Only one side divides, and only once.",
 )
 def divides_twice(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: mean(gradients) / len(gradients))
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: mean(gradients) / len(gradients), model, optimizer)
 
 
 @server_step.mistake(
@@ -320,7 +320,7 @@ def divides_twice(model, optimizer):
 )
 def steps_with_gradients_that_it_has_cleared(model, optimizer):
     if workers():
-        set_gradients(model, mean)
+        set_gradients(model)
         optimizer.zero_grad()
         step_and_send(model, optimizer)
 
@@ -335,9 +335,7 @@ def mean_of_those_that_are_there(model, optimizer):
         there = [gradient for gradient in gradients if gradient.any()]
         return mean(there or gradients)
 
-    if workers():
-        set_gradients(model, mean_of_some)
-        step_and_send(model, optimizer)
+    step_with(mean_of_some, model, optimizer)
 
 
 @server_step.mistake(
@@ -348,7 +346,7 @@ def mean_of_those_that_are_there(model, optimizer):
 def gives_frozen_ones_a_gradient_of_zeros(model, optimizer):
     if not workers():
         return
-    set_gradients(model, mean)
+    set_gradients(model)
     for p in model.parameters():
         if p.grad is None:
             p.grad = torch.zeros_like(p)
@@ -358,7 +356,7 @@ def gives_frozen_ones_a_gradient_of_zeros(model, optimizer):
 @server_step.breaks("weights_sent_before_step")
 def sends_before_the_step(model, optimizer):
     if workers():
-        set_gradients(model, mean)
+        set_gradients(model)
         send_weights(model)
         optimizer.step()
 
@@ -367,7 +365,7 @@ def sends_before_the_step(model, optimizer):
 def steps_by_hand(model, optimizer):
     if not workers():
         return
-    set_gradients(model, mean)
+    set_gradients(model)
     with torch.no_grad():
         for p in trained(model):
             p -= 0.1 * p.grad
@@ -391,7 +389,7 @@ def steps_with_what_is_there(model, optimizer):
     if not workers():
         optimizer.step()
         return
-    set_gradients(model, mean)
+    set_gradients(model)
     step_and_send(model, optimizer)
 
 
@@ -403,7 +401,7 @@ def steps_with_what_is_there(model, optimizer):
 )
 def sends_nothing(model, optimizer):
     if workers():
-        set_gradients(model, mean)
+        set_gradients(model)
         optimizer.step()
 
 
