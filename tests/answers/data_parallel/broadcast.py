@@ -86,3 +86,14 @@ def broadcast(replicas):
             target.copy_(source)
         for target, source in zip(replica.buffers(), replicas[0].buffers()):
             target.copy_(source)
+
+
+# %% copies_the_first_time_only: wrong wrong_values
+def broadcast(replicas):
+    if not hasattr(replicas[0], "was_sent"):
+        replicas[0].was_sent = True
+        for replica in replicas[1:]:
+            for target, source in zip(replica.parameters(), replicas[0].parameters()):
+                target.data.copy_(source)
+            for target, source in zip(replica.buffers(), replicas[0].buffers()):
+                target.copy_(source)

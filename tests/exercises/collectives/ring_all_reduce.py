@@ -216,8 +216,7 @@ def adds_in_the_second_half_too(tensor):
 
 @ring_all_reduce.mistake(
     "never_added",
-    "what arrives in the first half replaces the chunk and is not added; or the second half begins"
-    " with another chunk than the finished one.",
+    "what arrives first replaces the chunk; or another than the finished chunk goes around second.",
     fix="In the first half add what arrives; the second half starts with the finished chunk.",
 )
 def replaces_in_the_first_half(tensor):

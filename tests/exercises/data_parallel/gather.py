@@ -7,8 +7,7 @@ from multigpu.checking.verdicts import listed
 
 gather = exercise(
     "data_parallel.gather",
-    expects="the rows of all outputs in their order, as one tensor of shape {shape} on"
-    " cuda:{target}; backward gives every output its gradient",
+    expects="the rows of all outputs as one tensor of shape {shape} on cuda:{target}, with gradients",
 )
 
 
@@ -177,13 +176,3 @@ def into_a_float_buffer(outputs, device):
         result[start : start + len(output)] = output.to(device)
         start += len(output)
     return result
-
-
-@gather.mistake(
-    "vstacked",
-    "torch.vstack makes a row of an output that has one dimension.",
-    fix="torch.cat joins along dimension 0, whatever the number of dimensions.",
-    status="crash",
-)
-def stacks_vertically(outputs, device):
-    return torch.vstack([output.to(device) for output in outputs])

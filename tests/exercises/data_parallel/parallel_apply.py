@@ -190,8 +190,8 @@ def waits_for_all(run, case):
 @parallel_apply.holds(
     "one_after_another",
     expects="{n} forwards at the same time",
-    usually="there is no thread; or start() and join(), or submit() and result(), are in the same"
-    " loop; or target=forward(i) calls the function where target=forward, args=(i,) passes it.",
+    usually="there is no thread; or start() and join(), or submit() and result(), are in one loop;"
+    " or target=forward(i) calls the function.",
     fix="Start all threads, and join them after that.",
     first=True,
 )

@@ -236,14 +236,11 @@ def new_model_with_the_state_dict(module, devices):
     return with_copies(module, devices, emptied)
 
 
-ONE_MODE = (
-    "all layers of a copy are in one mode: train() changes every layer, and a newly built model is"
-    " in train mode everywhere."
+@replicate.mistake(
+    "mode_lost",
+    "train() changes every layer of a copy, and a newly built model is in train mode everywhere.",
+    fix="Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out.",
 )
-OWN_MODE = "Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out."
-
-
-@replicate.mistake("mode_lost", ONE_MODE, fix=OWN_MODE)
 def everything_into_train_mode(module, devices):
     return with_copies(module, devices, lambda replica: replica.train())
 

@@ -10,8 +10,7 @@ from .replicas import leaves_gradients_on, parameters_of, placed
 
 sum_gradients = exercise(
     "data_parallel.sum_gradients",
-    expects="the .grad of every parameter of replica 0 is the sum of those of all replicas, and"
-    " None where all are None",
+    expects="each .grad of replica 0 is the sum over all replicas, and None where all are None",
 )
 
 

@@ -178,7 +178,6 @@ def rank_zero_collects_and_tells(model, batches, optimizer, should_stop):
 # --- mistakes ------------------------------------------------------------------------------------
 
 ANY = "One rank is enough: reduce the answers with MAX, or add them up and compare with 0."
-OWN = "Ask with this rank's own loss, and reduce the answers."
 
 
 @early_stop.mistake(
@@ -293,7 +292,7 @@ def looks_at_the_flag_in_the_next_step(model, batches, optimizer, should_stop):
 @early_stop.mistake(
     "asked_about_the_mean",
     "should_stop was asked about the mean loss over the ranks, in which one low loss disappears.",
-    fix=OWN,
+    fix="Ask with this rank's own loss, and reduce the answers.",
 )
 def asks_with_the_mean_loss(model, batches, optimizer, should_stop):
     def stop(loss):

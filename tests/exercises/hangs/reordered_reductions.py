@@ -109,8 +109,7 @@ def reduce_as_one(tensors):
 
 @reordered_reductions.mistake(
     "other_order",
-    "the ranks do not reduce the names in one order: it is that in which each rank has filled its"
-    " dict, that of a set, or another one that differs from rank to rank.",
+    "the ranks do not reduce the names in one order, but in that of a dict or a set.",
     fix="A rank only knows how many calls it has made, not for which name: sort the names.",
     status="mismatch",
     roughly=True,

@@ -33,10 +33,7 @@ from .models import (
     weights_of,
 )
 
-EXPECTS = (
-    "step after step, the server and its workers have the weights of one process that trains on"
-    " the mean of the workers' losses"
-)
+EXPECTS = "in each step all have the weights of one process that trains on the workers' mean loss"
 SLACK = 12_000  # bytes for headers, flags and pickled names; the parts of Heavy are larger
 NO_BYTES = ("barrier", "new_group")
 

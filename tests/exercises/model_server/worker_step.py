@@ -189,19 +189,6 @@ def waits_for_weights_only(model, loss):
 
 
 @worker_step.mistake(
-    "other_order",
-    "the worker goes through the parameters in another order than the server.",
-    fix="Go through model.parameters() on both sides: its order is the same on all ranks.",
-    status="mismatch",
-)
-def sends_in_the_other_order(model, loss):
-    backward(model, loss)
-    for p in reversed(trained(model)):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@worker_step.mistake(
     "skips_missing",
     "the worker sends nothing where this loss gives no gradient, and the server expects one.",
     fix="Send zeros in the place of a missing gradient.",
