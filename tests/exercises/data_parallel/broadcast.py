@@ -14,7 +14,7 @@ from .replicas import leaves_gradients_on, placed, tensors_of
 
 broadcast = exercise(
     "data_parallel.broadcast",
-    expects="every parameter and buffer has the numbers of replica 0, in the same object and memory",
+    expects="every parameter and buffer is the same object with the numbers of replica 0",
 )
 
 
