@@ -7,7 +7,7 @@ from multigpu.checking.verdicts import listed
 
 gather = exercise(
     "data_parallel.gather",
-    expects="the rows of all outputs in one tensor of shape {shape} on cuda:{target}, and gradients",
+    expects="all rows in one tensor of shape {shape} on cuda:{target}, and a gradient for each output",
 )
 
 

@@ -14,7 +14,7 @@ from multigpu.training.models import SmallCNN
 
 replicate = exercise(
     "data_parallel.replicate",
-    expects="a list of {n} modules, each on its GPU: `module` and copies that share nothing with it",
+    expects="a list of {n} modules, each on its GPU: `module` and copies that share nothing",
 )
 
 
