@@ -7,7 +7,7 @@ from multigpu.checking.verdicts import listed
 
 gather = exercise(
     "data_parallel.gather",
-    expects="all rows in one tensor of shape {shape} on cuda:{target}, and a gradient for each output",
+    expects="all rows in one tensor of shape {shape} on cuda:{target}, with a way back to each",
 )
 
 
