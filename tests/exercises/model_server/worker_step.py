@@ -16,19 +16,13 @@ worker_step = exercise(
 )
 
 
-@worker_step.cases
-def cases():
-    return each_training()
+worker_step.cases(each_training)
+worker_step.expected(expected_of)
 
 
 @worker_step.drive
 def drive(submission, case, rank):
     return drive_both(submission, case, rank, "worker_step")
-
-
-@worker_step.expected
-def expected(case):
-    return expected_of(case)
 
 
 def workers(case):
