@@ -216,7 +216,7 @@ def adds_in_the_second_half_too(tensor):
 
 @ring_all_reduce.mistake(
     "never_added",
-    "what arrives first replaces the chunk; or another than the finished chunk goes around second.",
+    "the first half replaces chunks, or the second begins with another than the finished chunk.",
     fix="In the first half add what arrives; the second half starts with the finished chunk.",
 )
 def replaces_in_the_first_half(tensor):

@@ -14,7 +14,8 @@ from .replicas import leaves_gradients_on, placed, tensors_of
 
 broadcast = exercise(
     "data_parallel.broadcast",
-    expects="every parameter and buffer is the same object with the numbers of replica 0",
+    expects="every parameter and buffer of every replica has the numbers of replica 0, and is the"
+    " same object in the same memory as before",
 )
 
 

@@ -7,7 +7,8 @@ from multigpu.checking.verdicts import listed
 
 gather = exercise(
     "data_parallel.gather",
-    expects="all rows in one tensor of shape {shape} on cuda:{target}, with a way back to each",
+    expects="the rows of outputs[0], then those of outputs[1], and so on, as one tensor of shape"
+    " {shape} on cuda:{target}; backward gives every output its gradient",
 )
 
 
