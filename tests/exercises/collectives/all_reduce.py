@@ -98,8 +98,7 @@ def own_tensor_goes_around(tensor):
 @all_reduce.mistake(
     "all_send_first",
     "all ranks call dist.send first, and each waits until its receiver takes the message.",
-    fix="Start the sends with isend, receive, then wait for the handles; or let rank 0 receive"
-    " while the others send.",
+    fix="Start the sends with isend, receive, then wait; or let the others send to rank 0.",
     status="hang",
 )
 def everybody_sends_first(tensor):
@@ -124,8 +123,7 @@ def only_rank_zero_has_it(tensor):
 
 @all_reduce.mistake(
     "unchanged",
-    "the sum was made in another tensor, or nothing was added. `tensor = tensor + arrived` gives"
-    " only your variable another one.",
+    "the sum is in another tensor: `tensor = tensor + arrived` gives only your variable a new one.",
     fix="Write into the tensor that was given: += or copy_().",
 )
 def rebinds(tensor):
@@ -155,8 +153,7 @@ def passes_the_sum_around(tensor):
 @all_reduce.mistake(
     "own_added_twice",
     "the sum starts with the rank's own numbers, and then these are added again.",
-    fix="Start with zeros, leave the own numbers out of the loop, or end a ring after"
-    " n - 1 = {steps} steps.",
+    fix="Start with zeros, leave the own numbers out, or end a ring after n - 1 = {steps} steps.",
 )
 def starts_with_its_own_and_adds_all(tensor):
     for held in exchanged(tensor):
@@ -175,78 +172,7 @@ def adds_the_others_only(tensor):
 
 
 @all_reduce.mistake(
-    "last_message_only",
-    "each message overwrites the one before.",
-    fix="Receive into a spare tensor and add that with +=.",
-)
-def the_last_message_wins(tensor):
-    for held in exchanged(tensor):
-        tensor.copy_(held)
-
-
-@all_reduce.mistake(
-    "last_rank_missing",
-    "the numbers of the last rank are in no sum.",
-    fix="The loop ends too early: range({n}) goes up to rank {steps}.",
-)
-def leaves_the_last_rank_out(tensor):
-    tensor.copy_(sum(exchanged(tensor)[: max(dist.get_world_size() - 1, 1)]))
-
-
-@all_reduce.mistake(
-    "power_of_two_needed",
-    "ranks whose partner rank ^ distance does not exist skip a step, and what they would have got"
-    " is missing.",
-    fix="This plan needs 2, 4, 8 … ranks. A ring, or a sum on rank 0 that is sent to all,"
-    " works with any number.",
-)
-def butterfly(tensor):
-    rank, size, distance = dist.get_rank(), dist.get_world_size(), 1
-    while distance < size:
-        partner = rank ^ distance
-        if partner < size:
-            arrived = torch.empty_like(tensor)
-            handle = dist.isend(tensor, partner)
-            dist.recv(arrived, partner)
-            handle.wait()
-            tensor += arrived
-        distance *= 2
-
-
-@all_reduce.mistake(
-    "multiplied",
-    "every message was added twice.",
-    fix="Each rank's numbers must reach each sum once.",
-)
-def adds_everything_twice(tensor):
-    tensor.copy_(2 * sum(exchanged(tensor)))
-
-
-@all_reduce.mistake(
-    "one_buffer",
-    "all messages were received into one buffer, and its last content was added for each of them.",
-    fix="Add a message before the next one is received into its buffer, or give each its own.",
-)
-def one_buffer_for_all_messages(tensor):
-    held = exchanged(tensor)
-    for _ in others():
-        tensor += held[others()[-1]]
-
-
-@all_reduce.mistake(
-    "cleared",
-    "the tensor was cleared, and nothing was added to it: `a + b` changes neither a nor b.",
-    fix="a += b adds to a.",
-)
-def adds_to_a_copy_of_nothing(tensor):
-    exchanged(tensor)
-    tensor.zero_()
-
-
-@all_reduce.mistake(
-    "rounded",
-    "the numbers were added as float32.",
-    fix="Add and send in the tensor's own dtype.",
+    "rounded", "the numbers were added as float32.", fix="Add and send in the tensor's own dtype."
 )
 def adds_as_float32(tensor):
     tensor.copy_(sum(exchanged(tensor.float())))

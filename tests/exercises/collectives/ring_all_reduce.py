@@ -126,9 +126,9 @@ def exchange(outgoing, incoming):
     handle.wait()
 
 
-def reduce_half(chunks, steps):
+def reduce_half(chunks, exchange=exchange):
     rank, size, _, _ = here()
-    for step in range(steps):
+    for step in range(size - 1):
         target = chunks[(rank - step - 1) % size]
         arrived = torch.empty_like(target)
         exchange(chunks[(rank - step) % size], arrived)
@@ -146,7 +146,7 @@ def cut(tensor):
 
 
 def both_halves(chunks):
-    reduce_half(chunks, dist.get_world_size() - 1)
+    reduce_half(chunks)
     gather_half(chunks, dist.get_world_size() - 1)
 
 
@@ -156,29 +156,6 @@ def both_halves(chunks):
 @ring_all_reduce.right
 def in_plain_words(tensor):
     both_halves(cut(tensor))
-
-
-@ring_all_reduce.right
-def leaves_empty_messages_out(tensor):
-    rank, size, right_of, left_of = here()
-    chunks = cut(tensor)
-
-    def swap(outgoing, incoming):
-        handles = []
-        if len(outgoing):
-            handles.append(dist.isend(outgoing, right_of))
-        if len(incoming):
-            handles.append(dist.irecv(incoming, left_of))
-        for handle in handles:
-            handle.wait()
-
-    for step in range(size - 1):
-        target = chunks[(rank - step - 1) % size]
-        arrived = torch.empty_like(target)
-        swap(chunks[(rank - step) % size], arrived)
-        target += arrived
-    for step in range(size - 1):
-        swap(chunks[(rank + 1 - step) % size], chunks[(rank - step) % size])
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -191,15 +168,13 @@ def leaves_empty_messages_out(tensor):
     status="hang",
 )
 def sends_first(tensor):
-    rank, size, right_of, left_of = here()
-    chunks = cut(tensor)
-    for step in range(size - 1):
-        target = chunks[(rank - step - 1) % size]
-        arrived = torch.empty_like(target)
-        dist.send(chunks[(rank - step) % size], right_of)
-        dist.recv(arrived, left_of)
-        target += arrived
-    gather_half(chunks, size - 1)
+    _, _, right_of, left_of = here()
+
+    def exchange(outgoing, incoming):
+        dist.send(outgoing, right_of)
+        dist.recv(incoming, left_of)
+
+    reduce_half(cut(tensor), exchange)
 
 
 @ring_all_reduce.mistake(
@@ -208,19 +183,7 @@ def sends_first(tensor):
     fix="The second half sends the finished chunks around, in {steps} more steps.",
 )
 def forgets_the_second_half(tensor):
-    reduce_half(cut(tensor), dist.get_world_size() - 1)
-
-
-@ring_all_reduce.mistake(
-    "first_half_too_short",
-    "the first half is a step short, so no chunk has the numbers of all ranks.",
-    fix="Each of the two halves has n - 1 steps: range(n - 1).",
-)
-def first_half_a_step_short(tensor):
-    size = dist.get_world_size()
-    if size > 1:
-        reduce_half(cut(tensor), size - 2)
-        gather_half(cut(tensor), size - 1)
+    reduce_half(cut(tensor))
 
 
 @ring_all_reduce.mistake(
@@ -231,20 +194,8 @@ def first_half_a_step_short(tensor):
 def second_half_a_step_short(tensor):
     size = dist.get_world_size()
     if size > 1:
-        reduce_half(cut(tensor), size - 1)
+        reduce_half(cut(tensor))
         gather_half(cut(tensor), size - 2)
-
-
-@ring_all_reduce.mistake(
-    "too_many_messages",
-    "the second half has a step too many.",
-    fix="A half has n - 1 steps: range(n - 1).",
-)
-def second_half_a_step_too_many(tensor):
-    size = dist.get_world_size()
-    if size > 1:
-        reduce_half(cut(tensor), size - 1)
-        gather_half(cut(tensor), size)
 
 
 @ring_all_reduce.mistake(
@@ -255,7 +206,7 @@ def second_half_a_step_too_many(tensor):
 def adds_in_the_second_half_too(tensor):
     rank, size, _, _ = here()
     chunks = cut(tensor)
-    reduce_half(chunks, size - 1)
+    reduce_half(chunks)
     for step in range(size - 1):
         target = chunks[(rank - step) % size]
         arrived = torch.empty_like(target)
@@ -265,9 +216,7 @@ def adds_in_the_second_half_too(tensor):
 
 @ring_all_reduce.mistake(
     "never_added",
-    "look at chunk (r + 1) % n of rank r between the halves (if it first sent chunk r). If it is"
-    " not the sum there, what arrives in the first half replaces the chunk and is not added. If"
-    " it is, the second half begins with another chunk than this finished one.",
+    "the first half replaces chunks, or the second begins with another than the finished chunk.",
     fix="In the first half add what arrives; the second half starts with the finished chunk.",
 )
 def replaces_in_the_first_half(tensor):
@@ -276,32 +225,6 @@ def replaces_in_the_first_half(tensor):
     for step in range(size - 1):
         exchange(chunks[(rank - step) % size], chunks[(rank - step - 1) % size])
     gather_half(chunks, size - 1)
-
-
-@ring_all_reduce.mistake(
-    "wrong_chunk",
-    "the second half starts with a chunk whose sum is not complete.",
-    fix="After the first half, the chunk that rank r has received last is complete: it goes first.",
-)
-def starts_the_second_half_with_an_unfinished_chunk(tensor):
-    rank, size, _, _ = here()
-    chunks = cut(tensor)
-    reduce_half(chunks, size - 1)
-    for step in range(size - 1):
-        exchange(chunks[(rank - step - 1) % size], chunks[(rank - step - 2) % size])
-
-
-@ring_all_reduce.mistake(
-    "chunks_mixed",
-    "the chunks were joined in the order in which they arrived.",
-    fix="Chunk i belongs at place i of the tensor.",
-)
-def joins_the_chunks_as_they_came(tensor):
-    rank, size, _, _ = here()
-    chunks = [chunk.clone() for chunk in cut(tensor)]
-    both_halves(chunks)
-    as_they_came = [chunks[(rank + 1 - i) % size] for i in range(size)]
-    tensor.copy_(torch.cat(as_they_came).view(tensor.shape))
 
 
 @ring_all_reduce.mistake(
@@ -328,16 +251,6 @@ def works_on_a_copy(tensor):
 
 
 @ring_all_reduce.mistake(
-    "averaged",
-    "the sum was divided by {n}.",
-    fix="all_reduce adds up. For the mean, the caller divides afterward.",
-)
-def takes_the_mean(tensor):
-    both_halves(cut(tensor))
-    tensor.copy_(tensor / dist.get_world_size())
-
-
-@ring_all_reduce.mistake(
     "rounded",
     "the numbers went through a smaller dtype on the way.",
     fix="Add and send in the tensor's own dtype.",
@@ -356,13 +269,3 @@ def adds_as_float32(tensor):
 )
 def takes_chunk_for_granted(tensor):
     both_halves(tensor.view(-1).chunk(dist.get_world_size()))
-
-
-@ring_all_reduce.mistake(
-    "size_must_divide",
-    "the tensor was cut by view({n}, -1), which needs a number of elements that {n} divides.",
-    fix="tensor.view(-1).tensor_split({n}) cuts any number.",
-    status="crash",
-)
-def only_sizes_that_divide(tensor):
-    both_halves(tensor.view(dist.get_world_size(), -1))

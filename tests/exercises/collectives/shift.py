@@ -56,13 +56,13 @@ def left_of():
     return (dist.get_rank() - 1) % size()
 
 
-def exchange(tensor):
+def exchange(outgoing, incoming=None, *, way=1):
     """The right answer, which most mistakes only spoil."""
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, right_of())
-    dist.recv(received, left_of())
+    incoming = torch.empty_like(outgoing) if incoming is None else incoming
+    sending = dist.isend(outgoing, (dist.get_rank() + way) % size())
+    dist.recv(incoming, (dist.get_rank() - way) % size())
     sending.wait()
-    return received
+    return incoming
 
 
 @shift.right
@@ -112,33 +112,12 @@ def sends_first(tensor):
 
 
 @shift.mistake(
-    "all_receive_first",
-    "all ranks wait for a message, and no rank has sent one yet.",
-    fix="Start the send with isend before you receive, and wait for its handle afterward.",
-    status="hang",
-)
-def receives_first(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    dist.recv(received, left_of())
-    dist.send(tensor, right_of())
-    return received
-
-
-@shift.mistake(
     "wrong_direction",
     "the ring runs the other way.",
     fix="Rank r sends to rank (r + 1) % {n} and receives from rank (r - 1) % {n}.",
 )
 def runs_the_other_way(tensor):
-    if size() == 1:
-        return tensor.clone()
-    received = torch.empty_like(tensor)
-    sending = dist.isend(tensor, left_of())
-    dist.recv(received, right_of())
-    sending.wait()
-    return received
+    return exchange(tensor, way=-1) if size() > 1 else tensor.clone()
 
 
 @shift.mistake(
@@ -153,105 +132,12 @@ def returns_what_it_sent(tensor):
 
 
 @shift.mistake(
-    "ring_not_closed",
-    "the last rank sends to no rank, so rank 0 receives nothing.",
-    fix="The last rank sends to rank 0: (rank + 1) % {n}.",
-)
-def a_line(tensor):
-    rank, result = dist.get_rank(), tensor.clone()
-    handle = dist.isend(tensor, rank + 1) if rank + 1 < size() else None
-    if rank > 0:
-        dist.recv(result, rank - 1)
-    if handle is not None:
-        handle.wait()
-    return result
-
-
-@shift.mistake(
-    "passed_on",
-    "a rank sends on what it has just received, so the tensor of rank 0 goes all the way around.",
-    fix="Each rank sends its own tensor, and receives into another one.",
-)
-def relay(tensor):
-    result = tensor.clone()
-    if size() > 1 and dist.get_rank() == 0:
-        dist.send(tensor, right_of())
-        dist.recv(result, left_of())
-    elif size() > 1:
-        dist.recv(result, left_of())
-        dist.send(result, right_of())
-    return result
-
-
-@shift.mistake(
-    "rank_zero_everywhere",
-    "every rank received from rank 0.",
-    fix="Rank r receives from rank (r - 1) % {n}.",
-)
-def everybody_gets_rank_zeros(tensor):
-    received = tensor.clone()
-    if dist.get_rank() == 0 and size() > 1:
-        for rank in range(1, size()):
-            dist.send(tensor, rank)
-        dist.recv(received, size() - 1)
-    elif size() > 1:
-        dist.recv(received, 0)
-        if dist.get_rank() == size() - 1:
-            dist.send(tensor, 0)
-    return received
-
-
-@shift.mistake(
-    "nothing_received",
-    "the result is a tensor of zeros that nothing was received into.",
-    fix="Return the tensor that you received into.",
-)
-def returns_the_empty_tensor(tensor):
-    if size() == 1:
-        return tensor.clone()
-    exchange(tensor)
-    return torch.zeros_like(tensor)
-
-
-@shift.mistake(
-    "added",
-    "what arrived was added to the rank's own numbers.",
-    fix="A shift only copies: return what arrived.",
-)
-def adds_its_own(tensor):
-    return exchange(tensor) + tensor if size() > 1 else tensor.clone()
-
-
-@shift.mistake(
     "input_changed",
     "the message was received into the tensor that was given.",
     fix="Receive into a new one: torch.empty_like(tensor).",
 )
 def receives_into_the_input_after_a_copy(tensor):
-    if size() == 1:
-        return tensor.clone()
-    sending = dist.isend(tensor.clone(), right_of())
-    dist.recv(tensor, left_of())
-    sending.wait()
-    return tensor
-
-
-@shift.mistake(
-    "made_floats",
-    "the numbers were converted to float32, the dtype of torch.zeros(shape).",
-    fix="torch.empty_like(tensor) has the tensor's own dtype.",
-)
-def makes_floats(tensor):
-    return exchange(tensor.float()) if size() > 1 else tensor.clone()
-
-
-@shift.mistake(
-    "rounded",
-    "the numbers went through a smaller dtype on the way.",
-    fix="torch.empty_like(tensor) makes a buffer of the tensor's own dtype.",
-)
-def travels_as_float32(tensor):
-    return exchange(tensor.float()).to(tensor.dtype) if size() > 1 else tensor.clone()
+    return exchange(tensor.clone(), tensor) if size() > 1 else tensor.clone()
 
 
 @shift.mistake(

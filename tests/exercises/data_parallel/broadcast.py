@@ -92,22 +92,22 @@ def expected(case):
 leaves_gradients_on(broadcast)
 
 
+# --- what answers are made of --------------------------------------------------------------------
+
+
+def pairs(replicas, of=tensors):
+    """Each tensor of the other replicas, and that of the first one which belongs to it."""
+    for replica in replicas[1:]:
+        yield from zip(of(replica), of(replicas[0]))
+
+
 # --- right answers -------------------------------------------------------------------------------
 
 
 @broadcast.right
 def copies_data(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target.data.copy_(source.data)
-
-
-@broadcast.right
-@torch.no_grad()
-def as_a_chain(replicas):
-    for before, after in itertools.pairwise(replicas):
-        for target, source in zip(tensors(after), tensors(before)):
-            target.copy_(source.to(target.device))
+    for target, source in pairs(replicas):
+        target.data.copy_(source.data)
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -130,36 +130,18 @@ def load_state_dict(replicas):
 )
 @torch.no_grad()
 def parameters_only(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(replica.parameters(), replicas[0].parameters()):
-            target.copy_(source)
+    for target, source in pairs(replicas, nn.Module.parameters):
+        target.copy_(source)
 
 
 @broadcast.mistake(
     "nothing_copied",
-    "the other replicas kept their old numbers: `p = ...` gives a name to another tensor, and .to()"
-    " makes a new one.",
+    "the other replicas kept their old numbers: `p = ...` only names another tensor.",
     fix="target.copy_(source) writes into the replica.",
 )
 def assigns_to_a_name(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others:
-            other = first.to(other.device)
-
-
-@broadcast.mistake(
-    "nothing_copied",
-    "the second call copied nothing.",
-    fix="Copy in every call.",
-)
-@torch.no_grad()
-def copies_the_first_time_only(replicas):
-    if getattr(replicas[0], "was_sent", False):
-        return
-    replicas[0].was_sent = True
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target.copy_(source)
+    for target, source in pairs(replicas):
+        target = source.to(target.device)
 
 
 @broadcast.mistake(
@@ -169,11 +151,8 @@ def copies_the_first_time_only(replicas):
 )
 @torch.no_grad()
 def trainable_only(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(replica.parameters(), replicas[0].parameters()):
-            if target.requires_grad:
-                target.copy_(source)
-        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+    for target, source in pairs(replicas):
+        if target.requires_grad or not isinstance(target, nn.Parameter):
             target.copy_(source)
 
 
@@ -184,27 +163,14 @@ def trainable_only(replicas):
 )
 @torch.no_grad()
 def floating_point_only(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            if target.is_floating_point():
-                target.copy_(source)
-
-
-@broadcast.mistake(
-    "parameters_skipped",
-    "only the buffers were copied.",
-    fix="Copy all of parameters() and all of buffers().",
-)
-def buffers_only(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(replica.buffers(), replicas[0].buffers()):
+    for target, source in pairs(replicas):
+        if target.is_floating_point():
             target.copy_(source)
 
 
 @broadcast.mistake(
     "one_replica_only",
-    "only replica 1 was written to. A `return` inside the loop does that, and so does one iterator"
-    " for all replicas: the first of them uses it up.",
+    "only replica 1 was written to: the first replica uses up an iterator that all share.",
     fix="Loop over replicas[1:], and call parameters() and buffers() for each.",
 )
 @torch.no_grad()
@@ -217,36 +183,17 @@ def uses_one_iterator_for_all(replicas):
 
 @broadcast.mistake(
     "new_memory",
-    "`p.data = ...` puts other memory under the parameter, and a view that was taken before does"
-    " not see it.",
-    fix="Write into the memory that is there: p.data.copy_(...), or p.copy_(...) under"
-    " torch.no_grad().",
+    "`p.data = ...` puts other memory under the parameter, and an older view does not see it.",
+    fix="Write into the memory that is there, with p.data.copy_(...).",
 )
 def assigns_data(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target.data = source.data.to(target.device, copy=True)
-
-
-@broadcast.mistake(
-    "new_memory",
-    "`p.data = ...` puts other memory under the parameter, and a view that was taken before does"
-    " not see it.",
-    fix="Write into the memory that is there: p.data.copy_(...), or p.copy_(...) under"
-    " torch.no_grad().",
-)
-def assigns_data_of_parameters(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(replica.parameters(), replicas[0].parameters()):
-            target.data = source.data.to(target.device, copy=True)
-        for target, source in zip(replica.buffers(), replicas[0].buffers()):
-            target.copy_(source)
+    for target, source in pairs(replicas):
+        target.data = source.data.to(target.device, copy=True)
 
 
 @broadcast.mistake(
     "new_objects",
-    "parameters and buffers were replaced by new ones, and an optimizer that holds the old ones"
-    " never sees the new numbers.",
+    "parameters were replaced by new ones, and an optimizer still holds the old ones.",
     fix="Write into those that are there with copy_.",
 )
 def sets_new_parameters(replicas):
@@ -256,88 +203,6 @@ def sets_new_parameters(replicas):
         for target, source in zip(replica.modules(), made.modules()):
             target._parameters.update(source._parameters)
             target._buffers.update(source._buffers)
-
-
-@broadcast.mistake(
-    "new_objects",
-    "each parameter and buffer was replaced by a new one, a tied parameter by two, and an optimizer"
-    " that holds the old ones never sees the new numbers.",
-    fix="Write into those that are there with copy_.",
-)
-def sets_new_parameters_one_by_one(replicas):
-    for replica in replicas[1:]:
-        device = next(replica.parameters()).device
-        for source, target in zip(replicas[0].modules(), replica.modules()):
-            for name, parameter in source.named_parameters(recurse=False):
-                own = nn.Parameter(parameter.detach().to(device), parameter.requires_grad)
-                setattr(target, name, own)
-            for name, buffer in source.named_buffers(recurse=False):
-                setattr(target, name, buffer.to(device))
-
-
-@broadcast.mistake(
-    "new_objects",
-    "the buffers were replaced by new ones.",
-    fix="Write into those that are there with copy_.",
-)
-@torch.no_grad()
-def assigns_buffers(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(replica.parameters(), replicas[0].parameters()):
-            target.copy_(source)
-        for source, target in zip(replicas[0].modules(), replica.modules()):
-            for name, buffer in source.named_buffers(recurse=False):
-                setattr(target, name, buffer.to(next(replica.parameters()).device))
-
-
-@broadcast.mistake(
-    "wrong_direction",
-    "the copy went the other way, into replica 0.",
-    fix="target.copy_(source) writes into target.",
-)
-@torch.no_grad()
-def copies_into_the_first(replicas):
-    for replica in replicas[1:]:
-        for source, target in zip(tensors(replica), tensors(replicas[0])):
-            target.copy_(source)
-
-
-@broadcast.mistake(
-    "averaged",
-    "the weights were averaged over the replicas.",
-    fix="Only copy: replica 0 alone has been trained, and the others are out of date.",
-)
-@torch.no_grad()
-def averages_the_weights(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        mean = sum(p.cpu() for p in same) / len(same)
-        for p in same:
-            p.copy_(mean)
-
-
-@broadcast.mistake(
-    "from_the_neighbor",
-    "each replica was copied from the one before it, the last one first, so that one was not up to"
-    " date yet.",
-    fix="Copy from replicas[0].",
-)
-@torch.no_grad()
-def each_from_the_one_before_last_first(replicas):
-    for i in reversed(range(1, len(replicas))):
-        for target, source in zip(tensors(replicas[i]), tensors(replicas[i - 1])):
-            target.copy_(source)
-
-
-@broadcast.mistake(
-    "added",
-    "the numbers of replica 0 were added to those of the others.",
-    fix="target.copy_(source) replaces them.",
-)
-@torch.no_grad()
-def adds_instead_of_copying(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target += source.to(target.device)
 
 
 @broadcast.mistake(
@@ -353,64 +218,11 @@ def freezes_the_replicas(replicas):
 
 
 @broadcast.mistake(
-    "requires_grad_changed",
-    "the parameters were frozen to write into them, and then all of them were made trainable.",
-    fix="Write under torch.no_grad(), and leave requires_grad as it is.",
-)
-def thaws_the_replicas(replicas):
-    for replica in replicas[1:]:
-        replica.requires_grad_(False)
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target.copy_(source.detach())
-        replica.requires_grad_(True)
-
-
-@broadcast.mistake(
-    "rounded",
-    "the numbers went through half precision on their way.",
-    fix="copy_ between two GPUs needs no change of type.",
-)
-@torch.no_grad()
-def copies_in_half_precision(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(replica.parameters(), replicas[0].parameters()):
-            target.copy_(source.half())
-        for target, source in zip(replica.buffers(), replicas[0].buffers()):
-            target.copy_(source)
-
-
-@broadcast.mistake(
-    "rounded",
-    "the numbers went through float32 on their way.",
-    fix="copy_ between two GPUs needs no change of type.",
-)
-@torch.no_grad()
-def travels_as_float32(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target.copy_(source.float())
-
-
-@broadcast.mistake(
     "recorded_by_autograd",
     "autograd forbids writing in place into a parameter that is trained.",
     fix="Write under torch.no_grad().",
     status="crash",
 )
 def forgets_no_grad(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target.copy_(source)
-
-
-@broadcast.mistake(
-    "sliced_a_number",
-    "target[:] = ... needs a dimension, and a parameter or buffer may be a single number.",
-    fix="target.copy_(source) works for every shape.",
-    status="crash",
-)
-@torch.no_grad()
-def slices_numbers_too(replicas):
-    for replica in replicas[1:]:
-        for target, source in zip(tensors(replica), tensors(replicas[0])):
-            target[:] = source.to(target.device)
+    for target, source in pairs(replicas):
+        target.copy_(source)

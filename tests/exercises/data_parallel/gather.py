@@ -107,8 +107,7 @@ def into_a_buffer(outputs, device):
 @gather.mistake(
     "detached",
     "the way back is cut, so no output gets a gradient.",
-    fix="`.detach()`, `.data`, `.tolist()` and `torch.no_grad()` cut it; `.to(device)` and"
-    " `torch.cat` keep it.",
+    fix="`.detach()`, `.data` and `torch.no_grad()` cut it; `.to(device)` and `torch.cat` keep it.",
 )
 def detaches(outputs, device):
     return torch.cat([output.detach().to(device) for output in outputs])
@@ -121,24 +120,6 @@ def detaches(outputs, device):
 )
 def always_on_the_first(outputs, device):
     return torch.cat([output.to(outputs[0].device) for output in outputs])
-
-
-@gather.mistake(
-    "wrong_gpu",
-    "the outputs were brought to cuda:0, whatever `device` is.",
-    fix="Move every output with .to(device).",
-)
-def always_on_cuda_zero(outputs, device):
-    return torch.cat([output.to("cuda:0") for output in outputs])
-
-
-@gather.mistake(
-    "left_on_cpu",
-    "the outputs were joined on the CPU, and the result stayed there.",
-    fix="Move every output with .to(device).",
-)
-def through_the_cpu(outputs, device):
-    return torch.cat([output.cpu() for output in outputs])
 
 
 @gather.mistake(
@@ -161,33 +142,6 @@ def stacks(outputs, device):
 
 
 @gather.mistake(
-    "not_joined",
-    "the outputs were moved but not joined.",
-    fix="torch.cat makes one tensor of the list.",
-)
-def moves_but_does_not_join(outputs, device):
-    return [output.to(device) for output in outputs]
-
-
-@gather.mistake(
-    "along_columns",
-    "the outputs were joined along the last dimension.",
-    fix="Rows are dimension 0.",
-)
-def along_the_last_dimension(outputs, device):
-    return torch.cat([output.to(device) for output in outputs], dim=-1)
-
-
-@gather.mistake(
-    "partly_detached",
-    "the way back is cut only for those outputs that had to be moved.",
-    fix="Treat all outputs alike: .to(device) keeps the way back, `.data` and `.detach()` cut it.",
-)
-def detaches_what_moves(outputs, device):
-    return torch.cat([o if o.device == device else o.data.to(device) for o in outputs])
-
-
-@gather.mistake(
     "device_order",
     "the outputs were sorted by their GPU.",
     fix="The order of the list is the order of the rows.",
@@ -195,108 +149,6 @@ def detaches_what_moves(outputs, device):
 def sorts_by_gpu(outputs, device):
     ordered = sorted(outputs, key=lambda output: output.device.index)
     return torch.cat([output.to(device) for output in ordered])
-
-
-@gather.mistake(
-    "device_order",
-    "the outputs that are on `device` already were put first.",
-    fix="The order of the list is the order of the rows.",
-)
-def target_gpu_first(outputs, device):
-    ordered = sorted(outputs, key=lambda output: output.device != device)
-    return torch.cat([output.to(device) for output in ordered])
-
-
-@gather.mistake(
-    "reversed",
-    "each output was put in front of the ones before it.",
-    fix="The rows of outputs[0] come first.",
-)
-def collects_at_the_front(outputs, device):
-    result = outputs[0].to(device)
-    for output in outputs[1:]:
-        result = torch.cat([output.to(device), result])
-    return result
-
-
-@gather.mistake(
-    "interleaved",
-    "the rows were taken from each output in turn.",
-    fix="All rows of outputs[0] come first, then all rows of outputs[1].",
-)
-def deals_rows_back(outputs, device):
-    rows = []
-    for i in range(max(len(output) for output in outputs)):
-        rows += [output[i].to(device) for output in outputs if i < len(output)]
-    return torch.stack(rows)
-
-
-@gather.mistake(
-    "one_output_only",
-    "only the first output was kept. A `return` inside the loop does that.",
-    fix="Join all {n} outputs.",
-)
-def first_output_only(outputs, device):
-    return outputs[0].to(device)
-
-
-@gather.mistake(
-    "one_output_only",
-    "only the last output was kept: each one replaced the one before.",
-    fix="Join all {n} outputs.",
-)
-def last_output_only(outputs, device):
-    for output in outputs:
-        result = output.to(device)
-    return result
-
-
-@gather.mistake(
-    "added",
-    "the outputs were added up.",
-    fix="torch.cat puts the rows of one below those of the other.",
-)
-def adds_them_up(outputs, device):
-    rows = max(len(output) for output in outputs)
-    total = torch.zeros(rows, *outputs[0].shape[1:], dtype=outputs[0].dtype, device=device)
-    for output in outputs:
-        padded = torch.zeros_like(total)
-        padded[: len(output)] = output.to(device)
-        total = total + padded
-    return total
-
-
-@gather.mistake(
-    "averaged",
-    "the outputs were averaged.",
-    fix="torch.cat puts the rows of one below those of the other.",
-)
-def takes_the_mean(outputs, device):
-    rows = min(len(output) for output in outputs)
-    return torch.stack([output[:rows].to(device) for output in outputs]).mean(0)
-
-
-@gather.mistake(
-    "trimmed",
-    "every output was cut to the length of the shortest one.",
-    fix="Outputs may differ in their number of rows, and every row counts.",
-)
-def trims_to_the_shortest(outputs, device):
-    rows = min(len(output) for output in outputs)
-    return torch.cat([output[:rows].to(device) for output in outputs])
-
-
-@gather.mistake(
-    "padded",
-    "short outputs were filled up to the length of the longest one.",
-    fix="Outputs may differ in their number of rows, and nothing is added.",
-)
-def pads_to_the_longest(outputs, device):
-    rows = max(len(output) for output in outputs)
-    result = outputs[0].new_zeros(len(outputs) * rows, *outputs[0].shape[1:]).to(device)
-    for i, output in enumerate(outputs):
-        result[i * rows : i * rows + len(output)] = output.to(device)
-    return result
 
 
 @gather.mistake(
@@ -324,44 +176,4 @@ def into_a_float_buffer(outputs, device):
     for output in outputs:
         result[start : start + len(output)] = output.to(device)
         start += len(output)
-    return result
-
-
-@gather.mistake(
-    "rounded",
-    "the numbers went through half precision on their way.",
-    fix="Only move and join, without a change of type.",
-)
-def goes_through_half_precision(outputs, device):
-    return torch.cat([output.half().to(device) for output in outputs]).to(outputs[0].dtype)
-
-
-@gather.mistake(
-    "rounded",
-    "the numbers went through float32 on their way.",
-    fix="Only move and join, without a change of type.",
-)
-def travels_as_float32(outputs, device):
-    return torch.cat([output.float().to(device).to(output.dtype) for output in outputs])
-
-
-@gather.mistake(
-    "vstacked",
-    "torch.vstack makes a row of an output that has one dimension.",
-    fix="torch.cat joins along dimension 0, whatever the number of dimensions.",
-    status="crash",
-)
-def stacks_vertically(outputs, device):
-    return torch.vstack([output.to(device) for output in outputs])
-
-
-@gather.mistake(
-    "gradient_scaled",
-    "something divides the gradient by the number of outputs on its way back.",
-    fix="Only move and join: neither changes a gradient.",
-)
-def divides_the_gradient(outputs, device):
-    result = torch.cat([output.to(device) for output in outputs])
-    if result.requires_grad:
-        result.register_hook(lambda grad: grad / len(outputs))
     return result

@@ -20,8 +20,7 @@ from .meeting import Fails, Meeting, Scale, kind_of_error
 
 parallel_apply = exercise(
     "data_parallel.parallel_apply",
-    expects="a list of {n} outputs: output i is what replicas[i] computes from chunks[i], on its"
-    " GPU",
+    expects="a list of {n} outputs: output i is replicas[i](chunks[i]), on its GPU",
     parts="output",
 )
 
@@ -191,8 +190,8 @@ def waits_for_all(run, case):
 @parallel_apply.holds(
     "one_after_another",
     expects="{n} forwards at the same time",
-    usually="there is no thread; or start() and join(), or submit() and result(), are in the same"
-    " loop; or target=forward(i) calls the function where target=forward, args=(i,) passes it.",
+    usually="there is no thread; or start() and join(), or submit() and result(), are in one loop;"
+    " or target=forward(i) calls the function.",
     fix="Start all threads, and join them after that.",
     first=True,
 )
@@ -206,10 +205,8 @@ def not_one_by_one(run, case):
 @parallel_apply.holds(
     "one_waits",
     expects="{n} forwards at the same time",
-    usually="the calling thread ran a chunk before it started the threads or after it joined them,"
-    " or a pool has too few workers.",
-    fix="If the calling thread takes a chunk, let it do so between start() and join(). A pool needs"
-    " a worker for every chunk that it gets.",
+    usually="the calling thread ran a chunk before start() or after join(); or a pool is small.",
+    fix="A calling thread runs its chunk between start() and join(); a pool needs {n} workers.",
     first=True,
 )
 def all_at_once(run, case):
@@ -222,8 +219,7 @@ def all_at_once(run, case):
 @parallel_apply.holds(
     "replicas_not_used",
     expects="each of the {n} replicas that have a chunk runs once",
-    usually="all threads took the same index. A function that is made in a loop sees the loop"
-    " variable as it is later.",
+    usually="all threads took the same index: a function sees a loop variable as it is later.",
     fix="Pass the index as an argument: args=(i,).",
     first=True,
 )
@@ -403,68 +399,6 @@ def threads_with_their_own_grad_mode(replicas, chunks):
 
 
 @parallel_apply.mistake(
-    "grad_mode_lost",
-    "the threads take over inference mode only, and torch.no_grad() is another mode.",
-    fix="Ask torch.is_grad_enabled() before you start the threads: it is False in both.",
-)
-def knows_inference_mode_only(replicas, chunks):
-    inference = torch.is_inference_mode_enabled()
-
-    def forward(replica, chunk):
-        with torch.inference_mode(inference):
-            return replica(chunk)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@parallel_apply.mistake(
-    "detached",
-    "the threads run without gradients, or the outputs were detached, whatever the mode of the"
-    " caller is.",
-    fix="Use the caller's mode, torch.is_grad_enabled(), and keep the outputs as they are.",
-)
-def always_without_gradients(replicas, chunks):
-    def forward(replica, chunk):
-        with torch.no_grad():
-            return replica(chunk)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@parallel_apply.mistake(
-    "output_missing",
-    "what the function of a thread returns is thrown away.",
-    fix="Let it store its output: outputs[i] = ...",
-)
-def keeps_outputs_in_local_variables(replicas, chunks):
-    outputs = [None] * len(chunks)
-
-    def forward(i):
-        output = replicas[i](chunks[i])
-        return output
-
-    in_threads(forward, len(chunks))
-    return outputs
-
-
-@parallel_apply.mistake(
-    "outputs_moved",
-    "the outputs were brought to one GPU already.",
-    fix="Leave output i on the GPU of replica i: gather brings them together.",
-)
-def brings_the_outputs_home(replicas, chunks):
-    home = chunks[0].device
-
-    def forward(replica, chunk):
-        return replica(chunk).to(home)
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, replicas, chunks))
-
-
-@parallel_apply.mistake(
     "needs_as_many_chunks",
     "there is an output for each of the {replicas} replicas, but only {n} of them have a chunk.",
     fix="Start one thread per chunk: a small batch has fewer chunks.",
@@ -479,54 +413,3 @@ def one_thread_per_replica(replicas, chunks):
 
     in_threads(forward, len(replicas))
     return outputs
-
-
-@parallel_apply.mistake(
-    "needs_as_many_chunks",
-    "the code asks for a chunk per replica, and a small batch has fewer chunks.",
-    fix="Start one thread per chunk.",
-    status="crash",
-)
-def one_worker_per_replica(replicas, chunks):
-    with ThreadPoolExecutor(len(replicas)) as pool:
-        return list(pool.map(lambda i: replicas[i](chunks[i]), range(len(replicas))))
-
-
-@parallel_apply.mistake(
-    "needs_as_many_chunks",
-    "zip(replicas, chunks, strict=True) wants as many chunks as replicas, and a small batch has"
-    " fewer chunks.",
-    fix="zip(replicas, chunks) ends with the chunks.",
-    status="crash",
-)
-def insists_on_equal_lengths(replicas, chunks):
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        pairs = list(zip(replicas, chunks, strict=True))
-        return list(pool.map(lambda pair: pair[0](pair[1]), pairs))
-
-
-@parallel_apply.mistake(
-    "not_tensors",
-    "each entry is a future, which is not the output yet.",
-    fix="Ask each future for its result(), after all have been submitted.",
-)
-def returns_futures(replicas, chunks):
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return [pool.submit(replica, chunk) for replica, chunk in zip(replicas, chunks)]
-
-
-@parallel_apply.mistake(
-    "wrong_chunk",
-    "the chunks were used from the end.",
-    fix="Replica i works on chunks[i].",
-)
-def pairs_from_behind(replicas, chunks):
-    enabled = torch.is_grad_enabled()
-    home = [next(replica.parameters()).device for replica in replicas]
-
-    def forward(i):
-        with torch.set_grad_enabled(enabled):
-            return replicas[i](chunks[len(chunks) - 1 - i].to(home[i]))
-
-    with ThreadPoolExecutor(len(chunks)) as pool:
-        return list(pool.map(forward, range(len(chunks))))

@@ -14,8 +14,7 @@ from multigpu.training.models import SmallCNN
 
 replicate = exercise(
     "data_parallel.replicate",
-    expects="a list of {n} modules, `module` itself and copies of it that share nothing, each on"
-    " its GPU",
+    expects="a list of {n} modules, each on its GPU: `module` and copies that share nothing",
 )
 
 
@@ -178,26 +177,6 @@ def moves_one_model_around(module, devices):
 
 
 @replicate.mistake(
-    "same_object",
-    "[module] * {n} is {n} times the same object.",
-    fix="Make a copy for each further GPU: copy.deepcopy(module).to(device).",
-)
-def multiplies_the_list(module, devices):
-    return [module.to(devices[0])] * len(devices)
-
-
-@replicate.mistake(
-    "same_object",
-    "one copy was made and then moved from GPU to GPU.",
-    fix="Make a copy for each further GPU: call copy.deepcopy(module) inside the loop.",
-)
-def one_copy_for_all(module, devices):
-    module.to(devices[0])
-    clone = copy.deepcopy(module)
-    return [module] + [clone.to(device) for device in devices[1:]]
-
-
-@replicate.mistake(
     "first_is_a_copy",
     "the first replica is a copy too, and the optimizer would train a model that is not used.",
     fix="Let replicas[0] be `module` itself, moved to devices[0].",
@@ -207,50 +186,12 @@ def copies_the_first_too(module, devices):
 
 
 @replicate.mistake(
-    "first_not_moved",
-    "only the copies were moved.",
-    fix="Move `module` to devices[0]; module.to(device) moves in place.",
-)
-def leaves_the_first_where_it_is(module, devices):
-    return [module] + [copy.deepcopy(module).to(device) for device in devices[1:]]
-
-
-@replicate.mistake(
-    "left_on_first_gpu",
-    "the copies stayed on the GPU of the first replica.",
-    fix="Move copy i to devices[i].",
-)
-def forgets_to_move_the_copies(module, devices):
-    module.to(devices[0])
-    return [module] + [copy.deepcopy(module) for _ in devices[1:]]
-
-
-@replicate.mistake(
-    "left_on_cpu",
-    "the copies were made on the CPU and never moved.",
-    fix="Move copy i to devices[i].",
-)
-def never_moves_the_copies(module, devices):
-    copies = [copy.deepcopy(module).cpu() for _ in devices[1:]]
-    return [module.to(devices[0]), *copies]
-
-
-@replicate.mistake(
     "counts_gpus_itself",
     "replica i went to GPU number i, whatever `devices` holds.",
     fix="Use devices[i]: the list may be in any order.",
 )
 def ignores_the_order_of_devices(module, devices):
     return with_copies(module, [f"cuda:{i}" for i in range(len(devices))], lambda replica: replica)
-
-
-@replicate.mistake(
-    "wrong_gpu",
-    "the copies went to the GPUs in reverse order.",
-    fix="Replica i belongs on devices[i].",
-)
-def copies_to_the_gpus_in_reverse(module, devices):
-    return with_copies(module, [devices[0], *reversed(devices[1:])], lambda replica: replica)
 
 
 @replicate.mistake(
@@ -295,64 +236,22 @@ def new_model_with_the_state_dict(module, devices):
     return with_copies(module, devices, emptied)
 
 
-ONE_MODE = (
-    "all layers of a copy are in one mode: train() changes every layer, and a newly built model is"
-    " in train mode everywhere."
+@replicate.mistake(
+    "mode_lost",
+    "train() changes every layer of a copy, and a newly built model is in train mode everywhere.",
+    fix="Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out.",
 )
-OWN_MODE = "Each layer keeps its own mode, as copy.deepcopy does: leave train() and eval() out."
-
-
-@replicate.mistake("mode_lost", ONE_MODE, fix=OWN_MODE)
-def the_mode_of_the_whole(module, devices):
-    return with_copies(module, devices, lambda replica: replica.train(module.training))
-
-
-@replicate.mistake("mode_lost", ONE_MODE, fix=OWN_MODE)
 def everything_into_train_mode(module, devices):
     return with_copies(module, devices, lambda replica: replica.train())
 
 
 @replicate.mistake(
-    "mode_lost",
-    "the copies are in eval mode everywhere.",
-    fix=OWN_MODE,
-)
-def the_copies_into_eval_mode(module, devices):
-    return with_copies(module, devices, lambda replica: replica.eval())
-
-
-@replicate.mistake(
     "requires_grad_lost",
-    "every parameter of the copies is trainable, also the frozen ones. requires_grad_() and"
-    " nn.Parameter(tensor) do that.",
+    "all parameters of the copies are trainable, which is what nn.Parameter(tensor) makes.",
     fix="Copy requires_grad too, as copy.deepcopy does.",
 )
 def thaws_frozen_layers(module, devices):
     return with_copies(module, devices, lambda replica: replica.requires_grad_())
-
-
-@replicate.mistake(
-    "requires_grad_lost",
-    "every parameter of the copies is frozen.",
-    fix="Each replica can be trained by itself: copy requires_grad, as copy.deepcopy does.",
-)
-def freezes_the_copies(module, devices):
-    return with_copies(module, devices, lambda replica: replica.requires_grad_(False))
-
-
-@replicate.mistake(
-    "fresh_weights",
-    "the weights of the copies were initialized again, at random.",
-    fix="copy.deepcopy copies their numbers.",
-)
-def fresh_initialization(module, devices):
-    def fresh(replica):
-        for layer in replica.modules():
-            if hasattr(layer, "reset_parameters"):
-                layer.reset_parameters()
-        return replica
-
-    return with_copies(module, devices, fresh)
 
 
 @replicate.mistake(
@@ -362,123 +261,3 @@ def fresh_initialization(module, devices):
 )
 def builds_new_models_of_the_class(module, devices):
     return [module.to(devices[0])] + [type(module)().to(device) for device in devices[1:]]
-
-
-@replicate.mistake(
-    "buffers_left_behind",
-    "the parameters of the copies were moved, but not their buffers.",
-    fix="module.to(device) moves both.",
-)
-def moves_parameters_only(module, devices):
-    module.to(devices[0])
-    replicas = [module]
-    for device in devices[1:]:
-        replica = copy.deepcopy(module)
-        for parameter in replica.parameters():
-            parameter.data = parameter.data.to(device)
-        replicas.append(replica)
-    return replicas
-
-
-@replicate.mistake(
-    "buffers_missing",
-    "the copies have no buffers.",
-    fix="Copy the whole module with copy.deepcopy, and not its parameters alone.",
-)
-def strips_the_buffers(module, devices):
-    def stripped(replica):
-        for layer in replica.modules():
-            layer._buffers.clear()
-        return replica
-
-    return with_copies(module, devices, stripped)
-
-
-@replicate.mistake(
-    "buffers_reset",
-    "the running statistics of the copies start at zero.",
-    fix="copy.deepcopy copies the numbers in the buffers too.",
-)
-def resets_running_statistics(module, devices):
-    def reset(replica):
-        for name, buffer in replica.named_buffers():
-            if "running_mean" in name:
-                buffer.zero_()
-        return replica
-
-    return with_copies(module, devices, reset)
-
-
-@replicate.mistake(
-    "dtype_changed",
-    "the copies were converted to float32.",
-    fix="Copy and move only.",
-)
-def turns_double_into_float(module, devices):
-    return with_copies(module, devices, lambda replica: replica.float())
-
-
-@replicate.mistake(
-    "no_parameters",
-    "the copies hold plain tensors in the place of parameters, like the replicas of"
-    " nn.DataParallel, and parameters() is empty.",
-    fix="Make each replica a complete module, which copy.deepcopy does.",
-)
-def like_data_parallel_with_plain_tensors(module, devices):
-    def plain(replica):
-        for layer in replica.modules():
-            for name, parameter in list(layer._parameters.items()):
-                del layer._parameters[name]
-                if parameter is not None:
-                    object.__setattr__(layer, name, parameter.detach())
-        return replica
-
-    return with_copies(module, devices, plain)
-
-
-@replicate.mistake(
-    "not_trainable",
-    "autograd recorded the copying, so the parameters of the copies are results of a computation"
-    " and not leaves.",
-    fix="Use copy.deepcopy, or detach() first.",
-)
-def autograd_records_the_copy(module, devices):
-    module.to(devices[0])
-    replicas = [module]
-    for device in devices[1:]:
-        replica = copy.deepcopy(module).to(device)
-        for layer, original in zip(replica.modules(), module.modules()):
-            for name, parameter in original._parameters.items():
-                if parameter is not None:
-                    layer._parameters[name] = parameter.to(device)
-        replicas.append(replica)
-    return replicas
-
-
-@replicate.mistake(
-    "count",
-    "`module` itself is not in the list.",
-    fix="Put it first, then one copy for each further GPU.",
-)
-def only_the_copies(module, devices):
-    return [copy.deepcopy(module).to(device) for device in devices[1:]] or [module]
-
-
-@replicate.mistake(
-    "count",
-    "there is a copy for every GPU, and `module` besides.",
-    fix="`module` is the replica of devices[0]: make copies for devices[1:].",
-)
-def one_copy_too_many(module, devices):
-    module.to(devices[0])
-    return [module] + [copy.deepcopy(module).to(device) for device in devices]
-
-
-@replicate.mistake(
-    "not_modules",
-    "a state dict holds tensors, and it cannot run a forward.",
-    fix="Make each replica a module.",
-)
-def returns_state_dicts(module, devices):
-    module.to(devices[0])
-    return [module] + [module.state_dict() for _ in devices[1:]]

@@ -136,16 +136,6 @@ def always_one_chunk_per_gpu(batch, devices):
 
 
 @split.mistake(
-    "cut_columns",
-    "the batch was cut along dimension 1.",
-    fix="Rows are dimension 0: each row is one example and stays whole.",
-)
-def along_dimension_one(batch, devices):
-    chunks = batch.chunk(len(devices), dim=1 if batch.ndim > 1 else 0)
-    return [chunk.to(device) for chunk, device in zip(chunks, devices)]
-
-
-@split.mistake(
     "strided_rows",
     "the rows were dealt out like cards, batch[i::{n}].",
     fix="A chunk is one block of rows.",
@@ -156,19 +146,9 @@ def deals_rows_like_cards(batch, devices):
 
 
 @split.mistake(
-    "all_on_one_gpu",
-    "all chunks went to the same GPU.",
-    fix="Chunk i goes to devices[i]: zip(chunks, devices) gives both.",
-)
-def moves_everything_to_the_first(batch, devices):
-    return [chunk.to(devices[0]) for chunk in batch.chunk(len(devices))]
-
-
-@split.mistake(
     "counts_gpus_itself",
     "chunk i went to GPU number i, whatever `devices` holds.",
-    fix="Use devices[i] and len(devices): the list may be in any order, and shorter than the"
-    " {there} GPUs of this machine.",
+    fix="Use devices[i]: the list may be in any order, and shorter than the {there} GPUs here.",
 )
 def ignores_the_order_of_devices(batch, devices):
     chunks = batch.chunk(len(devices))
@@ -186,29 +166,12 @@ def asks_torch_how_many_gpus_there_are(batch, devices):
 
 
 @split.mistake(
-    "wrong_gpu", "the devices were used from the end.", fix="Chunk i goes to devices[i]."
-)
-def fills_the_devices_from_behind(batch, devices):
-    chunks = batch.chunk(len(devices))
-    return [chunk.to(device) for chunk, device in zip(chunks, reversed(devices))]
-
-
-@split.mistake(
     "whole_batch_everywhere",
     "the batch was moved to every GPU but never cut.",
     fix="Cut it into chunks first.",
 )
 def forgets_to_cut(batch, devices):
     return [batch.to(device) for device in devices]
-
-
-@split.mistake(
-    "one_row_per_chunk",
-    "every GPU got one row.",
-    fix="{n} is the number of chunks. A chunk has ceil({rows} / {n}) = {size} rows.",
-)
-def takes_the_number_of_gpus_for_the_size(batch, devices):
-    return [row.unsqueeze(0).to(device) for row, device in zip(batch, devices)]
 
 
 @split.mistake(
@@ -219,76 +182,6 @@ def takes_the_number_of_gpus_for_the_size(batch, devices):
 def split_by_the_number_of_gpus(batch, devices):
     chunks = batch.split(len(devices))
     return [chunk.to(device) for chunk, device in zip(chunks, itertools.cycle(devices))]
-
-
-@split.mistake(
-    "too_many_chunks",
-    "{rows} // {n} rounds down, and the rows that are left over became more chunks than there are"
-    " GPUs.",
-    fix="Round up.",
-)
-def rounds_down_and_adds_a_chunk(batch, devices):
-    chunks = batch.split(max(1, len(batch) // len(devices)))
-    return [chunk.to(device) for chunk, device in zip(chunks, itertools.cycle(devices))]
-
-
-@split.mistake(
-    "rows_reversed", "the chunks come in reverse order.", fix="Chunk 0 has the first rows."
-)
-def last_rows_first(batch, devices):
-    chunks = batch.chunk(len(devices))
-    return [chunk.to(device) for chunk, device in zip(reversed(chunks), devices)]
-
-
-@split.mistake(
-    "rows_repeated",
-    "a chunk ends one row after the next one has begun.",
-    fix="batch[a:b] leaves row b out, so the next chunk starts at b.",
-)
-def chunks_overlap_by_one(batch, devices):
-    rows = math.ceil(len(batch) / len(devices))
-    starts = range(0, len(batch), rows)
-    return [batch[a : a + rows + 1].to(device) for a, device in zip(starts, devices)]
-
-
-@split.mistake(
-    "rows_missing",
-    "a chunk stops before the next one starts.",
-    fix="A slice batch[a:b] leaves row b out already, so write no b - 1.",
-)
-def stops_one_row_early(batch, devices):
-    rows = math.ceil(len(batch) / len(devices))
-    starts = range(0, len(batch), rows)
-    return [batch[a : a + rows - 1].to(device) for a, device in zip(starts, devices)]
-
-
-@split.mistake(
-    "chunk_missing",
-    "the last chunk was left out.",
-    fix="The loop ends one too early, or a condition skips a chunk.",
-)
-def loop_ends_too_early(batch, devices):
-    chunks = batch.chunk(len(devices))
-    return [chunks[i].to(devices[i]) for i in range(len(chunks) - 1)]
-
-
-@split.mistake(
-    "first_chunk_only",
-    "a `return` inside the loop ends the function after the first chunk.",
-    fix="Collect the chunks in a list, and return it after the loop.",
-)
-def returns_inside_the_loop(batch, devices):
-    for chunk, device in zip(batch.chunk(len(devices)), devices):
-        return chunk.to(device)
-
-
-@split.mistake(
-    "chunks_with_devices",
-    "each entry is a pair of a chunk and its device.",
-    fix="The list holds the chunks alone: a tensor knows its device.",
-)
-def returns_pairs(batch, devices):
-    return [(chunk.to(device), device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
 
 
 @split.mistake(
@@ -303,8 +196,7 @@ def fills_new_tensors(batch, devices):
 
 @split.mistake(
     "indexes_missing_chunks",
-    "torch.chunk makes fewer chunks than GPUs when there are few rows, and the loop asks for one"
-    " per GPU.",
+    "torch.chunk makes fewer chunks than GPUs when there are few rows.",
     fix="Stop when the chunks are used up: zip(chunks, devices) does.",
     status="crash",
 )

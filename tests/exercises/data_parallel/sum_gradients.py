@@ -10,8 +10,7 @@ from .replicas import leaves_gradients_on, parameters_of, placed
 
 sum_gradients = exercise(
     "data_parallel.sum_gradients",
-    expects="the .grad of every parameter of replica 0 is the sum of those of all replicas, and"
-    " None where all are None",
+    expects="each .grad of replica 0 is the sum over all replicas, and None where all are None",
 )
 
 
@@ -130,22 +129,9 @@ def divides_by_the_replicas(replicas):
 
 
 @sum_gradients.mistake(
-    "averaged",
-    "the sum was divided by the number of gradients that are not None.",
-    fix="Only add: the loss is one mean over all rows of the batch, so it has divided already.",
-)
-def divides_by_the_gradients_that_are_there(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        present = [p.grad.to(same[0].device) for p in same if p.grad is not None]
-        if present:
-            same[0].grad = torch.stack(present).mean(0)
-
-
-@sum_gradients.mistake(
     "zeros_for_none",
     "the sum starts from zeros, also where no replica has a gradient.",
-    fix="Leave None there: an optimizer skips it, but with momentum or weight decay it moves a"
-    " parameter whose gradient is zero.",
+    fix="Leave None there: momentum or weight decay moves a parameter whose gradient is zero.",
 )
 def fills_up_with_zeros(replicas):
     for same in zip(*(replica.parameters() for replica in replicas)):
@@ -184,8 +170,7 @@ def only_where_all_have_one(replicas):
 
 @sum_gradients.mistake(
     "tied_twice",
-    "encode.weight and decode.weight are one parameter with two names, and the gradients of the"
-    " other replicas were added once for each name.",
+    "encode.weight and decode.weight are one parameter, which was added once for each name.",
     fix="replica.parameters() and replica.named_parameters() give it once.",
 )
 def tied_weights_once_per_name(replicas):
@@ -198,10 +183,8 @@ def tied_weights_once_per_name(replicas):
 
 @sum_gradients.mistake(
     "mixed_up",
-    "gradients that are None were left out before the lists were put side by side, so gradients"
-    " met the wrong parameters.",
-    fix="Put the parameters side by side, zip(first.parameters(), other.parameters()), and look"
-    " for None inside the loop.",
+    "gradients that are None were left out before zip, so gradients met the wrong parameters.",
+    fix="Look for None inside the loop over zip(first.parameters(), other.parameters()).",
 )
 def filters_none_before_zip(replicas):
     first = [p for p in replicas[0].parameters() if p.grad is not None]
@@ -212,24 +195,7 @@ def filters_none_before_zip(replicas):
 
 
 @sum_gradients.mistake(
-    "mixed_up",
-    "gradients that are None were left out before they were put beside the parameters of replica"
-    " 0, so gradients met the wrong parameters.",
-    fix="Put the parameters side by side, zip(first.parameters(), other.parameters()), and look"
-    " for None inside the loop.",
-)
-def filters_none_of_the_others(replicas):
-    first = [p for p in replicas[0].parameters() if p.requires_grad]
-    for replica in replicas[1:]:
-        gradients = [p.grad for p in replica.parameters() if p.grad is not None]
-        for parameter, gradient in zip(first, gradients):
-            add(parameter, gradient)
-
-
-@sum_gradients.mistake(
-    "last_one_wins",
-    "each gradient replaced the one before.",
-    fix="Add them up.",
+    "last_one_wins", "each gradient replaced the one before.", fix="Add them up."
 )
 def overwrites(replicas):
     for first, *others in zip(*(replica.parameters() for replica in replicas)):
@@ -240,8 +206,7 @@ def overwrites(replicas):
 
 @sum_gradients.mistake(
     "nothing_added",
-    "replica 0 has the gradients that it had before: the sum is only in a variable, or in another"
-    " replica.",
+    "replica 0 has its old gradients: the sum is only in a variable, or in another replica.",
     fix="Store the sum in .grad of the parameters of replicas[0].",
 )
 def adds_into_a_copy(replicas):
@@ -251,93 +216,6 @@ def adds_into_a_copy(replicas):
             for other in others:
                 if other.grad is not None:
                     total += other.grad.to(first.device)
-
-
-@sum_gradients.mistake(
-    "first_left_out",
-    "the sum lacks the gradient of replica 0 itself.",
-    fix="Start with it, then add those of the others.",
-)
-def sums_the_others_only(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        present = [p.grad.to(first.device) for p in others if p.grad is not None]
-        if present:
-            first.grad = sum(present)
-
-
-@sum_gradients.mistake(
-    "first_counted_twice",
-    "the sum starts with the gradient of replica 0, and that is added once more.",
-    fix="If you start with it, add only those of the others.",
-)
-def starts_with_the_first_and_adds_all(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        first = same[0]
-        present = [p.grad.to(first.device) for p in same if p.grad is not None]
-        if present:
-            start = present[0] if first.grad is None else first.grad.clone()
-            first.grad = start + sum(present)
-
-
-@sum_gradients.mistake(
-    "others_counted_twice",
-    "the gradients of the other replicas are in the sum twice.",
-    fix="Look for two lines that add them.",
-)
-def adds_the_others_in_two_places(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others + others:
-            if other.grad is not None:
-                add(first, other.grad)
-
-
-@sum_gradients.mistake(
-    "one_left_out",
-    "the gradients of the last replica are not in the sum.",
-    fix="A loop ends one too early, or a slice leaves the last one out.",
-)
-def leaves_the_last_one_out(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others[:-1]:
-            if other.grad is not None:
-                add(first, other.grad)
-
-
-@sum_gradients.mistake(
-    "multiplied",
-    "the sum was multiplied by the number of replicas, {n}.",
-    fix="Only add.",
-)
-def multiplies_by_the_replicas(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        present = [p.grad.to(same[0].device) for p in same if p.grad is not None]
-        if present:
-            same[0].grad = sum(present) * len(replicas)
-
-
-@sum_gradients.mistake(
-    "weights_changed",
-    "the weights of the other replicas were added to those of replica 0.",
-    fix="Only .grad changes.",
-)
-def adds_weights_too(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others:
-            if other.grad is not None:
-                add(first, other.grad)
-                first.data += other.data.to(first.device)
-
-
-@sum_gradients.mistake(
-    "rounded",
-    "the gradients went through float32 on their way.",
-    fix="Move them in their own type.",
-)
-def travels_as_float32(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others:
-            if other.grad is not None:
-                add(first, other.grad.float().to(first.device).to(other.grad.dtype))
 
 
 @sum_gradients.mistake(
@@ -376,16 +254,3 @@ def forgets_to_move(replicas):
         for other in others:
             if other.grad is not None:
                 first.grad = other.grad if first.grad is None else first.grad + other.grad
-
-
-@sum_gradients.mistake(
-    "not_moved",
-    "replica 0 was given a gradient that is on another GPU.",
-    fix="Move it first: other.grad.to(first.device).",
-    status="crash",
-)
-def stores_what_is_elsewhere(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others:
-            if other.grad is not None:
-                first.grad = other.grad

@@ -208,7 +208,8 @@ def clear(replicas):
 
 
 def outputs_and_targets(replicas, inputs, targets):
-    """Chunk by chunk."""
+    """Chunk by chunk, after the gradients have been cleared."""
+    clear(replicas)
     devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     return list(zip(outputs, split(targets, devices)))
@@ -221,10 +222,16 @@ def whole_loss(replicas, inputs, targets, loss_fn):
 
 
 def backward(replicas, inputs, targets, loss_fn):
-    """All that comes before the optimizer's step."""
-    clear(replicas)
+    """Adds to the gradients that are there."""
     loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
+    return loss.item()
+
+
+def until_the_step(replicas, inputs, targets, loss_fn):
+    """All that comes before the optimizer's step."""
+    clear(replicas)
+    loss = backward(replicas, inputs, targets, loss_fn)
     sum_gradients(replicas)
     return loss
 
@@ -240,7 +247,6 @@ def finish(replicas, optimizer):
 
 @train_step.right
 def weights_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
     total = 0.0
     for output, target in outputs_and_targets(replicas, inputs, targets):
         loss = loss_fn(output, target) * (len(target) / len(targets))
@@ -255,42 +261,14 @@ def weights_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimiz
 
 @train_step.mistake(
     "old_gradients_in_replicas",
-    "the other replicas still have the gradients of an earlier step: optimizer.zero_grad() clears"
-    " replica 0 only.",
+    "other replicas still have old gradients: optimizer.zero_grad() clears replica 0 only.",
     fix="Clear all replicas: replica.zero_grad().",
 )
 def clears_the_first_replica_only(replicas, inputs, targets, loss_fn, optimizer):
     optimizer.zero_grad()
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
+    loss = backward(replicas, inputs, targets, loss_fn)
     finish(replicas, optimizer)
-    return loss.item()
-
-
-@train_step.mistake(
-    "old_gradients_in_replicas",
-    "a replica that has no rows in this step still has the gradients of an earlier step.",
-    fix="Clear all replicas, also those without rows.",
-)
-def clears_busy_replicas_only(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas[: len(split(inputs, homes(replicas)))])
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
-
-
-@train_step.mistake(
-    "gradients_never_cleared",
-    "nothing clears the gradients of replica 0 between two steps.",
-    fix="Clear all replicas at the beginning of each step: replica.zero_grad().",
-)
-def clears_all_but_the_first(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas[1:])
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -299,25 +277,22 @@ def clears_all_but_the_first(replicas, inputs, targets, loss_fn, optimizer):
     fix="Clear all replicas at the beginning of each step: replica.zero_grad().",
 )
 def clears_nothing(replicas, inputs, targets, loss_fn, optimizer):
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
+    loss = backward(replicas, inputs, targets, loss_fn)
     finish(replicas, optimizer)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
     "unused_layer_moved",
-    "the gradients of a layer that this step does not use are zeros, and momentum goes on moving"
-    " the layer.",
+    "an unused layer has gradients of zeros, and momentum goes on moving it.",
     fix="Set them to None, as zero_grad() does.",
 )
 def fills_with_zeros(replicas, inputs, targets, loss_fn, optimizer):
     for replica in replicas:
         replica.zero_grad(set_to_none=False)
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
+    loss = backward(replicas, inputs, targets, loss_fn)
     finish(replicas, optimizer)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -326,34 +301,9 @@ def fills_with_zeros(replicas, inputs, targets, loss_fn, optimizer):
     fix="Call broadcast(replicas) after it.",
 )
 def forgets_broadcast(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
+    loss = until_the_step(replicas, inputs, targets, loss_fn)
     optimizer.step()
-    return loss.item()
-
-
-@train_step.mistake(
-    "replicas_stale",
-    "the weights were sent to the other replicas before optimizer.step().",
-    fix="Call broadcast(replicas) after it.",
-)
-def broadcasts_before_the_step(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
-    broadcast(replicas)
-    optimizer.step()
-    return loss.item()
-
-
-@train_step.mistake(
-    "replicas_stale",
-    "the step used new copies of replica 0, and the replicas that were given keep the old weights.",
-    fix="Call broadcast(replicas) after optimizer.step().",
-)
-def replicates_again_at_the_beginning(replicas, inputs, targets, loss_fn, optimizer):
-    devices = homes(replicas)
-    new = [replicas[0]] + [copy.deepcopy(replicas[0]).to(device) for device in devices[1:]]
-    loss = backward(new, inputs, targets, loss_fn)
-    optimizer.step()
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -362,13 +312,13 @@ def replicates_again_at_the_beginning(replicas, inputs, targets, loss_fn, optimi
     fix="Send the buffers too, as broadcast(replicas) does.",
 )
 def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
+    loss = until_the_step(replicas, inputs, targets, loss_fn)
     optimizer.step()
     with torch.no_grad():
         for first, *others in zip(*(replica.parameters() for replica in replicas)):
             for other in others:
                 other.copy_(first)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -377,7 +327,6 @@ def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
     fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
 )
 def one_loss_per_chunk(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
     home = homes(replicas)[0]
     pairs = outputs_and_targets(replicas, inputs, targets)
     losses = [loss_fn(*pair).to(home) for pair in pairs]
@@ -393,28 +342,11 @@ def one_loss_per_chunk(replicas, inputs, targets, loss_fn, optimizer):
     fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
 )
 def adds_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
     losses = [loss_fn(*pair) for pair in outputs_and_targets(replicas, inputs, targets)]
     for loss in losses:
         loss.backward()
     finish(replicas, optimizer)
     return sum(loss.item() for loss in losses)
-
-
-@train_step.mistake(
-    "losses_added",
-    "the sum of the chunks' losses was trained, and each of them is a mean already.",
-    fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
-)
-def adds_gradients_but_returns_the_right_loss(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    pairs = outputs_and_targets(replicas, inputs, targets)
-    for pair in pairs:
-        loss_fn(*pair).backward()
-    home = homes(replicas)[0]
-    outputs = gather([output.detach() for output, _ in pairs], home)
-    finish(replicas, optimizer)
-    return loss_fn(outputs, targets.to(home)).item()
 
 
 @train_step.mistake(
@@ -424,11 +356,10 @@ def adds_gradients_but_returns_the_right_loss(replicas, inputs, targets, loss_fn
 )
 def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
     clear(replicas)
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
+    loss = backward(replicas, inputs, targets, loss_fn)
     optimizer.step()
     broadcast(replicas)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -437,13 +368,13 @@ def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
     fix="Leave the sum as it is: the loss is a mean over all rows already.",
 )
 def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
+    loss = until_the_step(replicas, inputs, targets, loss_fn)
     for parameter in replicas[0].parameters():
         if parameter.grad is not None:
             parameter.grad /= len(replicas)
     optimizer.step()
     broadcast(replicas)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -452,22 +383,9 @@ def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
     fix="Clear the gradients at the beginning, and call optimizer.step() after sum_gradients.",
 )
 def forgets_the_optimizer(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
+    loss = until_the_step(replicas, inputs, targets, loss_fn)
     broadcast(replicas)
-    return loss.item()
-
-
-@train_step.mistake(
-    "two_steps",
-    "optimizer.step() ran twice.",
-    fix="Call it once per step.",
-)
-def steps_twice(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    optimizer.step()
-    broadcast(replicas)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
@@ -476,132 +394,27 @@ def steps_twice(replicas, inputs, targets, loss_fn, optimizer):
     fix="Call optimizer.step() of the optimizer that is given.",
 )
 def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
+    loss = until_the_step(replicas, inputs, targets, loss_fn)
     with torch.no_grad():
         for parameter in replicas[0].parameters():
             if parameter.grad is not None:
                 parameter -= optimizer.param_groups[0]["lr"] * parameter.grad
     broadcast(replicas)
-    return loss.item()
+    return loss
 
 
 @train_step.mistake(
-    "rows_dropped",
-    "the rows that are left over when the batch is divided by {n} were left out.",
-    fix="Use all rows: split makes a shorter last chunk.",
+    "loss_of_chunks",
+    "the loss that was returned is the mean of the chunks' losses, and chunks differ in rows.",
+    fix="Weight each chunk's loss by its rows, as in training.",
 )
-def drops_rows_that_do_not_divide(replicas, inputs, targets, loss_fn, optimizer):
-    n = len(replicas)
-    rows = len(inputs) // n * n or len(inputs)
-    loss = backward(replicas, inputs[:rows], targets[:rows], loss_fn)
-    optimizer.step()
-    broadcast(replicas)
-    return loss.item()
-
-
-@train_step.mistake(
-    "first_chunk_only",
-    "only the first chunk was trained.",
-    fix="Every replica runs its chunk, and the loss is that of all rows.",
-)
-def trains_on_the_first_chunk(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    devices = homes(replicas)
-    loss = loss_fn(replicas[0](split(inputs, devices)[0]), split(targets, devices)[0])
-    loss.backward()
-    optimizer.step()
-    broadcast(replicas)
-    return loss.item()
-
-
-@train_step.mistake(
-    "one_gpu_only",
-    "the whole batch went through replica 0.",
-    fix="Split the batch over all replicas.",
-)
-def trains_the_first_replica_on_the_whole_batch(replicas, inputs, targets, loss_fn, optimizer):
-    home = homes(replicas)[0]
-    optimizer.zero_grad()
-    loss = loss_fn(replicas[0](inputs.to(home)), targets.to(home))
-    loss.backward()
-    optimizer.step()
-    broadcast(replicas)
-    return loss.item()
-
-
-@train_step.mistake(
-    "idle_gpus",
-    "the last replica got no rows.",
-    fix="Split the batch over all replicas.",
-)
-def leaves_the_last_replica_without_rows(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    loss = whole_loss(replicas[:-1] or replicas, inputs, targets, loss_fn)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
-
-
-@train_step.mistake(
-    "loss_after_the_step",
-    "the loss that was returned is the one with the new weights.",
-    fix="Return the loss from before the step.",
-)
-def measures_after_the_step(replicas, inputs, targets, loss_fn, optimizer):
-    backward(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    broadcast(replicas)
-    with torch.no_grad():
-        return whole_loss(replicas, inputs, targets, loss_fn).item()
-
-
-def trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer):
-    """Trains correctly, and gives the losses of the chunks."""
-    clear(replicas)
+def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
     losses = []
     for output, target in outputs_and_targets(replicas, inputs, targets):
         losses.append(loss_fn(output, target))
         (losses[-1] * len(target) / len(targets)).backward()
     finish(replicas, optimizer)
-    return [loss.item() for loss in losses]
-
-
-@train_step.mistake(
-    "loss_of_chunks",
-    "the loss that was returned is the mean of the chunks' losses, and chunks have different"
-    " numbers of rows.",
-    fix="Weight each chunk's loss by its rows, as in training.",
-)
-def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
-    losses = trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer)
-    return sum(losses) / len(losses)
-
-
-@train_step.mistake(
-    "losses_summed",
-    "the loss that was returned is the sum of the chunks' losses.",
-    fix="Weight each chunk's loss by its rows, as in training.",
-)
-def returns_the_sum_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
-    return sum(trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer))
-
-
-@train_step.mistake(
-    "loss_of_one_chunk",
-    "the loss that was returned is that of the last chunk.",
-    fix="Return the loss of the whole batch.",
-)
-def returns_the_loop_variable(replicas, inputs, targets, loss_fn, optimizer):
-    return trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer)[-1]
-
-
-@train_step.mistake(
-    "loss_of_one_chunk",
-    "the loss that was returned is that of the first chunk.",
-    fix="Return the loss of the whole batch.",
-)
-def returns_the_first_loss(replicas, inputs, targets, loss_fn, optimizer):
-    return trained_by_weighted_losses(replicas, inputs, targets, loss_fn, optimizer)[0]
+    return sum(loss.item() for loss in losses) / len(losses)
 
 
 @train_step.mistake(
@@ -610,23 +423,11 @@ def returns_the_first_loss(replicas, inputs, targets, loss_fn, optimizer):
     fix="Return loss.item(), the number in it.",
 )
 def returns_a_tensor(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    broadcast(replicas)
+    clear(replicas)
+    loss = whole_loss(replicas, inputs, targets, loss_fn)
+    loss.backward()
+    finish(replicas, optimizer)
     return loss
-
-
-@train_step.mistake(
-    "rows_changed",
-    "something wrote into the caller's inputs in place.",
-    fix="A method with _ at its end does that: work with a copy.",
-)
-def clears_the_rows_afterwards(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    broadcast(replicas)
-    inputs.zero_()
-    return loss.item()
 
 
 @train_step.mistake(
@@ -640,37 +441,6 @@ def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
     devices = homes(replicas)
     outputs = parallel_apply(replicas, split(inputs, devices))
     loss = loss_fn(gather(outputs, devices[0]), targets)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
-
-
-@train_step.mistake(
-    "needs_as_many_rows_as_gpus",
-    "the code asks for a chunk per replica, and a small batch has fewer chunks.",
-    fix="Go through the chunks: zip(replicas, chunks).",
-    status="crash",
-)
-def one_chunk_for_every_replica(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    devices = homes(replicas)
-    chunks = split(inputs, devices)
-    outputs = [replicas[i](chunks[i]) for i in range(len(replicas))]
-    loss = loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
-
-
-@train_step.mistake(
-    "no_graph",
-    "the forward ran under torch.no_grad(), so there is nothing that backward can go through.",
-    fix="Leave gradients on for the forward and the loss.",
-    status="crash",
-)
-def everything_under_no_grad(replicas, inputs, targets, loss_fn, optimizer):
-    with torch.no_grad():
-        loss = whole_loss(replicas, inputs, targets, loss_fn)
     loss.backward()
     finish(replicas, optimizer)
     return loss.item()

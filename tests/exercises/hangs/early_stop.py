@@ -126,15 +126,15 @@ def backward(model, batch, optimizer):
     return loss
 
 
-def average(model, divisor=None):
+def average(model):
     for p in model.parameters():
         dist.all_reduce(p.grad)
-        p.grad /= divisor or dist.get_world_size()
+        p.grad /= dist.get_world_size()
 
 
-def train_on(model, batch, optimizer, divisor=None):
+def train_on(model, batch, optimizer):
     loss = backward(model, batch, optimizer)
-    average(model, divisor)
+    average(model)
     optimizer.step()
     return loss.item()
 
@@ -145,10 +145,10 @@ def reduced(value, op=dist.ReduceOp.MAX):
     return tensor.item()
 
 
-def until(stop, model, batches, optimizer, **more):
+def until(stop, model, batches, optimizer):
     """Train until ``stop(loss)``."""
     for step, batch in enumerate(batches, 1):
-        if stop(train_on(model, batch, optimizer, **more)):
+        if stop(train_on(model, batch, optimizer)):
             return step
     return len(batches)
 
@@ -178,7 +178,6 @@ def rank_zero_collects_and_tells(model, batches, optimizer, should_stop):
 # --- mistakes ------------------------------------------------------------------------------------
 
 ANY = "One rank is enough: reduce the answers with MAX, or add them up and compare with 0."
-OWN = "Ask with this rank's own loss, and reduce the answers."
 
 
 @early_stop.mistake(
@@ -189,11 +188,7 @@ OWN = "Ask with this rank's own loss, and reduce the answers."
     roughly=True,
 )
 def as_it_was_handed_out(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if should_stop(loss):
-            return step
-    return len(batches)
+    return until(should_stop, model, batches, optimizer)
 
 
 @early_stop.mistake(
@@ -214,20 +209,6 @@ def rank_zero_tells_the_others(model, batches, optimizer, should_stop):
     def stop(loss):
         wanted = torch.tensor(int(should_stop(loss)))
         dist.broadcast(wanted, src=0)
-        return wanted
-
-    return until(stop, model, batches, optimizer)
-
-
-@early_stop.mistake(
-    "last_rank_decides",
-    "only the last rank's answer counts: broadcast hands on what it has.",
-    fix=ANY,
-)
-def the_last_rank_tells_the_others(model, batches, optimizer, should_stop):
-    def stop(loss):
-        wanted = torch.tensor(int(should_stop(loss)))
-        dist.broadcast(wanted, src=dist.get_world_size() - 1)
         return wanted
 
     return until(stop, model, batches, optimizer)
@@ -257,15 +238,13 @@ def stops_when_exactly_one_wants_to(model, batches, optimizer, should_stop):
 
 @early_stop.mistake(
     "never_stopped",
-    "a rank wants to stop, and all go on: its answer did not reach the others, or no rank looks at"
-    " the result of the reduction.",
+    "a rank wants to stop, and all go on: no rank looks at the result of the reduction.",
     fix="Reduce the answers with MAX in every step, and stop where the result is 1.",
 )
 def does_not_look_at_the_answer(model, batches, optimizer, should_stop):
-    def stop(loss):
-        reduced(should_stop(loss))
-
-    return until(stop, model, batches, optimizer)
+    for batch in batches:
+        reduced(should_stop(train_on(model, batch, optimizer)))
+    return len(batches)
 
 
 @early_stop.mistake(
@@ -281,25 +260,12 @@ def counts_from_zero(model, batches, optimizer, should_stop):
 
 
 @early_stop.mistake(
-    "stopped_too_early",
-    "training ends before the step whose loss made a rank want to stop.",
-    fix="Finish this step on all ranks, optimizer.step() too, and then stop.",
-)
-def stops_before_the_step(model, batches, optimizer, should_stop):
-    return with_a_step_left_out(model, batches, optimizer, should_stop, 0)
-
-
-@early_stop.mistake(
     "step_left_out",
     "the last step was counted, but optimizer.step() was not called in it.",
     fix="Do the step, then stop.",
 )
 def counts_a_step_that_it_does_not_do(model, batches, optimizer, should_stop):
-    return with_a_step_left_out(model, batches, optimizer, should_stop, 1)
-
-
-def with_a_step_left_out(model, batches, optimizer, should_stop, first):
-    for step, batch in enumerate(batches, first):
+    for step, batch in enumerate(batches, 1):
         loss = backward(model, batch, optimizer)
         if reduced(should_stop(loss.item())):
             return step
@@ -324,65 +290,13 @@ def looks_at_the_flag_in_the_next_step(model, batches, optimizer, should_stop):
 
 
 @early_stop.mistake(
-    "one_step_more",
-    "one more step was done than was counted.",
-    fix="Leave the loop before the step that is not counted.",
-)
-def does_one_more_than_it_counts(model, batches, optimizer, should_stop):
-    stop, done = False, 0
-    for batch in batches:
-        loss = train_on(model, batch, optimizer)
-        if stop:
-            return done
-        done += 1
-        stop = reduced(should_stop(loss))
-    return done
-
-
-@early_stop.mistake(
-    "ranks_disagree",
-    "all ranks go on to the end, and each returns the step in which it wanted to stop itself.",
-    fix="Reduce the answers with MAX in every step, and stop where the result is 1.",
-)
-def each_by_itself(model, batches, optimizer, should_stop):
-    done = None
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if done is None and should_stop(loss):
-            done = step
-    return done or len(batches)
-
-
-@early_stop.mistake(
     "asked_about_the_mean",
     "should_stop was asked about the mean loss over the ranks, in which one low loss disappears.",
-    fix=OWN,
+    fix="Ask with this rank's own loss, and reduce the answers.",
 )
 def asks_with_the_mean_loss(model, batches, optimizer, should_stop):
     def stop(loss):
         return should_stop(reduced(loss, dist.ReduceOp.SUM) / dist.get_world_size())
-
-    return until(stop, model, batches, optimizer)
-
-
-@early_stop.mistake(
-    "asked_about_the_sum", "should_stop was asked about the sum of the ranks' losses.", fix=OWN
-)
-def asks_with_the_summed_loss(model, batches, optimizer, should_stop):
-    def stop(loss):
-        return should_stop(reduced(loss, dist.ReduceOp.SUM))
-
-    return until(stop, model, batches, optimizer)
-
-
-@early_stop.mistake(
-    "asked_about_rank_zero", "should_stop was asked about rank 0's loss on every rank.", fix=OWN
-)
-def asks_with_rank_zeros_loss(model, batches, optimizer, should_stop):
-    def stop(loss):
-        of_rank_zero = torch.tensor(loss, dtype=torch.float64)
-        dist.broadcast(of_rank_zero, src=0)
-        return should_stop(of_rank_zero.item())
 
     return until(stop, model, batches, optimizer)
 
@@ -416,38 +330,12 @@ def hands_over_the_tensor(model, batches, optimizer, should_stop):
 
 @early_stop.mistake(
     "never_averaged",
-    "each rank was trained by itself: no gradient was averaged, or the average did not go into"
-    " .grad.",
+    "each rank was trained by itself: no average went into .grad.",
     fix="Average .grad over all ranks before optimizer.step().",
 )
 def takes_the_collective_away(model, batches, optimizer, should_stop):
     for step, batch in enumerate(batches, 1):
         loss = backward(model, batch, optimizer)
-        optimizer.step()
-        if reduced(should_stop(loss.item())):
-            return step
-    return len(batches)
-
-
-@early_stop.mistake(
-    "only_added",
-    "the gradients were added up over the ranks and never divided.",
-    fix="Divide by {n}, the number of ranks.",
-)
-def never_divides(model, batches, optimizer, should_stop):
-    return until(lambda loss: reduced(should_stop(loss)), model, batches, optimizer, divisor=1)
-
-
-@early_stop.mistake(
-    "gradients_never_cleared",
-    "nothing clears .grad between two steps, so the gradients of all steps add up.",
-    fix="Call optimizer.zero_grad() before each backward().",
-)
-def never_clears(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        average(model)
         optimizer.step()
         if reduced(should_stop(loss.item())):
             return step

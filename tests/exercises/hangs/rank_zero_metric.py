@@ -118,8 +118,7 @@ def takes_the_collective_away(values):
 
 @rank_zero_metric.mistake(
     "only_rank_zero_knows",
-    "`reduce` and `gather` bring the result to one rank, and the other ranks have the mean of their"
-    " own values.",
+    "`reduce` and `gather` bring the result to one rank, and the others have their own mean.",
     fix="Use all_reduce, or broadcast the result afterward.",
 )
 def reduces_to_rank_zero(values):
@@ -129,77 +128,11 @@ def reduces_to_rank_zero(values):
 
 
 @rank_zero_metric.mistake(
-    "only_rank_zero_knows",
-    "`reduce` brings the sums to one rank, and the other ranks divide what they have.",
-    fix="Use all_reduce, or broadcast the result afterward.",
-)
-def all_divide_what_rank_zero_has(values):
-    total = sum_and_count(values)
-    dist.reduce(total, dst=0)
-    return (total[0] / total[1]).item()
-
-
-@rank_zero_metric.mistake(
-    "only_rank_zero_returns",
-    "the function returns the mean on rank 0 and ends without `return` on the others.",
-    fix="Return it on every rank, outside of the `if`.",
-)
-def the_others_get_none(values):
-    total = sum_and_count(values)
-    dist.all_reduce(total)
-    if dist.get_rank() == 0:
-        return (total[0] / total[1]).item()
-
-
-@rank_zero_metric.mistake(
     "rank_zeros_mean",
-    "this is the mean of rank 0's values alone: `broadcast` hands on what one rank has, and adds"
-    " nothing up.",
+    "this is the mean of rank 0's values: `broadcast` hands on what one rank has, adding nothing.",
     fix="Add up sums and counts over the ranks first.",
 )
 def broadcasts_rank_zeros_mean(values):
     mean = values.mean()
     dist.broadcast(mean, src=0)
-    return mean.item()
-
-
-@rank_zero_metric.mistake(
-    "only_added", "this is the sum of all values.", fix="Divide it by their number, {count}."
-)
-def never_divides(values):
-    total = values.sum()
-    dist.all_reduce(total)
-    return total.item()
-
-
-@rank_zero_metric.mistake(
-    "divided_by_ranks",
-    "the sum of all values was divided by {n}, the number of ranks.",
-    fix="Divide it by the number of values, {count}.",
-)
-def divides_by_ranks(values):
-    total = values.sum()
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
-
-
-@rank_zero_metric.mistake(
-    "divided_by_own_count",
-    "the sum of all values was divided by the number of this rank's own values.",
-    fix="Add up the counts over the ranks, too.",
-)
-def divides_by_its_own_count(values):
-    total = values.sum()
-    dist.all_reduce(total)
-    return total.item() / len(values)
-
-
-@rank_zero_metric.mistake(
-    "means_added",
-    "this is the sum of the ranks' means: all_reduce adds up and does not average.",
-    fix="Add up sums and counts over the ranks, then divide.",
-)
-def adds_the_means(values):
-    mean = values.mean()
-    dist.all_reduce(mean)
     return mean.item()

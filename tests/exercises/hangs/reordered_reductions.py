@@ -106,16 +106,10 @@ def reduce_as_one(tensors):
 
 # --- mistakes ------------------------------------------------------------------------------------
 
-BY_PLACE = (
-    "each rank goes through its dict in its own order, and the sizes happen to fit: so what is at"
-    " the same place was added up, whatever its name, and nothing fails."
-)
-
 
 @reordered_reductions.mistake(
     "other_order",
-    "the ranks do not reduce the names in one order: it is that in which each rank has filled its"
-    " dict, that of a set, or another one that differs from rank to rank.",
+    "the ranks do not reduce the names in one order, but in that of a dict or a set.",
     fix="A rank only knows how many calls it has made, not for which name: sort the names.",
     status="mismatch",
     roughly=True,
@@ -125,19 +119,11 @@ def as_it_was_handed_out(tensors):
         dist.all_reduce(tensor)
 
 
-@reordered_reductions.mistake("added_by_place", BY_PLACE, fix="Sort the names.")
-def sorted_by_shape(tensors):
-    for tensor in sorted(tensors.values(), key=lambda t: (t.numel(), tuple(t.shape))):
-        dist.all_reduce(tensor)
-
-
-@reordered_reductions.mistake("added_by_place", BY_PLACE, fix="Sort the names.")
-def sorted_by_size(tensors):
-    for tensor in sorted(tensors.values(), key=lambda t: t.numel()):
-        dist.all_reduce(tensor)
-
-
-@reordered_reductions.mistake("added_by_place", BY_PLACE, fix="Sort the names.")
+@reordered_reductions.mistake(
+    "added_by_place",
+    "each rank takes its tensors in its own order, and what is at the same place was added up.",
+    fix="Sort the names.",
+)
 def one_flat_tensor_in_its_own_order(tensors):
     if tensors:
         reduce_as_one([*tensors.values()])
@@ -145,8 +131,7 @@ def one_flat_tensor_in_its_own_order(tensors):
 
 @reordered_reductions.mistake(
     "not_in_place",
-    "a new tensor with the sum was put into the dict, and code that holds the old tensor does not"
-    " see it.",
+    "the sum is in a new tensor in the dict, and code that holds the old one does not see it.",
     fix="Reduce the tensor itself, or copy_ the sum into it.",
 )
 def new_tensors_in_the_dict(tensors):
@@ -158,38 +143,9 @@ def new_tensors_in_the_dict(tensors):
 
 @reordered_reductions.mistake(
     "nothing_added",
-    "the tensors hold what they held before: the sum was made in a copy and never written back, or"
-    " nothing was reduced.",
+    "the tensors are as before: the sum was made in a copy, or nothing was reduced.",
     fix="Reduce the tensor itself, or copy_ the sum into it.",
 )
 def in_a_copy(tensors):
     for name in sorted(tensors):
         dist.all_reduce(tensors[name].clone())
-
-
-@reordered_reductions.mistake(
-    "averaged", "the sum was divided by {n}, the number of ranks.", fix="Leave it a sum."
-)
-def averaged(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name])
-        tensors[name].copy_(tensors[name] / dist.get_world_size())
-
-
-@reordered_reductions.mistake(
-    "reduced_twice",
-    "each tensor was reduced twice, so its sum was multiplied by {n}.",
-    fix="Reduce it once.",
-)
-def reduced_twice(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name])
-        dist.all_reduce(tensors[name])
-
-
-@reordered_reductions.mistake(
-    "names_removed", "the names were taken out of the dict.", fix="Change only the tensors in it."
-)
-def empties_the_dict(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors.pop(name))

@@ -66,8 +66,7 @@ def expected(case):
     "not_every_rank_steps",
     expects="every rank calls optimizer.step() once in each of {steps} steps",
     usually="the weights are right, but they were sent from rank to rank.",
-    fix="With the mean gradient in .grad each rank makes the same step by itself, and its optimizer"
-    " keeps the momentum.",
+    fix="With the mean gradient in .grad each rank makes the same step by itself.",
 )
 def every_rank_steps(run, case):
     for rank, came in enumerate(run.came(case)):
@@ -99,8 +98,8 @@ def average(model, divisor=None):
         p.grad /= divisor or dist.get_world_size()
 
 
-def in_steps(model, batches, optimizer, divisor=None, steps=None):
-    for step in range(most_batches(batches) if steps is None else steps):
+def in_steps(model, batches, optimizer, divisor=None, op=dist.ReduceOp.MAX):
+    for step in range(most_batches(batches, op)):
         optimizer.zero_grad()
         if step < len(batches):
             backward(model, batches[step])
@@ -127,32 +126,16 @@ def asks_in_every_step_who_has_a_batch(model, batches, optimizer):
         step += 1
 
 
-@uneven_batches.right
-def a_zero_loss_without_a_batch(model, batches, optimizer):
-    counts = [0] * dist.get_world_size()
-    dist.all_gather_object(counts, len(batches))
-    for step in range(max(counts)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        else:
-            sum(p.sum() for p in model.parameters()).mul(0).backward()
-        average(model)
-        optimizer.step()
-
-
 # --- mistakes ------------------------------------------------------------------------------------
 
 TAKE_PART = (
-    "Do as many steps on every rank as the longest list has batches, here {steps}: without a batch,"
-    " reduce zeros."
+    "Do as many steps as the longest list has batches, {steps}: without a batch, reduce zeros."
 )
 
 
 @uneven_batches.mistake(
     "out_of_batches",
-    "a rank without a batch has left the loop, or skips gradients that are None, and the others"
-    " wait for its part of the next all_reduce.",
+    "a rank without a batch has left the loop or skips None, and the others wait for its part.",
     fix=TAKE_PART,
     status="hang",
     roughly=True,
@@ -169,8 +152,7 @@ def as_it_was_handed_out(model, batches, optimizer):
 
 @uneven_batches.mistake(
     "other_calls",
-    "a rank without a batch leaves calls out, for instance where .grad is None, so its next call"
-    " meets another one.",
+    "a rank without a batch leaves calls out, so its next call meets another one.",
     fix=TAKE_PART,
     status="mismatch",
     roughly=True,
@@ -190,31 +172,7 @@ def ends_with_a_barrier(model, batches, optimizer):
     fix="Go on to the end of the longest list, {steps} steps.",
 )
 def up_to_the_shortest_list(model, batches, optimizer):
-    for step in range(most_batches(batches, dist.ReduceOp.MIN)):
-        optimizer.zero_grad()
-        backward(model, batches[step])
-        average(model)
-        optimizer.step()
-
-
-@uneven_batches.mistake(
-    "batches_left_out",
-    "there are as many steps as rank 0 has batches.",
-    fix="Go on to the end of the longest list, {steps} steps.",
-)
-def as_many_steps_as_rank_zero(model, batches, optimizer):
-    steps = torch.tensor(len(batches))
-    dist.broadcast(steps, src=0)
-    in_steps(model, batches, optimizer, steps=int(steps))
-
-
-@uneven_batches.mistake(
-    "batches_left_out",
-    "the number of steps is fixed, and does not depend on the lists.",
-    fix="Go on to the end of the longest list, {steps} steps.",
-)
-def four_steps_at_most(model, batches, optimizer):
-    in_steps(model, batches, optimizer, steps=min(4, most_batches(batches)))
+    in_steps(model, batches, optimizer, op=dist.ReduceOp.MIN)
 
 
 @uneven_batches.mistake(
@@ -234,10 +192,8 @@ def averages_up_to_the_shortest_list(model, batches, optimizer):
 
 @uneven_batches.mistake(
     "never_averaged",
-    "each rank was trained on its own batches only: no gradient was averaged, or the average did"
-    " not go into .grad.",
-    fix="Without the collective nothing hangs, but nothing is shared either. Average in every"
-    " step.",
+    "each rank was trained on its own batches only: no average went into .grad.",
+    fix="Average in every step: without a collective nothing hangs, but nothing is shared.",
 )
 def takes_the_collective_away(model, batches, optimizer):
     for batch in batches:
@@ -272,8 +228,7 @@ def steps_only_with_a_batch(model, batches, optimizer):
 
 @uneven_batches.mistake(
     "old_gradient_again",
-    "a rank without a batch gave the gradient of an earlier step again, since its .grad was not"
-    " cleared.",
+    "a rank without a batch gave its last gradient again, since it did not clear .grad.",
     fix="Call optimizer.zero_grad() in every step: without a batch the gradient counts as zero.",
 )
 def clears_only_with_a_batch(model, batches, optimizer):
@@ -286,64 +241,16 @@ def clears_only_with_a_batch(model, batches, optimizer):
 
 
 @uneven_batches.mistake(
-    "gradients_never_cleared",
-    "nothing clears .grad between two steps, so the gradients of all steps add up.",
-    fix="Call optimizer.zero_grad() before each backward().",
+    "batches_repeated",
+    "a rank with fewer batches used some of them again, to make the numbers equal.",
+    fix="Use each batch once: without one, a rank takes part with a gradient of zero.",
 )
-def never_clears(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model)
-        optimizer.step()
-
-
-REPEATED = "a rank with fewer batches used some of them again, to make the numbers equal."
-ONCE = "Use each batch once: without one, a rank takes part with a gradient of zero."
-
-
-@uneven_batches.mistake("batches_repeated", REPEATED, fix=ONCE)
 def fills_up_with_the_last_batch(model, batches, optimizer):
     for step in range(most_batches(batches)):
         optimizer.zero_grad()
         backward(model, batches[min(step, len(batches) - 1)])
         average(model)
         optimizer.step()
-
-
-@uneven_batches.mistake("batches_repeated", REPEATED, fix=ONCE)
-def begins_again(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        backward(model, batches[step % len(batches)])
-        average(model)
-        optimizer.step()
-
-
-@uneven_batches.mistake(
-    "rank_zero_only",
-    "every rank stepped with rank 0's gradient: `broadcast` hands on what one rank has.",
-    fix="Average the gradients of all ranks: all_reduce, then divide.",
-)
-def everybody_as_rank_zero(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        for p in model.parameters():
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.broadcast(p.grad, src=0)
-        optimizer.step()
-
-
-@uneven_batches.mistake(
-    "fixed_divisor",
-    "the sum of the gradients was divided by 2, whatever the number of ranks.",
-    fix="Divide by dist.get_world_size(), {n} here.",
-)
-def divides_by_two(model, batches, optimizer):
-    in_steps(model, batches, optimizer, divisor=2)
 
 
 @uneven_batches.breaks("not_every_rank_steps")

@@ -1,7 +1,5 @@
 """``model_server.server_step``: the mean of the workers' gradients, a step, new weights for all."""
 
-import copy
-
 import torch
 import torch.distributed as dist
 
@@ -43,9 +41,7 @@ def drive(submission, case, rank):
     return drive_both(submission, case, rank, "server_step")
 
 
-@server_step.expected
-def expected(case):
-    return expected_of(case)
+server_step.expected(expected_of)
 
 
 def server(case):
@@ -60,8 +56,7 @@ def brings_gradients_to_all(size, extra, calls):
 
 too_many_bytes(
     *(server_step, "gradients_sent_down", "down", brings_gradients_to_all),
-    usually="all_reduce and all_gather bring the gradients to every worker, which has no use for"
-    " them.",
+    usually="all_reduce and all_gather bring the gradients to workers, which have no use for them.",
     fix="reduce, gather and send bring them to the server only.",
 )
 one_side(server_step, server, "down")
@@ -84,8 +79,7 @@ def talks_when_alone(run, case):
 @server_step.holds(
     "moves_when_alone",
     expects="without workers server_step returns at once, and the weights do not change",
-    usually="the optimizer stepped with gradients from before, or with a mean over no workers,"
-    " which is 0 / 0.",
+    usually="the optimizer stepped with old gradients, or with a mean over no workers, 0 / 0.",
     fix="Return before the optimizer steps.",
     first=True,
 )
@@ -102,8 +96,7 @@ def moves_when_alone(run, case):
     server_step,
     "optimizer_not_used",
     expects="the server calls optimizer.step() once in each step",
-    usually="the call is missing, or the weights are changed by hand or by another optimizer, which"
-    " knows nothing of the momentum of earlier steps.",
+    usually="the weights were changed by hand or by another optimizer, which has no momentum yet.",
     fix="Write the mean into .grad and call step() of the optimizer that is given.",
 )
 def optimizer_not_used(run, case):
@@ -194,14 +187,18 @@ def received(model):
     return arrived
 
 
-def set_gradients(model, combine):
+def mean(gradients):
+    return sum(gradients) / len(gradients)
+
+
+def set_gradients(model, combine=mean):
     """Each ``.grad`` is what ``combine`` makes of the workers' gradients."""
     for p, gradients in zip(trained(model), received(model)):
         p.grad = combine(gradients)
 
 
-def mean(gradients):
-    return sum(gradients) / len(gradients)
+def kept(p):
+    return 0 if p.grad is None else p.grad
 
 
 def send_weights(model):
@@ -215,28 +212,13 @@ def step_and_send(model, optimizer):
     send_weights(model)
 
 
+def step_with(combine, model, optimizer):
+    if workers():
+        set_gradients(model, combine)
+        step_and_send(model, optimizer)
+
+
 # --- right answers -------------------------------------------------------------------------------
-
-
-@server_step.right
-def in_place(model, optimizer):
-    size = dist.get_world_size()
-    if size == 1:
-        return
-    optimizer.zero_grad(set_to_none=False)
-    for worker in range(1, size):
-        for p in trained(model):
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            arrived = torch.zeros_like(p)
-            dist.recv(arrived, src=worker)
-            p.grad.add_(arrived)
-    for p in trained(model):
-        p.grad.div_(size - 1)
-    optimizer.step()
-    for p in trained(model):
-        for worker in range(1, size):
-            dist.send(p.detach(), dst=worker)
 
 
 @server_step.right
@@ -264,73 +246,60 @@ def all_workers_at_once(model, optimizer):
     fix="Divide by the number of workers, {workers}.",
 )
 def sums(model, optimizer):
-    if workers():
-        set_gradients(model, sum)
-        step_and_send(model, optimizer)
+    step_with(sum, model, optimizer)
 
 
 @server_step.mistake(
     "one_worker_only",
-    "the server steps with the gradients of the last worker alone: each worker's gradient"
-    " overwrites the one before.",
+    "each worker's gradient overwrites the one before, and the last one remains.",
     fix="Receive into a spare tensor, and add that to .grad.",
 )
 def the_last_worker_wins(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: gradients[-1])
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: gradients[-1], model, optimizer)
 
 
 @server_step.mistake(
     "one_worker_only",
-    "the server steps with the gradients of the last worker, divided by {workers}: each worker's"
-    " gradient overwrites the one before.",
+    "each worker's gradient overwrites the one before, and the last one was divided by {workers}.",
     fix="Receive into a spare tensor, and add that to .grad.",
 )
 def the_last_worker_wins_and_is_divided(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: gradients[-1] / len(gradients))
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: gradients[-1] / len(gradients), model, optimizer)
 
 
 @server_step.mistake(
     "old_gradients",
     "the server steps with the gradients of all steps so far.",
-    fix="Call optimizer.zero_grad() before you add to .grad. The worker too must clear its"
-    " gradients before backward.",
+    fix="Call optimizer.zero_grad() before you add to .grad. The worker clears its gradients too.",
 )
 def never_clears(model, optimizer):
     if not workers():
         return
     for p, gradients in zip(trained(model), received(model)):
-        p.grad = mean(gradients) + (0 if p.grad is None else p.grad)
+        p.grad = mean(gradients) + kept(p)
     step_and_send(model, optimizer)
 
 
 @server_step.mistake(
     "old_gradients",
-    "the gradients of this step are added to what the last step left in .grad, and all of it is"
-    " divided by {workers}.",
+    "the gradients of this step are added to what is in .grad, and all of it is divided.",
     fix="Call optimizer.zero_grad() before you add to .grad.",
 )
 def clears_nothing_and_divides_all(model, optimizer):
     if not workers():
         return
     for p, gradients in zip(trained(model), received(model)):
-        p.grad = (sum(gradients) + (0 if p.grad is None else p.grad)) / len(gradients)
+        p.grad = (sum(gradients) + kept(p)) / len(gradients)
     step_and_send(model, optimizer)
 
 
 @server_step.mistake(
     "divided_by_world",
-    "the sum of the gradients was divided by the number of ranks, {n}. The server is a rank too,"
-    " but it has no rows.",
+    "the sum was divided by the number of ranks, {n}, but the server has no rows.",
     fix="Divide by the number of workers, world_size - 1 = {workers}.",
 )
 def counts_itself(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: sum(gradients) / dist.get_world_size())
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: sum(gradients) / dist.get_world_size(), model, optimizer)
 
 
 @server_step.mistake(
@@ -339,33 +308,18 @@ def counts_itself(model, optimizer):
     fix="Only one side divides, and only once.",
 )
 def divides_twice(model, optimizer):
-    if workers():
-        set_gradients(model, lambda gradients: mean(gradients) / len(gradients))
-        step_and_send(model, optimizer)
+    step_with(lambda gradients: mean(gradients) / len(gradients), model, optimizer)
 
 
 @server_step.mistake(
     "no_gradients",
-    "the optimizer steps without gradients: they were cleared after they had come, or the mean is"
-    " in another tensor than .grad.",
+    "the optimizer steps without gradients: they were cleared, or the mean is not in .grad.",
     fix="Clear first, then write the mean into .grad of each parameter, then step.",
 )
 def steps_with_gradients_that_it_has_cleared(model, optimizer):
     if workers():
-        set_gradients(model, mean)
+        set_gradients(model)
         optimizer.zero_grad()
-        step_and_send(model, optimizer)
-
-
-@server_step.mistake(
-    "optimizer_made_anew",
-    "the state of the optimizer, such as momentum, was lost between the steps.",
-    fix="Use the optimizer that is given, and leave its state alone.",
-)
-def forgets_the_momentum(model, optimizer):
-    if workers():
-        set_gradients(model, mean)
-        optimizer.state.clear()
         step_and_send(model, optimizer)
 
 
@@ -379,24 +333,7 @@ def mean_of_those_that_are_there(model, optimizer):
         there = [gradient for gradient in gradients if gradient.any()]
         return mean(there or gradients)
 
-    if workers():
-        set_gradients(model, mean_of_some)
-        step_and_send(model, optimizer)
-
-
-@server_step.mistake(
-    "old_where_missing",
-    "where a worker has no gradient in this step, its gradient of an earlier step was used.",
-    fix="A missing gradient counts as zeros: begin each step from zeros.",
-)
-def keeps_the_last_that_is_not_zero(model, optimizer):
-    if not workers():
-        return
-    for p, gradients in zip(trained(model), received(model)):
-        kept = p.__dict__.setdefault("kept", gradients)
-        p.kept = [g if g.any() else old for g, old in zip(gradients, kept)]
-        p.grad = mean(p.kept)
-    step_and_send(model, optimizer)
+    step_with(mean_of_some, model, optimizer)
 
 
 @server_step.mistake(
@@ -407,31 +344,17 @@ def keeps_the_last_that_is_not_zero(model, optimizer):
 def gives_frozen_ones_a_gradient_of_zeros(model, optimizer):
     if not workers():
         return
-    set_gradients(model, mean)
+    set_gradients(model)
     for p in model.parameters():
         if p.grad is None:
             p.grad = torch.zeros_like(p)
     step_and_send(model, optimizer)
 
 
-@server_step.mistake(
-    "weights_of_before",
-    "the workers have their old weights: the server sent copies that it made before its step, or a"
-    " worker does not keep what it receives.",
-    fix="Send parameter.data after optimizer.step(), and write what arrives into the parameters.",
-)
-def sends_copies_from_before_the_step(model, optimizer):
-    if workers():
-        before = copy.deepcopy(model)
-        set_gradients(model, mean)
-        optimizer.step()
-        send_weights(before)
-
-
 @server_step.breaks("weights_sent_before_step")
 def sends_before_the_step(model, optimizer):
     if workers():
-        set_gradients(model, mean)
+        set_gradients(model)
         send_weights(model)
         optimizer.step()
 
@@ -440,7 +363,7 @@ def sends_before_the_step(model, optimizer):
 def steps_by_hand(model, optimizer):
     if not workers():
         return
-    set_gradients(model, mean)
+    set_gradients(model)
     with torch.no_grad():
         for p in trained(model):
             p -= 0.1 * p.grad
@@ -464,42 +387,25 @@ def steps_with_what_is_there(model, optimizer):
     if not workers():
         optimizer.step()
         return
-    set_gradients(model, mean)
+    set_gradients(model)
     step_and_send(model, optimizer)
 
 
 @server_step.mistake(
     "both_receive",
-    "the server waits for gradients while a worker waits for weights: one of them expects more"
-    " messages than the other sends.",
-    fix="In each step the server sends the weights to every worker, and a worker sends a gradient"
-    " for every parameter that the server expects.",
+    "the server waits for gradients, and a worker for weights: one of them sent too few messages.",
+    fix="The server sends weights to every worker, a worker a gradient for every parameter.",
     status="hang",
 )
 def sends_nothing(model, optimizer):
     if workers():
-        set_gradients(model, mean)
+        set_gradients(model)
         optimizer.step()
-
-
-@server_step.mistake(
-    "both_receive",
-    "the server sends the new weights to the first worker only, and the others wait for them.",
-    fix="Send the weights to every worker: range(1, {n}).",
-    status="hang",
-)
-def sends_to_the_first_worker_only(model, optimizer):
-    if workers():
-        set_gradients(model, mean)
-        optimizer.step()
-        for p in trained(model):
-            dist.send(p.data, 1)
 
 
 @server_step.mistake(
     "both_send",
-    "the server receives from the first worker only, and the others wait for it to take their"
-    " gradients.",
+    "the server receives from the first worker only, and the others wait.",
     fix="Receive from every worker: range(1, {n}).",
     status="hang",
 )
@@ -514,8 +420,7 @@ def asks_the_first_worker_only(model, optimizer):
 
 @server_step.mistake(
     "other_order",
-    "the server goes through the parameters in another order than the worker. The optimizer's order"
-    " may differ from the model's.",
+    "the server takes the parameters in another order than the worker, such as the optimizer's.",
     fix="Go through model.parameters() on both sides: its order is the same on all ranks.",
     status="mismatch",
 )

@@ -16,19 +16,13 @@ worker_step = exercise(
 )
 
 
-@worker_step.cases
-def cases():
-    return each_training()
+worker_step.cases(each_training)
+worker_step.expected(expected_of)
 
 
 @worker_step.drive
 def drive(submission, case, rank):
     return drive_both(submission, case, rank, "worker_step")
-
-
-@worker_step.expected
-def expected(case):
-    return expected_of(case)
 
 
 def workers(case):
@@ -55,8 +49,7 @@ def no_message(run, case):
     "between_workers",
     expects="a worker sends to rank 0 and receives from rank 0",
     usually="two workers talk to each other.",
-    fix="The gradients of a worker go straight to the server, and the weights come straight from"
-    " it.",
+    fix="Gradients go straight to the server, and weights come straight from it.",
 )
 def between_workers(run, case):
     for rank in workers(case):
@@ -75,6 +68,11 @@ def trained(model):
 
 def gradient(p):
     return torch.zeros_like(p) if p.grad is None else p.grad
+
+
+def backward(model, loss):
+    model.zero_grad()
+    loss.backward()
 
 
 def send_gradients(model):
@@ -115,28 +113,12 @@ def all_at_once(model, loss):
 
 @worker_step.mistake(
     "old_gradients",
-    "the server steps with the gradients of all steps so far: backward adds to what an earlier step"
-    " left in .grad.",
-    fix="Call model.zero_grad() before loss.backward(). The server too must begin each step from"
-    " zeros.",
+    "backward adds to what an earlier step left in .grad.",
+    fix="Call model.zero_grad() before loss.backward(). The server begins from zeros, too.",
 )
 def never_clears(model, loss):
     loss.backward()
     send_gradients(model)
-    receive_weights(model)
-
-
-@worker_step.mistake(
-    "old_where_missing",
-    "a parameter that this loss does not use was sent with the gradient of an earlier step.",
-    fix="Clear all gradients before backward: a missing one counts as zeros.",
-)
-def clears_only_what_this_loss_uses(model, loss):
-    found = torch.autograd.grad(loss, trained(model), allow_unused=True)
-    for p, g in zip(trained(model), found):
-        if g is not None:
-            p.grad = g
-        dist.send(gradient(p), 0)
     receive_weights(model)
 
 
@@ -147,8 +129,7 @@ def clears_only_what_this_loss_uses(model, loss):
     status="crash",
 )
 def does_not_know_none(model, loss):
-    model.zero_grad()
-    loss.backward()
+    backward(model, loss)
     for p in trained(model):
         dist.send(p.grad, 0)
     receive_weights(model)
@@ -157,8 +138,7 @@ def does_not_know_none(model, loss):
 @worker_step.mistake(
     "no_gradients",
     "the server's step uses gradients of zeros, or none.",
-    fix="Call loss.backward(), and do not clear .grad between backward and sending. The server puts"
-    " the mean into .grad before optimizer.step().",
+    fix="Call loss.backward(), send .grad, and let the server put the mean into its .grad.",
 )
 def forgets_backward(model, loss):
     model.zero_grad()
@@ -167,27 +147,12 @@ def forgets_backward(model, loss):
 
 
 @worker_step.mistake(
-    "weights_sent",
-    "the server's step uses the weights as if they were gradients.",
-    fix="Send parameter.grad, and not the parameter.",
-)
-def sends_the_parameters(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in trained(model):
-        dist.send(p.data, 0)
-    receive_weights(model)
-
-
-@worker_step.mistake(
     "weights_not_kept",
-    "a worker still has its old weights: what it received went into a new tensor, or the server"
-    " sent copies that it made before its step.",
+    "a worker still has its old weights: what it received went into a new tensor.",
     fix="Write what arrives into the parameters: parameter.data.copy_(arrived).",
 )
 def receives_into_a_new_tensor(model, loss):
-    model.zero_grad()
-    loss.backward()
+    backward(model, loss)
     send_gradients(model)
     for p in trained(model):
         arrived = torch.empty_like(p)
@@ -196,156 +161,35 @@ def receives_into_a_new_tensor(model, loss):
 
 
 @worker_step.mistake(
-    "weights_left_out",
-    "a worker keeps the new weights only of parameters with two dimensions or more.",
-    fix="All trained parameters come back, whatever their shape.",
-)
-def keeps_only_weights_with_dimensions(model, loss):
-    model.zero_grad()
-    loss.backward()
-    send_gradients(model)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        if p.ndim > 1:
-            p.data.copy_(arrived)
-
-
-@worker_step.mistake(
-    "added",
-    "a worker adds the new weights to its old ones.",
-    fix="The new weights replace the old ones: parameter.data.copy_(arrived).",
-)
-def adds_the_new_weights(model, loss):
-    model.zero_grad()
-    loss.backward()
-    send_gradients(model)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        p.data += arrived
-
-
-@worker_step.mistake(
-    "own_step",
-    "a worker does a step of its own after it has received the new weights.",
-    fix="A worker has no optimizer: it takes the weights as they come.",
-)
-def steps_by_itself_too(model, loss):
-    model.zero_grad()
-    loss.backward()
-    send_gradients(model)
-    receive_weights(model)
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-
-
-@worker_step.mistake(
-    "averaged_weights",
-    "a worker takes the mean of its old weights and the new ones.",
-    fix="The new weights replace the old ones: parameter.data.copy_(arrived).",
-)
-def takes_the_mean_of_both(model, loss):
-    model.zero_grad()
-    loss.backward()
-    send_gradients(model)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        p.data.add_(arrived).div_(2)
-
-
-@worker_step.mistake(
     "divided_twice",
     "the mean of the gradients was divided by the number of workers, {workers}, once more.",
     fix="Only one side divides, and that is the server.",
 )
 def divides_too(model, loss):
-    model.zero_grad()
-    (loss / (dist.get_world_size() - 1)).backward()
+    backward(model, loss / (dist.get_world_size() - 1))
     send_gradients(model)
     receive_weights(model)
-
-
-@worker_step.mistake(
-    "rounded",
-    "a worker has the weights of the server, but they went through float32.",
-    fix="Send and keep them as they are.",
-)
-def keeps_weights_as_float32(model, loss):
-    model.zero_grad()
-    loss.backward()
-    send_gradients(model)
-    for p in trained(model):
-        arrived = torch.empty_like(p)
-        dist.recv(arrived, 0)
-        p.data.copy_(arrived.float())
 
 
 @worker_step.mistake(
     "both_receive",
-    "the server waits for gradients while a worker waits for weights: one of them expects more"
-    " messages than the other sends.",
-    fix="In each step a worker sends its gradients before it receives the weights, and the server"
-    " sends the weights to every worker.",
+    "the server waits for gradients, and a worker for weights: one of them sent too few messages.",
+    fix="A worker sends its gradients before it receives, and the server sends to every worker.",
     status="hang",
 )
 def waits_for_weights_only(model, loss):
-    model.zero_grad()
-    loss.backward()
-    receive_weights(model)
-
-
-@worker_step.mistake(
-    "both_send",
-    "the server sends its weights, and the worker sends gradients of the next step already.",
-    fix="A worker receives the new weights before its step ends.",
-    status="hang",
-)
-def never_fetches_the_weights(model, loss):
-    model.zero_grad()
-    loss.backward()
-    send_gradients(model)
-
-
-@worker_step.mistake(
-    "other_order",
-    "the worker goes through the parameters in another order than the server.",
-    fix="Go through model.parameters() on both sides: its order is the same on all ranks.",
-    status="mismatch",
-)
-def sends_in_the_other_order(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for p in reversed(trained(model)):
-        dist.send(gradient(p), 0)
-    receive_weights(model)
-
-
-@worker_step.mistake(
-    "tied_under_both_names",
-    "the worker sends a tied parameter under each of its names, and the server receives it once.",
-    fix="model.parameters() gives a tied parameter once.",
-    status="mismatch",
-)
-def sends_tied_weights_under_both_names(model, loss):
-    model.zero_grad()
-    loss.backward()
-    for _, p in model.named_parameters(remove_duplicate=False):
-        if p.requires_grad:
-            dist.send(gradient(p), 0)
+    backward(model, loss)
     receive_weights(model)
 
 
 @worker_step.mistake(
     "skips_missing",
-    "the worker sends nothing for a parameter that this loss does not use, and the server expects"
-    " a gradient for each.",
+    "the worker sends nothing where this loss gives no gradient, and the server expects one.",
     fix="Send zeros in the place of a missing gradient.",
     status="mismatch",
 )
 def skips_none(model, loss):
-    model.zero_grad()
-    loss.backward()
+    backward(model, loss)
     for p in trained(model):
         if p.grad is not None:
             dist.send(p.grad, 0)
