@@ -4,7 +4,6 @@ Some bring a ``dispatch`` of their own, with another ``sent``.
 """
 # ruff: noqa (learners write like this)
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -35,6 +34,21 @@ def inverse(order):
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     return places
+
+
+def dispatched(tokens, expert, num_experts):
+    """Right: the rows, how many each expert has, and what a ``combine`` below needs."""
+    leaving, arriving = counted(expert, num_experts)
+    order = expert.argsort(stable=True)
+    come, go = arriving.sum(1).tolist(), leaving.sum(1).tolist()
+    numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
+    by_expert = numbers.repeat_interleave(arriving.flatten()).argsort(stable=True)
+    rows = Exchange.apply(tokens[order], come, go)[by_expert]
+    return rows, arriving.sum(0).tolist(), (order, by_expert, come, go)
+
+
+def combined(outputs, order, by_expert, come, go):
+    return Exchange.apply(outputs[inverse(by_expert)], go, come)[inverse(order)]
 
 
 # %% rows_one_by_one: pass
@@ -102,55 +116,17 @@ def combine(outputs, sent):
     return result.scatter(0, sent.order[:, None].expand_as(returned), returned)
 
 
-# %% a_class_with_everything_in_it: pass
-
-
-@dataclass
-class Sent:
-    counts: list
-    undo_expert: torch.Tensor
-    undo_rank: torch.Tensor
-    sizes: tuple
-
-    def back(self, rows):
-        return Exchange.apply(rows[self.undo_rank], *self.sizes)[self.undo_expert]
-
-
-def dispatch(tokens, expert, num_experts):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    own = num_experts // world
-    expert_sorted, order = expert.sort(stable=True)
-    to = torch.bincount(expert // own, minlength=world).tolist()
-    table = [None] * world
-    dist.all_gather_object(table, to)
-    come = [row[rank] for row in table]
-    rows = Exchange.apply(tokens[order], come, to)
-    numbers = torch.empty(sum(come), dtype=torch.int64)
-    dist.all_to_all_single(numbers, expert_sorted, come, to)
-    by_expert = numbers.argsort(stable=True)
-    counts = (numbers - rank * own).bincount(minlength=own).tolist()
-    return rows[by_expert], Sent(counts, inverse(order), inverse(by_expert), (to, come))
-
-
-def combine(outputs, sent):
-    return sent.back(outputs)
-
-
 # %% a_closure: pass
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    order = expert.argsort(stable=True)
-    come, go = arriving.sum(1).tolist(), leaving.sum(1).tolist()
-    numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
-    by_expert = numbers.repeat_interleave(arriving.flatten()).argsort(stable=True)
+    rows, counts, rest = dispatched(tokens, expert, num_experts)
 
     def sent(outputs):
-        return Exchange.apply(outputs[inverse(by_expert)], go, come)[inverse(order)]
+        return combined(outputs, *rest)
 
-    sent.counts = arriving.sum(0).tolist()
-    return Exchange.apply(tokens[order], come, go)[by_expert], sent
+    sent.counts = counts
+    return rows, sent
 
 
 def combine(outputs, sent):
@@ -160,70 +136,29 @@ def combine(outputs, sent):
 # %% only_the_last_dispatch: crash exception
 
 
-last = {}
+last = []
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    order = expert.argsort(stable=True)
-    come, go = arriving.sum(1).tolist(), leaving.sum(1).tolist()
-    numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
-    by_expert = numbers.repeat_interleave(arriving.flatten()).argsort(stable=True)
-    last.update(order=order, by_expert=by_expert, come=come, go=go)
-    counts = arriving.sum(0).tolist()
-    return Exchange.apply(tokens[order], come, go)[by_expert], SimpleNamespace(counts=counts)
+    rows, counts, last[:] = dispatched(tokens, expert, num_experts)
+    return rows, SimpleNamespace(counts=counts)
 
 
 def combine(outputs, sent):
-    rows = outputs[inverse(last["by_expert"])]
-    return Exchange.apply(rows, last["go"], last["come"])[inverse(last["order"])]
+    return combined(outputs, *last)
 
 
 # %% used_up: crash exception
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    order = expert.argsort(stable=True)
-    come, go = arriving.sum(1).tolist(), leaving.sum(1).tolist()
-    numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
-    by_expert = numbers.repeat_interleave(arriving.flatten()).argsort(stable=True)
-    sent = SimpleNamespace(counts=arriving.sum(0).tolist(), rest=[order, by_expert, come, go])
-    return Exchange.apply(tokens[order], come, go)[by_expert], sent
+    rows, counts, rest = dispatched(tokens, expert, num_experts)
+    return rows, SimpleNamespace(counts=counts, rest=[*rest])
 
 
 def combine(outputs, sent):
     go, come, by_expert, order = [sent.rest.pop() for _ in range(4)]
-    return Exchange.apply(outputs[inverse(by_expert)], go, come)[inverse(order)]
-
-
-# %% the_width_of_the_tokens: crash exception
-
-
-def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    order = expert.argsort(stable=True)
-    come, go = arriving.sum(1).tolist(), leaving.sum(1).tolist()
-    numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
-    by_expert = numbers.repeat_interleave(arriving.flatten()).argsort(stable=True)
-    sent = SimpleNamespace(counts=arriving.sum(0).tolist(), order=order, by_expert=by_expert)
-    sent.come, sent.go, sent.like = come, go, tokens.detach()
-    return Exchange.apply(tokens[order], come, go)[by_expert], sent
-
-
-def combine(outputs, sent):
-    class Narrow(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, rows):
-            returned = torch.empty_like(sent.like)
-            dist.all_to_all_single(returned, rows, sent.go, sent.come)
-            return returned
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return Exchange.apply(gradient, sent.come, sent.go)
-
-    return Narrow.apply(outputs[inverse(sent.by_expert)])[inverse(sent.order)]
+    return combined(outputs, order, by_expert, come, go)
 
 
 # %% twice_as_wide: wrong combine.too_many_bytes
@@ -233,26 +168,3 @@ def combine(outputs, sent):
     rows = outputs.repeat(1, 2)[inverse(sent.by_expert)]
     returned = Exchange.apply(rows, sent.to_ranks, sent.from_ranks)
     return returned[inverse(sent.order)][:, : outputs.shape[1]]
-
-
-# %% through_float32: wrong rounded
-
-
-def combine(outputs, sent):
-    rows = outputs[inverse(sent.by_expert)].float()
-    returned = Exchange.apply(rows, sent.to_ranks, sent.from_ranks)
-    return returned[inverse(sent.order)].to(outputs.dtype)
-
-
-# %% all_reduce_of_everything: wrong combine.too_many_bytes
-
-
-def combine(outputs, sent):
-    """Right, but a large tensor of zeros goes around besides."""
-    world = dist.get_world_size()
-    all_sizes = [None] * world
-    dist.all_gather_object(all_sizes, len(sent.order))
-    everything = torch.zeros(sum(all_sizes), outputs.shape[1], dtype=outputs.dtype)
-    dist.all_reduce(everything)
-    rows = outputs[inverse(sent.by_expert)]
-    return Exchange.apply(rows, sent.to_ranks, sent.from_ranks)[inverse(sent.order)]

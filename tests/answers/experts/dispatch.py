@@ -1,7 +1,6 @@
 """Answers to ``dispatch`` beside those of its declaration; ``tests/answers/stored.py`` reads them."""
 # ruff: noqa (learners write like this)
 
-from collections import namedtuple
 from types import SimpleNamespace
 
 import torch
@@ -28,9 +27,12 @@ def counted(expert, num_experts):
     return [t.view(dist.get_world_size(), -1) for t in (leaving, arriving)]
 
 
-def sorting(arriving):
+def exchanged(rows, leaving, arriving, exchange=Exchange.apply):
+    """Right, for rows that are sorted by expert."""
+    rows = exchange(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
     numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
-    return torch.argsort(numbers.repeat_interleave(arriving.flatten()), stable=True)
+    by_expert = torch.argsort(numbers.repeat_interleave(arriving.flatten()), stable=True)
+    return rows[by_expert], arriving.sum(0).tolist()
 
 
 # %% one_operator_for_all: pass
@@ -81,42 +83,6 @@ def dispatch(tokens, expert, num_experts):
     return received, SimpleNamespace(counts=counts)
 
 
-# %% joins_parts_of_experts: pass
-
-
-def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    order = torch.cat([torch.nonzero(expert == e).flatten() for e in range(num_experts)])
-    sizes = arriving.sum(1).tolist()
-    by_rank = Exchange.apply(tokens[order], sizes, leaving.sum(1).tolist())
-    parts = by_rank.split(arriving.flatten().tolist())
-    rows = [part for e in range(arriving.shape[1]) for part in parts[e :: arriving.shape[1]]]
-    return torch.cat(rows), SimpleNamespace(counts=arriving.sum(0).tolist())
-
-
-# %% places_by_one_hot: pass
-
-
-def dispatch(tokens, expert, num_experts):
-    """As in GShard: the place of a token in its expert's rows is a cumulated sum."""
-    mask = torch.nn.functional.one_hot(expert, num_experts)
-    leaving = mask.sum(0)
-    first = leaving.cumsum(0) - leaving
-    place = first[expert] + (mask.cumsum(0) * mask).sum(1) - 1
-    sorted_tokens = torch.zeros_like(tokens).index_copy(0, place, tokens)
-    world = dist.get_world_size()
-    table = [torch.empty_like(leaving) for _ in range(world)]
-    dist.all_gather(table, leaving)
-    own = num_experts // world
-    mine = slice(dist.get_rank() * own, dist.get_rank() * own + own)
-    arriving = torch.stack(table)[:, mine]
-    rows = Exchange.apply(
-        sorted_tokens, arriving.sum(1).tolist(), leaving.view(world, own).sum(1).tolist()
-    )
-    Sent = namedtuple("Sent", "counts place arriving")
-    return rows[sorting(arriving)], Sent(arriving.sum(0).tolist(), place, arriving)
-
-
 # %% one_expert_after_another: pass
 
 
@@ -141,155 +107,65 @@ def dispatch(tokens, expert, num_experts):
 def dispatch(tokens, expert, num_experts):
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-    leaving, arriving = counted(expert, num_experts)
-    rows = all_to_all_single_autograd(
-        tokens[expert.argsort(stable=True)].contiguous(),
-        arriving.sum(1).tolist(),
-        leaving.sum(1).tolist(),
-        dist.group.WORLD,
-    )
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
+    def exchange(rows, arriving, leaving):
+        return all_to_all_single_autograd(rows.contiguous(), arriving, leaving, dist.group.WORLD)
+
+    rows = tokens[expert.argsort(stable=True)]
+    rows, counts = exchanged(rows, *counted(expert, num_experts), exchange)
+    return rows, SimpleNamespace(counts=counts)
 
 
 # %% alone_without_messages: pass
 
 
 def dispatch(tokens, expert, num_experts):
+    rows = tokens[expert.argsort(stable=True)]
     if dist.get_world_size() == 1:
-        counts = expert.bincount(minlength=num_experts).tolist()
-        return tokens[expert.argsort(stable=True)], SimpleNamespace(counts=counts)
-    leaving, arriving = counted(expert, num_experts)
-    rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
-
-
-# %% counts_of_all_experts: wrong wrong_count
-
-
-def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=leaving.flatten().tolist())
+        return rows, SimpleNamespace(counts=expert.bincount(minlength=num_experts).tolist())
+    rows, counts = exchanged(rows, *counted(expert, num_experts))
+    return rows, SimpleNamespace(counts=counts)
 
 
 # %% counts_in_a_tensor: wrong wrong_type
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
     rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0))
+    rows, counts = exchanged(rows, *counted(expert, num_experts))
+    return rows, SimpleNamespace(counts=torch.tensor(counts))
 
 
 # %% no_counts: wrong dispatch.no_counts
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
     rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], arriving.sum(0).tolist()
-
-
-# %% nothing_is_sent: wrong wrong_shape
-
-
-def dispatch(tokens, expert, num_experts):
-    rows = tokens[expert.argsort(stable=True)]
-    own = num_experts // dist.get_world_size()
-    counts = expert.bincount(minlength=num_experts).view(-1, own)[dist.get_rank()]
-    return rows, SimpleNamespace(counts=counts.tolist())
+    return exchanged(rows, *counted(expert, num_experts))
 
 
 # %% through_float32: wrong rounded
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
     rows = tokens[expert.argsort(stable=True)].float()
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    rows = rows[sorting(arriving)].to(tokens.dtype)
-    return rows, SimpleNamespace(counts=arriving.sum(0).tolist())
-
-
-# %% thrown_handle: wrong dispatch.not_waited
-
-
-def dispatch(tokens, expert, num_experts):
-    leaving = torch.bincount(expert, minlength=num_experts)
-    dist.all_to_all_single(torch.empty_like(leaving), leaving, async_op=True)
-    leaving, arriving = counted(expert, num_experts)
-    rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
+    rows, counts = exchanged(rows, *counted(expert, num_experts))
+    return rows.to(tokens.dtype), SimpleNamespace(counts=counts)
 
 
 # %% sorts_the_experts_in_place: wrong dispatch.input_changed
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
     order = expert.argsort(stable=True)
     expert.copy_(expert[order])
-    rows = Exchange.apply(tokens[order], arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
+    rows, counts = exchanged(tokens[order], *counted(expert, num_experts))
+    return rows, SimpleNamespace(counts=counts)
 
 
 # %% largest_expert_first: wrong wrong_values
 
 
 def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
     rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    counts = arriving.sum(0).tolist()
-    parts = rows[sorting(arriving)].split(counts)
-    return torch.cat(parts[::-1]), SimpleNamespace(counts=counts)
-
-
-# %% own_sizes_both_ways: crash dispatch.sizes_differ
-
-
-def dispatch(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    rows = tokens[expert.argsort(stable=True)]
-    rows = Exchange.apply(rows, leaving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
-
-
-# %% buffer_of_the_default_dtype: crash exception
-
-
-def dispatch(tokens, expert, num_experts):
-    class Single(Exchange):
-        @staticmethod
-        def forward(ctx, rows, arriving, leaving):
-            ctx.sizes = leaving, arriving
-            received = torch.empty(sum(arriving), rows.shape[1])
-            dist.all_to_all_single(received, rows, arriving, leaving)
-            return received
-
-    leaving, arriving = counted(expert, num_experts)
-    rows = tokens[expert.argsort(stable=True)].contiguous()
-    rows = Single.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
-
-
-# %% gradients_of_the_sum: wrong wrong_values
-
-
-def dispatch(tokens, expert, num_experts):
-    class Summed(Exchange):
-        @staticmethod
-        def backward(ctx, gradient):
-            total = gradient.sum()
-            dist.all_reduce(total)
-            return Exchange.apply(gradient, *ctx.sizes) * 0 + total, None, None
-
-    leaving, arriving = counted(expert, num_experts)
-    rows = tokens[expert.argsort(stable=True)]
-    rows = Summed.apply(rows, arriving.sum(1).tolist(), leaving.sum(1).tolist())
-    return rows[sorting(arriving)], SimpleNamespace(counts=arriving.sum(0).tolist())
+    rows, counts = exchanged(rows, *counted(expert, num_experts))
+    return torch.cat(rows.split(counts)[::-1]), SimpleNamespace(counts=counts)

@@ -82,15 +82,20 @@ def expected(case):
 # --- right answers -------------------------------------------------------------------------------
 
 
-@merge_partial_attention.right
-def with_a_maximum(out_a, lse_a, out_b, lse_b):
-    top = torch.maximum(lse_a, lse_b)
-    top = torch.where(top == -math.inf, torch.zeros_like(top), top)
+def with_a_top(top, out_a, lse_a, out_b, lse_b):
+    """Subtracts ``top`` before exp."""
     sum_a, sum_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
     both = sum_a + sum_b
     safe = both.clamp_min(torch.finfo(both.dtype).tiny)
     out = ((sum_a / safe)[..., None] * out_a + (sum_b / safe)[..., None] * out_b).to(out_a.dtype)
     return out, torch.log(both) + top
+
+
+@merge_partial_attention.right
+def with_a_maximum(out_a, lse_a, out_b, lse_b):
+    top = torch.maximum(lse_a, lse_b)
+    top = torch.where(top == -math.inf, torch.zeros_like(top), top)
+    return with_a_top(top, out_a, lse_a, out_b, lse_b)
 
 
 @merge_partial_attention.right
@@ -113,26 +118,7 @@ def as_a_softmax_of_two(out_a, lse_a, out_b, lse_b):
     return merged.to(out_a.dtype), torch.logsumexp(lses, dim=-1)
 
 
-@merge_partial_attention.right
-def in_double_precision(out_a, lse_a, out_b, lse_b):
-    a, b = lse_a.double(), lse_b.double()
-    lse = torch.logaddexp(a, b)
-    out = torch.zeros_like(out_a, dtype=torch.float64)
-    for out_i, lse_i in ((out_a, a), (out_b, b)):
-        weight = torch.where(lse_i > -math.inf, (lse_i - lse).exp(), 0.0)
-        out += weight[..., None] * out_i
-    return out.to(out_a.dtype), lse.to(lse_a.dtype)
-
-
 # --- mistakes ------------------------------------------------------------------------------------
-
-
-def stable(lse_a, lse_b, keepdim=True):
-    """Right: the weights of both sets, and the log-sum-exp of all."""
-    lse = torch.logaddexp(lse_a, lse_b)
-    base = lse.masked_fill(lse == -math.inf, 0)
-    weight_a, weight_b = torch.exp(lse_a - base), torch.exp(lse_b - base)
-    return (weight_a[..., None], weight_b[..., None], lse) if keepdim else (weight_a, weight_b, lse)
 
 
 WEIGHTS = "The weight of a set is exp(its lse - the new lse)."
@@ -157,47 +143,13 @@ def plain_sum(out_a, lse_a, out_b, lse_b):
 
 
 @merge_partial_attention.mistake(
-    "weights_swapped",
-    "the first result has the weight of the second, and the other way around.",
-    fix="sigmoid(lse_b - lse_a) is the weight of out_b.",
-)
-def weights_of_the_other(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, lse = stable(lse_a, lse_b)
-    return (weight_b * out_a + weight_a * out_b).to(out_a.dtype), lse
-
-
-@merge_partial_attention.mistake(
-    "weighted_by_lse",
-    "lse is a logarithm, and the results were weighted with it directly.",
-    fix=WEIGHTS,
-)
-def weights_without_exp(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b = lse_a.unsqueeze(-1), lse_b.unsqueeze(-1)
-    out = (weight_a * out_a + weight_b * out_b) / (weight_a + weight_b)
-    return out.to(out_a.dtype), torch.logaddexp(lse_a, lse_b)
-
-
-@merge_partial_attention.mistake(
-    "not_normalized",
-    "the two weights do not add up to 1: they were made with the larger lse, and nothing was"
-    " divided by their sum.",
-    fix=WEIGHTS,
-)
-def not_divided(out_a, lse_a, out_b, lse_b):
-    top = torch.maximum(lse_a, lse_b)
-    top = top.masked_fill(top == -math.inf, 0)
-    weight_a, weight_b = torch.exp(lse_a - top)[..., None], torch.exp(lse_b - top)[..., None]
-    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), torch.logaddexp(lse_a, lse_b)
-
-
-@merge_partial_attention.mistake(
     "lse_added",
     "the two lse were added. They are logarithms of sums, and the sums must be added.",
     fix="torch.logaddexp(lse_a, lse_b) is log(exp(lse_a) + exp(lse_b)), without overflow.",
 )
 def adds_the_logarithms(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, _ = stable(lse_a, lse_b)
-    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse_a + lse_b
+    out, _ = as_a_softmax_of_two(out_a, lse_a, out_b, lse_b)
+    return out, lse_a + lse_b
 
 
 @merge_partial_attention.mistake(
@@ -206,8 +158,8 @@ def adds_the_logarithms(out_a, lse_a, out_b, lse_b):
     fix="torch.logaddexp(lse_a, lse_b) is log(exp(lse_a) + exp(lse_b)), without overflow.",
 )
 def keeps_the_maximum(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, _ = stable(lse_a, lse_b)
-    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), torch.maximum(lse_a, lse_b)
+    out, _ = as_a_softmax_of_two(out_a, lse_a, out_b, lse_b)
+    return out, torch.maximum(lse_a, lse_b)
 
 
 @merge_partial_attention.mistake(
@@ -216,9 +168,8 @@ def keeps_the_maximum(out_a, lse_a, out_b, lse_b):
     fix="log(exp(a - m) + exp(b - m)) + m.",
 )
 def forgets_the_maximum(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, lse = stable(lse_a, lse_b)
+    out, lse = as_a_softmax_of_two(out_a, lse_a, out_b, lse_b)
     top = torch.maximum(lse_a, lse_b)
-    out = (weight_a * out_a + weight_b * out_b).to(out_a.dtype)
     return out, lse - top.masked_fill(top == -math.inf, 0)
 
 
@@ -228,34 +179,13 @@ def forgets_the_maximum(out_a, lse_a, out_b, lse_b):
     fix="Subtract the larger lse before exp, or use torch.logaddexp.",
 )
 def exp_of_all(out_a, lse_a, out_b, lse_b):
-    sum_a, sum_b = torch.exp(lse_a), torch.exp(lse_b)
-    both = sum_a + sum_b
-    out = (sum_a[..., None] * out_a + sum_b[..., None] * out_b) / both[..., None]
-    out = torch.where((both == 0)[..., None], torch.zeros_like(out), out)
-    return out.to(out_a.dtype), torch.log(both)
-
-
-@merge_partial_attention.mistake(
-    "one_maximum_for_all",
-    "one maximum of all queries was subtracted. For a query with much lower scores, exp gives zero"
-    " for both sets.",
-    fix="Each query has a maximum of its own: torch.maximum(lse_a, lse_b).",
-)
-def largest_of_all(out_a, lse_a, out_b, lse_b):
-    top = torch.maximum(lse_a.max(), lse_b.max())
-    sum_a, sum_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
-    both = sum_a + sum_b
-    out = (sum_a[..., None] * out_a + sum_b[..., None] * out_b) / both[..., None]
-    out = torch.where((both == 0)[..., None], torch.zeros_like(out), out)
-    return out.to(out_a.dtype), torch.log(both) + top
+    return with_a_top(torch.zeros_like(lse_a), out_a, lse_a, out_b, lse_b)
 
 
 @merge_partial_attention.mistake(
     "nan_without_keys",
-    "where neither set has a key, minus infinity minus minus infinity was computed, and that is"
-    " NaN.",
-    fix="Where the new lse is minus infinity, subtract another number instead, such as 0. If you"
-    " subtract the larger lse, do the same with that.",
+    "where neither set has a key, minus infinity minus minus infinity is NaN.",
+    fix="Where the new lse, or the larger one, is minus infinity, subtract 0 instead.",
 )
 def infinity_minus_infinity(out_a, lse_a, out_b, lse_b):
     lse = torch.logaddexp(lse_a, lse_b)
@@ -275,24 +205,14 @@ def sigmoid_of_nan(out_a, lse_a, out_b, lse_b):
 
 
 @merge_partial_attention.mistake(
-    "no_longer_infinite",
-    "minus infinity became a finite number or NaN in lse, though there are still no keys.",
-    fix="Where both lse are minus infinity, the new one is minus infinity, too.",
-)
-def a_very_small_number(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, lse = stable(lse_a, lse_b)
-    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse.clamp_min(-1e9)
-
-
-@merge_partial_attention.mistake(
     "other_dimension",
-    "the weights have one dimension less than out, so they met its last dimension, the width,"
-    " instead of its queries.",
+    "the weights have one dimension less than out, and met its width instead of its queries.",
     fix="weight.unsqueeze(-1), or weight[..., None].",
     status="crash",
 )
 def without_a_dimension(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, lse = stable(lse_a, lse_b, keepdim=False)
+    lse = torch.logaddexp(lse_a, lse_b)
+    weight_a, weight_b = torch.exp(lse_a - lse), torch.exp(lse_b - lse)
     return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse
 
 
@@ -303,17 +223,8 @@ def without_a_dimension(out_a, lse_a, out_b, lse_b):
     fix="Compute with lse in float32, and round only the new out.",
 )
 def in_sixteen_bits(out_a, lse_a, out_b, lse_b):
-    weight_a, weight_b, lse = stable(lse_a.to(out_a.dtype), lse_b.to(out_a.dtype))
-    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse.to(lse_a.dtype)
-
-
-@merge_partial_attention.mistake(
-    "other_logarithm",
-    "powers and logarithms of 2 were used. lse is a natural logarithm.",
-    fix="torch.exp and torch.log.",
-)
-def base_of_two(out_a, lse_a, out_b, lse_b):
-    lse = torch.logaddexp2(lse_a, lse_b)
+    a, b = lse_a.to(out_a.dtype), lse_b.to(out_a.dtype)
+    lse = torch.logaddexp(a, b)
     base = lse.masked_fill(lse == -math.inf, 0)
-    weight_a, weight_b = torch.exp2(lse_a - base)[..., None], torch.exp2(lse_b - base)[..., None]
-    return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse
+    weight_a, weight_b = torch.exp(a - base)[..., None], torch.exp(b - base)[..., None]
+    return weight_a * out_a + weight_b * out_b, lse.to(lse_a.dtype)

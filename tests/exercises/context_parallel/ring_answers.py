@@ -74,7 +74,6 @@ class Ring:
     changes = staticmethod(lambda weights, seen, delta: weights * (seen - delta))  # of scores
     scale_back = None  # as in forward
     part_of_keys = staticmethod(lambda dk, dv, own: (dk, dv))  # own: whether the block is
-    part_of_queries = staticmethod(lambda dq, own: dq)
     onward = staticmethod(shifted)  # a gradient, with its block
     at_home = staticmethod(lambda gradient, world: gradient)
 
@@ -118,7 +117,7 @@ class Ring:
             seen, own = gradient @ exact(values).transpose(-2, -1), owner == dist.get_rank()
             scale = (self.scale_back or self.scale)(q.shape[-1])
             changes = self.changes(weights, seen, delta) * scale
-            dq = dq + self.part_of_queries(changes @ exact(keys), own)
+            dq = dq + changes @ exact(keys)
             dk, dv = changes.transpose(-2, -1) @ exact(q), weights.transpose(-2, -1) @ gradient
             travels += torch.stack(self.part_of_keys(dk, dv, own))
             del keys, values, dk, dv

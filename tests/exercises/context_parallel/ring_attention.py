@@ -1,7 +1,6 @@
 """``context_parallel.ring_attention``: attention over a sequence that is split over the ranks."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -9,13 +8,7 @@ import torch.distributed as dist
 from multigpu.checking.declaration import exercise
 
 from . import split_sequence
-from .ring_answers import Attention, Ring, finish, in_float32, seen_by, shifted, start, weighted
-from .what_travels import travels_as_promised
-from .wrong_outputs import wrong_outputs
-from .wrong_rings import wrong_rings
-
-if TYPE_CHECKING:  # what a program below calls of its own module
-    from context_parallel import merge_partial_attention
+from .ring_answers import Attention, Ring, finish, in_float32, seen_by, shifted, start
 
 ring_attention = exercise(
     "context_parallel.ring_attention",
@@ -32,9 +25,7 @@ def words(case):
     return {"width": case.shape[3], "mine": f"rank * {case.queries}"}
 
 
-travels_as_promised(ring_attention)
-wrong_outputs.add_to(ring_attention)
-wrong_rings.add_to(ring_attention)
+split_sequence.travels_as_promised(ring_attention)
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -43,201 +34,6 @@ wrong_rings.add_to(ring_attention)
 @ring_attention.right
 def one_operator(q, k, v, *, causal=False):
     return Ring(causal)(q, k, v)
-
-
-@ring_attention.right
-def with_running_sums(q, k, v, *, causal=False):
-    """Online softmax with a maximum and a sum; keys and values in messages of their own, to the
-    left; backward differentiates block by block with autograd.
-    """
-
-    def scores_of(q, keys, owner):
-        scores = torch.einsum("bhid,bhjd->bhij", in_float32(q), in_float32(keys))
-        scores = scores / q.shape[-1] ** 0.5
-        if not causal:
-            return scores
-        seen = seen_by(dist.get_rank(), owner, q.shape[2], keys.shape[2], q.device)
-        return torch.where(seen, scores, -math.inf)
-
-    def each_block(k, v):
-        rank, world = dist.get_rank(), dist.get_world_size()
-        keys, values = k.contiguous(), v.contiguous()
-        for step in range(world):
-            handles, last = [], step == world - 1
-            if not last:
-                next_keys, next_values = torch.empty_like(keys), torch.empty_like(values)
-                handles = start(keys, next_keys, -1) + start(values, next_values, -1)
-            yield (rank + step) % world, keys, values
-            finish(handles)
-            if not last:
-                keys, values = next_keys, next_values
-                del next_keys, next_values
-
-    class Running(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q, k, v):
-            exact = in_float32(q)
-            top = exact.new_full(q.shape[:3], -math.inf)
-            total, out = torch.zeros_like(top), torch.zeros_like(exact)
-            for owner, keys, values in each_block(k, v):
-                scores = scores_of(q, keys, owner)
-                new_top = torch.maximum(top, scores.amax(-1))
-                shift = torch.where(new_top == -math.inf, 0.0, new_top)
-                weights, old = torch.exp(scores - shift[..., None]), torch.exp(top - shift)
-                total = total * old + weights.sum(-1)
-                out = out * old[..., None] + weights @ in_float32(values)
-                top = new_top
-                del keys, values
-            out = out / total[..., None]
-            ctx.save_for_backward(q, k, v, out, top + total.log())
-            return out.to(q.dtype)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            q, k, v, out, lse = ctx.saved_tensors
-            gradient = in_float32(gradient)
-            delta = (gradient * out).sum(-1, keepdim=True)
-            q, dq = q.detach().requires_grad_(), torch.zeros_like(in_float32(q))
-            dk, dv = torch.zeros_like(in_float32(k)), torch.zeros_like(in_float32(v))
-            for owner, keys, values in each_block(k, v):
-                keys, values = keys.detach().requires_grad_(), values.detach().requires_grad_()
-                with torch.enable_grad():
-                    weights = torch.exp(scores_of(q, keys, owner) - lse[..., None])
-                    seen = gradient @ in_float32(values).mT - delta
-                    gone = (weights * seen).sum() if seen.requires_grad else weights.sum() * 0
-                    parts = torch.autograd.grad(gone, (q, keys, values))
-                dq, dk, dv = dq + parts[0], dk + parts[1], dv + parts[2]
-                del keys, values, parts, weights, seen, gone
-                dk, dv = shifted(dk, -1), shifted(dv, -1)
-            return dq, dk, dv
-
-    return Running.apply(q, k, v)
-
-
-@ring_attention.right
-def blocking_messages_and_merging(q, k, v, *, causal=False):
-    """Even ranks send first, odd ones receive first; later blocks are left out under a mask."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-
-    def passed_on(tensor):
-        arrived = torch.empty_like(tensor)
-        to, source = (rank + 1) % world, (rank - 1) % world
-        if world == 1:
-            return tensor
-        if rank % 2:
-            dist.recv(arrived, source)
-            dist.send(tensor, to)
-        else:
-            handle = dist.isend(tensor, to) if rank == world - 1 else None
-            if handle is None:
-                dist.send(tensor, to)
-            dist.recv(arrived, source)
-            if handle is not None:
-                handle.wait()
-        return arrived
-
-    ring = Ring(causal)
-
-    class Merging(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q, k, v):
-            block, merged = torch.stack((k, v)), ring.partial(q, k, v, rank)
-            for step in range(1, world):
-                block, owner = passed_on(block), (rank - step) % world
-                if owner <= rank or not causal:
-                    part = ring.partial(q, block[0], block[1], owner)
-                    merged = merge_partial_attention(*merged, *part)
-            ctx.save_for_backward(q, k, v, *merged)
-            return merged[0].to(q.dtype)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return ring.backward(gradient, *ctx.saved_tensors)
-
-    return Merging.apply(q, k, v)
-
-
-@ring_attention.right
-def queries_travel_in_backward(q, k, v, *, causal=False):
-    """Keys stay at home in backward; queries and what belongs to them go around."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    ring = Ring(causal)
-
-    class Other(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q, k, v):
-            out, lse = ring.forward(q, k, v)
-            ctx.save_for_backward(q, k, v, out, lse)
-            return out.to(q.dtype)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            q, k, v, out, lse = ctx.saved_tensors
-            q, k, v, gradient = (in_float32(t) for t in (q, k, v, gradient))
-            delta = (gradient * out).sum(-1)
-            dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
-            scale = q.shape[-1] ** -0.5
-            for step in range(world):
-                owner = (rank - step) % world
-                scores = q @ k.mT * scale
-                if causal:
-                    seen = seen_by(owner, rank, q.shape[2], k.shape[2], q.device)
-                    scores = scores.masked_fill(~seen, -math.inf)
-                weights = torch.exp(scores - lse[..., None])
-                dv += weights.mT @ gradient
-                changes = weights * (gradient @ v.mT - delta[..., None]) * scale
-                dk += changes.mT @ q
-                dq = shifted(dq + changes @ k)
-                if step < world - 1:
-                    q, gradient = shifted(q), shifted(gradient)
-                    lse, delta = shifted(lse), shifted(delta)
-            return dq, dk, dv
-
-    return Other.apply(q, k, v)
-
-
-@ring_attention.right
-def with_the_kernel_of_torch(q, k, v, *, causal=False):
-    """As published codes do with FlashAttention: forward and backward of the kernel per block."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-
-    class Kernel(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, q, k, v):
-            parts, block = [], torch.stack((k, v))
-            for step in range(world):
-                owner = (rank - step) % world
-                if owner <= rank or not causal:
-                    out, lse = kernel(q, *block, 0.0, causal and owner == rank)
-                    parts.append((in_float32(out), lse))
-                if step < world - 1:
-                    block = shifted(block)
-            out, lse = weighted(parts)
-            out = out.to(q.dtype)
-            ctx.save_for_backward(q, k, v, out, lse)
-            return out
-
-        @staticmethod
-        def backward(ctx, gradient):
-            q, k, v, out, lse = ctx.saved_tensors
-            block, dq = torch.stack((k, v)), 0.0
-            travels = torch.zeros_like(in_float32(block))
-            for step in range(world):
-                owner = (rank - step) % world
-                if owner <= rank or not causal:
-                    whole = gradient.contiguous(), q, *block, out, lse
-                    part, *others = back(*whole, 0.0, causal and owner == rank)
-                    dq = dq + part
-                    travels = travels + torch.stack(others)
-                    del others, whole
-                if step < world - 1:
-                    block = shifted(block)
-                travels = shifted(travels)
-            return dq, *travels
-
-    return Kernel.apply(q, k, v)
 
 
 @ring_attention.right
@@ -267,3 +63,342 @@ def sends_only_what_is_needed(q, k, v, *, causal=False):
             return Ring(True).backward(*args)
 
     return Attention.apply(Forward(True), q, k, v)
+
+
+# --- which keys are seen -------------------------------------------------------------------------
+
+
+@ring_attention.mistake(
+    "own_keys_only",
+    "no block was received, so the queries saw only the keys of their own rank.",
+    fix="Send the block to the next rank, receive one from the rank before, {others} times.",
+)
+def stays_at_home(q, k, v, *, causal=False):
+    def once(world):
+        return 1
+
+    return Ring(causal, visits=once, visits_back=once, onward=lambda t: t)(q, k, v)
+
+
+@ring_attention.mistake(
+    "block_missing",
+    "the ring is a step short: the last block to come was left out.",
+    fix="There are {n} blocks, the own one and {others} that arrive.",
+)
+def a_step_short(q, k, v, *, causal=False):
+    def fewer(world):
+        return max(world - 1, 1)
+
+    def last_hop(gradient, world):
+        return shifted(gradient) if world > 1 else gradient
+
+    return Ring(causal, visits=fewer, visits_back=fewer, at_home=last_hop)(q, k, v)
+
+
+@ring_attention.mistake(
+    "not_causal",
+    "causal was ignored, so queries saw later keys.",
+    fix="Hide key j from query i where j > i, before softmax.",
+)
+def without_a_mask(q, k, v, *, causal=False):
+    return Ring()(q, k, v)
+
+
+@ring_attention.mistake(
+    "local_positions",
+    "places in the block were compared, not in the whole sequence.",
+    fix="Queries begin at {mine}, and the keys of a block at the number of its rank times the local"
+    " sequence. So earlier blocks are seen in full, and later ones not at all.",
+)
+def the_same_mask_for_all(q, k, v, *, causal=False):
+    return Ring(causal, seen=lambda rank, owner, queries, keys: seen_by(0, 0, queries, keys))(
+        q, k, v
+    )
+
+
+@ring_attention.mistake(
+    "later_blocks_seen",
+    "only the own block was masked, and blocks of later ranks were seen in full.",
+    fix="A block whose owner has a higher rank holds later keys only: leave it out.",
+)
+def masks_its_own_block_only(q, k, v, *, causal=False):
+    def own_only(rank, owner, queries, keys):
+        return seen_by(0, 0 if owner == rank else -1, queries, keys)
+
+    return Ring(causal, seen=own_only)(q, k, v)
+
+
+@ring_attention.mistake(
+    "wrong_owner",
+    "the mask is for another rank's block than the one that is there.",
+    fix="If each rank sends to the next one, rank r has the block of rank (r - step) % {n}.",
+)
+def counts_the_other_way(q, k, v, *, causal=False):
+    return Ring(causal, owner=lambda rank, step, world: (rank + step) % world)(q, k, v)
+
+
+# --- scores and softmax --------------------------------------------------------------------------
+
+
+@ring_attention.mistake(
+    "not_scaled",
+    "the scores were not divided by sqrt(width).",
+    fix="q @ k.mT / math.sqrt({width}).",
+)
+def without_a_scale(q, k, v, *, causal=False):
+    return Ring(causal, scale=lambda width: 1.0)(q, k, v)
+
+
+@ring_attention.mistake(
+    "averaged",
+    "each block has a softmax of its own, and the mean of the {n} results was taken.",
+    fix="A block counts as much as the sum of exp of its scores: merge_partial_attention does it.",
+)
+def mean_of_blocks(q, k, v, *, causal=False):
+    def mean(parts):
+        outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
+        return outs.mean(0), lses.logsumexp(0)
+
+    return Ring(causal, combine=mean)(q, k, v)
+
+
+@ring_attention.mistake(
+    "not_rescaled",
+    "when a block brought a larger score, what was summed before was not scaled down to it.",
+    fix="Multiply the old sums by exp(old maximum - new maximum).",
+)
+def forgets_the_old_maximum(q, k, v, *, causal=False):
+    """Online softmax, without that factor."""
+
+    def running(parts):
+        out, total = (torch.zeros_like(each) for each in parts[0])
+        top = torch.full_like(total, -math.inf)
+        for part, lse in parts:
+            top = torch.maximum(top, lse)
+            share = torch.exp(lse - top)
+            total, out = total + share, out + share[..., None] * part
+        return out / total[..., None], total.log() + top
+
+    return Ring(causal, combine=running)(q, k, v)
+
+
+@ring_attention.mistake(
+    "overflow",
+    "exp of a large score is infinite. No maximum was subtracted before.",
+    fix="Subtract the largest score of each query, or keep the log-sum-exp of each block.",
+)
+def plain_exp(q, k, v, *, causal=False):
+    class Plain(Ring):
+        def partial(self, q, k, v, owner):
+            weights = torch.exp(self.scores(q, k, owner))
+            return weights @ self.number(v), weights.sum(-1)
+
+    def divided(parts):
+        out, total = (sum(each) for each in zip(*parts, strict=True))
+        return out / total.unsqueeze(-1), total.log()
+
+    return Plain(causal, combine=divided)(q, k, v)
+
+
+@ring_attention.mistake(
+    "sixteen_bits",
+    "scores, softmax or sums were computed in the 16 bits of q.",
+    fix="Convert with .float() first, and the result back to the dtype of q.",
+)
+def stays_in_bfloat16(q, k, v, *, causal=False):
+    return Ring(causal, number=lambda tensor: tensor)(q, k, v)
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+
+@ring_attention.mistake(
+    "not_differentiable",
+    "the output does not know how it was made: it was computed under torch.no_grad(), or detached.",
+    fix="Write a torch.autograd.Function with a backward.",
+)
+def detached(q, k, v, *, causal=False):
+    return Ring(causal)(q, k, v).detach()
+
+
+@ring_attention.mistake(
+    "own_queries_only",
+    "the gradients of k and v come from the queries of their own rank. What was received has no"
+    " history for autograd, so nothing went back to its owner.",
+    fix="In backward, compute a part for every block, which travels with the block to its owner.",
+)
+def gradients_of_its_own(q, k, v, *, causal=False):
+    def only_own(dk, dv, own):
+        return (dk, dv) if own else (dk * 0, dv * 0)
+
+    return Ring(causal, part_of_keys=only_own)(q, k, v)
+
+
+@ring_attention.mistake(
+    "gradients_stay",
+    "the gradients for the blocks of all ranks were added up on the rank that computed them.",
+    fix="The gradient of a block must travel with it: add to it what this rank finds, send it on.",
+)
+def does_not_send_gradients(q, k, v, *, causal=False):
+    return Ring(causal, onward=lambda tensor: tensor)(q, k, v)
+
+
+@ring_attention.mistake(
+    "not_sent_home",
+    "the gradients of k and v are those of another rank's block: they are a step away from home.",
+    fix="The gradient of a block travels {n} steps, one more than the block itself.",
+)
+def a_step_from_home(q, k, v, *, causal=False):
+    return Ring(causal, at_home=lambda gradient, world: shifted(gradient, -1))(q, k, v)
+
+
+@ring_attention.mistake(
+    "softmax_of_one_block",
+    "in backward, the weights of each block add up to 1. They must do so over all blocks together.",
+    fix="Save the log-sum-exp over all blocks in forward: weights = exp(scores - lse).",
+)
+def lse_of_the_block(q, k, v, *, causal=False):
+    return Ring(causal, lse_for_backward=lambda scores, lse: scores.logsumexp(-1))(q, k, v)
+
+
+@ring_attention.mistake(
+    "softmax_not_differentiated",
+    "a score also changes the weights of all other keys, and this part is missing.",
+    fix="The gradient of the scores is weights * (g @ v.mT - delta), where g is the gradient of the"
+    " output and delta = (g * out).sum(-1, keepdim=True).",
+)
+def without_delta(q, k, v, *, causal=False):
+    return Ring(causal, changes=lambda weights, seen, delta: weights * seen)(q, k, v)
+
+
+@ring_attention.mistake(
+    "gradient_not_scaled",
+    "backward left 1 / sqrt(width) out.",
+    fix="scores = q @ k.mT / sqrt(width), so the gradients of q and k have this factor, too.",
+)
+def scale_only_in_forward(q, k, v, *, causal=False):
+    return Ring(causal, scale_back=lambda width: 1.0)(q, k, v)
+
+
+@ring_attention.mistake(
+    "not_causal_in_backward",
+    "backward computed the weights without the mask.",
+    fix="Hide the same keys in backward as in forward.",
+)
+def masks_in_forward_only(q, k, v, *, causal=False):
+    return Ring(causal, backward=Ring().backward)(q, k, v)
+
+
+# --- how blocks travel ---------------------------------------------------------------------------
+
+
+@ring_attention.mistake(
+    "all_send_first",
+    "all ranks call dist.send first, and each waits until its receiver takes the message.",
+    fix="Start with isend, receive, then wait for the handle; or use batch_isend_irecv.",
+    status="hang",
+)
+def sends_first(q, k, v, *, causal=False):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if world > 1:
+        block = torch.stack((k, v)).detach()
+        dist.send(block, (rank + 1) % world)
+        dist.recv(torch.empty_like(block), (rank - 1) % world)
+    return Ring(causal)(q, k, v)
+
+
+@ring_attention.mistake(
+    "not_contiguous",
+    "k or v is a view with its dimensions in another order. Messages need contiguous tensors.",
+    fix="Begin with k.contiguous() and v.contiguous().",
+    status="crash",
+)
+def sends_views(q, k, v, *, causal=False):
+    class Views(Ring):
+        def blocks(self, k, v, visits):
+            rank, world = dist.get_rank(), dist.get_world_size()
+            for step in range(world):
+                yield self.owner(rank, step, world), k, v
+                if step < world - 1:
+                    next_k, next_v = torch.empty_like(k), torch.empty_like(v)
+                    finish(start(k, next_k) + start(v, next_v))
+                    k, v = next_k, next_v
+
+    return Views(causal)(q, k, v)
+
+
+@ring_attention.breaks("input_changed")
+def receives_into_the_arguments(q, k, v, *, causal=False):
+    out = Ring(causal)(q, k, v)
+    k.data.copy_(shifted(k.data))
+    return out
+
+
+@ring_attention.breaks("collective")
+def gathers_all_keys(q, k, v, *, causal=False):
+    class Gathers(Ring):
+        def blocks(self, k, v, visits):
+            block = torch.stack((k, v))
+            everyone = [torch.empty_like(block) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyone, block)
+            for step in range(len(everyone)):
+                owner = (dist.get_rank() - step) % len(everyone)
+                yield owner, *everyone[owner]
+
+    return Gathers(causal)(q, k, v)
+
+
+@ring_attention.breaks("not_neighbors")
+def sends_to_all(q, k, v, *, causal=False):
+    class ToAll(Ring):
+        def blocks(self, k, v, visits):
+            for step in range(dist.get_world_size()):
+                keys, values = (shifted(k, step), shifted(v, step)) if step else (k, v)
+                yield (dist.get_rank() - step) % dist.get_world_size(), keys, values
+                del keys, values
+
+    return ToAll(causal)(q, k, v)
+
+
+@ring_attention.breaks("kept_for_backward")
+def keeps_all_blocks(q, k, v, *, causal=False):
+    class Keeps(Ring):
+        def blocks(self, k, v, visits):
+            if not hasattr(self, "kept"):
+                self.kept = [*super().blocks(k, v, visits)]
+            return self.kept
+
+    return Keeps(causal)(q, k, v)
+
+
+@ring_attention.breaks("too_many_blocks")
+def collects_first(q, k, v, *, causal=False):
+    class Collects(Ring):
+        def blocks(self, k, v, visits):
+            return [*super().blocks(k, v, visits)]
+
+    return Collects(causal)(q, k, v)
+
+
+@ring_attention.breaks("too_much_in_backward")
+def collects_in_backward(q, k, v, *, causal=False):
+    class Collects(Ring):
+        def backward(self, gradient, q, k, v, out, lse):
+            everything = [*self.blocks(k, v, self.visits)]
+            gradients = [torch.zeros_like(in_float32(torch.stack((k, v)))) for _ in everything]
+            results = super().backward(gradient, q, k, v, out, lse)
+            del everything, gradients
+            return results
+
+    return Collects(causal)(q, k, v)
+
+
+@ring_attention.breaks("sent_too_much")
+def sends_the_last_one_too(q, k, v, *, causal=False):
+    shifted(torch.stack((k, v)).detach())
+    return Ring(causal)(q, k, v)
+
+
+@ring_attention.breaks("sent_too_much_back")
+def sends_gradients_twice(q, k, v, *, causal=False):
+    return Ring(causal, onward=lambda t: shifted(torch.stack((t, t)))[0])(q, k, v)

@@ -1,6 +1,5 @@
 """``costs.all_reduce_time``: the messages of a ring in the α–β model."""
 
-import math
 from fractions import Fraction
 
 from multigpu.checking.declaration import case, exercise
@@ -92,39 +91,11 @@ def one_latency(num_bytes, world_size, *, latency, bandwidth):
 
 @all_reduce_time.mistake(
     "latency_once",
-    "the latency is counted once for each half of the ring.",
-    fix="Every one of the 2 (n - 1) messages has it.",
-)
-def two_latencies(num_bytes, world_size, *, latency, bandwidth):
-    return 2 * (latency + (world_size - 1) / world_size * num_bytes / bandwidth)
-
-
-@all_reduce_time.mistake(
-    "latency_once",
     "the latency is counted once, or not at all.",
     fix="Every one of the 2 (n - 1) messages has it.",
 )
 def no_latency(num_bytes, world_size, *, latency, bandwidth):
     return 2 * (world_size - 1) / world_size * num_bytes / bandwidth
-
-
-@all_reduce_time.mistake(
-    "latency_once",
-    "the latency is counted for n - 1 messages only.",
-    fix="Every one of the 2 (n - 1) messages has it.",
-)
-def half_the_latencies(num_bytes, world_size, *, latency, bandwidth):
-    return (world_size - 1) * (latency + 2 * num_bytes / world_size / bandwidth)
-
-
-@all_reduce_time.mistake(
-    "bytes_once",
-    "all messages have a latency, but together they carry the tensor only once.",
-    fix="2 (n - 1) messages carry an n-th each: nearly twice the tensor for large n.",
-)
-def every_byte_once(num_bytes, world_size, *, latency, bandwidth):
-    sent = num_bytes / bandwidth if world_size > 1 else 0
-    return 2 * (world_size - 1) * latency + sent
 
 
 @all_reduce_time.mistake(
@@ -147,53 +118,8 @@ def as_many_as_ranks(num_bytes, world_size, *, latency, bandwidth):
 
 @all_reduce_time.mistake(
     "no_ring",
-    "this is a tree: 2 log2(n) messages with all bytes.",
-    fix="Count the messages of a ring: 2 (n - 1), each with an n-th of the bytes.",
-)
-def up_and_down_a_tree(num_bytes, world_size, *, latency, bandwidth):
-    return 2 * math.ceil(math.log2(world_size)) * (latency + num_bytes / bandwidth)
-
-
-@all_reduce_time.mistake(
-    "no_ring",
     "each rank sends everything once, whatever n is.",
     fix="Count the messages of a ring: 2 (n - 1), each with an n-th of the bytes.",
 )
 def one_message(num_bytes, world_size, *, latency, bandwidth):
     return latency + num_bytes / bandwidth if world_size > 1 else 0.0
-
-
-@all_reduce_time.mistake(
-    "in_bits",
-    "bytes are counted as 8 bits.",
-    fix="bandwidth is already in bytes per second.",
-)
-def eight_bits(num_bytes, world_size, *, latency, bandwidth):
-    return 2 * (world_size - 1) * (latency + 8 * num_bytes / world_size / bandwidth)
-
-
-@all_reduce_time.mistake(
-    "rounded_part",
-    "the part is rounded to whole bytes.",
-    fix="Divide with /, not with //.",
-)
-def floor_division(num_bytes, world_size, *, latency, bandwidth):
-    return 2 * (world_size - 1) * (latency + num_bytes // world_size / bandwidth)
-
-
-@all_reduce_time.mistake(
-    "rounded_part",
-    "the part is rounded to whole bytes.",
-    fix="Divide with /, and leave the fraction.",
-)
-def rounded_up(num_bytes, world_size, *, latency, bandwidth):
-    return 2 * (world_size - 1) * (latency + math.ceil(num_bytes / world_size) / bandwidth)
-
-
-@all_reduce_time.mistake(
-    "both_directions",
-    "sending and receiving are counted one after the other.",
-    fix="A rank receives while it sends, so only one of them takes time.",
-)
-def sends_then_receives(num_bytes, world_size, *, latency, bandwidth):
-    return 4 * (world_size - 1) * (latency + num_bytes / world_size / bandwidth)

@@ -96,30 +96,12 @@ def six_n(num_parameters, layers, hidden, seq):
 
 
 @flops_per_token.mistake(
-    "attention_forgotten",
-    "only products with weights are counted, and only in forward.",
-    fix=WITHOUT_WEIGHTS + " Backward takes twice as much again.",
-)
-def two_n(num_parameters, layers, hidden, seq):
-    return 2 * num_parameters
-
-
-@flops_per_token.mistake(
     "forward_only",
     "only forward is counted.",
     fix="Backward does two products for each one of forward: multiply by 3.",
 )
 def without_backward(num_parameters, layers, hidden, seq):
     return 2 * num_parameters + 4 * layers * hidden * seq
-
-
-@flops_per_token.mistake(
-    "forward_only",
-    "attention is counted in forward only.",
-    fix="Backward does two products for each one of forward, in attention as well.",
-)
-def attention_without_backward(num_parameters, layers, hidden, seq):
-    return 6 * num_parameters + 4 * layers * hidden * seq
 
 
 @flops_per_token.mistake(
@@ -141,15 +123,6 @@ def multiplications(num_parameters, layers, hidden, seq):
 
 
 @flops_per_token.mistake(
-    "one_for_two",
-    "for the weights, a multiplication and its addition are counted as one operation.",
-    fix="Count both: 2 · m · n · k.",
-)
-def weights_multiply_only(num_parameters, layers, hidden, seq):
-    return 3 * num_parameters + 12 * layers * hidden * seq
-
-
-@flops_per_token.mistake(
     "half_of_attention",
     "attention is counted by half: one of its two products, or only tokens that are not masked.",
     fix=BOTH,
@@ -159,45 +132,9 @@ def one_product(num_parameters, layers, hidden, seq):
 
 
 @flops_per_token.mistake(
-    "half_of_attention",
-    "a quarter of attention is counted: one of its two products, for half of the tokens.",
-    fix=BOTH,
-)
-def one_product_of_half(num_parameters, layers, hidden, seq):
-    return 6 * num_parameters + 3 * layers * hidden * seq
-
-
-@flops_per_token.mistake(
-    "one_layer",
-    "attention is counted for one layer.",
-    fix="Every layer has its two products: multiply them by layers.",
-)
-def without_layers(num_parameters, layers, hidden, seq):
-    return 6 * num_parameters + 12 * hidden * seq
-
-
-@flops_per_token.mistake(
-    "one_layer",
-    "the weights are multiplied by layers.",
-    fix="num_parameters already counts those of all layers.",
-)
-def weights_of_each_layer(num_parameters, layers, hidden, seq):
-    return layers * (6 * num_parameters + 12 * hidden * seq)
-
-
-@flops_per_token.mistake(
     "whole_sequence",
     "this is for a whole sequence of {seq} tokens.",
     fix="Return the FLOPs of one token.",
 )
 def for_all_tokens(num_parameters, layers, hidden, seq):
     return seq * (6 * num_parameters + 12 * layers * hidden * seq)
-
-
-@flops_per_token.mistake(
-    "whole_sequence",
-    "the weights are counted for one token, but attention for all {seq}.",
-    fix="One token has seq scores, not seq · seq.",
-)
-def all_scores(num_parameters, layers, hidden, seq):
-    return 6 * num_parameters + 12 * layers * hidden * seq**2

@@ -103,20 +103,10 @@ def every_bucket_at_once(forward, backward, all_reduce):
 @step_time.mistake(
     "perfect_overlap",
     "all of backward and all of the sending overlap.",
-    fix="Nothing can be sent until the first bucket is complete, and the last one is sent after"
-    " backward.",
+    fix="Nothing is sent before the first bucket is complete; the last is sent after backward.",
 )
 def the_longer_of_both(forward, backward, all_reduce):
     return forward + max(sum(backward), sum(all_reduce))
-
-
-@step_time.mistake(
-    "perfect_overlap",
-    "the sending overlaps with forward as well.",
-    fix="Forward makes no gradients: nothing is sent until backward has completed a bucket.",
-)
-def beside_forward(forward, backward, all_reduce):
-    return max(forward + sum(backward), sum(all_reduce))
 
 
 @step_time.mistake(
@@ -160,43 +150,7 @@ def waits_for_its_turn(forward, backward, all_reduce):
     fix="Backward, and with it the first bucket, begins when forward has ended.",
 )
 def backward_only(forward, backward, all_reduce):
-    computed = free = 0.0
-    for seconds, more in zip(backward, all_reduce, strict=True):
-        computed += seconds
-        free = max(computed, free) + more
-    return free
-
-
-@step_time.mistake(
-    "order_reversed",
-    "the buckets are taken from the last to the first.",
-    fix="They are in the order in which backward completes them: bucket 0 is the first.",
-)
-def from_the_last(forward, backward, all_reduce):
-    computed = free = forward
-    for seconds, more in zip(backward[::-1], all_reduce[::-1], strict=True):
-        computed += seconds
-        free = max(computed, free) + more
-    return free
-
-
-@step_time.mistake(
-    "starts_too_early",
-    "all buckets are sent without a pause from the first one on.",
-    fix="Where the link is free before the next bucket is complete, it waits for that bucket.",
-)
-def from_the_first_bucket_on(forward, backward, all_reduce):
-    return max(forward + sum(backward), forward + backward[0] + sum(all_reduce))
-
-
-@step_time.mistake(
-    "starts_too_early",
-    "the all-reduces follow forward, one after the other, and no bucket is waited for.",
-    fix="A bucket is sent when it is complete: at the later of that time and the end of the"
-    " all-reduce before.",
-)
-def without_backward(forward, backward, all_reduce):
-    return forward + sum(all_reduce)
+    return with_two_clocks(0.0, backward, all_reduce)
 
 
 @step_time.mistake(

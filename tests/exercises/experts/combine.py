@@ -3,22 +3,24 @@
 It is called with what the learner's own ``dispatch`` returned.
 """
 
-from typing import Any
-
 import torch
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
 
-from .exchanging import Exchange
+from .exchanging import Exchange, by_lists
 from .routing import (
+    LEFT_OUT,
+    LISTS,
     each_routing,
     given,
     gradient_at,
+    inputs_stay,
     noted,
     routes,
     sends_once,
     tokens_of,
+    turn,
     weighted_sum,
     whose,
 )
@@ -82,10 +84,6 @@ def computed(rows, dtype):
     return torch.cat([2 * rows, 1 - rows[:, :1]], dim=1).to(wide)
 
 
-def turn(number):
-    return f" of call {number + 1}" if number else ""
-
-
 @combine.expected
 def expected(case):
     return [expected_on(case, rank) for rank in range(case.world)]
@@ -128,19 +126,7 @@ def row_bytes(case):
 
 handles_are_waited_for(combine)
 sends_once(combine, "combine", row_bytes)
-
-
-@combine.holds(
-    "input_changed",
-    expects="outputs stay as they are",
-    usually="something wrote into them in place, such as a method with _ at its end.",
-    fix="outputs[order] makes a new tensor.",
-)
-def changed_inputs(run, case):
-    for rank, came in enumerate(run.came(case)):
-        if "outputs" in came["watched"]["changed"]:
-            return f"on rank {rank}, outputs is another one after the call"
-    return None
+inputs_stay(combine, "outputs")
 
 
 # --- what answers are made of: `sent` is that of the solution's dispatch -------------------------
@@ -180,8 +166,7 @@ def writes_rows_to_their_places(outputs, sent):
 
 @combine.mistake(
     "order_of_the_experts",
-    "the results are in the order in which the tokens were sent, sorted by expert, and not in the"
-    " order of the tokens.",
+    "the results are sorted by expert, as the tokens were sent, and not in their order.",
     fix="Undo the first sort: returned[order.argsort()], where order has sorted the tokens.",
 )
 def not_in_the_order_of_the_tokens(outputs, sent):
@@ -190,42 +175,25 @@ def not_in_the_order_of_the_tokens(outputs, sent):
 
 @combine.mistake(
     "sorted_by_expert",
-    "the results were sent back sorted by expert, while the ranks expect those of their own tokens"
-    " in a row.",
+    "the results were sent back sorted by expert, and not by the ranks that they go to.",
     fix="Undo the sort that dispatch did after the rows had arrived, before you send.",
 )
 def sends_them_as_they_are(outputs, sent):
     return swapped(outputs, sent)[inverse(sent.order)]
 
 
-SORTED_AGAIN: Any = {
-    "name": "sorted_again",
-    "usually": "rows were sorted once more, and not sorted back: x[order] sorts, and"
-    " x[order.argsort()] undoes that.",
-    "fix": "Use the inverse permutations: sent.order.argsort(), and likewise before the exchange.",
-}
-
-
-@combine.mistake(**SORTED_AGAIN)
+@combine.mistake(
+    "sorted_again",
+    "rows were sorted once more: x[order] sorts, and x[order.argsort()] undoes that.",
+    fix="Use the inverse permutations: sent.order.argsort(), and likewise before the exchange.",
+)
 def sorts_both(outputs, sent):
     return swapped(outputs[sent.by_expert], sent)[sent.order]
 
 
-@combine.mistake(**SORTED_AGAIN)
-def sorts_the_results(outputs, sent):
-    return swapped(outputs[inverse(sent.by_expert)], sent)[sent.order]
-
-
-@combine.mistake(**SORTED_AGAIN)
-def sorts_the_outputs(outputs, sent):
-    return swapped(outputs[sent.by_expert], sent)[inverse(sent.order)]
-
-
 @combine.mistake(
     "detached",
-    "the results were sent by an operator without a backward: all_to_all_single and other"
-    " collectives of torch.distributed write into a tensor, and autograd does not see where its"
-    " numbers come from.",
+    "the results were sent by a collective of torch.distributed, which autograd does not see.",
     fix="Use the torch.autograd.Function of dispatch, with the sizes swapped.",
 )
 def without_backward(outputs, sent):
@@ -235,8 +203,7 @@ def without_backward(outputs, sent):
 @combine.mistake(
     "sizes_of_dispatch",
     "the two lists of sizes are in the wrong order, either in forward or in backward.",
-    fix="combine sends back what dispatch received, so it swaps the two lists of dispatch. Its"
-    " backward swaps them again.",
+    fix="combine swaps the two lists of dispatch, and its backward swaps them again.",
     status="crash",
 )
 def sizes_as_in_dispatch(outputs, sent):
@@ -244,15 +211,7 @@ def sizes_as_in_dispatch(outputs, sent):
     return Exchange.apply(by_rank, sent.from_ranks, sent.to_ranks)[inverse(sent.order)]
 
 
-@combine.mistake(
-    "exchange_left_out",
-    "a rank without tokens or without rows left out an exchange, in forward or in backward, and the"
-    " others wait for it.",
-    fix="Every rank takes part in every exchange, also with no rows. Return what came out of it,"
-    " so that autograd calls its backward.",
-    status="hang",
-    roughly=True,
-)
+@combine.mistake(**LEFT_OUT)
 def returns_early(outputs, sent):
     if not len(outputs):
         return outputs.new_empty(len(sent.order), outputs.shape[1])
@@ -270,3 +229,9 @@ def clears_the_outputs(outputs, sent):
 def sends_twice(outputs, sent):
     swapped(outputs.detach(), sent)
     return swapped(outputs[inverse(sent.by_expert)], sent)[inverse(sent.order)]
+
+
+@combine.mistake(**LISTS)
+def sends_lists(outputs, sent):
+    by_rank = by_lists(outputs[inverse(sent.by_expert)], sent.to_ranks, sent.from_ranks)
+    return by_rank[inverse(sent.order)]

@@ -1,7 +1,6 @@
 """``experts.dispatch``: every token to the rank of its expert, sorted by expert there."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -9,24 +8,27 @@ import torch.distributed as dist
 from multigpu.checking.declaration import Broken, exercise
 from multigpu.checking.probes import handles_are_waited_for
 
-from .exchanging import Exchange, all_of_it, counted, dispatched, exchanged, sorting
+from .exchanging import Exchange, all_of_it, by_lists, counted, dispatched, exchanged, sorting
 from .routing import (
+    LEFT_OUT,
+    LISTS,
     each_routing,
     given,
     gradient_back,
+    inputs_stay,
     noted,
     received_by,
     routes,
     sends_once,
     tokens_of,
+    turn,
     weighted_sum,
     whose,
 )
 
 dispatch = exercise(
     "experts.dispatch",
-    expects="every rank receives the tokens of its experts, sorted by expert, and their gradients"
-    " come back",
+    expects="every rank gets its experts' tokens, sorted by expert, and their gradients come back",
 )
 
 
@@ -61,10 +63,6 @@ def drive(submission, case, rank):
     return came | {"watched": {"times": times, "changed": changed}}
 
 
-def turn(number):
-    return f" of call {number + 1}" if number else ""
-
-
 @dispatch.expected
 def expected(case):
     results = []
@@ -86,6 +84,7 @@ def reading(case, tensor):
 
 handles_are_waited_for(dispatch)
 sends_once(dispatch, "dispatch", lambda case: case.width * case.dtype.itemsize)
+inputs_stay(dispatch, "tokens", "expert")
 
 
 @dispatch.holds(
@@ -96,20 +95,6 @@ sends_once(dispatch, "dispatch", lambda case: case.width * case.dtype.itemsize)
 )
 def without_counts(run, case):
     return None  # the drive raises
-
-
-@dispatch.holds(
-    "input_changed",
-    expects="tokens and expert stay as they are",
-    usually="something wrote into them in place, such as a method with _ at its end.",
-    fix="tokens[order] makes a new tensor.",
-)
-def changed_inputs(run, case):
-    for rank, came in enumerate(run.came(case)):
-        for name in came["watched"]["changed"]:
-            if name != "outputs":  # combine's
-                return f"on rank {rank}, {name} is another one after the call"
-    return None
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -151,8 +136,7 @@ def sends_the_numbers_of_the_experts(tokens, expert, num_experts):
 @dispatch.mistake(
     "sorted_by_rank",
     "the rows are in the order in which they arrived: those of rank 0 first, for all experts.",
-    fix="Sort the rows by expert once more after they have arrived, and keep the order of ranks"
-    " inside of an expert.",
+    fix="Sort the rows by expert once more after they have arrived, with a stable sort.",
 )
 def not_sorted_on_arrival(tokens, expert, num_experts):
     leaving, arriving = counted(expert, num_experts)
@@ -163,8 +147,7 @@ def not_sorted_on_arrival(tokens, expert, num_experts):
 
 @dispatch.mistake(
     "not_sorted_before",
-    "the tokens were sent in the order in which they were: all_to_all_single takes the first rows"
-    " for rank 0, whatever their experts are.",
+    "the tokens were not sorted: all_to_all_single takes the first rows for rank 0.",
     fix="Sort the tokens by expert first: tokens[expert.argsort(stable=True)].",
 )
 def sends_tokens_as_they_are(tokens, expert, num_experts):
@@ -186,9 +169,7 @@ def deals_experts_out(tokens, expert, num_experts):
 
 @dispatch.mistake(
     "detached",
-    "the tokens were sent by an operator without a backward: all_to_all_single and other"
-    " collectives of torch.distributed write into a tensor, and autograd does not see where its"
-    " numbers come from.",
+    "the tokens were sent by a collective of torch.distributed, which autograd does not see.",
     fix="Write a torch.autograd.Function whose backward sends the gradients the other way.",
 )
 def without_backward(tokens, expert, num_experts):
@@ -211,39 +192,10 @@ def counts_by_source(tokens, expert, num_experts):
     return received, sent
 
 
-class SortedByHand(torch.autograd.Function):
-    """Wrong: tokens are sorted in here, and their gradients are not sorted back."""
-
-    @staticmethod
-    def forward(ctx, tokens, order, sent):
-        ctx.sent = sent
-        return exchanged(tokens[order], sent)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Exchange.apply(gradient, ctx.sent.to_ranks, ctx.sent.from_ranks), None, None
-
-
-@dispatch.mistake(
-    "gradients_not_sorted_back",
-    "the gradients come back in the order of the experts, and are not put in the order of the"
-    " tokens.",
-    fix="In backward, gradient i of the sorted rows belongs to token order[i]. Sort outside of the"
-    " Function, and autograd does it.",
-)
-def sorts_inside(tokens, expert, num_experts):
-    leaving, arriving = counted(expert, num_experts)
-    order = torch.argsort(expert, stable=True)
-    sent = all_of_it(order, sorting(arriving), leaving, arriving)
-    by_rank = SortedByHand.apply(tokens, order, sent)
-    return by_rank[sent.by_expert], sent
-
-
 @dispatch.mistake(
     "sizes_not_swapped",
     "the two lists of sizes are in the wrong order, either in forward or in backward.",
-    fix="all_to_all_single takes the numbers of rows that come, then those that leave. In backward"
-    " they change places: what was sent comes back.",
+    fix="First the numbers of rows that come, then those that leave; in backward the other way.",
     status="crash",
 )
 def same_sizes_in_backward(tokens, expert, num_experts):
@@ -262,8 +214,7 @@ def same_sizes_in_backward(tokens, expert, num_experts):
     "sizes_differ",
     "a rank sends another number of rows to a rank than that one expects. Without split sizes"
     " each rank gets as many rows; and how many rows come is not how many this rank sends.",
-    fix="Exchange the counts first. all_to_all_single takes two lists: how many rows come from each"
-    " rank, then how many go to each.",
+    fix="Exchange the counts first: all_to_all_single takes how many rows come, and how many go.",
     status="crash",
 )
 def without_sizes(tokens, expert, num_experts):
@@ -277,8 +228,7 @@ def without_sizes(tokens, expert, num_experts):
 
 @dispatch.mistake(
     "too_few_counts",
-    "bincount ends with the largest number that is there, so the ranks exchange different numbers"
-    " of counts.",
+    "bincount ends with the largest number that is there, so the ranks' counts differ in size.",
     fix="bincount(minlength=num_experts) counts the missing experts as zeros.",
     status="crash",
 )
@@ -288,23 +238,7 @@ def counts_only_what_is_there(tokens, expert, num_experts):
     return dispatched(tokens, expert, num_experts, exchanged)
 
 
-LEFT_OUT: Any = {
-    "name": "exchange_left_out",
-    "usually": "a rank without tokens or without rows left out an exchange, in forward or in"
-    " backward, and the others wait for it.",
-    "fix": "Every rank takes part in every exchange, also with no rows. Return what came out of it,"
-    " so that autograd calls its backward.",
-    "status": "hang",
-}
-
-
 @dispatch.mistake(**LEFT_OUT)
-def empty_without_a_graph(tokens, expert, num_experts):
-    received, sent = dispatched(tokens, expert, num_experts, exchanged)
-    return (received if len(received) else received.detach()), sent
-
-
-@dispatch.mistake(**LEFT_OUT, roughly=True)
 def returns_early(tokens, expert, num_experts):
     if not len(tokens):
         own = num_experts // dist.get_world_size()
@@ -313,19 +247,17 @@ def returns_early(tokens, expert, num_experts):
 
 
 @dispatch.breaks("too_many_bytes")
-def fills_up(tokens, expert, num_experts):
-    """To equal counts, as with a capacity; cut off again afterwards."""
-
-    def filled(rows, sizes, most):
-        parts = [torch.cat([p, p.new_zeros(most - len(p), p.shape[1])]) for p in rows.split(sizes)]
-        return torch.cat(parts)
-
+def sends_twice(tokens, expert, num_experts):
     def exchange(rows, sent):
-        largest = torch.tensor(max(sent.to_ranks), device=rows.device)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        most, ranks = int(largest), dist.get_world_size()
-        arrived = Exchange.apply(filled(rows, sent.to_ranks, most), [most] * ranks, [most] * ranks)
-        parts = arrived.split([most] * ranks)
-        return torch.cat([part[:size] for part, size in zip(parts, sent.from_ranks)])
+        exchanged(rows.detach(), sent)
+        return exchanged(rows, sent)
+
+    return dispatched(tokens, expert, num_experts, exchange)
+
+
+@dispatch.mistake(**LISTS)
+def sends_lists(tokens, expert, num_experts):
+    def exchange(rows, sent):
+        return by_lists(rows, sent.from_ranks, sent.to_ranks)
 
     return dispatched(tokens, expert, num_experts, exchange)

@@ -6,6 +6,7 @@ Every token has numbers of its own, so that a row tells which token of which ran
 import random
 import time
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,23 @@ from multigpu.checking.declaration import case
 from multigpu.checking.verdicts import count
 from multigpu.ranks import rank_device
 
+LEFT_OUT: Any = {
+    "name": "exchange_left_out",
+    "usually": "a rank without tokens or without rows left out an exchange, in forward or in"
+    " backward, and the others wait for it.",
+    "fix": "Every rank takes part in every exchange, also with no rows. Return what came out of it,"
+    " so that autograd calls its backward.",
+    "status": "hang",
+    "roughly": True,
+}
+LISTS: Any = {
+    "name": "lists_of_one_size",
+    "usually": "without NCCL, all_to_all of lists is made of scatters, whose parts must have one"
+    " size.",
+    "fix": "all_to_all_single takes rows with the two lists of sizes.",
+    "status": "mismatch",
+    "roughly": lambda finding: " by all_to_all " in finding.message,
+}
 PER_ROW, PER_CALL = 24, 2000  # bytes that may travel besides: numbers of experts, counts, headers
 
 
@@ -138,6 +156,11 @@ def noted(times, part):
     times.setdefault(part, []).append((began, time.monotonic()))
 
 
+def turn(number):
+    """What the names of a later call's results end with."""
+    return f" of call {number + 1}" if number else ""
+
+
 def whose(case, tensor, word, rows_of):
     """In words: whose ``rows_of(case, call, rank)`` the rows of a wrong result are, or None."""
     known = {
@@ -158,8 +181,7 @@ def sends_once(exercise, part, row_bytes):
     @exercise.holds(
         "too_many_bytes",
         expects="every row is sent to one rank, and its gradient comes back from there",
-        usually="rows went to all ranks, were sent more than once, or were filled up to equal"
-        " counts.",
+        usually="rows went to all ranks, were sent twice, or were filled up to equal counts.",
         fix="all_to_all_single with the numbers of rows as split sizes sends each row once.",
     )
     def _(run, case):
@@ -181,6 +203,23 @@ def sends_once(exercise, part, row_bytes):
             if sent > most + besides:
                 came = f"rank {rank} sent {sent:,} bytes where its rows have {most:,}"
                 return came, max(calls, key=outgoing).place
+        return None
+
+
+def inputs_stay(exercise, *names):
+    """These are what they were, after the call."""
+
+    @exercise.holds(
+        "input_changed",
+        expects=f"{' and '.join(names)} stay as they are",
+        usually="something wrote into them in place, such as a method with _ at its end.",
+        fix=f"{names[0]}[order] makes a new tensor.",
+    )
+    def _(run, case):
+        for rank, came in enumerate(run.came(case)):
+            for name in came["watched"]["changed"]:
+                if name in names:
+                    return f"on rank {rank}, {name} is another one after the call"
         return None
 
 

@@ -115,24 +115,29 @@ def drive(submission, case, devices):
     device = devices[-1] if devices else torch.device("cpu")
     model = Blocks(case).to(device)
     blocks = [*model.blocks]
-    watched: dict[str, Any] = {"held": held(submission.Checkpointed, device), "passes": []}
+    broken: dict[str, str] = {}  # what came, by the name of the property
+    there, of_output = held(submission.Checkpointed, device)
+    if there > 1.2 * of_output:
+        of_it = f"of which the output has {of_output:,}"
+        broken["activations_kept"] = f"{there:,} bytes more than before, {of_it}"
     for i, block in enumerate(blocks):
         model.blocks[i] = submission.Checkpointed(block)
-    watched["hidden"] = {*map(id, blocks[0].parameters())} - {*map(id, model.parameters())} != set()
+    if {*map(id, blocks[0].parameters())} - {*map(id, model.parameters())}:
+        broken["parameters_hidden"] = "parameters() does not give all of them"
     with torch.no_grad():
         rows, gain = (t.to(device) for t in case.steps[0][0])
         output = model.blocks[0](rows, case.kept.to(device), gain)
-    came: dict[str, Any] = {"watched": watched}
+    came: dict[str, Any] = {"watched": broken}
     came["whether the output needs a gradient in torch.no_grad()"] = output.requires_grad
-    watched["without gradients"] = len(blocks[0].calls)
-    output_needs = model.blocks[0](rows, case.kept.to(device), gain).requires_grad
-    watched["needs too much"] = case.frozen and output_needs
-    if watched["needs too much"]:  # backward would fail
-        return came
-    return came | trained(model, blocks, case, device, watched["passes"])
+    if len(blocks[0].calls) > 1:
+        broken["called_too_often"] = "in torch.no_grad() it was called more than once"
+    if model.blocks[0](rows, case.kept.to(device), gain).requires_grad and case.frozen:
+        broken["output_always_needs_gradients"] = "no input and no weight needs one"
+        return came  # backward would fail
+    return came | trained(model, blocks, case, device, broken)
 
 
-def trained(model, blocks, case, device, passes=None):
+def trained(model, blocks, case, device, broken=None):
     """Weights after each step, and the gradients of inputs that need one."""
     torch.manual_seed(3)
     weights = [p for p in model.parameters() if p.requires_grad]
@@ -148,12 +153,12 @@ def trained(model, blocks, case, device, passes=None):
             for block in blocks:
                 block.calls.clear()
             losses = [loss_of(model, case, *batch) for batch in group]
-            states = passes is not None and generators(case)
+            states = broken is not None and generators(case)
             with autocast_to(case.backward_autocast, device):
                 for number, loss in enumerate(losses, 1):
                     (loss * number).backward()
-            if passes is not None and len(group) == 1:
-                passes.append(seen(blocks, case, states))
+            if broken is not None and len(group) == 1:
+                broken |= flaws(blocks, case, states) | broken
         if case.needs:
             for number, batch in enumerate(batches, 1):
                 for name, tensor in zip(("first", "third"), batch, strict=True):
@@ -185,20 +190,26 @@ def generators(case):
     return {"the CPU": torch.get_rng_state()} | gpus
 
 
-def seen(blocks, case, states):
-    """What the forwards of one pass noted, and which generators backward moved."""
-    now = generators(case)
-    return {
-        "calls": [len(block.calls) for block in blocks],
-        "needed": [case.needs or not case.frozen, True],
-        "without gradients": [block.wide.weight.grad is None for block in blocks],
-        "dtypes": [[call["dtype"] for call in block.calls] for block in blocks],
-        "drawn": [
-            all(torch.equal(call["drawn"], block.calls[0]["drawn"]) for call in block.calls)
-            for block in blocks
-        ],
-        "moved": [name for name, state in states.items() if not torch.equal(state, now[name])],
-    }
+def flaws(blocks, case, states):
+    """What one pass did not keep, by the name of the property."""
+    found, now = {}, generators(case)
+    for number, block in enumerate(blocks):
+        drawn = [call["drawn"] for call in block.calls]
+        dtypes = [call["dtype"] for call in block.calls]
+        if len(drawn) == 1 and (number or case.needs or not case.frozen):
+            found["not_recomputed"] = f"block {number} was called once"
+            if number == 0 and block.wide.weight.grad is None and not case.frozen:
+                found["not_seen_by_autograd"] = "the weights of the first block got no gradients"
+        if len(drawn) > 2:
+            found["called_too_often"] = f"a pass called block {number} {len(drawn)} times"
+        if not all(torch.equal(each, drawn[0]) for each in drawn):
+            found["other_random_numbers"] = f"in block {number} they are different"
+        if len({*dtypes}) > 1:
+            found["autocast_lost"] = f"a linear layer gave {dtypes[0]}, and then {dtypes[1]}"
+    moved = [name for name, state in states.items() if not torch.equal(state, now[name])]
+    if moved:
+        found["generator_moved"] = f"the generator of {moved[0]} is in another state"
+    return found
 
 
 def held(kind, device):
@@ -230,150 +241,72 @@ def expected(case):
         return right | trained(model, [*model.blocks], case, torch.device("cpu"))
 
 
-# --- what the second forward is like -------------------------------------------------------------
+# --- what the second forward is like: the drive notes what is not ---------------------------------
 
 
-@checkpointed.holds(
+def promised(name, expects, usually, *, fix, first=True):
+    @checkpointed.holds(name, expects, usually, fix=fix, first=first)
+    def _(run, case):
+        return run.came(case)["watched"].get(name)
+
+
+promised(
     "parameters_hidden",
-    expects="the parameters of Checkpointed(module) are those of module",
-    usually="the module is in a list, a dict or a function, where nn.Module does not look.",
+    "the parameters of Checkpointed(module) are those of module",
+    "the module is in a list, a dict or a function, where nn.Module does not look.",
     fix="Assign it to an attribute: self.module = module.",
-    first=True,
 )
-def parameters_are_seen(run, case):
-    if run.came(case)["watched"]["hidden"]:
-        return "parameters() does not give all of them"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "not_seen_by_autograd",
-    expects="module is called again in backward even if no input needs a gradient",
-    usually="autograd calls backward only if an argument of Function.apply needs a gradient, and"
-    " the inputs of a first layer need none.",
+    "module is called again in backward even if no input needs a gradient",
+    "autograd calls backward only if an argument of Function.apply needs a gradient.",
     fix="Give the weights to Function.apply, or one more tensor that needs a gradient.",
-    first=True,
 )
-def first_block_is_trained(run, case):
-    for each in passes_of(run, case):
-        missing = each["without gradients"][0] and each["calls"][0] == 1
-        if missing and not case.frozen:
-            return "after backward the weights of the first block have no gradients"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "output_always_needs_gradients",
-    expects="the output needs a gradient only if an input or a weight does",
-    usually="a tensor that needs a gradient is always among the arguments of Function.apply.",
+    "the output needs a gradient only if an input or a weight does",
+    "a tensor that needs a gradient is always among the arguments of Function.apply.",
     fix="Let it need a gradient only if a weight does.",
-    first=True,
 )
-def output_needs_what_it_must(run, case):
-    if run.came(case)["watched"]["needs too much"]:
-        return "no input and no weight needs a gradient, and the output does"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "not_recomputed",
-    expects="module is called once in forward and once more in backward",
-    usually="the module was called with gradients, so autograd has kept what it computed inside.",
+    "module is called once in forward and once more in backward",
+    "the module was called with gradients, so autograd has kept what it computed inside.",
     fix="Call it without gradients in forward, and again with gradients in backward. A"
     " torch.autograd.Function does both: its forward runs without gradients.",
-    first=True,
 )
-def computed_again(run, case):
-    for each in passes_of(run, case):
-        for block, (calls, needed) in enumerate(zip(each["calls"], each["needed"], strict=True)):
-            if calls == 1 and needed:
-                return f"block {block} was called once"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "called_too_often",
-    expects="module is called once in forward and once more in backward, and only once without"
-    " gradients",
-    usually="each gradient was computed by a forward of its own, or the module is called again"
-    " where no backward follows.",
+    "module is called once in forward and, with gradients, once more in backward",
+    "each gradient had a forward of its own, or the module ran again without a backward.",
     fix="One call of torch.autograd.grad gives the gradients of all inputs and all parameters.",
-    first=True,
 )
-def computed_once_more(run, case):
-    if run.came(case)["watched"]["without gradients"] > 1:
-        return "in torch.no_grad() it was called more than once"
-    for calls in (each["calls"] for each in passes_of(run, case)):
-        if max(calls) > 2:
-            return f"in one pass block {calls.index(max(calls))} was called {max(calls)} times"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "other_random_numbers",
-    expects="the second call of module draws the same random numbers as the first",
-    usually="dropout drops other elements in the second call, so the gradients belong to another"
-    " forward.",
-    fix="Keep the states of the generators in forward, and set them before the second call:"
-    " torch.get_rng_state() on the CPU, torch.cuda.get_rng_state() on a GPU.",
-    first=True,
+    "the second call of module draws the same random numbers as the first",
+    "dropout drops other elements, so the gradients belong to another forward.",
+    fix="Keep torch.get_rng_state() and torch.cuda.get_rng_state() of forward, and set them again.",
 )
-def same_random_numbers(run, case):
-    for drawn in (each["drawn"] for each in passes_of(run, case)):
-        if not all(drawn):
-            return f"in block {drawn.index(False)} they are different"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "autocast_lost",
-    expects="the second call of module computes under the same autocast as the first",
-    usually="backward runs where autocast is off, or is another one, and the second call used"
-    " that.",
+    "the second call of module computes under the same autocast as the first",
+    "backward runs where autocast is off, or another one, and the second call used that.",
     fix="Ask in forward: torch.is_autocast_enabled(device.type) and"
     " torch.get_autocast_dtype(device.type). Enter torch.autocast again in backward.",
-    first=True,
 )
-def same_autocast(run, case):
-    for dtypes in (own for each in passes_of(run, case) for own in each["dtypes"]):
-        if len(set(dtypes)) > 1:
-            return (
-                f"a linear layer gave {dtypes[0]} in the first call and {dtypes[1]} in the second"
-            )
-    return None
-
-
-@checkpointed.holds(
+promised(
     "generator_moved",
-    expects="backward leaves all random generators in the state in which they were before it",
-    usually="a generator was set back or seeded for the second call, and left there.",
+    "backward leaves all random generators in the state in which they were before it",
+    "a generator was set back or seeded for the second call, and left there.",
     fix="torch.random.fork_rng() restores the generators at the end of its with-block.",
-    first=True,
 )
-def generators_stay(run, case):
-    for moved in (each["moved"] for each in passes_of(run, case)):
-        if moved:
-            return f"the generator of {moved[0]} is in another state"
-    return None
-
-
-@checkpointed.holds(
+promised(
     "activations_kept",
-    expects="between forward and backward nothing is kept but inputs, output and random states",
-    usually="autograd or an attribute keeps what the module computed inside, or copies of the"
-    " inputs.",
-    fix="Run the first call without gradients, and save the inputs themselves:"
-    " ctx.save_for_backward(*inputs).",
+    "between forward and backward nothing is kept but inputs, output and random states",
+    "autograd or an attribute keeps what the module computed, or copies of the inputs.",
+    fix="Make the first call without gradients, and ctx.save_for_backward(*inputs).",
+    first=False,
 )
-def little_is_held(run, case):
-    found = run.came(case)["watched"]["held"]
-    if found[0] <= 1.2 * found[1]:
-        return None
-    return f"{found[0]:,} bytes more than before, of which the output has {found[1]:,}"
-
-
-def passes_of(run, case):
-    return run.came(case)["watched"]["passes"]
 
 
 # --- what answers are made of --------------------------------------------------------------------
@@ -489,39 +422,11 @@ class calls_the_module(Recomputing):
         return self.module(*inputs)
 
 
-@checkpointed.breaks("not_recomputed")
-class keeps_the_graph(Recomputing):
-    def forward(self, *inputs):
-        class Kept(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, *tensors):
-                with torch.enable_grad():
-                    ctx.inputs = self.inputs(tensors[: len(inputs)])
-                    ctx.output = self.module(*ctx.inputs)
-                return ctx.output.detach()
-
-            @staticmethod
-            def backward(ctx, gradient):
-                torch.autograd.backward(ctx.output, gradient)
-                return *(t.grad for t in ctx.inputs), *[None] * len(self.weights())
-
-        return Kept.apply(*inputs, *self.weights())
-
-
 @checkpointed.breaks("other_random_numbers")
 class new_random_numbers(Recomputing):
     @contextmanager
     def restored(self, random, autocast):
         with torch.autocast(*autocast):
-            yield
-
-
-@checkpointed.breaks("other_random_numbers")
-class random_numbers_of_the_cpu_only(Recomputing):
-    @contextmanager
-    def restored(self, random, autocast):
-        with torch.random.fork_rng(range(torch.cuda.device_count())), torch.autocast(*autocast):
-            torch.set_rng_state(random[0])
             yield
 
 
@@ -533,24 +438,6 @@ class leaves_generators_there(Recomputing):
             torch.set_rng_state(random[0])
             torch.cuda.set_rng_state_all(random[1])
             yield
-
-
-@checkpointed.breaks("generator_moved")
-class forks_the_current_gpu_only(Recomputing):
-    @contextmanager
-    def restored(self, random, autocast):
-        current = [torch.cuda.current_device()] if random[1] else []
-        with torch.random.fork_rng(current), torch.autocast(*autocast):
-            torch.set_rng_state(random[0])
-            torch.cuda.set_rng_state_all(random[1])
-            yield
-
-
-@checkpointed.breaks("activations_kept")
-class copies_the_inputs_to_the_cpu(Recomputing):
-    def saved(self, inputs):
-        self.copies = [t.cpu().clone() for t in inputs]
-        return inputs
 
 
 @checkpointed.breaks("autocast_lost")
@@ -568,17 +455,6 @@ class copies_the_inputs(Recomputing):
 
     def inputs(self, saved):
         return [t.detach().requires_grad_(t.is_floating_point()) for t in saved]
-
-
-@checkpointed.breaks("activations_kept")
-class keeps_the_hidden_ones_too(Recomputing):
-    def forward(self, *inputs):
-        first = getattr(self.module, "wide", None) or self.module[0]
-        hook = first.register_forward_hook(lambda *call: setattr(self, "kept", call[2]))
-        try:
-            return super().forward(*inputs)
-        finally:
-            hook.remove()
 
 
 @checkpointed.breaks("called_too_often")
@@ -605,10 +481,8 @@ class in_a_list(Recomputing):
 
 @checkpointed.mistake(
     "weights_twice",
-    "backward adds the gradients of the weights to .grad, and also returns them, so autograd adds"
-    " them again.",
-    fix="Do one of the two: torch.autograd.grad and return them, or torch.autograd.backward and"
-    " return None for the weights.",
+    "backward adds the gradients of the weights to .grad, and autograd adds what it returns.",
+    fix="Return what torch.autograd.grad gives, or call torch.autograd.backward and return None.",
 )
 class adds_and_returns(Recomputing):
     def gradients(self, state, inputs, tensors, gradient):
@@ -632,14 +506,11 @@ class sets_gradients(Recomputing):
         return [*found[: len(inputs)], *[None] * (len(found) - len(inputs))]
 
 
-OVERWRITTEN = (
-    "the inputs or the random states are kept in attributes of the module, and a second forward"
-    " before the backward of the first one overwrites them."
+@checkpointed.mistake(
+    "kept_on_the_module",
+    "what a forward keeps is in attributes of the module, where the next one overwrites it.",
+    fix="Keep what belongs to one forward in its ctx.",
 )
-IN_CTX = "Keep what belongs to one forward in its ctx."
-
-
-@checkpointed.mistake("kept_on_the_module", OVERWRITTEN, fix=IN_CTX)
 class inputs_on_the_module(Recomputing):
     def forward(self, *inputs):
         self.latest = inputs
@@ -649,49 +520,14 @@ class inputs_on_the_module(Recomputing):
         return super().inputs(self.latest)
 
 
-@checkpointed.mistake("kept_on_the_module", OVERWRITTEN, fix=IN_CTX)
-class states_on_the_module(Recomputing):
-    def state(self, kind):
-        self.latest = super().state(kind)
-
-    def computed(self, state, inputs):
-        return super().computed(self.latest, inputs)
-
-
-@checkpointed.mistake(
-    "first_input_only",
-    "backward returned a gradient for the first input alone.",
-    fix="Return one for each input that needs it, in the order of the arguments of forward.",
-)
-class gradient_of_the_first_input(Recomputing):
-    def gradients(self, state, inputs, tensors, gradient):
-        first, *others = super().gradients(state, inputs, tensors, gradient)
-        count = len(inputs) - 1
-        return [first, *[None] * count, *others[count:]]
-
-
 @checkpointed.mistake(
     "unused_not_allowed",
-    "torch.autograd.grad refuses a tensor that the output does not depend on, such as a parameter"
-    " that this forward did not use.",
+    "torch.autograd.grad refuses a parameter that this forward did not use.",
     fix="Pass allow_unused=True: the gradient of such a tensor is None.",
     status="crash",
 )
 class refuses_unused(Recomputing):
     allow_unused = False
-
-
-@checkpointed.mistake(
-    "unused_get_zeros",
-    "a parameter that the forward did not use got zeros as its gradient. With weight decay, an"
-    " optimizer then changes it.",
-    fix="Its gradient stays None: allow_unused=True gives that, materialize_grads=True does not.",
-)
-class zeros_for_unused(Recomputing):
-    def gradients(self, state, inputs, tensors, gradient):
-        found = super().gradients(state, inputs, tensors, gradient)
-        pairs = zip(tensors, found)
-        return [torch.zeros_like(t) if t.requires_grad and g is None else g for t, g in pairs]
 
 
 @checkpointed.breaks("output_always_needs_gradients")
@@ -700,45 +536,10 @@ class needs_gradients_always(ByBackward):
         return [torch.zeros((), requires_grad=True)]
 
 
-@checkpointed.breaks("autocast_lost")
-class only_turns_autocast_on(Recomputing):
-    @contextmanager
-    def restored(self, random, autocast):
-        enabled = autocast[2] or torch.is_autocast_enabled(autocast[0])
-        with super().restored(random, (autocast[0], torch.bfloat16, enabled)):
-            yield
-
-
-@checkpointed.breaks("other_random_numbers")
-class second_call_in_eval(Recomputing):
-    def computed(self, state, inputs):
-        self.module.eval()
-        output = super().computed(state, inputs)
-        self.module.train()
-        return output
-
-
-@checkpointed.breaks("other_random_numbers")
-class current_gpu_only(Recomputing):
-    def state(self, kind):
-        random, autocast = super().state(kind)
-        return (random[0], [torch.cuda.get_rng_state()] if random[1] else []), autocast
-
-    @contextmanager
-    def restored(self, random, autocast):
-        with torch.random.fork_rng(range(torch.cuda.device_count())), torch.autocast(*autocast):
-            torch.set_rng_state(random[0])
-            for own in random[1]:
-                torch.cuda.set_rng_state(own)
-            yield
-
-
 @checkpointed.mistake(
     "weights_without_gradients",
-    "backward returned the gradients of the inputs only, and autograd does not see the weights that"
-    " were used inside.",
-    fix="Give the weights to Function.apply as well, and return their gradients; or call"
-    " torch.autograd.backward, which adds them to .grad.",
+    "backward returned gradients of the inputs only, and autograd does not see the weights.",
+    fix="Give the weights to Function.apply, too, or call torch.autograd.backward.",
 )
 class gradients_of_inputs_only(Recomputing):
     def gradients(self, state, inputs, tensors, gradient):
@@ -754,8 +555,7 @@ class only_if_inputs_need_gradients(ByBackward):
 
 @checkpointed.mistake(
     "goes_on_into_layers_before",
-    "the inputs of the second call still belong to the graph of the layers before, so backward goes"
-    " on into these, and the outer backward reaches these a second time.",
+    "the second call's inputs belong to the graph of the layers before: backward goes on there.",
     fix="detach() the inputs before the second call, and require their gradients again.",
     status="crash",
 )

@@ -14,13 +14,12 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count, listed
+from multigpu.checking.verdicts import count
 from multigpu.ranks import rank_device
 
 scaled_step = exercise(
     "memory.ScaledStep",
-    expects="after each backward() .grad holds the gradients that float32 would give, and step()"
-    " steps all ranks or none",
+    expects=".grad holds the gradients that float32 would give, and step() steps all ranks or none",
 )
 handles_are_waited_for(scaled_step)
 
@@ -123,12 +122,10 @@ def drive(submission, case, rank):
 
 
 def gradients_of(model, step):
-    named = {name: p.grad for name, p in model.named_parameters()}
-    found = {
-        f"step {step}: the gradient of {n}": g.clone() for n, g in named.items() if g is not None
+    return {
+        f"step {step}: the gradient of {name}": None if p.grad is None else p.grad.clone()
+        for name, p in model.named_parameters()
     }
-    missing = [name for name, gradient in named.items() if gradient is None]
-    return found | {f"step {step}: the list of gradients that are None": listed(missing)}
 
 
 def weights_of(model, step):
@@ -236,24 +233,6 @@ class Scaled:
             self.count = 0
 
 
-class SteppingAnyway(Scaled):
-    """Wrong: the optimizer steps in any case."""
-
-    def step(self):
-        overflowed = self.any_rank(self.overflowed())
-        if overflowed:
-            self.on_overflow()
-        self.optimizer.step()
-        if overflowed:
-            self.skipped()
-        else:
-            self.stepped()
-        return not overflowed
-
-    def on_overflow(self):
-        pass
-
-
 @scaled_step.right
 class gathers_and_adds(Scaled):
     pass
@@ -283,8 +262,7 @@ class looks_in_backward(Scaled):
 
 @scaled_step.mistake(
     "not_scaled",
-    "the loss was not scaled before backward, so small gradients lost digits or became zero in"
-    " float16. To scale gradients afterwards is too late.",
+    "the loss was not scaled before backward, so small gradients lost digits in float16.",
     fix="(loss * scale).backward(), then divide every gradient by scale.",
 )
 class plain_backward(Scaled):
@@ -304,8 +282,7 @@ class not_divided(Scaled):
 
 @scaled_step.mistake(
     "still_scaled",
-    "the gradients were divided by scale in step() and not before. The caller clips in between,"
-    " and would clip gradients that are {scale} times too large.",
+    "the gradients were divided in step() only: the caller clips what is {scale} times too large.",
     fix="Divide in backward().",
 )
 class divides_in_step(Scaled):
@@ -321,8 +298,7 @@ class divides_in_step(Scaled):
 @scaled_step.mistake(
     "divided_twice",
     "what .grad held before this backward() is divided by scale once more.",
-    fix="Multiply the gradients that are there by scale before backward, or put them away and add"
-    " them again afterwards.",
+    fix="Put the gradients that are there away, and add them again afterwards.",
 )
 class divides_all_each_time(Scaled):
     def gradients_before(self):
@@ -341,34 +317,6 @@ class forgets_before(Scaled):
 
 
 @scaled_step.mistake(
-    "lost_without_new",
-    "a gradient of an earlier pass was lost where this pass brought none for its parameter.",
-    fix="Keep the earlier gradient if the new one is None.",
-)
-class keeps_with_new_only(Scaled):
-    def backward(self, loss):
-        before = self.gradients_before()
-        (loss * self.scale).backward()
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad / self.scale + before.get(parameter, 0.0)
-
-
-@scaled_step.mistake(
-    "zeros_for_none",
-    "a gradient that was None became zeros. With weight decay, the optimizer then changes the"
-    " parameter.",
-    fix="Leave it None.",
-)
-class fills_with_zeros(Scaled):
-    def backward(self, loss):
-        super().backward(loss)
-        for parameter in self.parameters():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-
-
-@scaled_step.mistake(
     "first_group_only",
     "only the first of the optimizer's groups was looked at.",
     fix="for group in optimizer.param_groups, for p in group['params'].",
@@ -383,41 +331,22 @@ class first_group(Scaled):
     "the optimizer stepped although gradients are infinite or not a number.",
     fix="If any is not finite, return False without a step.",
 )
-class steps_anyway(SteppingAnyway):
-    pass
+class steps_anyway(Scaled):
+    def step(self):
+        fine = super().step()
+        if not fine:
+            self.optimizer.step()
+        return fine
 
 
 @scaled_step.mistake(
     "steps_with_overflow",
-    "only infinite gradients were looked for. Clipping makes them nan, as infinity divided by"
-    " infinity is not a number, and a loss can be nan.",
+    "only infinite gradients were looked for. Clipping makes them nan, and a loss can be nan.",
     fix="torch.isfinite is False for both.",
 )
 class looks_for_inf(Scaled):
     def overflowed(self):
         return any(torch.isinf(g).any() for g in self.gradients())
-
-
-@scaled_step.mistake(
-    "steps_with_overflow",
-    "only nan was looked for, and infinity is not nan.",
-    fix="torch.isfinite is False for both.",
-)
-class looks_for_nan(Scaled):
-    def overflowed(self):
-        return any(torch.isnan(g).any() for g in self.gradients())
-
-
-@scaled_step.mistake(
-    "set_to_zero",
-    "gradients that overflowed were set to zero, and the optimizer stepped. With momentum or weight"
-    " decay that changes weights, too.",
-    fix="Return False without a step.",
-)
-class zeros_instead(SteppingAnyway):
-    def on_overflow(self):
-        for gradient in self.gradients():
-            gradient.zero_()
 
 
 @scaled_step.mistake(
@@ -431,39 +360,8 @@ class decides_alone(Scaled):
 
 
 @scaled_step.mistake(
-    "rank_zero_decides",
-    "all ranks do what rank 0 finds, which does not see the gradients of the others.",
-    fix="all_reduce brings what all ranks found to all of them.",
-)
-class asks_rank_zero(Scaled):
-    def any_rank(self, overflowed):
-        found = torch.tensor(float(overflowed), device=self.parameters()[0].device)
-        dist.broadcast(found, src=0)
-        return bool(found)
-
-
-@scaled_step.mistake(
-    "second_pass_decides",
-    "only the gradients of the last pass were looked at, and an earlier one had overflowed.",
-    fix="Look at .grad in step(), or remember an overflow until then.",
-)
-class looks_at_the_last_pass(Scaled):
-    bad = False
-
-    def backward(self, loss):
-        before = self.gradients_before()
-        super().backward(loss)
-        self.bad = super().overflowed()
-        self.add(before)
-
-    def overflowed(self):
-        return self.bad
-
-
-@scaled_step.mistake(
     "finite_refused",
-    "a sum or a norm of finite gradients can be infinite itself: 1e25 squared is more than float32"
-    " can hold.",
+    "a sum or a norm of finite gradients can be infinite itself, such as 1e25 squared.",
     fix="Look at every number: torch.isfinite(gradient).all().",
 )
 class looks_at_the_norm(Scaled):
@@ -474,32 +372,7 @@ class looks_at_the_norm(Scaled):
 
 @scaled_step.mistake(
     "only_some_ask",
-    "a rank without gradients calls no collective, and the others wait for it.",
-    fix="All ranks call it in every step.",
-    status="hang",
-    roughly=True,
-)
-class returns_early(Scaled):
-    def any_rank(self, overflowed):
-        return super().any_rank(overflowed) if self.gradients() else False
-
-
-@scaled_step.mistake(
-    "all_must_overflow",
-    "the step was skipped only where all ranks overflowed.",
-    fix="One is enough: all_reduce with MAX whether a rank overflowed, or with MIN whether it is"
-    " fine.",
-)
-class only_if_all(Scaled):
-    def any_rank(self, overflowed):
-        found = torch.tensor(float(overflowed), device=self.parameters()[0].device)
-        dist.all_reduce(found, op=dist.ReduceOp.MIN)
-        return bool(found)
-
-
-@scaled_step.mistake(
-    "only_some_ask",
-    "only a rank that overflowed calls the collective, and it waits for the others.",
+    "only some ranks call the collective, such as one that overflowed, and wait for the others.",
     fix="All ranks call it in every step.",
     status="hang",
     roughly=True,
@@ -549,27 +422,3 @@ class count_stays(Scaled):
         self.count += 1
         if self.count >= self.growth_interval:
             self.scale *= 2
-
-
-@scaled_step.mistake(
-    "doubled_too_late",
-    "the count must exceed growth_interval before the scale is doubled.",
-    fix="Double it in the step in which the count reaches growth_interval.",
-)
-class one_step_later(Scaled):
-    def stepped(self):
-        self.count += 1
-        if self.count > self.growth_interval:
-            self.scale *= 2
-            self.count = 0
-
-
-@scaled_step.mistake(
-    "skipped_steps_count",
-    "the count includes steps that were skipped.",
-    fix="Count only where the optimizer steps.",
-)
-class counts_all(Scaled):
-    def skipped(self):
-        self.scale /= 2
-        self.count += 1

@@ -174,8 +174,7 @@ def weights_changed(run, case):
 @average_over.holds(
     "too_many_bytes",
     expects="a rank sends at most twice the bytes of its trainable parameters' gradients",
-    usually="zeros are sent for frozen parameters, gradients travel more than twice, or they are"
-    " pickled (all_gather_object).",
+    usually="zeros are sent for frozen parameters, or gradients travel more than twice or pickled.",
     fix="Leave out parameters whose requires_grad is False, and use one all_reduce per gradient.",
 )
 def too_many_bytes(run, case):
@@ -207,26 +206,22 @@ def trained(model):
     return parameters
 
 
+def flat_mean(parameters, group):
+    """The mean over the group, by way of one flat tensor."""
+    flat = torch.cat([p.grad.flatten() for p in parameters])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.grad = piece.view_as(p)
+
+
 @average_over.right
 def a_flat_tensor_for_each_dtype(model, group):
     buffers = {}
     for p in trained(model):
         buffers.setdefault(p.dtype, []).append(p)
     for parameters in buffers.values():
-        flat = torch.cat([p.grad.flatten() for p in parameters])
-        flat /= dist.get_world_size(group)
-        dist.all_reduce(flat, group=group)
-        for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            p.grad.copy_(piece.view_as(p))
-
-
-@average_over.right
-def all_at_the_same_time(model, group):
-    parameters = trained(model)
-    handles = [dist.all_reduce(p.grad, group=group, async_op=True) for p in parameters]
-    for p, handle in zip(parameters, handles, strict=True):
-        handle.wait()
-        p.grad = p.grad / group.size()
+        flat_mean(parameters, group)
 
 
 @average_over.right
@@ -241,26 +236,15 @@ def asks_who_has_one_first(model, group):
             p.grad = grad / len(dist.get_process_group_ranks(group))
 
 
-@average_over.right
-def gathers_and_takes_the_mean(model, group):
-    for p in trained(model):
-        parts = [torch.empty_like(p.grad) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, p.grad, group=group)
-        p.grad = torch.stack(parts).mean(0)
-
-
-@average_over.right
-def each_tells_the_others(model, group):
-    for p in trained(model):
-        total = torch.zeros_like(p.grad)
-        for rank in dist.get_process_group_ranks(group):
-            part = p.grad.clone()
-            dist.broadcast(part, src=rank, group=group)
-            total += part
-        p.grad = total / dist.get_world_size(group)
-
-
 # --- mistakes ------------------------------------------------------------------------------------
+
+
+def divided_sum(model, group, divisor):
+    """Right with the group and the number of its ranks."""
+    for p in trained(model):
+        dist.all_reduce(p.grad, group=group)
+        p.grad /= divisor
+
 
 WHOLE_WORLD: Any = {
     "name": "whole_world",
@@ -271,16 +255,12 @@ WHOLE_WORLD: Any = {
 
 @average_over.mistake(**WHOLE_WORLD)
 def reduces_over_the_world(model, group):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
+    divided_sum(model, None, dist.get_world_size())
 
 
 @average_over.mistake(**WHOLE_WORLD)
 def reduces_over_the_world_and_divides_by_the_group(model, group):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size(group)
+    divided_sum(model, None, dist.get_world_size(group))
 
 
 @average_over.mistake(**WHOLE_WORLD, status="mismatch")
@@ -288,22 +268,7 @@ def asks_the_world_who_has_one(model, group):
     parameters = [p for p in model.parameters() if p.requires_grad]
     used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
     dist.all_reduce(used, op=dist.ReduceOp.MAX)
-    for p in trained(model):
-        dist.all_reduce(p.grad, group=group)
-        p.grad /= dist.get_world_size(group)
-
-
-@average_over.mistake(
-    "waits_for_the_world",
-    "a barrier without a group waits for all {n} ranks, and some of them do not call the function.",
-    fix="Pass group=group to every call, or leave the barrier out: all_reduce waits by itself.",
-    status="hang",
-)
-def waits_for_all_ranks(model, group):
-    dist.barrier()
-    for p in trained(model):
-        dist.all_reduce(p.grad, group=group)
-        p.grad /= dist.get_world_size(group)
+    divided_sum(model, group, dist.get_world_size(group))
 
 
 @average_over.mistake(
@@ -312,9 +277,7 @@ def waits_for_all_ranks(model, group):
     fix="Divide by dist.get_world_size(group), which is {size} here.",
 )
 def divides_by_all_ranks(model, group):
-    for p in trained(model):
-        dist.all_reduce(p.grad, group=group)
-        p.grad /= dist.get_world_size()
+    divided_sum(model, group, dist.get_world_size())
 
 
 @average_over.mistake(
@@ -323,8 +286,7 @@ def divides_by_all_ranks(model, group):
     fix="Divide by dist.get_world_size(group), which is {size} here.",
 )
 def sums(model, group):
-    for p in trained(model):
-        dist.all_reduce(p.grad, group=group)
+    divided_sum(model, group, 1)
 
 
 @average_over.mistake(
@@ -341,24 +303,8 @@ def skips_none(model, group):
 
 
 @average_over.mistake(
-    "divided_by_users",
-    "the sum was divided by the number of ranks that used the parameter.",
-    fix="A rank that did not use it counts as zero: divide by all ranks of the group.",
-)
-def divides_by_those_that_have_one(model, group):
-    for p in model.parameters():
-        if p.requires_grad:
-            users = torch.tensor([float(p.grad is not None)])
-            dist.all_reduce(users, group=group)
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            dist.all_reduce(p.grad, group=group)
-            p.grad /= max(1.0, users.item())
-
-
-@average_over.mistake(
     "not_averaged",
-    "this is the rank's own gradient: the mean was computed in another tensor and never came into"
-    " .grad.",
+    "the mean was computed in another tensor and never came into .grad.",
     fix="Reduce into .grad itself, or copy the result back.",
 )
 def throws_the_result_away(model, group):
@@ -375,12 +321,7 @@ def throws_the_result_away(model, group):
     status="crash",
 )
 def one_flat_tensor_for_all(model, group):
-    parameters = trained(model)
-    flat = torch.cat([p.grad.flatten() for p in parameters])
-    dist.all_reduce(flat, group=group)
-    flat /= dist.get_world_size(group)
-    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        p.grad = piece.view_as(p)
+    flat_mean(trained(model), group)
 
 
 @average_over.breaks("weights_changed")

@@ -85,9 +85,9 @@ def expected(case):
             if direction not in came:
                 return Difference("missing", f"the dict has no {direction!r}")
             found = came[direction]
-            if odd := not_lists_of_ints(found):
-                it = f"the result's {direction!r}"
-                return Difference("wrong_type", f"{it} {odd}, and is not a list of lists of ints")
+            if not is_lists_of_ints(found):
+                what = f"{describe(found)} and not a list of lists of ints"
+                return Difference("wrong_type", f"the result's {direction!r} is {what}")
             if sorted(found) != right[direction]:
                 there, due = shortened(found), shortened(right[direction])
                 return Difference("wrong_values", f"{direction!r} is {there} and not {due}")
@@ -96,17 +96,10 @@ def expected(case):
     return Rule(examine)
 
 
-def not_lists_of_ints(groups):
-    """What is wrong with the type of the groups of one direction, or None."""
-    if not isinstance(groups, list):
-        return f"is {describe(groups)}"
-    for group in groups:
-        if not isinstance(group, list):
-            return f"has {describe(group)} as a group"
-        for rank in group:
-            if type(rank) is not int:
-                return f"has {describe(rank)} as a rank"
-    return None
+def is_lists_of_ints(groups):
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        return False
+    return all(type(rank) is int for group in groups for rank in group)
 
 
 def shortened(groups):
@@ -117,21 +110,6 @@ def shortened(groups):
 
 
 # --- right answers -------------------------------------------------------------------------------
-
-
-@groups_of.right
-def ranges(world_size, *, tp, pp):
-    dp, left_over = divmod(world_size, tp * pp)
-    if left_over:
-        raise ValueError(f"tp {tp} * pp {pp} does not divide {world_size}")
-    stage = dp * tp
-    return {
-        "tp": [list(range(first, first + tp)) for first in range(0, world_size, tp)],
-        "dp": [
-            list(range(p * stage + t, (p + 1) * stage, tp)) for t in range(tp) for p in range(pp)
-        ],
-        "pp": [list(range(place, world_size, stage)) for place in range(stage)],
-    }
 
 
 @groups_of.right
@@ -146,23 +124,6 @@ def by_the_place_of_each_rank(world_size, *, tp, pp):
         groups["tp"].setdefault((pp_index, dp_index), []).append(rank)
         groups["pp"].setdefault((dp_index, tp_index), []).append(rank)
     return {name: list(found.values()) for name, found in groups.items()}
-
-
-@groups_of.right
-def three_loops(world_size, *, tp, pp):
-    dp = world_size // (tp * pp)
-    if dp * tp * pp != world_size:
-        raise ValueError((world_size, tp, pp))
-
-    def number(p, d, t):
-        return (p * dp + d) * tp + t
-
-    stages, copies, parts = range(pp), range(dp), range(tp)
-    return {
-        "pp": [tuple(number(p, d, t) for p in stages) for t in parts for d in copies],
-        "dp": [[number(p, d, t) for d in copies] for t in parts for p in stages],
-        "tp": [[number(p, d, t) for t in parts] for d in copies for p in stages],
-    }
 
 
 @groups_of.right
@@ -195,8 +156,7 @@ def numbered(order, sizes):
 @groups_of.mistake(
     "dp_and_pp_swapped",
     "the ranks are numbered with pp between dp and tp: the stages of a pipeline are {tp} apart.",
-    fix="pp changes slowest: with {ranks} ranks the stages of a pipeline are dp * tp = {stage}"
-    " apart.",
+    fix="pp changes slowest: the stages of a pipeline are dp * tp = {stage} apart.",
 )
 def stages_closer_than_copies(world_size, *, tp, pp):
     dp = refused(world_size, tp, pp)
@@ -216,104 +176,45 @@ def copies_are_neighbors(world_size, *, tp, pp):
 
 
 @groups_of.mistake(**TP_NOT_FASTEST)
-def stages_are_neighbors(world_size, *, tp, pp):
-    return numbered(("tp", "dp", "pp"), (tp, refused(world_size, tp, pp), pp))
-
-
-@groups_of.mistake(**TP_NOT_FASTEST)
-def tp_changes_slowest(world_size, *, tp, pp):
-    return numbered(("tp", "pp", "dp"), (tp, pp, refused(world_size, tp, pp)))
-
-
-@groups_of.mistake(**TP_NOT_FASTEST)
 def pp_changes_fastest(world_size, *, tp, pp):
     return numbered(("dp", "tp", "pp"), (refused(world_size, tp, pp), tp, pp))
 
 
 def right(world_size, tp, pp):
-    return numbered(("pp", "dp", "tp"), (pp, refused(world_size, tp, pp), tp))
+    refused(world_size, tp, pp)
+    return rounds_down(world_size, tp=tp, pp=pp)
 
 
 @groups_of.mistake(
     "dp_across_stages",
     "a dp group has all ranks with the same tp index, also those of other pipeline stages.",
-    fix="Stages hold different layers, so their gradients cannot be averaged: a dp group has the"
-    " {dp} ranks of one stage with one tp index.",
+    fix="Stages hold different layers: a dp group has the {dp} ranks of one stage and tp index.",
 )
 def every_tp_th_rank(world_size, *, tp, pp):
     dp = [list(range(first, world_size, tp)) for first in range(tp)]
     return right(world_size, tp, pp) | {"dp": dp}
 
 
-DP_WITH_TP: Any = {
-    "name": "dp_with_tp",
-    "usually": "the ranks of a dp group follow each other, so some of them are also in one tp"
-    " group.",
-    "fix": "The ranks of a tp group hold different weights: a dp group has one of each tp group, so"
-    " its ranks are {tp} apart.",
-}
-
-
-@groups_of.mistake(**DP_WITH_TP)
+@groups_of.mistake(
+    "dp_with_tp",
+    "the ranks of a dp group follow each other, so some of them are also in one tp group.",
+    fix="A dp group has one rank of each tp group, so its ranks are {tp} apart.",
+)
 def consecutive_copies(world_size, *, tp, pp):
     dp = refused(world_size, tp, pp)
     copies = [[*range(at, at + dp)] for at in range(0, world_size, dp)]
     return right(world_size, tp, pp) | {"dp": copies}
 
 
-@groups_of.mistake(**DP_WITH_TP)
-def the_whole_stage(world_size, *, tp, pp):
-    size = refused(world_size, tp, pp) * tp
-    stages = [[*range(at, at + size)] for at in range(0, world_size, size)]
-    return right(world_size, tp, pp) | {"dp": stages}
-
-
 @groups_of.mistake(
     "not_transposed",
-    "the ranks of dp and pp groups follow each other, as after reshape or view without a transpose"
-    " before. That is right for tp only.",
+    "the ranks of dp and pp groups follow each other, as after view() without a transpose.",
     fix="The ranks of a dp group are {tp} apart, those of a pp group dp * tp = {stage}. Of a tensor"
     " with the shape (pp, dp, tp), move the direction to the end before you reshape.",
 )
 def all_follow_each_other(world_size, *, tp, pp):
     ranks, sizes = torch.arange(world_size), {"dp": refused(world_size, tp, pp), "tp": tp, "pp": pp}
     return {name: ranks.view(-1, size).tolist() for name, size in sizes.items()}
-
-
-@groups_of.mistake(
-    "number_for_size",
-    "there are as many groups as one of them should have ranks: the number of groups and their"
-    " size are mixed up.",
-    fix="A tp group has tp ranks, and there are world_size / tp of them.",
-)
-def as_many_as_ranks_in_one(world_size, *, tp, pp):
-    dp = refused(world_size, tp, pp)
-    ranks = torch.arange(world_size)
-    return {
-        name: ranks.view(size, -1).tolist() for name, size in (("dp", dp), ("tp", tp), ("pp", pp))
-    }
-
-
-@groups_of.mistake(
-    "rows_for_columns",
-    "the groups of dp and tp are under each other's names.",
-    fix="In a tp group the ranks follow each other; in a dp group they are {tp} apart.",
-)
-def dp_and_tp_by_the_wrong_name(world_size, *, tp, pp):
-    groups = right(world_size, tp, pp)
-    return groups | {"dp": groups["tp"], "tp": groups["dp"]}
-
-
-@groups_of.mistake(
-    "one_group_per_rank",
-    "a group is listed once for each of its ranks.",
-    fix="List each group once.",
-)
-def the_group_of_every_rank(world_size, *, tp, pp):
-    return {
-        name: [group for rank in range(world_size) for group in groups if rank in group]
-        for name, groups in right(world_size, tp, pp).items()
-    }
 
 
 @groups_of.mistake(
@@ -354,4 +255,4 @@ def looks_at_each_alone(world_size, *, tp, pp):
 )
 def asserts(world_size, *, tp, pp):
     assert world_size % (tp * pp) == 0
-    return numbered(("pp", "dp", "tp"), (pp, world_size // (tp * pp), tp))
+    return rounds_down(world_size, tp=tp, pp=pp)

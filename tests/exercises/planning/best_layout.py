@@ -1,6 +1,7 @@
 """``planning.best_layout``: the fastest layout that fits, tensor parallelism inside a node."""
 
 import math
+import operator
 import random
 
 from multigpu.checking.comparing import Difference, Rule
@@ -108,32 +109,28 @@ def expected(case):
 
     def examine(came):
         if came == "nothing fits":
-            if not right:
-                return None
-            return Difference("wrong_values", f"None, although {right[0]} fits")
-        if not (isinstance(came, tuple) and came[:1] == ("layout",)):
+            found = f"None, although {right[0]} fits" if right else ""
+        elif isinstance(came, tuple) and came[:1] == ("layout",):
+            found = "" if came[1:] in right else f"{came[1:]}, {flaw(case, came[1:], right)}"
+        else:
             return Difference("wrong_type", f"{describe(came)} and not a tuple (dp, tp, pp)")
-        layout = came[1:]
-        if layout in right:
-            return None
-        if layout not in case.times:
-            return Difference("wrong_values", f"{layout}, which does not use {case.gpus} GPUs")
-        if case.node % layout[1]:
-            what = f"{layout}, although tp = {layout[1]} does not divide a node of {case.node}"
-            return Difference("wrong_values", what)
-        if case.needs[layout] > case.memory:
-            needs = f"{case.needs[layout]:g} of {case.memory:g}"
-            return Difference("wrong_values", f"{layout}, which needs {needs} bytes")
-        if not right:
-            return Difference("wrong_values", f"{layout}, and not None")
-        took, best = case.times[layout], case.times[right[0]]
-        if took > best:
-            return Difference(
-                "wrong_values", f"{layout}, which takes {took:g} s and not {best:g} s"
-            )
-        return Difference("wrong_values", f"{layout}, as fast as {right[0]} but with more stages")
+        return Difference("wrong_values", found) if found else None
 
     return Rule(examine)
+
+
+def flaw(case, layout, right):
+    """Why a layout does not win."""
+    if layout not in case.times:
+        return f"which does not use {case.gpus} GPUs"
+    if case.node % layout[1]:
+        return f"although tp = {layout[1]} does not divide a node of {case.node}"
+    if case.needs[layout] > case.memory:
+        return f"which needs {case.needs[layout]:g} of {case.memory:g} bytes"
+    took, best = case.times[layout], case.times[right[0]]
+    if took > best:
+        return f"which takes {took:g} s and not {best:g} s"
+    return f"as fast as {right[0]} but with more stages"
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -170,15 +167,17 @@ def sorted_layouts(gpus, gpus_per_node, memory, time_of, memory_of):
 # --- mistakes ------------------------------------------------------------------------------------
 
 
-def chosen(gpus, time_of, memory_of, *, fits, inside=lambda tp: True, key=None):
-    every = [
-        (gpus // tp // pp, tp, pp)
-        for tp in range(1, gpus + 1)
-        for pp in range(1, gpus + 1)
-        if gpus % (tp * pp) == 0 and inside(tp)
-    ]
-    every = [each for each in every if fits(memory_of(*each))]
-    return min(every, key=key or (lambda each: (time_of(*each), each[2])), default=None)
+def chosen(
+    gpus, per_node, memory, time_of, memory_of, *,
+    inside=lambda tp, per_node: per_node % tp == 0,
+    fits=operator.le,
+    key=lambda seconds, needs, dp, tp, pp: (seconds, pp),
+):  # fmt: skip
+    """Right, and each mistake below changes one argument."""
+    every = [each for each in layouts(gpus) if inside(each[1], per_node)]
+    fitting = [each for each in every if fits(memory_of(*each), memory)]
+    keys = {each: key(time_of(*each), memory_of(*each), *each) for each in fitting}
+    return min(fitting, key=keys.__getitem__, default=None)
 
 
 @best_layout.mistake(
@@ -186,8 +185,8 @@ def chosen(gpus, time_of, memory_of, *, fits, inside=lambda tp: True, key=None):
     "tp may be anything.",
     fix="Leave out each tp that does not divide gpus_per_node.",
 )
-def any_tp(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(gpus, time_of, memory_of, fits=lambda needs: needs <= memory)
+def any_tp(*given):
+    return chosen(*given, inside=lambda tp, per_node: True)
 
 
 @best_layout.mistake(
@@ -195,11 +194,8 @@ def any_tp(gpus, gpus_per_node, memory, time_of, memory_of):
     "tp is at most gpus_per_node but does not divide it, so some groups reach into another node.",
     fix="Leave out each tp that does not divide gpus_per_node.",
 )
-def at_most_a_node(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs <= memory, inside=lambda tp: tp <= gpus_per_node,
-    )  # fmt: skip
+def at_most_a_node(*given):
+    return chosen(*given, inside=operator.le)
 
 
 @best_layout.mistake(
@@ -207,11 +203,8 @@ def at_most_a_node(gpus, gpus_per_node, memory, time_of, memory_of):
     "the fastest layout is taken, whether it fits or not.",
     fix="Keep only layouts whose memory_of is at most memory.",
 )
-def fastest_of_all(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: True, inside=lambda tp: gpus_per_node % tp == 0,
-    )  # fmt: skip
+def fastest_of_all(*given):
+    return chosen(*given, fits=lambda needs, memory: True)
 
 
 @best_layout.mistake(
@@ -219,11 +212,8 @@ def fastest_of_all(gpus, gpus_per_node, memory, time_of, memory_of):
     "a layout that needs exactly all memory is left out.",
     fix="It fits: compare with <=.",
 )
-def smaller_than_memory(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs < memory, inside=lambda tp: gpus_per_node % tp == 0,
-    )  # fmt: skip
+def smaller_than_memory(*given):
+    return chosen(*given, fits=operator.lt)
 
 
 @best_layout.mistake(
@@ -231,38 +221,8 @@ def smaller_than_memory(gpus, gpus_per_node, memory, time_of, memory_of):
     "of equally fast layouts the first that was tried is taken.",
     fix="Take one with the fewest stages: compare by time first, and then by pp.",
 )
-def most_stages_of_equals(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
-        key=lambda each: (time_of(*each), each[0], -each[2]),
-    )  # fmt: skip
-
-
-@best_layout.mistake(
-    "slowest",
-    "the layout that takes longest is taken.",
-    fix="time_of gives seconds: the smallest is the fastest.",
-)
-def longest(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
-        key=lambda each: -time_of(*each),
-    )  # fmt: skip
-
-
-@best_layout.mistake(
-    "least_memory",
-    "the layout that needs least memory is taken.",
-    fix="Memory only has to fit. Among layouts that fit, the time decides.",
-)
-def smallest(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
-        key=lambda each: (memory_of(*each), time_of(*each)),
-    )  # fmt: skip
+def most_stages_of_equals(*given):
+    return chosen(*given, key=lambda seconds, needs, dp, tp, pp: (seconds, dp, -pp))
 
 
 @best_layout.mistake(
@@ -270,12 +230,8 @@ def smallest(gpus, gpus_per_node, memory, time_of, memory_of):
     "layouts are compared by stages first, and by time only among equals.",
     fix="Time decides first. The number of stages only decides between equally fast layouts.",
 )
-def stages_before_time(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
-        key=lambda each: (each[2], time_of(*each)),
-    )  # fmt: skip
+def stages_before_time(*given):
+    return chosen(*given, key=lambda seconds, needs, dp, tp, pp: (pp, seconds))
 
 
 @best_layout.mistake(
@@ -283,21 +239,6 @@ def stages_before_time(gpus, gpus_per_node, memory, time_of, memory_of):
     "the three sizes come in another order.",
     fix="Return (dp, tp, pp).",
 )
-def pipeline_first(gpus, gpus_per_node, memory, time_of, memory_of):
-    found = chosen(
-        gpus, time_of, memory_of,
-        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
-    )  # fmt: skip
+def pipeline_first(*given):
+    found = chosen(*given)
     return found and found[::-1]
-
-
-@best_layout.mistake(
-    "order_of_sizes",
-    "time_of and memory_of were called with the sizes in another order.",
-    fix="Call them as time_of(dp, tp, pp) and memory_of(dp, tp, pp).",
-)
-def asks_for_stages_first(gpus, gpus_per_node, memory, time_of, memory_of):
-    return chosen(
-        gpus, lambda dp, tp, pp: time_of(dp, pp, tp), lambda dp, tp, pp: memory_of(dp, pp, tp),
-        fits=lambda needs: needs <= memory, inside=lambda tp: gpus_per_node % tp == 0,
-    )  # fmt: skip

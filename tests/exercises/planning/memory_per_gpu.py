@@ -1,6 +1,7 @@
 """``planning.memory_per_gpu``: what a GPU holds of a model that is divided in three ways."""
 
 import math
+import operator
 from fractions import Fraction
 
 from multigpu.checking.comparing import Difference, Rule
@@ -82,18 +83,24 @@ def with_ceil(num_parameters, dp, tp, pp, zero, activation_bytes):
 # --- mistakes ------------------------------------------------------------------------------------
 
 
-def up(number, parts):
-    return -(-number // parts)
+def counted(
+    num_parameters, *, dp, tp, pp, zero, activation_bytes,
+    sizes=(2, 2, 12), stages=(3, 2, 1), divided=operator.ge, divide=lambda a, b: -(-a // b),
+):  # fmt: skip
+    """Right, and each mistake below changes one argument."""
+    mine = divide(num_parameters, tp * pp)
+    part = divide(mine, dp)
+    held = [part if divided(zero, stage) else mine for stage in stages]
+    return sum(size * each for size, each in zip(sizes, held, strict=True)) + activation_bytes
 
 
 @memory_per_gpu.mistake(
     "zero_ignored",
     "nothing is divided among the replicas.",
-    fix="From stage 1 the optimizer's state is divided by dp, from 2 the gradients, from 3 the"
-    " weights.",
+    fix="Stage 1 divides the optimizer's state, 2 the gradients, too, 3 also the weights.",
 )
-def no_zero(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return 16 * up(num_parameters, tp * pp) + activation_bytes
+def no_zero(num_parameters, **given):
+    return counted(num_parameters, **given | {"zero": 0})
 
 
 @memory_per_gpu.mistake(
@@ -101,8 +108,8 @@ def no_zero(num_parameters, *, dp, tp, pp, zero, activation_bytes):
     "everything is divided among the replicas.",
     fix="Only stage 3 divides all. Data parallelism alone copies the model.",
 )
-def stage_three(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return 16 * up(up(num_parameters, tp * pp), dp) + activation_bytes
+def stage_three(num_parameters, **given):
+    return counted(num_parameters, **given | {"zero": 3})
 
 
 @memory_per_gpu.mistake(
@@ -110,11 +117,8 @@ def stage_three(num_parameters, *, dp, tp, pp, zero, activation_bytes):
     "each stage of ZeRO divides one thing only: 1 the state, 2 the gradients, 3 the weights.",
     fix="A stage divides also what the stages before it divide: compare with >=, not with ==.",
 )
-def equal_to_the_stage(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    mine = up(num_parameters, tp * pp)
-    part = up(mine, dp)
-    held = [part if zero == stage else mine for stage in (3, 2, 1)]
-    return 2 * held[0] + 2 * held[1] + 12 * held[2] + activation_bytes
+def equal_to_the_stage(num_parameters, **given):
+    return counted(num_parameters, **given, divided=operator.eq)
 
 
 @memory_per_gpu.mistake(
@@ -122,18 +126,8 @@ def equal_to_the_stage(num_parameters, *, dp, tp, pp, zero, activation_bytes):
     "ZeRO divides the weights first and the optimizer's state last.",
     fix="It begins with what is largest: state from stage 1, gradients from 2, weights from 3.",
 )
-def weights_first(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    mine = up(num_parameters, tp * pp)
-    part = up(mine, dp)
-    held = [part if zero >= stage else mine for stage in (1, 2, 3)]
-    return 2 * held[0] + 2 * held[1] + 12 * held[2] + activation_bytes
-
-
-def counted(num_parameters, dp, parts, zero, sizes=(2, 2, 12)):
-    mine = up(num_parameters, parts)
-    part = up(mine, dp)
-    held = [part if zero >= stage else mine for stage in (3, 2, 1)]
-    return sum(size * each for size, each in zip(sizes, held, strict=True))
+def weights_first(num_parameters, **given):
+    return counted(num_parameters, **given, stages=(1, 2, 3))
 
 
 @memory_per_gpu.mistake(
@@ -141,17 +135,8 @@ def counted(num_parameters, dp, parts, zero, sizes=(2, 2, 12)):
     "only tensor parallelism divides the parameters, not the pipeline.",
     fix="A GPU has one of tp · pp parts.",
 )
-def without_stages(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, tp, zero) + activation_bytes
-
-
-@memory_per_gpu.mistake(
-    "parts_forgotten",
-    "only the pipeline divides the parameters, not tensor parallelism.",
-    fix="A GPU has one of tp · pp parts.",
-)
-def without_tensor_parts(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, pp, zero) + activation_bytes
+def without_stages(num_parameters, **given):
+    return counted(num_parameters, **given | {"pp": 1})
 
 
 @memory_per_gpu.mistake(
@@ -159,8 +144,8 @@ def without_tensor_parts(num_parameters, *, dp, tp, pp, zero, activation_bytes):
     "the parameters are not divided by tp and pp.",
     fix="A GPU has one of tp · pp parts.",
 )
-def whole_model(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, 1, zero) + activation_bytes
+def whole_model(num_parameters, **given):
+    return counted(num_parameters, **given | {"tp": 1, "pp": 1})
 
 
 @memory_per_gpu.mistake(
@@ -168,17 +153,8 @@ def whole_model(num_parameters, *, dp, tp, pp, zero, activation_bytes):
     "the optimizer's state is counted with 8 bytes: the float32 copy of the weights is missing.",
     fix="In mixed precision it takes 12: a copy of the weight, and Adam's two numbers.",
 )
-def without_the_copy(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, tp * pp, zero, (2, 2, 8)) + activation_bytes
-
-
-@memory_per_gpu.mistake(
-    "state_of_float32_training",
-    "weights, gradients and state are counted as in float32: 4, 4 and 8 bytes.",
-    fix="In mixed precision they take 2, 2 and 12.",
-)
-def all_in_float32(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, tp * pp, zero, (4, 4, 8)) + activation_bytes
+def without_the_copy(num_parameters, **given):
+    return counted(num_parameters, **given, sizes=(2, 2, 8))
 
 
 @memory_per_gpu.mistake(
@@ -186,17 +162,8 @@ def all_in_float32(num_parameters, *, dp, tp, pp, zero, activation_bytes):
     "the activations are missing.",
     fix="Add activation_bytes, which are already those of one GPU.",
 )
-def no_activations(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, tp * pp, zero)
-
-
-@memory_per_gpu.mistake(
-    "activations_divided",
-    "the activations are divided by tp · pp.",
-    fix="activation_bytes are already those of one GPU.",
-)
-def activations_of_a_part(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    return counted(num_parameters, dp, tp * pp, zero) + activation_bytes // (tp * pp)
+def no_activations(num_parameters, **given):
+    return counted(num_parameters, **given | {"activation_bytes": 0})
 
 
 @memory_per_gpu.mistake(
@@ -204,19 +171,5 @@ def activations_of_a_part(num_parameters, *, dp, tp, pp, zero, activation_bytes)
     "parts are rounded down.",
     fix="The GPU that holds most decides: round up, for example with -(-a // b).",
 )
-def floor(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    mine = num_parameters // (tp * pp)
-    part = mine // dp
-    held = [part if zero >= stage else mine for stage in (3, 2, 1)]
-    return 2 * held[0] + 2 * held[1] + 12 * held[2] + activation_bytes
-
-
-@memory_per_gpu.mistake(
-    "rounded_down",
-    "bytes are rounded, and not parameters.",
-    fix="A parameter is on one GPU with all of its bytes: round the number of parameters up first.",
-)
-def rounded_at_the_end(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    mine = num_parameters / (tp * pp)
-    held = [mine / dp if zero >= stage else mine for stage in (3, 2, 1)]
-    return math.ceil(2 * held[0] + 2 * held[1] + 12 * held[2]) + activation_bytes
+def floor(num_parameters, **given):
+    return counted(num_parameters, **given, divide=operator.floordiv)

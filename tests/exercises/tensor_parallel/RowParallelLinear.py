@@ -8,17 +8,8 @@ from torch import nn
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
 
-from .layers import (
-    FROZEN,
-    FROZEN_FIX,
-    Row,
-    all_reduced,
-    cases_of,
-    drive_with,
-    expected_with,
-    keeps_its_part,
-    sends_at_most,
-)
+from . import layers
+from .layers import Parts
 
 row = exercise(
     "tensor_parallel.RowParallelLinear",
@@ -29,11 +20,11 @@ handles_are_waited_for(row)
 
 @row.cases
 def cases():
-    return cases_of(inputs=24, outputs=12)
+    return layers.cases_of(inputs=24, outputs=12)
 
 
-row.drive(drive_with("RowParallelLinear", Row))
-row.expected(expected_with(Row))
+row.drive(layers.drive_with("RowParallelLinear", layers.Row))
+row.expected(layers.expected_with(layers.Row))
 
 
 @row.words
@@ -41,17 +32,16 @@ def words(case):
     return {"own": case.inputs // case.world}
 
 
-sends_at_most(
+layers.sends_at_most(
     row,
     "forward",
     "too_much_traffic",
-    lambda case: all_reduced(case, case.outputs),
+    lambda case: layers.all_reduced(case, case.outputs),
     expects="in forward a rank sends no more than an all-reduce of the outputs does",
-    usually="all_gather brought every rank's share of the sums to every rank, or the inputs or"
-    " weights were sent.",
+    usually="all_gather brought every rank's share to every rank, or inputs or weights were sent.",
     fix="One all_reduce of this rank's share of the outputs is enough.",
 )
-sends_at_most(
+layers.sends_at_most(
     row,
     "backward",
     "sends_in_backward",
@@ -60,28 +50,19 @@ sends_at_most(
     usually="gradients were sent that every rank has already.",
     fix="Backward of the sum returns the gradient that it gets.",
 )
-keeps_its_part(row)
+layers.keeps_its_part(row)
+layers.freezes_what_is_frozen(row)
 
 
 # --- what answers are made of --------------------------------------------------------------------
 
 
-class Parted(nn.Module):
+class Parted(Parts):
     """Right, and each mistake below changes one method."""
 
-    def __init__(self, linear):
-        super().__init__()
-        self.weight = self.parameter(linear.weight, self.part)
-        self.bias = None if linear.bias is None else self.parameter(linear.bias, self.own_bias)
+    dim = 1
 
-    def parameter(self, whole, part):
-        own = part(whole.detach()).clone(memory_format=torch.contiguous_format)
-        return nn.Parameter(own, requires_grad=whole.requires_grad)
-
-    def part(self, whole):
-        return whole.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
-
-    def own_bias(self, whole):
+    def part_of_bias(self, whole):
         return whole
 
     def forward(self, inputs):
@@ -91,22 +72,6 @@ class Parted(nn.Module):
     def summed(self, share):
         """Straight through: what the other ranks add is a constant."""
         return share + (self.total(share) - share.detach())
-
-    def total(self, share):
-        total = share.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
-
-
-class Reduced(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, share):
-        dist.all_reduce(share)
-        return share
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -118,51 +83,12 @@ class straight_through(Parted):
 
 
 @row.right
-class a_linear_layer_of_its_own(nn.Linear):
-    """All-reduce in place, as in picotron."""
-
-    def __init__(self, linear):
-        own, has_bias = linear.in_features // dist.get_world_size(), linear.bias is not None
-        super().__init__(own, linear.out_features, bias=has_bias, dtype=linear.weight.dtype)
-        begin = own * dist.get_rank()
-        with torch.no_grad():
-            self.weight.copy_(linear.weight[:, begin : begin + own])
-            self.weight.requires_grad_(linear.weight.requires_grad)
-            if has_bias:
-                self.bias.copy_(linear.bias)
-                self.bias.requires_grad_(linear.bias.requires_grad)
-
-    def forward(self, inputs):
-        outputs = Reduced.apply(F.linear(inputs, self.weight))
-        return outputs if self.bias is None else outputs + self.bias
-
-
-@row.right
-class sums_where_autograd_does_not_look(Parted):
-    def summed(self, share):
-        dist.all_reduce(share.detach())  # the same memory
-        return share
-
-
-@row.right
 class sums_a_tensor_of_the_graph(Parted):
     """Torch warns that all_reduce has no backward; what the ranks need is that of a constant."""
 
     def summed(self, share):
         dist.all_reduce(share)
         return share
-
-
-@row.right
-class without_all_reduce(Parted):
-    """A reduce and a broadcast."""
-
-    def total(self, share):
-        total = share.detach().clone(memory_format=torch.contiguous_format)
-        handle = dist.reduce(total, 0, async_op=True)
-        handle.wait()
-        dist.broadcast(total, 0)
-        return total
 
 
 class Whole(torch.autograd.Function):
@@ -213,20 +139,12 @@ class own_share(Parted):
         return share
 
 
-AVERAGED = (
+@row.mistake(
     "averaged",
     "the sum over the ranks was divided by their number. The ranks hold other inputs of the same"
     " rows, and the contributions of all inputs add up.",
+    fix="Leave out the division.",
 )
-
-
-@row.mistake(*AVERAGED, fix="Leave out the division.")
-class averages(Parted):
-    def summed(self, share):
-        return super().summed(share) / dist.get_world_size()
-
-
-@row.mistake(*AVERAGED, fix="Leave out the division.")
 class averages_in_forward(Parted):
     def total(self, share):
         return super().total(share) / dist.get_world_size()
@@ -280,44 +198,8 @@ class bias_on_rank_0(Parted):
 
 
 @row.mistake(
-    "bias_divided",
-    "every rank adds 1/{n} of the bias, so the gradient of the bias is 1/{n} of the right one.",
-    fix="Add the whole bias after the sum.",
-)
-class bias_in_shares(Parted):
-    def forward(self, inputs):
-        bias = None if self.bias is None else self.bias / dist.get_world_size()
-        return self.summed(F.linear(inputs, self.weight, bias))
-
-
-@row.mistake(
-    "bias_gradient_summed",
-    "the gradient of the bias was summed over the ranks. They all compute the same one.",
-    fix="Add the bias after the sum, where autograd needs no help.",
-)
-class sums_the_gradient_of_the_bias(Parted):
-    def parameter(self, whole, part):
-        own = super().parameter(whole, part)
-        if own.dim() == 1 and own.requires_grad:
-            own.register_hook(self.total)
-        return own
-
-
-@row.mistake(
     "other_part",
-    "the weights belong to other inputs than those that the rank has: to every n-th one, and not"
-    " to {own} in a row.",
-    fix="weight.chunk(n, dim=1)[rank] is a part in a row.",
-)
-class every_nth_input(Parted):
-    def part(self, whole):
-        return whole[:, dist.get_rank() :: dist.get_world_size()]
-
-
-@row.mistake(
-    "other_part",
-    "the weights were cut along their outputs. nn.Linear keeps its weight as (out, in), so its"
-    " inputs are along dimension 1.",
+    "the weights were cut along their outputs: nn.Linear keeps its weight as (out, in).",
     fix="Cut weight along dimension 1.",
     status="crash",
 )
@@ -326,18 +208,7 @@ class cuts_the_outputs(Parted):
         return whole.chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@row.mistake(
-    "inputs_cut_again",
-    "the inputs were cut, but each rank gets its part only.",
-    fix="Use the inputs as they are: (..., {own}).",
-    status="crash",
-)
-class cuts_the_inputs(Parted):
-    def forward(self, inputs):
-        return super().forward(inputs.chunk(dist.get_world_size(), -1)[dist.get_rank()])
-
-
-@row.mistake(*FROZEN, fix=FROZEN_FIX)
+@row.breaks("frozen_trained")
 class trains_frozen_weights(Parted):
     def parameter(self, whole, part):
         return super().parameter(whole, part).requires_grad_(True)

@@ -7,6 +7,8 @@ the judge, which trains the whole layer.
 import gc
 import math
 import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +23,6 @@ from multigpu.ranks.memory_limit import Metering
 from multigpu.scaling.formulas import all_reduce_bytes, ring_bytes
 
 STEPS = 3
-FROZEN = ("frozen_trained", "nn.Parameter(...) needs a gradient unless you say otherwise.")
-FROZEN_FIX = "nn.Parameter(part, requires_grad=whole.requires_grad)."
 
 
 def cases_of(inputs, outputs):
@@ -31,17 +31,10 @@ def cases_of(inputs, outputs):
         ranks = f"on {count(world, 'rank')}"
 
         def a_case(title, *shape, ranks=ranks, world=world, **more):
-            options = {
-                "dtype": torch.float64,
-                "bias": True,
-                "frozen": (),
-                "needs": True,
-                "twice": False,
-                "strided": False,
-                **more,
-            }
+            usual = {"dtype": torch.float64, "bias": True, "frozen": (), "needs": True}
             whole = {"inputs": inputs, "outputs": outputs, "shape": shape}
-            return case(f"{title} {ranks}", world=world, **whole, **options)
+            options = usual | {"twice": False, "strided": False} | whole | more
+            return case(f"{title} {ranks}", world=world, **options)
 
         yield a_case("5 rows", 5, example=world == 3)
         yield a_case("2 times 3 rows, no bias, the layer used twice", 2, 3, bias=False, twice=True)
@@ -85,10 +78,10 @@ def exact(case):
     return case.dtype == torch.bfloat16
 
 
-def trained(layer, case, side, rank, note, device="cpu"):
+def trained(layer, case, side, rank, phase=lambda name: nullcontext(), device="cpu"):
     """Some steps with SGD: outputs, gradients and weights.  ``rank`` is None for the whole layer.
 
-    ``note(phase)`` is called before and after each forward and each backward of the layer.
+    Each forward and each backward of the layer is ``with phase("forward")``.
     """
     came: dict[str, Any] = {}
     trainable = [p for p in layer.parameters() if p.requires_grad]
@@ -100,26 +93,23 @@ def trained(layer, case, side, rank, note, device="cpu"):
         rows = side.given(inputs_of(case, step), rank).to(device).detach()
         rows.requires_grad_(case.needs)
         before = rows.clone()
-        note("forward")
-        outputs = layer(rows)
-        note("")
+        with phase("forward"):
+            outputs = layer(rows)
         factors = side.returned(numbers(case, 200 + step, *case.shape, case.outputs), rank)
         if getattr(outputs, "shape", None) != factors.shape:  # no use to go on
             return came | {f"step {step}: the output": outputs}
         came[f"step {step}: the output"] = outputs.detach().clone()
         made = outputs
         if case.twice:
-            note("forward")
-            made = outputs + 2 * layer(rows.flip(0))
-            note("")
+            with phase("forward"):
+                made = outputs + 2 * layer(rows.flip(0))
         loss = ((made if exact(case) else made.tanh()) * factors.to(device)).sum()
         # The rows are used elsewhere, too, with a gradient that no rank may sum.
         elsewhere = side.given(numbers(case, 300 + step, *case.shape, case.inputs), rank)
         loss = loss + (rows * elsewhere.to(device)).sum()
         if loss.requires_grad:
-            note("backward")
-            loss.backward()
-            note("")
+            with phase("backward"):
+                loss.backward()
         if case.needs:
             came[f"step {step}: the gradient of the inputs"] = rows.grad.clone()
         for name in ("weight", "bias"):
@@ -132,10 +122,8 @@ def trained(layer, case, side, rank, note, device="cpu"):
             value = None if parameter is None else parameter.detach().clone()
             came[f"after step {step}: {name}"] = value
         came[f"step {step}: whether the inputs are as they were"] = torch.equal(rows, before)
-    with torch.no_grad():
-        note("forward")
+    with torch.no_grad(), phase("forward"):
         outputs = layer(side.given(inputs_of(case, 0), rank).to(device))
-        note("")
     came["the output in torch.no_grad()"] = outputs.detach().clone()
     return came
 
@@ -145,33 +133,33 @@ def drive_with(kind_name, side):
 
     def drive(submission, case, rank):
         kind, device = getattr(submission, kind_name), rank_device()
+        watched = {"held": held(kind, side, device), "made at": beginning(kind)}
         linear = whole_linear(case).to(device)
         untouched = [p.detach().clone() for p in linear.parameters()]
         layer = kind(linear)
-        came: dict[str, Any] = {
-            f"whether {name} needs a gradient": getattr(layer, name).requires_grad
-            for name in ("weight", "bias")
-            if getattr(linear, name) is not None
-        }
+        needs = {n: getattr(layer, n).requires_grad for n, _ in linear.named_parameters()}
+        spans: dict[str, Any] = {"forward": [], "backward": []}
+        came: dict[str, Any] = {f"whether {name} needs a gradient": needs[name] for name in needs}
+        came["watched"] = watched | {"spans": spans, "needs": needs}
         came["the number of elements in parameters()"] = sum(p.numel() for p in layer.parameters())
-        spans: dict[str, Any] = {"": [], "forward": [], "backward": []}
-        last: list[Any] = []
 
-        def note(phase):
-            now = time.monotonic()
-            if last:
-                before, began = last.pop()
-                spans[before].append((began, now))
-            if phase:
-                last.append((phase, now))
+        @contextmanager
+        def phase(name):
+            began = time.monotonic()
+            yield
+            spans[name].append((began, time.monotonic()))
 
-        came |= trained(layer, case, side, rank, note, device)
+        came |= trained(layer, case, side, rank, phase, device)
         same = all(torch.equal(p, own) for p, own in zip(linear.parameters(), untouched))
-        came["whether linear is as it was"] = same
-        came["watched"] = {"spans": spans, "held": held(kind, side, device)}
-        return came
+        return came | {"whether linear is as it was": same}
 
     return drive
+
+
+def beginning(kind):
+    """The line of a layer's constructor, for what is wrong before the layer is called."""
+    code = getattr(kind.__init__, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else ""
 
 
 def held(kind, side, device):
@@ -200,9 +188,12 @@ def expected_with(side):
 
     def expected(case):
         linear = whole_linear(case)
-        came = trained(linear, case, side, None, lambda phase: None)
-        return [{name: cut(case, side, name, value, rank) for name, value in came.items()}
-                | fixed(case, side, rank) for rank in range(case.world)]  # fmt: skip
+        came = trained(linear, case, side, None)
+        return [
+            fixed(case, side, rank)
+            | {name: cut(case, side, name, value, rank) for name, value in came.items()}
+            for rank in range(case.world)
+        ]
 
     return expected
 
@@ -273,8 +264,7 @@ def keeps_its_part(exercise):
     @exercise.holds(
         "keeps_the_whole",
         expects="when linear is deleted, only this rank's part of the weights is still in memory",
-        usually="the parts are views of the whole weights, or the layer keeps linear or all of its"
-        " weights.",
+        usually="the parts are views of the whole weights, or the layer keeps linear itself.",
         fix="clone() the part before you make it a parameter, and keep no reference to linear.",
         first=True,
     )
@@ -282,7 +272,26 @@ def keeps_its_part(exercise):
         for rank, came in enumerate(run.came(case)):
             there, own = came["watched"]["held"]
             if there > 1.1 * own:
-                return f"on rank {rank} {there:,} bytes are in memory; its part has {own:,}"
+                words = f"on rank {rank} {there:,} bytes are in memory; its part has {own:,}"
+                return words, came["watched"]["made at"]
+        return None
+
+
+def freezes_what_is_frozen(exercise):
+    """Parameters need a gradient only if those of the whole layer do."""
+
+    @exercise.holds(
+        "frozen_trained",
+        expects="a frozen parameter of linear is frozen here, too",
+        usually="nn.Parameter(...) needs a gradient unless you say otherwise.",
+        fix="nn.Parameter(part, requires_grad=whole.requires_grad).",
+        first=True,
+    )
+    def _(run, case):
+        watched = run.came(case)[0]["watched"]
+        for name in case.frozen:
+            if watched["needs"].get(name):
+                return f"{name} needs a gradient, and that of linear does not", watched["made at"]
         return None
 
 
@@ -306,3 +315,32 @@ def all_reduced(case, columns, calls=1):
     """The bytes of all-reduces of tensors with so many columns."""
     size = math.prod(case.shape) * columns * torch.empty((), dtype=case.dtype).element_size()
     return calls * all_reduce_bytes(case.world, size)
+
+
+# --- what answers are made of --------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """Parts of a linear layer, without its forward."""
+
+    dim = 0  # along which the weight is cut
+
+    def __init__(self, linear):
+        super().__init__()
+        self.weight = self.parameter(linear.weight, self.part)
+        self.bias = None if linear.bias is None else self.parameter(linear.bias, self.part_of_bias)
+
+    def parameter(self, whole, part):
+        own = part(whole.detach()).clone(memory_format=torch.contiguous_format)
+        return nn.Parameter(own, requires_grad=whole.requires_grad)
+
+    def part(self, whole):
+        return whole.chunk(dist.get_world_size(), self.dim)[dist.get_rank()]
+
+    def part_of_bias(self, whole):
+        return self.part(whole)
+
+    def total(self, tensor):
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total

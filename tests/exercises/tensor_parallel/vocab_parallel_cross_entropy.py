@@ -115,7 +115,7 @@ def expected(case):
 
 @loss.words
 def words(case):
-    return {"last": first_of(case, case.world - 1), "numbers": NUMBERS}
+    return {"numbers": NUMBERS}
 
 
 @loss.holds(
@@ -136,8 +136,7 @@ def logits_stay(run, case):
     "logits_gathered",
     expects="for each row a rank gives at most {numbers} numbers to torch.distributed",
     usually="the logits themselves, or their gradients, were sent.",
-    fix="The maximum, the sum of the exponentials and the score of the target are one number per"
-    " row each.",
+    fix="The maximum, the sum of the exponentials and the target's score are three numbers.",
 )
 def few_numbers_travel(run, case):
     for rank, came in enumerate(run.came(case)):
@@ -206,6 +205,12 @@ def score_of(shifted, targets, first):
     return shifted.gather(1, columns[:, None])[:, 0] * here
 
 
+def losses(logits, targets, first, *, largest=largest_of, add=Constants.apply, score=score_of):
+    """Of each row; right, and most mistakes below change one part."""
+    shifted = logits - largest(logits)
+    return add(shifted.exp().sum(1)).log() - add(score(shifted, targets, first))
+
+
 # --- right answers -------------------------------------------------------------------------------
 
 
@@ -243,10 +248,7 @@ def gathers_what_the_ranks_have_summed(logits, targets, first):
     dist.all_gather(parts, own.detach())
     parts[dist.get_rank()] = own
     whole = torch.stack(parts).logsumexp(dim=0)
-    rows = torch.arange(len(targets), device=logits.device)
-    here = (first <= targets) & (targets < first + logits.shape[1])
-    score = torch.zeros_like(own)
-    score[here] = logits[rows[here], targets[here] - first]
+    score = score_of(logits, targets, first)
     return (whole - score - (summed(score) - score.detach())).mean()
 
 
@@ -258,49 +260,6 @@ def sums_of_the_graph(logits, targets, first):
     dist.all_reduce(sums)
     dist.all_reduce(score)
     return sums.log().sub(score).mean()
-
-
-@loss.right
-def one_hot_product(logits, targets, first):
-    """The score of the target as a product with a mask, which is zero on the other ranks."""
-    words = torch.arange(first, first + logits.shape[1], device=logits.device)
-    shifted = logits.sub(largest_of(logits))
-    score = (shifted * (targets[:, None] == words)).sum(dim=1)
-    both = Constants.apply(torch.cat([shifted.exp().sum(dim=1), score]))
-    return torch.log(both[: len(targets)]).mean() - both[len(targets) :].mean()
-
-
-class Shared(torch.autograd.Function):
-    """The sum over the ranks, also of the gradient, as torch.distributed.nn has it."""
-
-    @staticmethod
-    def forward(ctx, tensor):
-        return summed(tensor)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return summed(gradient)
-
-
-class Smaller(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, tensor):
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient / dist.get_world_size()
-
-
-@loss.right
-def divides_the_gradient_again(logits, targets, first):
-    logits = Smaller.apply(logits)
-    shifted = logits - largest_of(logits)
-    sums, score = (
-        Shared.apply(shifted.exp().sum(1)),
-        Shared.apply(score_of(shifted, targets, first)),
-    )
-    return (sums.log() - score).mean()
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -319,14 +278,14 @@ def sums_of_one_rank(logits, targets, first):
 
 @loss.mistake(
     "local_maximum",
-    "each rank subtracted the largest of its own logits, so the ranks' exponentials cannot be"
-    " added up.",
+    "each rank subtracted the largest of its own logits, so the exponentials do not add up.",
     fix="Subtract the largest logit of all ranks: all_reduce with ReduceOp.MAX.",
 )
 def largest_of_one_rank(logits, targets, first):
-    shifted = logits - logits.detach().amax(1, keepdim=True)
-    sums = Constants.apply(shifted.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(shifted, targets, first))).mean()
+    def largest(logits):
+        return logits.detach().amax(1, keepdim=True)
+
+    return losses(logits, targets, first, largest=largest).mean()
 
 
 @loss.mistake(
@@ -335,8 +294,7 @@ def largest_of_one_rank(logits, targets, first):
     fix="Subtract the largest logit of the row, over all ranks, before exp.",
 )
 def without_the_maximum(logits, targets, first):
-    sums = Constants.apply(logits.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(logits, targets, first))).mean()
+    return losses(logits, targets, first, largest=lambda logits: 0.0).mean()
 
 
 @loss.mistake(
@@ -345,8 +303,10 @@ def without_the_maximum(logits, targets, first):
     fix="Subtract the maximum from the target's score, too, or add it to the logarithm.",
 )
 def score_without_the_maximum(logits, targets, first):
-    sums = Constants.apply((logits - largest_of(logits)).exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(logits, targets, first))).mean()
+    def score(shifted, targets, first):
+        return score_of(logits, targets, first)
+
+    return losses(logits, targets, first, score=score).mean()
 
 
 @loss.mistake(
@@ -355,23 +315,11 @@ def score_without_the_maximum(logits, targets, first):
     fix="Put zero there: multiply by (first <= targets) & (targets < first + logits.shape[1]).",
 )
 def score_of_another_word(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    columns, _ = place_of(targets, first, logits.shape[1])
-    score = Constants.apply(shifted.gather(1, columns[:, None])[:, 0])
-    return (Constants.apply(shifted.exp().sum(1)).log() - score).mean()
+    def score(shifted, targets, first):
+        columns, _ = place_of(targets, first, shifted.shape[1])
+        return shifted.gather(1, columns[:, None])[:, 0]
 
-
-@loss.mistake(
-    "target_not_masked",
-    "a rank that does not have the target word adds the score of another word: a negative index"
-    " counts from the end, and % wraps around.",
-    fix="Put zero there: multiply by (first <= targets) & (targets < first + logits.shape[1]).",
-)
-def wraps_around(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    columns = (targets - first) % logits.shape[1]
-    score = Constants.apply(shifted.gather(1, columns[:, None])[:, 0])
-    return (Constants.apply(shifted.exp().sum(1)).log() - score).mean()
+    return losses(logits, targets, first, score=score).mean()
 
 
 @loss.mistake(
@@ -392,10 +340,7 @@ def score_of_one_rank(logits, targets, first):
     fix="The words of this rank begin at first.",
 )
 def rank_times_size(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    first = dist.get_rank() * logits.shape[1]
-    sums = Constants.apply(shifted.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(shifted, targets, first))).mean()
+    return losses(logits, targets, dist.get_rank() * logits.shape[1]).mean()
 
 
 @loss.mistake(
@@ -404,9 +349,7 @@ def rank_times_size(logits, targets, first):
     fix="The column is targets - first, where it is one of this rank's.",
 )
 def words_as_columns(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    sums = Constants.apply(shifted.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(shifted, targets, 0))).mean()
+    return losses(logits, targets, 0).mean()
 
 
 @loss.mistake(
@@ -425,9 +368,7 @@ def cross_entropy_of_one_rank(logits, targets, first):
     fix="Return the mean over the rows.",
 )
 def sum_over_rows(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    sums = Constants.apply(shifted.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(shifted, targets, first))).sum()
+    return losses(logits, targets, first).sum()
 
 
 @loss.mistake(
@@ -435,68 +376,41 @@ def sum_over_rows(logits, targets, first):
     "the loss was computed without a graph.",
     fix="Sum in the forward of a torch.autograd.Function, or let one compute the gradient.",
 )
-@torch.no_grad()
 def without_a_graph(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    return (summed(shifted.exp().sum(1)).log() - summed(score_of(shifted, targets, first))).mean()
+    return losses(logits, targets, first).mean().detach()
+
+
+class Shared(torch.autograd.Function):
+    """The sum over the ranks, also of the gradient, as torch.distributed.nn has it."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return summed(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return summed(gradient)
 
 
 @loss.mistake(
     "gradient_summed",
     "backward summed the gradients over the ranks, as torch.distributed.nn.all_reduce does. Every"
     " rank has the whole gradient of the loss already, so all get {n} times theirs.",
-    fix="Write a torch.autograd.Function that sums in forward, and whose backward returns the"
-    " gradient that it gets.",
+    fix="Write a torch.autograd.Function whose backward returns the gradient that it gets.",
 )
 def sums_in_backward(logits, targets, first):
-    shifted = logits - largest_of(logits)
-    sums, score = (
-        Shared.apply(shifted.exp().sum(1)),
-        Shared.apply(score_of(shifted, targets, first)),
-    )
-    return (sums.log() - score).mean()
+    return losses(logits, targets, first, add=Shared.apply).mean()
 
 
 @loss.mistake(
     "sum_masked",
-    "the logarithm of the sum was masked together with the target's score, so a rank's logits get"
-    " no gradient from the rows whose target is on another rank.",
+    "the logarithm of the sum was masked, too, and then its gradient is missing.",
     fix="Mask the target's score alone. The logarithm belongs to every row on every rank.",
 )
 def masks_the_log_softmax(logits, targets, first):
     shifted = logits - largest_of(logits)
     log_softmax = shifted - Constants.apply(shifted.exp().sum(1)).log()[:, None]
     return -Constants.apply(score_of(log_softmax, targets, first)).mean()
-
-
-@loss.mistake(
-    "maximum_differentiated",
-    "the largest logit has a graph, so a rank's largest logit gets a gradient from it, too. The"
-    " maximum is subtracted everywhere and changes nothing, so it needs none.",
-    fix="logits.detach().amax(dim=1).",
-)
-def maximum_with_a_graph(logits, targets, first):
-    largest = logits.amax(dim=1)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    shifted = logits - largest[:, None]
-    sums = Constants.apply(shifted.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(shifted, targets, first))).mean()
-
-
-class OfTheSum(AsMegatron):
-    @staticmethod
-    def backward(ctx, gradient):
-        of_logits, *others = AsMegatron.backward(ctx, gradient)
-        return of_logits * len(of_logits), *others
-
-
-@loss.mistake(
-    "gradient_not_averaged",
-    "the loss is the mean over the rows, and the gradient is that of their sum.",
-    fix="Divide the gradient by the number of rows.",
-)
-def gradient_of_the_sum(logits, targets, first):
-    return OfTheSum.apply(logits, targets, first)
 
 
 class Alone(AsMegatron):
@@ -507,47 +421,25 @@ class Alone(AsMegatron):
 
 @loss.mistake(
     "incoming_gradient_ignored",
-    "backward did not multiply by the gradient that it gets, which is not 1 if the loss is"
-    " multiplied by something afterwards.",
+    "backward did not multiply by the gradient that it gets.",
     fix="Multiply the gradient of the logits by it.",
 )
 def ignores_what_comes_in(logits, targets, first):
     return Alone.apply(logits, targets, first)
 
 
-class OneEverywhere(AsMegatron):
-    @staticmethod
-    def backward(ctx, gradient):
-        softmax, columns, _ = ctx.saved_tensors
-        of_logits = softmax.clone()
-        of_logits[torch.arange(len(columns)), columns] -= 1
-        return of_logits * (gradient / len(columns)), None, None
-
-
-@loss.mistake(
-    "one_subtracted_everywhere",
-    "every rank subtracted 1 from its softmax, and only the rank that has the target word must.",
-    fix="Subtract 1 only where first <= target < first + logits.shape[1].",
-)
-def subtracts_on_every_rank(logits, targets, first):
-    return OneEverywhere.apply(logits, targets, first)
-
-
 @loss.breaks("logits_changed")
 def subtracts_in_place(logits, targets, first):
     with torch.no_grad():
         logits -= largest_of(logits)
-    sums = Constants.apply(logits.exp().sum(1))
-    return (sums.log() - Constants.apply(score_of(logits, targets, first))).mean()
+    return losses(logits, targets, first, largest=lambda logits: 0.0).mean()
 
 
 @loss.breaks("logits_gathered")
 def gathers_the_logits(logits, targets, first):
-    columns = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(columns, torch.tensor([first]))
-    sizes = [columns[0].clone() for _ in columns]
-    dist.all_gather(sizes, torch.tensor([logits.shape[1]]))
-    whole = torch.zeros(len(logits), int(sum(sizes)), dtype=logits.dtype)
+    end = torch.tensor(first + logits.shape[1])
+    dist.all_reduce(end, op=dist.ReduceOp.MAX)
+    whole = logits.new_zeros(len(logits), int(end))
     whole[:, first : first + logits.shape[1]] = logits.detach()
     dist.all_reduce(whole)
     whole = torch.cat([whole[:, :first], logits, whole[:, first + logits.shape[1] :]], dim=1)
