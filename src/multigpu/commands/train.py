@@ -175,7 +175,7 @@ class TrainingRun:
     def train(self) -> None:
         """Train, and print the settings, each epoch and the results."""
         began, trainer = time.perf_counter(), self.trainer
-        details = trainer.strategy.details()
+        details = trainer.strategy.details
         self.say(f"{self.data}: {self.task.title}", trainer.describe(), *filter(None, [details]))
         if trainer.launch.is_main:
             trainer.history = SpokenHistory(trainer.total_steps)

@@ -10,36 +10,35 @@ one, whenever the writer is killed. Without this package's help, `torch.load("la
 is a state dict.
 
 A run that resumes on the same ranks and devices ends with the same weights as one that was never
-stopped. It can also resume on another number of ranks or GPUs; `notes` says what differs then. A
-data set that transforms its rows at random in DataLoader workers is not exact within an epoch,
-either.
+stopped, unless DataLoader workers transform rows at random. On another number of ranks or GPUs the
+Trainer says what differs.
 """
 
 from __future__ import annotations
 
 import copy
 import io
-import json
 import os
 import shutil
 import socket
-import sys
 import uuid
 import warnings
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 from torch.utils._pytree import tree_leaves
 
-from multigpu.training.distributed import all_gather_object, from_main_rank, main_rank_does
-
-if TYPE_CHECKING:
-    from multigpu.training.distributed import Launch
+from multigpu.training.distributed import (
+    Launch,
+    all_gather_object,
+    from_main_rank,
+    main_rank_does,
+)
 
 FORMAT = "multigpu checkpoint 3"  # 3: it ends with a digest
 DIGEST = 32  # bytes of a SHA-256
@@ -47,34 +46,24 @@ NAMES = ("latest.pt", "best.pt", "latest", "best")
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
 SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
-SILENT = 0.5  # seconds of waiting before a message
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
 
-# What may change from one part of a run to the next; everything else belongs to the run.
-FREE = (
-    "mode",
-    "gpus",
-    "backend",
-    "accumulation_steps",
-    "micro_batches",
-    "pipeline_schedule",
-    "stages_per_rank",
-    "balance",
-    "stage_memory",
-    "tensor_parallel",
-    "epochs",
-    "max_steps",
-    "patience",
-    "evaluate_every",
-    "keep_last",
-    "deterministic",
-    "find_unused_parameters",
-    "folder",
-    "save_every",
-    "checkpoints",
-    "resume",
-    "workers",
-    "progress",
+# Settings that belong to a run. All others may change when it resumes.
+OF_THE_RUN = (
+    "batch_size",
+    "drop_last",
+    "optimizer",
+    "learning_rate",
+    "weight_decay",
+    "lr_scaling",
+    "base_batch_size",
+    "schedule",
+    "warmup_steps",
+    "clip_norm",
+    "precision",
+    "seed",
+    "monitor",
+    "rows of data",
 )
 SHOWN = 3  # parameters that a message names
 WAY_OUT = "or give this run another folder, or begin again there with resume=False."
@@ -139,20 +128,17 @@ class Checkpoints:
             state = read(path)
         except CheckpointError as error:
             problem = str(error)
-        step = None if state is None else state.get("step", 0)
-        mark = None if state is None else state["saved"]
+        mark, step = (None, -1) if state is None else (state["saved"], state.get("step", 0))
         views = all_gather_object((problem, mark, step, socket.gethostname()))
-        for problem, *_ in views:
+        _, _, main_step, main_host = views[0]
+        for rank, (problem, _, step, host) in enumerate(views):
             if problem:
                 raise CheckpointError(problem)
-        _, _, main_step, main_host = views[0]
-        for rank, (_, _, step, host) in enumerate(views):
-            if step is not None and (main_step is None or step > main_step):
-                has = "none" if main_step is None else f"one of step {main_step}"
+            if step > main_step:
                 raise CheckpointError(
-                    f"{path}: rank {rank} on {host} has a checkpoint of step {step}, but rank 0 on "
-                    f"{main_host} has {has}. Use a folder that all machines share, or copy the "
-                    f"newer file to {main_host}."
+                    f"{path}: rank {rank} on {host} has a newer checkpoint than rank 0 on "
+                    f"{main_host}. Use a folder that all machines share, or copy the newer file to "
+                    f"{main_host}."
                 )
         if all(view[1] == views[0][1] for view in views):
             return state
@@ -165,24 +151,21 @@ class Checkpoints:
             (self.folder / LOCK).touch()  # says in the system's words where nothing can be written
         except OSError as problem:
             raise self._cannot_write(problem) from problem
+        process = f"process {os.getpid()} on {socket.gethostname()}"
         try:
-            try:
-                self._lock.acquire(timeout=SILENT)
-            except Timeout:
-                said = f"{self.folder} is in use by {self._owner()}; waiting {WAIT:g} s for its end"
-                print(said, file=sys.stderr)
-                self._lock.acquire(timeout=WAIT)
+            self._lock.acquire(timeout=WAIT)
         except Timeout:
+            owner = (self.folder / LOCK).read_text()
+            owner = "another Trainer in this process" if owner.startswith(process) else owner
             raise CheckpointError(
-                f"{self.folder} is in use by another run ({self._owner()}). Wait until it ends, "
-                "stop it, or give this run its own folder."
+                f"{self.folder} is in use by another run ({owner}). Wait until it ends, stop it, "
+                "or give this run its own folder."
             ) from None
         except OSError as problem:
             warnings.warn(f"{self.folder} cannot be locked ({problem}).", stacklevel=2)
             return
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-        (self.folder / LOCK).write_text(json.dumps(owner))
+        (self.folder / LOCK).write_text(f"{process}, since {since}")
         self._sweep()
 
     def _sweep(self) -> None:
@@ -209,16 +192,6 @@ class Checkpoints:
         by_step = [f"step-{state['step']}"] if self.keep_last else []
         return ["best"] * best + by_step + ["latest"]
 
-    def _owner(self) -> str:
-        """Who holds the lock, in words."""
-        try:
-            said = json.loads((self.folder / LOCK).read_text())
-            if (said["pid"], said["host"]) == (os.getpid(), socket.gethostname()):
-                return "another Trainer in this process"
-            return f"process {said['pid']} on {said['host']}, since {said['since']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "another process"
-
     def _write(self, state: dict[str, Any], *, best: bool) -> None:
         content = packed({**state, "saved": uuid.uuid4().hex})
         try:
@@ -231,14 +204,10 @@ class Checkpoints:
             raise self._cannot_write(problem) from problem
 
     def _cannot_write(self, problem: OSError) -> CheckpointError:
-        no_folder = isinstance(problem, FileExistsError | NotADirectoryError)
-        advice = (
-            "Give the name of a folder" if no_folder else "Free some space or give another folder"
-        )
         return CheckpointError(
             f"rank 0 on {socket.gethostname()} cannot write into {self.folder}: "
-            f"{problem.strerror or problem}. {advice}; earlier checkpoints there are still "
-            "complete."
+            f"{problem.strerror or problem}. Free some space or give the name of another folder; "
+            "earlier checkpoints there are still complete."
         )
 
 
@@ -265,11 +234,8 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as problem:  # whatever the bytes lead it to
         raise broken from problem
-    of = state.get("format") if isinstance(state, dict) else None
-    if of != FORMAT and str(of).startswith(FORMAT.rstrip("0123456789")):
-        raise CheckpointError(f"{path} is a {of}, but this version reads {FORMAT}. {way_out}")
-    if not isinstance(state, dict) or of != FORMAT:
-        raise CheckpointError(f"{path} was not written by this Trainer. {way_out}")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} was not written by this version of the Trainer. {way_out}")
     if sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:  # torch.load verifies nothing
         raise broken
     return state
@@ -304,7 +270,7 @@ def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: 
     changed = [
         f"{name}={saved[name]!r} (now {value!r})"
         for name, value in now.items()
-        if name in saved and name not in FREE and saved[name] != value
+        if name in OF_THE_RUN and name in saved and saved[name] != value
     ]
     if changed:
         raise CheckpointError(
@@ -320,17 +286,9 @@ def refuse_other_model(saved: Mapping[str, Any], shapes: Mapping[str, Any], *, p
     """
     found = shapes_of(saved)
     problems = [
-        *(f"{name} {shape} is missing" for name, shape in shapes.items() if name not in found),
-        *(
-            f"{name} {shape} is not in this model"
-            for name, shape in found.items()
-            if name not in shapes
-        ),
-        *(
-            f"{name} is {found[name]} there but {shape} here"
-            for name, shape in shapes.items()
-            if name in found and found[name] != shape
-        ),
+        f"{name} is {found.get(name, 'missing')} there but {shapes.get(name, 'missing')} here"
+        for name in {**found, **shapes}
+        if found.get(name) != shapes.get(name)
     ]
     if problems:
         more = f", and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
@@ -346,26 +304,6 @@ def shapes_of(state: Mapping[str, Any]) -> dict[str, Any]:
         name: tuple(value.shape) if isinstance(value, torch.Tensor) else "not a tensor"
         for name, value in state.items()
     }
-
-
-def notes(saved: str, now: str, *, within_epoch: bool, same_batches: bool) -> str:
-    """What is not exact when a run resumes on other devices or ranks; "" if everything is.
-
-    `saved` and `now` describe the devices and ranks; `same_batches`: the feed gives the same global
-    batches for any number of ranks.
-    """
-    if saved == now:
-        return ""
-    said = (
-        f"saved by {saved}, resumes as {now}. Weights, optimizer, learning rate, epoch and step "
-        "are restored. Not exact: dropout draws different numbers; sums are rounded in another "
-        "order"
-    )
-    if within_epoch and not same_batches:
-        said += (
-            "; the ranks split this epoch's rows differently, so some repeat and some are skipped"
-        )
-    return f"{said}."
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:

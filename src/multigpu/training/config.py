@@ -31,24 +31,7 @@ CHOICES = {
     "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
     "balance": ("time", "memory", "layers"),
 }
-AT_LEAST = {
-    "gpus": 1,
-    "batch_size": 1,
-    "accumulation_steps": 1,
-    "epochs": 0,
-    "max_steps": 0,
-    "base_batch_size": 1,
-    "warmup_steps": 0,
-    "patience": 0,
-    "save_every": 1,
-    "keep_last": 1,
-    "evaluate_every": 1,
-    "workers": 0,
-    "micro_batches": 1,
-    "stages_per_rank": 1,
-    "tensor_parallel": 1,
-}
-ABOVE_ZERO = ("learning_rate", "clip_norm", "stage_memory")
+MAY_BE_0 = ("epochs", "max_steps", "warmup_steps", "patience", "workers", "seed", "weight_decay")
 
 
 class NeedsTorchrun(ValueError):
@@ -58,16 +41,13 @@ class NeedsTorchrun(ValueError):
     command that knows what torchrun has to start.
     """
 
-    def __init__(
-        self, before: str, *, processes: int | str, after: str = "", in_python: str = ""
-    ) -> None:
+    def __init__(self, before: str, *, processes: int | str, in_python: str = "") -> None:
         self.before = f"{before} `torchrun --nproc_per_node {processes}"
-        self.after = after
-        super().__init__(f"{self.before} ...`{in_python}{after}.")
+        super().__init__(f"{self.before} ...`{in_python}.")
 
     def with_program(self, program: str) -> str:
         """The message with what torchrun starts: ``-m multigpu train ...``."""
-        return f"{self.before} {program}`{self.after}."
+        return f"{self.before} {program}`."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,27 +146,21 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, allowed in {"mode": ("auto", *MODES), **CHOICES}.items():
             check_choice(name, getattr(self, name), allowed)
-        for name, least in AT_LEAST.items():
-            if not (is_free(name) and getattr(self, name) is None):
-                check_whole(name, getattr(self, name), at_least=least)
-        for name in ABOVE_ZERO:
-            if not (is_free(name) and getattr(self, name) is None):
-                check_number(name, getattr(self, name), zero=False)
-        check_number("weight_decay", self.weight_decay, zero=True)
-        check_whole("seed", self.seed, at_least=0)
-        check_choice("find_unused_parameters", self.find_unused_parameters, (True, False, None))
-        for name in ("deterministic", "resume", "drop_last"):
-            check_choice(name, getattr(self, name), (True, False))
+        for field in dataclasses.fields(self):
+            name, value, kind = field.name, getattr(self, field.name), str(field.type).split()[0]
+            if field.default is None and value is None:
+                continue
+            if kind == "int":
+                check_whole(name, value, at_least=0 if name in MAY_BE_0 else 1)
+            elif kind == "float":
+                check_number(name, value, zero=name in MAY_BE_0)
+            elif kind == "bool":
+                check_choice(name, value, (True, False))
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, for a checkpoint or a CSV."""
         fields = dataclasses.asdict(self)
         return fields | {"folder": None if self.folder is None else str(self.folder)}
-
-
-def is_free(name: str) -> bool:
-    """Whether a field may be None."""
-    return TrainConfig.__dataclass_fields__[name].default is None
 
 
 def check_whole(name: str, value: Any, *, at_least: int) -> None:

@@ -26,6 +26,7 @@ class Distributed(Strategy):
         self.backend = join_group(launch, config.backend)
         self.device = launch.device
         self.world_size = self.copies = launch.world_size
+        self.share = launch.rank
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)

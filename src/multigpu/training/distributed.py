@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import gc
 import os
+import re
 import socket
 import sys
 import time
@@ -93,25 +94,22 @@ class Launch:
                 local_world_size=int(environ.get("LOCAL_WORLD_SIZE", world_size)),
                 started_by="a process group",
             )
-        return cls._by_torchrun(environ) if any(name in environ for name in NEEDED) else cls()
-
-    @classmethod
-    def _by_torchrun(cls, environ: Mapping[str, str]) -> Launch:
-        """The launch according to torchrun's variables.  Raises ValueError if some are missing."""
         given = [name for name in NEEDED if name in environ]
+        if not given:
+            return cls()
         if missing := [name for name in NEEDED if name not in environ]:
             raise NeedsTorchrun(
-                f"{', '.join(given)} set, but not {', '.join(missing)}: torchrun sets all these. "
-                "Start with",
+                f"{', '.join(given)} set, but not {', '.join(missing)}. Unset them to train in one "
+                "process, or start with torchrun, which sets all:",
                 processes="N",
-                after=f"; to train in one process, `unset {' '.join(given)}`",
             )
-
-        rank, local_rank, world_size = (
-            int(environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+        return cls(
+            rank=int(environ["RANK"]),
+            local_rank=int(environ["LOCAL_RANK"]),
+            world_size=int(environ["WORLD_SIZE"]),
+            local_world_size=int(environ.get("LOCAL_WORLD_SIZE", environ["WORLD_SIZE"])),
+            started_by="torchrun",
         )
-        local_world_size = int(environ.get("LOCAL_WORLD_SIZE", world_size))
-        return cls(rank, local_rank, world_size, local_world_size, "torchrun")
 
 
 def restarted(environ: Mapping[str, str] = os.environ) -> bool:
@@ -311,8 +309,8 @@ def leave_unless_failed() -> None:
         let_gloo_finish()  # which waits for no other rank
 
 
-def let_gloo_finish() -> bool:
-    """Return when all threads of gloo are idle; False if that does not happen.
+def let_gloo_finish() -> None:
+    """Return when all threads of gloo are idle, or after GLOO_PATIENCE.
 
     A message that backward sends (DDP and FSDP do) carries a Python object, the context of that
     backward. The thread of gloo that has sent it releases it shortly after the message is done, and
@@ -327,18 +325,13 @@ def let_gloo_finish() -> bool:
     """
     if not TASKS.is_dir():
         time.sleep(ELSEWHERE)
-        return True
+        return
     until = time.monotonic() + GLOO_PATIENCE
-    seen = gloo_threads()
-    while seen:
+    seen, busy = gloo_threads(), True
+    while seen and busy and time.monotonic() < until:
         time.sleep(PAUSE)
-        now = gloo_threads()
-        if now == seen and all(asleep for asleep, _ in now.values()):
-            return True
-        if time.monotonic() > until:
-            return False
-        seen = now
-    return True
+        before, seen = seen, gloo_threads()
+        busy = seen != before or not all(asleep for asleep, _ in seen.values())
 
 
 def gloo_threads() -> dict[str, tuple[bool, int]]:
@@ -347,9 +340,7 @@ def gloo_threads() -> dict[str, tuple[bool, int]]:
     for task in TASKS.iterdir():
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if (task / "comm").read_text().strip() == GLOO_THREAD:
-                lines = (task / "status").read_text().splitlines()
-                said = dict(line.split(":", 1) for line in lines if ":" in line)
-                switches = [value for name, value in said.items() if name.endswith("ctxt_switches")]
-                asleep = said["State"].strip().startswith("S")
-                found[task.name] = asleep, sum(int(value) for value in switches)
+                status = (task / "status").read_text()
+                switches = sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status)))
+                found[task.name] = "State:\tS" in status, switches
     return found

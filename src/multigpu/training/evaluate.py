@@ -3,8 +3,8 @@
     evaluate(model, feed, loss_fn=F.cross_entropy, metrics=["accuracy", "recall@10"], device=device)
 
 Each rank computes its own rows and keeps sums. At the end the sums are added up over the ranks, and
-only then divided by the number of all rows, so one process and four ranks with uneven shares give
-the same figure to the last bit. (The mean of the ranks' own figures would give a row more weight on
+only then divided by the number of all rows, so all ranks, however uneven their shares, get the same
+figure, that of one process. (The mean of the ranks' own figures would give a row more weight on
 a rank with few rows.) Nothing is padded, so no row is counted twice. A DistributedSampler counts
 rows twice, because it repeats rows until every rank has the same number.
 """
@@ -54,23 +54,20 @@ def evaluate(
     """The mean of `loss_fn` over all rows of all ranks, as "loss", and each of `metrics`.
 
     `loss_fn(model(inputs), targets)` is a mean over its rows, or a pair: a sum, and the weight to
-    divide it by. `metrics` are names of `Metrics`, or a mapping as `OwnMetrics` takes. `device` has
-    the model's outputs, `inputs_device` its inputs (default: the same). `batches`: use only this
-    many batches, for a trial.
+    divide it by. `metrics` are names or a mapping, as `Metrics` takes. `device` has the model's
+    outputs, `inputs_device` its inputs (default: the same). `batches`: use only this many batches,
+    for a trial.
 
     Every rank calls this with its own feed, and all get exactly the same numbers. A rank may have
     no row in a batch: it then runs the filler row without counting it, because a model whose
     weights are on several ranks gathers them whenever it is called. A pipeline returns its outputs
     on the last stage's rank and None on the others, which then count nothing. Training mode,
-    gradient mode and random numbers are restored afterwards. Raises ValueError if no rank has a
-    row.
+    gradient mode and random numbers are restored afterwards.
     """
-    if not feed.num_rows:
-        raise ValueError("there are no rows to evaluate: the data set is empty")
     of_classes = ClassLoss.of(loss_fn)
     loss_fn = of_classes or loss_fn
     ignored = of_classes.ignored if of_classes else IGNORED
-    loss, counted = StepLoss(), make_metrics(metrics, ignored=ignored, device=device)
+    loss, counted = StepLoss(), Metrics(metrics, ignored=ignored, device=device)
     autocast = autocast or contextlib.nullcontext
     with modes_kept(model), random_numbers_kept(device), torch.no_grad():
         model.eval()
@@ -84,19 +81,10 @@ def evaluate(
             loss.add(returned, batch.rows, batch.rows)
             counted.update(answers, targets)
     sums = torch.tensor([float(loss.sum), float(loss.weight)], dtype=torch.float64)
-    mine = torch.cat([sums, counted.counts.cpu()]).to(device)
+    mine = torch.cat([sums, counted.counts.flatten().cpu()]).to(device)
     total, weight, *counts = over_ranks(mine).tolist()
     figures = {"loss": total / weight if weight else float("nan")}
     return figures | counted.figures(counts)
-
-
-def make_metrics(
-    metrics: MetricChoice, *, ignored: int = IGNORED, device: torch.device | None = None
-) -> Metrics | OwnMetrics:
-    """What counts `metrics` in one evaluation.  Raises ValueError and TypeError for wrong ones."""
-    if isinstance(metrics, Mapping):
-        return OwnMetrics(metrics, device=device)
-    return Metrics(metrics, ignored=ignored)
 
 
 def over_ranks(sums: Tensor) -> Tensor:
@@ -109,100 +97,27 @@ def over_ranks(sums: Tensor) -> Tensor:
 
 
 class Metrics:
-    """Counts the rows whose right class is at place 1, 2, … k of the scores, the highest first.
+    """Counts metrics over the batches of an evaluation.
 
-    Every metric here is the mean over the rows of a value that depends on that place, so ranks only
-    have to add up a few integers:
-
-    accuracy   1 at place 1
-    recall@k   1 up to place k
-    ndcg@k     1 / log2(place + 1) up to place k. With one right class per row the ideal is place 1,
-               which counts 1, so nothing is left to divide by. (Järvelin and Kekäläinen 2002,
-               doi.org/10.1145/582415.582418)
-
-    Equal scores are put in the order in which `torch.topk` puts them. A target whose own score is
-    NaN is at no place. A row whose target is `ignored` does not count.
-    """
-
-    def __init__(self, names: Sequence[str], *, ignored: int = IGNORED) -> None:
-        """Raises ValueError for a name that is not known."""
-        self.ignored = ignored
-        self.kinds: dict[str, tuple[str, int]] = {}
-        for name in names:
-            match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", name)
-            if match is None and name != "accuracy":
-                raise ValueError(f"there is no metric {name!r}; the known ones are {KNOWN}")
-            self.kinds[name] = (match[1], int(match[2])) if match else ("recall", 1)
-        self.k = max((k for _, k in self.kinds.values()), default=0)
-        self.counts = torch.zeros(self.k + 1, dtype=torch.float64)  # at each place, and all rows
-
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Count `scores` (rows, classes) against `targets` (rows,), the right class of each row.
-
-        In a sequence each token counts as a row: (rows, block, classes) and (rows, block).
-        Raises ValueError when the shapes do not fit, when there are fewer than k classes, or when
-        the targets are not classes.
-        """
-        if not self.kinds:
-            return
-        if not isinstance(scores, Tensor) or not isinstance(targets, Tensor):
-            raise TypeError(
-                f"metrics={tuple(self.kinds)} need a tensor of scores and one of targets, but the "
-                f"model returned a {type(scores).__name__} and the targets are a "
-                f"{type(targets).__name__}. Give functions: metrics={{'name': function}}."
-            )
-        if targets.is_floating_point():
-            raise ValueError(
-                f"metrics={tuple(self.kinds)} compare scores with the right class of each row, but "
-                f"the targets are {targets.dtype} numbers. For a regression give metrics=(); the "
-                "loss is still evaluated. Classes are integers: targets.long()."
-            )
-        if scores.shape[:-1] != targets.shape:
-            raise ValueError(
-                f"scores of shape {tuple(scores.shape)} need targets of shape "
-                f"{tuple(scores.shape[:-1])}, one class per row; these have {tuple(targets.shape)}"
-            )
-        if scores.shape[-1] < self.k:
-            raise ValueError(
-                f"k={self.k}, but there are only {scores.shape[-1]} classes: "
-                f"use k={scores.shape[-1]} or less"
-            )
-        best = scores.topk(self.k, dim=-1)  # (..., k)
-        found = (best.indices == targets.unsqueeze(-1)) & ~best.values.isnan()
-        counted = targets != self.ignored  # an ignored target is not an index into the scores
-        self.counts = self.counts.to(scores.device)
-        self.counts[:-1] += (found & counted.unsqueeze(-1)).reshape(-1, self.k).sum(dim=0)
-        self.counts[-1] += counted.sum()
-
-    def figures(self, counts: Sequence[float] | None = None) -> dict[str, float]:
-        """Each metric by its name, from the `counts` of all ranks; default: of this rank only."""
-        *places, rows = self.counts.tolist() if counts is None else counts
-        worth = {
-            "recall": torch.ones(self.k, dtype=torch.float64),
-            "ndcg": 1 / torch.log2(torch.arange(2, self.k + 2, dtype=torch.float64)),
-        }
-        at = torch.tensor(places, dtype=torch.float64)
-        return {
-            name: float((at * worth[kind])[:k].sum() / rows)  # NaN where no row counts
-            for name, (kind, k) in self.kinds.items()
-        }
-
-
-class OwnMetrics:
-    """Metrics of the user: a mapping from the name to a function or an object.
+    `chosen` are names that `named_metric` knows, or a mapping from each name to one of
 
     function(outputs, targets)   returns a value for each row, or a pair: a sum, and the weight to
                                  divide it by. Both are added up over all batches and ranks.
     object                       has update(outputs, targets), compute() and reset(), as a metric of
                                  torchmetrics has. What ranks exchange is its own matter: compute()
                                  is called on every rank.
+
+    Raises ValueError for a name that is not known, TypeError for a metric of another kind.
     """
 
-    def __init__(self, given: Mapping[str, Any], *, device: torch.device | None = None) -> None:
-        """Raises TypeError for a metric of another kind, and ValueError for the name "loss"."""
+    def __init__(
+        self, chosen: MetricChoice, *, ignored: int = IGNORED, device: torch.device | None = None
+    ) -> None:
+        if not isinstance(chosen, Mapping):
+            chosen = {name: named_metric(name, ignored=ignored) for name in chosen}
         self.functions: dict[str, Callable[[Any, Any], Any]] = {}
         self.objects: dict[str, Any] = {}
-        for name, metric in given.items():
+        for name, metric in chosen.items():
             if name == "loss":
                 raise ValueError("a metric cannot be called 'loss': that is the mean of loss_fn")
             is_object = all(callable(getattr(metric, method, None)) for method in OBJECT_METHODS)
@@ -216,15 +131,16 @@ class OwnMetrics:
             metric.reset()
             if isinstance(metric, nn.Module):
                 metric.to(device)
-        self.order = tuple(given)
-        self.counts = torch.zeros(2 * len(self.functions), dtype=torch.float64)  # sums and weights
+        self.order = tuple(chosen)
+        # The sum and the weight of each function, on the device: no batch waits for a GPU.
+        self.counts = torch.zeros(len(self.functions), 2, dtype=torch.float64, device=device)
 
     def update(self, outputs: Any, targets: Any) -> None:
         """Count a batch."""
-        for place, (name, function) in enumerate(self.functions.items()):
+        for counts, (name, function) in zip(self.counts, self.functions.items(), strict=True):
             total, weight = sum_and_weight(function(outputs, targets), targets, name=name)
-            self.counts[2 * place] += total
-            self.counts[2 * place + 1] += weight
+            counts[0] += total
+            counts[1] += weight
         for metric in self.objects.values():
             metric.update(outputs, targets)
 
@@ -237,13 +153,61 @@ class OwnMetrics:
         return {name: found[name] for name in self.order}
 
 
-def sum_and_weight(returned: Any, targets: Any, *, name: str) -> tuple[float, float]:
+def named_metric(name: str, *, ignored: int) -> Callable[[Any, Any], tuple[Tensor, Tensor]]:
+    """The metric of a name: a mean over the rows of a value for the place of the right class.
+
+    accuracy   1 at place 1 of the scores, the highest first
+    recall@k   1 up to place k
+    ndcg@k     1 / log2(place + 1) up to place k. With one right class per row the ideal is place 1,
+               which counts 1, so nothing is left to divide by. (Järvelin and Kekäläinen 2002,
+               doi.org/10.1145/582415.582418)
+
+    Equal scores are put in the order in which `torch.topk` puts them. A target whose own score is
+    NaN is at no place. A row whose target is `ignored` does not count. In a sequence each token
+    counts as a row: scores (rows, block, classes) and targets (rows, block).
+    """
+    match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", "recall@1" if name == "accuracy" else name)
+    if match is None:
+        raise ValueError(f"there is no metric {name!r}; the known ones are {KNOWN}")
+    kind, k = match[1], int(match[2])
+
+    def metric(scores: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        if not isinstance(scores, Tensor) or not isinstance(targets, Tensor):
+            raise TypeError(
+                f"the metric {name} needs a tensor of scores and one of targets, but the model "
+                f"returned a {type(scores).__name__} and the targets are a "
+                f"{type(targets).__name__}. Give functions: metrics={{'name': function}}."
+            )
+        if targets.is_floating_point():
+            raise ValueError(
+                f"the metric {name} compares scores with the right class of each row, but the "
+                f"targets are {targets.dtype} numbers. For a regression give metrics=(); the loss "
+                "is still evaluated. Classes are integers: targets.long()."
+            )
+        if scores.shape[:-1] != targets.shape:
+            raise ValueError(
+                f"scores of shape {tuple(scores.shape)} need targets of shape "
+                f"{tuple(scores.shape[:-1])}, one class per row; these have {tuple(targets.shape)}"
+            )
+        best = scores.topk(k, dim=-1)  # (..., k)
+        found = (best.indices == targets.unsqueeze(-1)) & ~best.values.isnan()
+        counted = targets != ignored  # an ignored target is not an index into the scores
+        found &= counted.unsqueeze(-1)
+        at = found.reshape(-1, k).sum(dim=0).double()  # rows at each place
+        if kind == "ndcg":
+            at = at / torch.arange(2.0, k + 2, dtype=at.dtype, device=at.device).log2()
+        return at.sum(), counted.sum()
+
+    return metric
+
+
+def sum_and_weight(returned: Any, targets: Any, *, name: str) -> tuple[Any, Any]:
     """What the metric `name` returned for a batch, as a sum and its weight.
 
     Raises ValueError unless it is a pair, or a tensor with a value for each row.
     """
     if isinstance(returned, tuple) and len(returned) == 2:
-        return float(returned[0]), float(returned[1])
+        return returned
     rows = rows_of(targets)
     if not isinstance(returned, Tensor) or returned.shape[:1] != (rows,):
         shape = f" {tuple(returned.shape)}" if isinstance(returned, Tensor) else ""
@@ -252,4 +216,4 @@ def sum_and_weight(returned: Any, targets: Any, *, name: str) -> tuple[float, fl
             "return a value for each row, or a pair, a sum and the weight to divide it by. A mean "
             "of the batch would be wrong where batches differ in size."
         )
-    return float(returned.double().sum()), float(returned.numel())
+    return returned.double().sum(), returned.numel()

@@ -9,9 +9,6 @@ FSDP2 is not exactly ZeRO-2: between two steps it divides the weights, too.
 
 With `tensor_parallel=t` the ranks are a mesh (dp, tp): t ranks next to each other also divide each
 layer of the course's GPT among themselves, and compute the same rows (`divide_layers`).
-
-The whole model is first built on every rank and then divided, so it must fit there once, without
-gradients and optimizer.
 """
 
 from __future__ import annotations
@@ -77,20 +74,10 @@ class Sharded(Distributed):
                 f"{launch.world_size} ranks. Start a multiple of {config.tensor_parallel}."
             )
         self.world_size = self.copies = launch.world_size // config.tensor_parallel
-
-    @property
-    def share(self) -> int:
-        return self.launch.rank // self.config.tensor_parallel  # tp changes fastest in the mesh
+        self.share = launch.rank // config.tensor_parallel  # tp changes fastest in the mesh
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Start all ranks from rank 0's weights, and divide them."""
-        types = {each.dtype: name for name, each in model.named_parameters() if each.requires_grad}
-        if len(types) > 1:
-            said = ", ".join(f"{name} is {str(kind)[6:]}" for kind, name in types.items())
-            raise ValueError(
-                f"the weights have {len(types)} dtypes ({said}), but they are gathered as one "
-                "tensor. Convert the model, for example with model.float(), or use mode='ddp'."
-            )
         self.plain = self.model = model.to(self.device)
         take_from_main_rank([*model.parameters(), *model.buffers()], device=self.device)
         tp = self.config.tensor_parallel
@@ -162,20 +149,10 @@ class Sharded(Distributed):
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    @property
-    def evaluation_model(self) -> nn.Module:
-        return self.model
-
-    def model_state(self) -> dict[str, Any]:
+    def model_state(self, *, whole: bool = True) -> dict[str, Any]:
         self.give_up()
-        return whole(self.plain.state_dict())
-
-    def model_shards(self) -> dict[str, Any]:
-        self.give_up()
-        return dict(self.plain.state_dict())
-
-    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        return optimizer.state_dict()
+        state = self.plain.state_dict()
+        return gathered(state) if whole else state
 
     def load_model_state(self, state: dict[str, Any]) -> None:
         self.give_up()
@@ -184,8 +161,11 @@ class Sharded(Distributed):
             {name: divided_as(there.get(name), value) for name, value in state.items()}
         )
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        return whole(optimizer.state_dict())
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, *, whole: bool = True
+    ) -> dict[str, Any]:
+        state = optimizer.state_dict()
+        return gathered(state) if whole else state
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Each rank takes its share of what has a number for each of a parameter's."""
@@ -407,7 +387,7 @@ def filler(part: Batch) -> Batch:
     return replace(part, inputs=inputs, targets=targets, rows=0)
 
 
-def whole(state: dict[str, Any]) -> dict[str, Any]:
+def gathered(state: dict[str, Any]) -> dict[str, Any]:
     """`state` with every sharded tensor gathered, on the CPU. Every rank calls it.
 
     Tensors are gathered one after the other, so that no GPU ever holds the whole model.

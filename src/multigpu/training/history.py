@@ -1,8 +1,7 @@
-"""The history of a run: a table with a row per epoch, and a progress bar."""
+"""The history of a run: a table with a row per epoch, its best epoch, and a progress bar."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import math
 import sys
@@ -11,8 +10,11 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 from multigpu.devices.monitor import snapshot
 from multigpu.training.checkpoint import replace_file
+from multigpu.training.distributed import from_main_rank
 
 if TYPE_CHECKING:
     import pandas
@@ -127,57 +129,81 @@ def gpu_figures() -> dict[str, float]:
     return figures
 
 
-class ProgressBar:
+class EarlyStopping:
+    """Remembers the best value of a figure, and stops after `patience` epochs without a better one.
+
+    A "loss" is better when it is smaller, every other figure when it is larger. A figure that is
+    NaN is never better: it counts as an epoch without improvement. An equal figure is not better.
+    `patience=None` never stops, but still finds the best epoch. 0 means the same as 1.
+    """
+
+    def __init__(self, patience: int | None, *, monitor: str) -> None:
+        self.patience, self.monitor = patience, monitor
+        self.smaller_is_better = monitor == "loss" or monitor.endswith("_loss")
+        self.best = math.inf if self.smaller_is_better else -math.inf
+        self.epochs_without_better = 0
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether `patience` epochs have gone by without a better figure."""
+        waited = self.epochs_without_better
+        return self.patience is not None and waited > 0 and waited >= self.patience
+
+    def update(self, figures: Mapping[str, float], *, whole_epoch: bool = True) -> bool:
+        """Take in an epoch's figures; True when it is the best so far.
+
+        An epoch that was broken off is only compared; it does not count towards `patience`.
+
+        Every rank calls this and uses rank 0's decision: if one rank continued while the others
+        stopped, it would wait for them forever.
+        """
+        figure = float(figures[self.monitor])
+        better = figure < self.best if self.smaller_is_better else figure > self.best
+        waited = 0 if better else self.epochs_without_better + 1
+        if not whole_epoch:
+            return bool(from_main_rank(better))
+        self.best, self.epochs_without_better = from_main_rank(
+            (figure if better else self.best, waited)
+        )
+        return self.epochs_without_better == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint."""
+        return {"best": self.best, "epochs_without_better": self.epochs_without_better}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.best = float(state["best"])
+        self.epochs_without_better = int(state["epochs_without_better"])
+
+
+class ProgressBar(tqdm):  # type: ignore[misc]
     """Counts steps on standard error, only on rank 0, with the latest epoch's figures beside it.
 
     `shown`: True or False, or None for a bar only where standard error is a terminal. Elsewhere,
-    in a notebook for example, it is plain text and needs no widgets.
+    in a notebook for example, it is plain text and needs no widgets. Training continues when the
+    terminal is closed.
     """
+
+    monitor_interval = 0  # no thread beside the training
 
     def __init__(
         self, total: int, *, initial: int = 0, shown: bool | None = None, is_main: bool = True
     ) -> None:
         """A bar of `total` steps, of which `initial` were done earlier."""
-        self._bar: Any = None
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, closed
-            terminal = sys.stderr.isatty()
-            if not is_main or not (terminal if shown is None else shown):
-                return
-            from tqdm import tqdm
-
-            class Bar(tqdm):  # type: ignore[misc]
-                monitor_interval = 0  # no thread beside the training
-
-            self._bar = Bar(
-                total=total,
-                initial=initial,
-                unit="step",
-                dynamic_ncols=terminal,
-                ncols=None if terminal else NARROW,
-                mininterval=0.2 if terminal else 1.0,
-                maxinterval=float("inf"),
-            )
-
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._tell("close")
-
-    def update(self, steps: int = 1) -> None:
-        """`steps` more are done."""
-        self._tell("update", steps)
+        terminal = sys.stderr.isatty()
+        super().__init__(
+            total=total,
+            initial=initial,
+            unit="step",
+            disable=not (is_main and (terminal if shown is None else shown)),
+            dynamic_ncols=terminal,
+            ncols=None if terminal else NARROW,
+            mininterval=0.2 if terminal else 1.0,
+            maxinterval=math.inf,
+        )
 
     def figures(self, **numbers: float) -> None:
         """Show these numbers, for example `loss=0.31`, with the next update."""
         shown = {name: f"{number:.4g}" for name, number in numbers.items()}
-        self._tell("set_postfix", shown, refresh=False)
-
-    def _tell(self, what: str, *values: Any, **named: Any) -> None:
-        """Training continues when the bar can no longer be shown."""
-        if self._bar is None:
-            return
-        try:
-            getattr(self._bar, what)(*values, **named)
-        except (OSError, ValueError):  # the terminal was closed: ValueError from a closed file
-            self._bar = None
+        self.set_postfix(shown, refresh=False)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -98,7 +98,6 @@ class Program:
     training: ModelGraph
     evaluation: ModelGraph
     places: dict[int, int]  # a step of training at which a stage may begin → that of evaluation
-    constants: dict[str, Tensor]  # that the model does not hold
 
 
 class Uncuttable(ValueError):
@@ -115,7 +114,6 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> Program:
     that cannot be traced.
     """
     graphs: list[ModelGraph] = []
-    constants: dict[str, Tensor] = {}
 
     def drawn() -> Any:  # differs after each draw of Python's or NumPy's random numbers
         return random.getstate(), repr(numpy.random.get_state())
@@ -123,7 +121,7 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> Program:
     before = drawn()
     with modes_kept(model):
         for train in (True, False):
-            graphs.append(ShapeTracer(model.train(train), inputs, constants).run())
+            graphs.append(ShapeTracer(model.train(train), inputs).run())
     if drawn() != before:
         raise Uncuttable(
             "forward draws random numbers from Python or NumPy, and what it does with them "
@@ -131,18 +129,15 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> Program:
             "arithmetic (torch.where), or write the stages by hand."
         )
     training, evaluation = graphs
-    return Program(training, evaluation, common_places(training, evaluation), constants)
+    return Program(training, evaluation, common_places(training, evaluation))
 
 
 class ShapeTracer(fx.Tracer):
     """Traces `model(*inputs)` once."""
 
-    def __init__(
-        self, model: nn.Module, inputs: tuple[Any, ...], constants: dict[str, Tensor]
-    ) -> None:
-        """`constants`: tensors that forward uses and the model does not hold are put into it."""
+    def __init__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         super().__init__()
-        self.fake_mode, self.constants = FakeTensorMode(allow_non_fake_inputs=True), constants
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         copies: dict[int, Any] = {}
         with FakeCopyMode(self.fake_mode):
             self.fake_model = copy.deepcopy(model, copies)
@@ -294,15 +289,12 @@ class ShapeTracer(fx.Tracer):
             return given
         if id(given) not in self.nodes:
             name = self.names.get(id(given))
-            if name is None and isinstance(given, FakeTensor):
+            if name is None:
                 raise Uncuttable(
                     f"at {here()} it uses a tensor {tuple(given.shape)} that is neither a "
-                    "parameter, a buffer nor a traced result; perhaps it is in a list of a module. "
-                    "Make it a buffer, or write the stages by hand."
+                    "parameter, a buffer nor a traced result; perhaps it is global or in a list of "
+                    "a module. Make it a buffer, or write the stages by hand."
                 )
-            if name is None:
-                name = f"_constant_{id(given)}"
-                self.constants[name] = given
             self.nodes[id(given)] = self.graph.create_node("get_attr", name)
             self.kept.append(given)
         return self.nodes[id(given)]
@@ -372,12 +364,6 @@ def storage_of(tensor: Tensor) -> int:
     return int(StorageWeakRef(tensor.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
 
 
-def memory_order(tensor: Tensor) -> tuple[int, ...]:
-    """The dimensions in memory order, the outermost first."""
-    strides = tensor.stride()
-    return tuple(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim)))
-
-
 def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int]:
     """The places at which both can be cut, with 0 and the end.
 
@@ -395,7 +381,7 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
 
     def shapes(graph: ModelGraph, place: int) -> list[Any]:
         values = (node.meta["value"] for node in graph.crossings[place])
-        return [(value.shape, value.dtype, memory_order(value)) for value in values]
+        return [(value.shape, value.dtype) for value in values]
 
     at = {call: place for place, call in enumerate(calls(evaluation))}
     places, last = {0: 0}, 0
@@ -417,7 +403,6 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
 
 # As frames name their files. Links are not followed, or below a linked .venv torch were the model.
 TORCH = str(Path(torch.__file__).parent)
-NN = f"{TORCH}{os.sep}nn{os.sep}"
 
 
 def here() -> str:
@@ -430,40 +415,20 @@ def here() -> str:
 
 def refusal(error: Exception) -> Uncuttable:
     """The error for a model whose forward could not be traced."""
-    where, line = line_of(error)
-    kind, said = type(error).__name__, (str(error).strip().splitlines() or [""])[0].rstrip(".")
-    if "DataDependent" in kind:
-        return Uncuttable(
-            f"at {where}, `{line}` depends on the numbers in a tensor, so "
-            "the list of steps to cut is not fixed. Decide it outside forward, or replace the "
-            "branch by arithmetic (torch.where); or write the stages by hand."
-        )
-    if "DynamicOutputShape" in kind:
-        return Uncuttable(
-            f"at {where}, `{line}` makes a tensor whose size depends on "
-            "the numbers in another one, so the next stage could not know what it receives. Use "
-            "a mask of fixed size (torch.where), or write the stages by hand."
-        )
-    return Uncuttable(
-        f"its forward fails at {where}, `{line}`, when it runs on tensors "
-        f"without numbers: {kind}: {said}. "
-        "If it fails with the sample itself, too, fix that; else write the stages by hand."
-    )
-
-
-def line_of(error: BaseException) -> tuple[str, str]:
-    """Where in the model's code an error arose: `model.py:31`, and the text of that line.
-
-    If the error is in a module of torch.nn, its line is named after the model's.
-    """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     found = next((f for f in reversed(frames) if not f.filename.startswith(TORCH)), frames[-1])
-    where = f"{short(found.filename)}:{found.lineno}"
-    blamed = [f for f in frames[frames.index(found) + 1 :] if f.filename.startswith(NN)]
-    if blamed and not blamed[-1].filename.endswith("module.py"):  # which calls every forward
-        file = blamed[-1].filename.removeprefix(TORCH)
-        where += f" (in torch{file}:{blamed[-1].lineno}, {blamed[-1].name})"
-    return where, (found.line or "").strip()
+    at = f"at {short(found.filename)}:{found.lineno}, `{(found.line or '').strip()}`"
+    kind, said = type(error).__name__, (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    if "DataDependent" in kind or "DynamicOutputShape" in kind:
+        return Uncuttable(
+            f"{at} depends on the numbers in a tensor, or makes a tensor whose size does, so the "
+            "steps to cut and what a stage receives are not fixed. Decide it outside forward, or "
+            "use arithmetic and masks of fixed size (torch.where); or write the stages by hand."
+        )
+    return Uncuttable(
+        f"its forward fails {at}, when it runs on tensors without numbers: {kind}: {said}. "
+        "If it fails with the sample itself, too, fix that; else write the stages by hand."
+    )
 
 
 def short(file: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
@@ -29,10 +29,6 @@ from multigpu.training.distributed import Launch
 from multigpu.training.dp import DataParallel
 from multigpu.training.strategy import CallsFunction, InAutocast, LossFn, Sample, StepLoss
 
-NEEDED = {
-    "dp": ("split", "replicate", "parallel_apply", "gather", "sum_gradients", "broadcast"),
-    "ddp": ("BucketedDDP",),
-}
 FILES = {"dp": "data_parallel", "ddp": "distributed_data_parallel"}
 
 
@@ -57,28 +53,14 @@ class OwnDataParallel(DataParallel):
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
-        replicas = self._do("replicate", self.plain, self.devices)
-        if not (
-            isinstance(replicas, list | tuple)
-            and len(replicas) == len(self.devices)
-            and replicas[0] is self.plain
-        ):
-            raise ValueError(
-                f"replicate must return one module for each of the {len(self.devices)} GPUs, the "
-                "first one the model itself: `multigpu check data_parallel.replicate` explains it."
-            )
-        self.replicas: Sequence[nn.Module] = replicas
+        self.replicas: Sequence[nn.Module] = self._do("replicate", self.plain, self.devices)
         self.called = self.replicas
         if self.config.precision != "float32":  # a new thread begins without autocast
-            self.called = [InAutocast(replica, self.autocast) for replica in replicas]
+            self.called = [InAutocast(replica, self.autocast) for replica in self.replicas]
         self.model = CallsFunction(self.plain, self._forward)
 
     def _forward(self, inputs: Any) -> Any:
         """The outputs for a whole batch, on GPU 0."""
-        if not isinstance(inputs, Tensor):
-            raise ValueError(
-                f"split takes one tensor, but the model takes a {type(inputs).__name__}"
-            )
         for replica in self.replicas[1:]:  # model.eval() has reached the first one only
             for mine, first in zip(replica.modules(), self.plain.modules(), strict=True):
                 mine.training = first.training
@@ -142,9 +124,7 @@ def load_own(folder: Path, mode: str) -> ModuleType:
     refuse_other_modes(mode, str(folder))
     path = (folder / f"{FILES[mode]}.py").resolve()
     if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist, but mode={mode!r} needs {NEEDED[mode][0]} from it."
-        )
+        raise ValueError(f"{path} does not exist, but mode={mode!r} uses what is written in it.")
     spec = spec_from_file_location(FILES[mode], path)
     assert spec is not None
     assert spec.loader is not None

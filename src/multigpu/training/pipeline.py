@@ -2,23 +2,12 @@
 
     torchrun --nproc_per_node 2 -m multigpu train --data text --mode pipeline
 
-The model is cut into stages (training/partition.py), rank r gets stage r, and a batch goes through
-them in micro-batches, so that all ranks have something to do. Every rank reads the whole batch:
-rank 0 needs its inputs, the last rank its targets.
-
-PyTorch's stages receive into buffers of one shape, so all micro-batches have as many rows. A batch
-with fewer rows, as often the last one of an epoch, is padded with its last row. The padding is
-computed and dropped before the loss, so it does not count. Only BatchNorm sees it, as it sees only
-the rows of its micro-batch.
-
-All ranks cut at the same places. The places come from measurements, which differ between ranks, so
-rank 0 measures and sends the places to the others. In a run with a folder it also saves them
-(stages.json). A resumed run is cut there again, because otherwise dropout would draw its numbers in
-another order.
-
-A checkpoint of a pipeline is the checkpoint of the plain model: the same names, the optimizer's
-state numbered as the plain model's optimizer numbers its parameters. So any mode, and a pipeline
-with any other number of stages, can resume from it.
+The model is cut into stages (partition.py), rank r gets stage r, and a batch goes through them in
+micro-batches, so that all ranks have something to do. Every rank reads the whole batch: rank 0
+needs its inputs, the last rank its targets. All micro-batches have as many rows, because PyTorch's
+stages receive into buffers of one shape: a smaller batch is padded with its last row, and the
+padding is dropped before the loss. A checkpoint is that of the plain model, so any mode, and a
+pipeline with another number of stages, can resume from it.
 """
 
 from __future__ import annotations
@@ -93,7 +82,12 @@ class Pipeline(Strategy):
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
         launch.require_ranks(self.mode)
-        refuse_settings(config, ranks=launch.world_size)
+        if (config.stages_per_rank > 1) != (config.pipeline_schedule == "interleaved"):
+            raise ValueError(
+                f"stages_per_rank={config.stages_per_rank} with pipeline_schedule="
+                f"{config.pipeline_schedule!r}: 'interleaved' has two or more stages per rank, and "
+                "the other schedules have one."
+            )
         self.backend = join_group(launch, config.backend)
         self.device = launch.device
         require_nccl_between_gpus(self.mode, self.backend, self.device)
@@ -113,6 +107,10 @@ class Pipeline(Strategy):
         stages = [model] if self.plan is None else stages_at(model, first, self.plan.places)
         self._keep_own(model, stages)
         self.has_first, self.has_last = 0 in self.parts, self.num_stages - 1 in self.parts
+        self.inputs_device = self.device if self.has_first else torch.device("cpu")
+        if self.plan is not None:
+            self.remarks = [f"predicted bubble {self.plan.bubble:.0%}"]
+            self.details = self.plan.table
         self.flows = self._flows(first)
         self.training = self._schedule(loss_fn=self._loss)
         self.evaluation = self._schedule(loss_fn=None)
@@ -121,7 +119,10 @@ class Pipeline(Strategy):
         self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
     def _plan_alike(self, model: nn.Module, sample: tuple[Tensor, ...]) -> PartitionPlan:
-        """Where to cut `model`, the same on every rank: as before, or as rank 0 measures.
+        """Where to cut `model`, the same on every rank: rank 0 measures, as ranks would differ.
+
+        In a run with a folder the places are written down, and a resumed run is cut there again,
+        because otherwise dropout would draw its numbers in another order.
 
         An error of rank 0 is raised there; the other ranks then raise ValueError.
         """
@@ -174,14 +175,13 @@ class Pipeline(Strategy):
                     with self.autocast():
                         outputs = self.parts[number](*given)
                     outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-                    kinds = [
-                        type(each).__name__ for each in outputs if not isinstance(each, Tensor)
-                    ]
-                    if kinds:
-                        raise TypeError(
-                            f"mode='pipeline' with a model that returns a {kinds[0]}: its output "
-                            "must be a tensor or a tuple of tensors"
-                        )
+                    for each in outputs:
+                        if not isinstance(each, Tensor):
+                            raise TypeError(
+                                "mode='pipeline' with a model that returns a "
+                                f"{type(each).__name__}: its output must be a tensor or a tuple "
+                                "of tensors"
+                            )
                     box[0] = described(outputs, "meta")
                 dist.broadcast_object_list(box, src=number % self.ranks)
                 flows.append(box[0])
@@ -298,19 +298,9 @@ class Pipeline(Strategy):
         """Gives the outputs on the last stage's rank and None on the others."""
         return self.model
 
-    @property
-    def inputs_device(self) -> torch.device:
-        return self.device if self.has_first else torch.device("cpu")
-
     def where(self) -> str:
         ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
         return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
-
-    def remarks(self) -> list[str]:
-        return [] if self.plan is None else [f"predicted bubble {self.plan.bubble:.0%}"]
-
-    def details(self) -> str:
-        return "" if self.plan is None else self.plan.table
 
     # Which rank has what of the model. Each stage that uses a weight has a copy, and each copy gets
     # the gradient of its own use. Their sum over the ranks that have one is the gradient that the
@@ -380,16 +370,13 @@ class Pipeline(Strategy):
             if key in self.names and self._saves(self.names[key])
         }
 
-    def model_shards(self) -> dict[str, Any]:
-        """This rank's part of the state dict of the uncut model."""
-        mine = self._saved() | self.extra
-        names = {key: self.names.get(key, key) for key in self.keys}
-        return {key: mine[name] for key, name in names.items() if name in mine}
-
-    def model_state(self) -> dict[str, Any]:
+    def model_state(self, *, whole: bool = True) -> dict[str, Any]:
         """The whole model's weights on rank 0; tensors without values on the others."""
-        whole = on_main_rank(self._saved(), device=self.device) | self.extra
-        return {key: whole[self.names.get(key, key)] for key in self.keys}
+        found = self._saved() | self.extra
+        if whole:
+            found = on_main_rank(self._saved(), device=self.device) | self.extra
+        names = {key: self.names.get(key, key) for key in self.keys}
+        return {key: found[name] for key, name in names.items() if name in found}
 
     def load_model_state(self, state: dict[str, Any]) -> None:
         for stage in self.parts.values():
@@ -403,11 +390,13 @@ class Pipeline(Strategy):
         by_id = {id(each): name for name, each in self.parameters.items()}
         return [by_id.get(id(each)) for each in self.plain.parameters() if each.requires_grad]
 
-    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """This rank's part of the state of the plain model's optimizer."""
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, *, whole: bool = True
+    ) -> dict[str, Any]:
+        """The whole optimizer's state on rank 0; tensors without values on the others."""
         state = optimizer.state_dict()
         [group] = state["param_groups"]
-        return {
+        state = {
             "state": {
                 self.trained_names.index(name): state["state"][number]
                 for number, name in enumerate(self._stepped())
@@ -415,20 +404,18 @@ class Pipeline(Strategy):
             },
             "param_groups": [group | {"params": list(range(len(self.trained_names)))}],
         }
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The whole optimizer's state on rank 0; tensors without values on the others."""
-        state = self.optimizer_shards(optimizer)
+        if not whole:
+            return state
         mine = {
             (number, field): value
             for number, fields in state["state"].items()
             for field, value in fields.items()
         }
-        whole: dict[int, dict[str, Any]] = {}
         found = on_main_rank(mine, device=self.device)
-        for number, field in sorted(found, key=lambda key: key[0]):
-            whole.setdefault(number, {})[field] = found[number, field]
-        return state | {"state": whole}
+        of_all: dict[int, dict[str, Any]] = {number: {} for number, _ in sorted(found)}
+        for (number, field), value in found.items():
+            of_all[number][field] = value
+        return state | {"state": of_all}
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Each rank takes its own part.  Raises ValueError for other parameters."""
@@ -471,42 +458,9 @@ def without_padding(outputs: Tensor, count: int, size: int) -> Tensor:
     if not outputs.dim() or len(outputs) != size:
         raise ValueError(
             f"the model's output has the shape {tuple(outputs.shape)} for {size} rows, but its "
-            "first dimension must count the rows: the padding of a micro-batch is dropped there. "
-            "To need no padding, choose a batch_size that is divisible by micro_batches, and a "
-            "number of rows that is divisible by batch_size."
+            "first dimension must count the rows: the padding of a micro-batch is dropped there."
         )
     return outputs[:count]
-
-
-def refuse_settings(config: TrainConfig, *, ranks: int) -> None:
-    """Raise ValueError if schedule, stages and micro-batches do not fit together."""
-    count, each = config.micro_batches, config.stages_per_rank
-    if config.pipeline_schedule != "interleaved":
-        if each > 1:
-            raise ValueError(
-                f"stages_per_rank={each} with pipeline_schedule={config.pipeline_schedule!r}: "
-                "this schedule has one stage per rank. Use pipeline_schedule='interleaved', or "
-                "leave stages_per_rank out."
-            )
-        if config.pipeline_schedule == "1f1b" and count < ranks:
-            raise ValueError(
-                f"micro_batches={count} with {ranks} stages: 1f1b begins with a micro-batch for "
-                f"each stage. Use micro_batches={ranks} or more (4 times as many keep the bubble "
-                "below 20 %), or pipeline_schedule='gpipe', which takes any number."
-            )
-        return
-    if each < 2:
-        raise ValueError(
-            "pipeline_schedule='interleaved' with stages_per_rank=1: there is nothing to "
-            "interleave. Use stages_per_rank=2 or more, or pipeline_schedule='1f1b'."
-        )
-    if count % ranks:
-        below, above = count // ranks * ranks, (count // ranks + 1) * ranks
-        near = f"{below} or {above}" if below else f"{above}"
-        raise ValueError(
-            f"micro_batches={count} on {ranks} ranks: the interleaved schedule processes them "
-            f"in rounds of {ranks}. The nearest numbers that work: {near}."
-        )
 
 
 def on_main_rank(mine: Mapping[Any, Any], *, device: torch.device) -> dict[Any, Any]:

@@ -7,9 +7,8 @@
         run.step(optimizer)
     run.save("model.pt", optimizer)
 
-Of a `TrainConfig` only what concerns a step counts here: mode, gpus, backend, precision,
-accumulation_steps, clip_norm, find_unused_parameters, and what is the pipeline's. Batches, epochs,
-the optimizer, evaluation and when to save are the loop's own.
+Of a `TrainConfig` only what concerns a step counts here: batches, epochs, the optimizer, evaluation
+and when to save are the loop's own.
 """
 
 from collections.abc import Iterator
@@ -21,10 +20,10 @@ from torch import Tensor, nn
 
 from multigpu.data.feeds import Batch, rows_of
 from multigpu.training.checkpoint import CheckpointError, packed, read, replace_file
-from multigpu.training.config import TrainConfig, resolve_mode
-from multigpu.training.distributed import Launch, main_rank_does
+from multigpu.training.config import TrainConfig
+from multigpu.training.distributed import main_rank_does
 from multigpu.training.strategy import LossFn, Strategy
-from multigpu.training.trainer import make_strategy, refuse_precision, refuse_wrapped
+from multigpu.training.trainer import choose_strategy
 
 
 class Prepared:
@@ -107,11 +106,7 @@ def prepare(model: nn.Module, config: TrainConfig, *, example: tuple[Any, Any]) 
     `example` is a batch (inputs, targets) of a rank's usual size; the pipeline measures with it
     where to cut. Raises ValueError for settings that cannot work here.
     """
-    refuse_wrapped(model)
-    launch = Launch.here()
-    mode = resolve_mode(config, launch)
-    strategy = make_strategy(mode, config, launch)
-    refuse_precision(config, strategy.device, mode)
+    strategy = choose_strategy(model, config)
     rows = rows_of(example[1])
     batch = Batch(*example, rows, rows * strategy.world_size)
     strategy.prepare(model, sample=lambda: batch)

@@ -2,14 +2,11 @@
 
     TrainConfig(mode="zero3", checkpoints="sharded", folder="runs/text")
 
-No rank ever holds the whole model. `latest` and `best` are links to folders: in each a file of
-every rank, the index `.metadata`, and `run.pt` with everything of model and optimizer that is not a
-tensor, and with the digests of the other files. A folder is written under a new name; then the link
-is replaced, which is atomic. Folders without a link are left by killed runs.
-
-Any number of ranks can read them in any mode: each reads what it needs. All ranks must see the same
-folder. To convert it into one file without this package:
-`torch.distributed.checkpoint.format_utils.dcp_to_torch_save("runs/text/latest", "whole.pt")`.
+`latest` and `best` are links to folders: in each a file of every rank, the index `.metadata`, and
+`run.pt` with everything of model and optimizer that is not a tensor, and with the digests of the
+other files. A folder is written under a new name; then the link is replaced, which is atomic.
+Folders without a link are left by killed runs. Any number of ranks can read them in any mode: each
+reads what it needs. All ranks must see the same folder.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import warnings
 from collections.abc import Iterator
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,9 +43,7 @@ from multigpu.training.distributed import (
     in_a_group,
     main_rank_does,
 )
-
-if TYPE_CHECKING:
-    from multigpu.training.strategy import Strategy
+from multigpu.training.strategy import Strategy
 
 RUN, INDEX = "run.pt", ".metadata"
 
@@ -114,10 +109,20 @@ class ShardedCheckpoints(Checkpoints):
         if state is None:
             return None
         metadata = FileSystemReader(path).read_metadata()
+        plain = self.strategy.plain
+        trained = [each for each in plain.parameters() if each.requires_grad]
+        here: dict[str, dict[str, Any]] = {
+            "model": plain.state_dict(),
+            "optimizer": {str(number): each for number, each in enumerate(trained)},
+        }
         tensors: dict[str, Any] = {"model": {}, "optimizer": {}}
         for key, (kind, name, *of_state) in (metadata.planner_data or {}).items():
             about: Any = metadata.state_dict_metadata[key]
-            place = self._place_for(kind, name, about.size, about.properties.dtype)
+            there, dtype = here[kind].get(str(name)), about.properties.dtype
+            if isinstance(there, DTensor) and there.shape == about.size:  # read only this share
+                place = torch.zeros_like(there, dtype=dtype, requires_grad=False)
+            else:
+                place = torch.empty(about.size, dtype=dtype)
             if of_state:
                 tensors[kind].setdefault(name, {})[of_state[0]] = place
             else:
@@ -136,18 +141,6 @@ class ShardedCheckpoints(Checkpoints):
                 raise CheckpointError(
                     f"{path} is broken or has another version. To begin again, remove {folder}."
                 )
-
-    def _place_for(self, kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A tensor to read one of a checkpoint into: whole, or this rank's share of it."""
-        there: Any = None
-        if kind == "model":
-            there = self.strategy.plain.state_dict().get(name)
-        else:
-            trained = [each for each in self.strategy.plain.parameters() if each.requires_grad]
-            there = trained[int(name)] if int(name) < len(trained) else None
-        if isinstance(there, DTensor) and there.shape == size:
-            return torch.zeros_like(there, dtype=dtype, requires_grad=False)
-        return torch.empty(size, dtype=dtype)
 
     def _finish(self, rest: dict[str, Any], shares: Path, names: list[str]) -> None:
         """Rank 0: what is not divided, and then the links."""

@@ -18,7 +18,6 @@ from multigpu.training.model_graph import (
     Program,
     StageDevice,
     Uncuttable,
-    memory_order,
     tensors_in,
     without_fast_paths,
 )
@@ -65,10 +64,7 @@ class Stage(nn.Module):
         nodes = [*self._graphs[True].nodes, *self._graphs[False].nodes]
         for op in ("call_module", "get_attr"):  # a module brings its tensors
             for name in sorted({str(node.target) for node in nodes if node.op == op}):
-                if name in program.constants:
-                    self.register_buffer(name, program.constants[name], persistent=False)
-                else:
-                    self.register_from(model, name)
+                self.register_from(model, name)
         self.training = model.training  # its modules are the model's, and are in a mode already
 
     def register_from(self, model: nn.Module, name: str) -> None:
@@ -141,12 +137,12 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in trace.crossings[begin]:
-        copies[node] = graph.placeholder(node.name)
-        shape, order = node.meta["value"].shape, memory_order(node.meta["value"])
-        copies[node].meta["shape"] = tuple(shape[dim] for dim in order) if begin else tuple(shape)
-    for node, entered in list(copies.items()) if begin else ():
-        order = memory_order(node.meta["value"])
-        copies[node] = graph.call_function(received, (entered, order))
+        entered = graph.placeholder(node.name)
+        entered.meta["shape"] = tuple(node.meta["value"].shape)
+        copies[node] = entered
+    if begin:
+        for node, entered in list(copies.items()):
+            copies[node] = graph.call_function(received, (entered,))
 
     def copied(node: fx.Node) -> fx.Node:
         if node not in copies:  # a parameter or buffer
@@ -162,8 +158,7 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
         graph.output(map_arg(output.args[0], copied))
     else:
         handed = tuple(
-            graph.call_function(handed_on, (copies[node], memory_order(node.meta["value"])))
-            for node in trace.crossings[end]
+            graph.call_function(Tensor.contiguous, (copies[node],)) for node in trace.crossings[end]
         )
         graph.output(handed[0] if len(handed) == 1 else handed)
     needed: set[fx.Node] = set()
@@ -174,21 +169,12 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     return graph
 
 
-# Between stages a tensor's dimensions are in their order in memory: copied into another order its
-# numbers would meet dropout's in another order than in the model.
-
-
-def handed_on(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The tensor as it is sent: the next stage receives into memory without gaps."""
-    return tensor.permute(order).contiguous()
-
-
-def received(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
-    """What `handed_on` was given. The gradient that goes back has no gaps either."""
+def received(tensor: Tensor) -> Tensor:
+    """What another stage has sent, without gaps in memory. So is the gradient that goes back."""
     if tensor.requires_grad:
         tensor = tensor.view_as(tensor)
         tensor.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
-    return tensor.permute([*map(order.index, range(len(order)))])
+    return tensor
 
 
 def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -121,6 +120,10 @@ class Strategy:
     world_size: int = 1  # processes that share a global batch, or groups that compute the same rows
     copies: int = 1  # of the model that compute at the same time, each on its own GPU
     micro_batches: int = 1  # parts of a batch that are computed at the same time, each by a stage
+    share: int = 0  # which of the `world_size` shares of a batch this process computes
+    inputs_device: torch.device | None = None  # where `model` takes its inputs; None: `device`
+    remarks: Sequence[str] = ()  # further details for the run's one-line description
+    details: str = ""  # how the model is divided, as a table, the same on every rank
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         """Choose devices. Raises ValueError if the mode cannot run here."""
@@ -130,19 +133,6 @@ class Strategy:
     def devices(self) -> list[torch.device]:
         """The devices that this process computes on."""
         return [self.device]
-
-    @property
-    def share(self) -> int:
-        """Which of the `world_size` shares of a batch this process computes."""
-        return self.launch.rank if self.world_size > 1 else 0
-
-    def remarks(self) -> list[str]:
-        """Further details for the run's one-line description."""
-        return []
-
-    def details(self) -> str:
-        """How the model is divided, as a table; "" if it is not. The same on every rank."""
-        return ""
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         """Move `model` and wrap it: afterwards `model` and `plain` are there."""
@@ -221,21 +211,21 @@ class Strategy:
         """The model for an evaluation; ranks may call it a different number of times."""
         return self.plain
 
-    @property
-    def inputs_device(self) -> torch.device:
-        """The device on which `model` takes its inputs."""
-        return self.device
+    def model_state(self, *, whole: bool = True) -> dict[str, Any]:
+        """The weights of the model, for a checkpoint; every rank calls it.
 
-    def model_state(self) -> dict[str, Any]:
-        """The weights of the whole model, for a checkpoint; every rank calls it."""
+        Unless `whole`, what ranks divide stays divided: DTensors, or only this rank's stages.
+        """
         return self.plain.state_dict()
 
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Restore the weights of `model_state`; every rank calls it."""
         self.plain.load_state_dict(state)
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's state for the whole model, for a checkpoint; every rank calls it.
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, *, whole: bool = True
+    ) -> dict[str, Any]:
+        """The optimizer's state, for a checkpoint; every rank calls it. `whole` as in model_state.
 
         In every mode it is numbered as the optimizer of the plain model numbers its parameters, so
         a run can resume in another mode.
@@ -245,14 +235,6 @@ class Strategy:
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Restore the state of `optimizer_state`; every rank calls it."""
         optimizer.load_state_dict(state)
-
-    def model_shards(self) -> dict[str, Any]:
-        """As `model_state`, but what ranks divide stays divided: DTensors, of the whole's shape."""
-        return self.model_state()
-
-    def optimizer_shards(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """As `optimizer_state`, but what ranks divide stays divided."""
-        return self.optimizer_state(optimizer)
 
 
 class InAutocast(nn.Module):
@@ -325,14 +307,13 @@ def synchronize(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def modes_kept(*models: nn.Module) -> Iterator[None]:
-    """Afterwards each module of `models` is in training or evaluation mode as it was before.
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards each module of `model` is in training or evaluation mode as it was before.
 
     `train(mode)` of the whole model is not enough, because a frozen part may have been in
     evaluation mode.
     """
-    modules = itertools.chain.from_iterable(model.modules() for model in models)
-    before = [(module, module.training) for module in modules]
+    before = [(module, module.training) for module in model.modules()]
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ any part of it separately::
     Trainer(task.model(), task.config(epochs=1), train, test, metrics=task.metrics).fit()
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,8 +55,6 @@ class Task:
 
 
 def _settings(**fields: Any) -> Mapping[str, Any]:
-    known = {each.name for each in dataclasses.fields(TrainConfig)}
-    assert fields.keys() <= known, fields.keys() - known
     return MappingProxyType({"base_batch_size": fields["batch_size"], **fields})
 
 

@@ -37,16 +37,14 @@ from multigpu.training import randomness
 from multigpu.training.checkpoint import (
     CheckpointError,
     Checkpoints,
-    notes,
     refuse_other_model,
     refuse_other_run,
     shapes_of,
 )
 from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
 from multigpu.training.distributed import Launch, all_gather_object, main_rank_does, restarted
-from multigpu.training.early_stopping import EarlyStopping
-from multigpu.training.evaluate import MetricChoice, evaluate, make_metrics
-from multigpu.training.history import History, ProgressBar, gpu_figures
+from multigpu.training.evaluate import MetricChoice, Metrics, evaluate
+from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
     MakeOptimizer,
     MakeSchedule,
@@ -59,7 +57,6 @@ from multigpu.training.own import make_own
 from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, synchronize
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
-CALLBACK_METHODS = ("on_step", "on_epoch")
 ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end
 ALIKE = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")  # of a Position
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
@@ -93,18 +90,25 @@ class Position:
         self.loss_sum = self.loss_weight = 0.0
 
 
-def make_strategy(
-    mode: str, config: TrainConfig, launch: Launch, *, own: ModuleType | None = None
+def choose_strategy(
+    model: nn.Module, config: TrainConfig, *, own: ModuleType | None = None
 ) -> Strategy:
-    """The strategy of a mode: its module is imported only now, as some take a second.
+    """The strategy for `model` with the mode that `config` selects in this process.
 
-    `own` is a module of exercises: its functions or classes replace PyTorch's wrapper.
+    `own` is a module of exercises: its functions or classes replace PyTorch's wrapper. Raises
+    ValueError for a model or settings that cannot work here.
     """
+    refuse_wrapped(model)
+    launch = Launch.here()
+    mode = resolve_mode(config, launch)
+    strategy: Strategy
     if own is not None:
-        return make_own(mode, config, launch, own)
-    module, _, name = MODES[mode].partition(":")
-    made: Any = getattr(importlib.import_module(f"multigpu.training.{module}"), name)
-    strategy: Strategy = made(config, launch)
+        strategy = make_own(mode, config, launch, own)
+    else:  # its module is imported only now, as some take a second
+        module, _, name = MODES[mode].partition(":")
+        made = getattr(importlib.import_module(f"multigpu.training.{module}"), name)
+        strategy = made(config, launch)
+    refuse_precision(config, strategy.device, mode)
     return strategy
 
 
@@ -141,38 +145,34 @@ class Trainer:
         which are called on every rank. `own` is a module of exercises whose wrapper is used instead
         of PyTorch's. Raises ValueError for settings that cannot work, before anything is computed.
         """
-        if not isinstance(model, nn.Module):
-            built = ", not the class: build it with ()" if isinstance(model, type) else ""
-            raise TypeError(f"model={model!r}: give an nn.Module{built}")
-        if not isinstance(config, TrainConfig):
-            raise TypeError(
-                f"config={config!r}: give a TrainConfig, for example TrainConfig(epochs=5)"
-            )
-        refuse_wrapped(model)
         if not any(each.requires_grad for each in model.parameters()):
             raise ValueError(
                 "no parameter of the model requires a gradient, so there is nothing to train"
             )
-        self.config, self.launch = config, Launch.here()
+        self.config = config
         if isinstance(metrics, str):
             metrics = (metrics,)
         self.metrics = metrics if isinstance(metrics, Mapping) else tuple(metrics)
         self.collate_fn = collate_fn
-        refuse_callbacks(callbacks)
+        for each in callbacks:
+            if isinstance(each, type) or not {"on_step", "on_epoch"} & set(dir(each)):
+                raise TypeError(
+                    f"callbacks has {each!r}: give an object with a method on_step(trainer, loss) "
+                    "or on_epoch(trainer, row)"
+                )
         self.on_step = [each.on_step for each in callbacks if hasattr(each, "on_step")]
         self.on_epoch = [each.on_epoch for each in callbacks if hasattr(each, "on_epoch")]
-        mode = resolve_mode(config, self.launch)
         functions = {"optimizer": optimizer, "schedule": schedule}
         self.made_by = {what: "a function" for what, each in functions.items() if each is not None}
         for what in self.made_by:
             refuse_replaced(config, what)
-        if mode == "pipeline" and optimizer is not None:
+        self.strategy = choose_strategy(model, config, own=own)
+        self.launch = self.strategy.launch
+        if self.strategy.mode == "pipeline" and optimizer is not None:
             raise ValueError(
                 "optimizer= with mode='pipeline': its checkpoints number the parameters of all "
                 "stages as one group. Choose one of TrainConfig(optimizer=...)."
             )
-        self.strategy = make_strategy(mode, config, self.launch, own=own)
-        refuse_precision(config, self.strategy.device, mode)
         parts = self.strategy.world_size * self.strategy.micro_batches * config.accumulation_steps
         rows = train_data if collate_fn is None else None  # it may change the targets
         self.loss_fn = exact_over_parts(loss_fn, rows, divided=parts > 1)
@@ -184,17 +184,13 @@ class Trainer:
         refuse_batch(config, ranks=self.strategy.world_size, rows=self.train_feed.num_rows)
         self.early_stopping = EarlyStopping(config.patience, monitor=config.monitor)
         if self.eval_feed is not None:
-            make_metrics(self.metrics)  # refuses a name that is not there
+            Metrics(self.metrics)  # refuses a name that is not there
             check_choice("monitor", config.monitor, ("loss", *self.metrics))
-        elif config.evaluate_every is not None:
+        elif config.evaluate_every is not None or config.monitor != "loss":
             raise ValueError(
-                f"evaluate_every={config.evaluate_every}, but there is no data to evaluate on. "
-                "Give eval_data, or leave evaluate_every out."
-            )
-        elif config.monitor != "loss":
-            raise ValueError(
-                f"monitor={config.monitor!r}: without eval_data only the training loss can be "
-                "monitored. Give eval_data, or leave monitor out."
+                f"evaluate_every={config.evaluate_every} and monitor={config.monitor!r}: without "
+                "eval_data there is only the training loss, at the end of each epoch. Give "
+                "eval_data, or leave them out."
             )
         self.strategy.prepare(model, sample=lambda: next(iter(self.train_feed.batches(0))))
         self.total_steps = config.epochs * self.train_feed.steps_per_epoch
@@ -263,7 +259,7 @@ class Trainer:
                 f"learning rate {rate:g}",
                 f"{self.num_parameters:,} parameters",
                 f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
-                *strategy.remarks(),
+                *strategy.remarks,
             ]
         )
 
@@ -273,22 +269,19 @@ class Trainer:
 
     def _shares(self) -> str:
         """How a batch is divided, " = 2 ranks × 64 rows" for example."""
-        size, copies = self.config.batch_size, self.strategy.copies
-        parts, micro_batches = self.config.accumulation_steps, self.strategy.micro_batches
-        what = "rank" if self.strategy.world_size > 1 else "GPU"
-        what = "group" if self.config.tensor_parallel > 1 else what
-        if copies == parts == micro_batches == 1:
-            return ""
-        if micro_batches > 1:
-            each = -(-size // (parts * micro_batches))
-            most = "at most " if size % (parts * micro_batches) else ""
-            before = f"{parts} parts × " if parts > 1 else ""
-            return f" = {before}{micro_batches} micro-batches × {most}{each} rows"
-        if size % (copies * parts):
-            return f", at most {-(-size // copies)} rows on each of {copies} {what}s"
-        counted = [(copies, what), (parts, "part")]
+        strategy, size = self.strategy, self.config.batch_size
+        what = "rank" if strategy.world_size > 1 else "GPU"
+        counted = [
+            (strategy.copies, "group" if self.config.tensor_parallel > 1 else what),
+            (self.config.accumulation_steps, "part"),
+            (strategy.micro_batches, "micro-batch"),
+        ]
         factors = [f"{number} {name}s" for number, name in counted if number > 1]
-        return " = " + " × ".join([*factors, f"{size // (copies * parts)} rows"])
+        if not factors:
+            return ""
+        divisor = math.prod(number for number, _ in counted)
+        most = "at most " if size % divisor else ""
+        return " = " + " × ".join([*factors, f"{most}{-(-size // divisor)} rows"])
 
     def _train_epoch(self, bar: ProgressBar) -> None:
         """Train from the current position to the end of the epoch."""
@@ -304,6 +297,7 @@ class Trainer:
             strategy.step(self.optimizer)
             self.schedule.step()
             position.advance(loss, batch.global_rows)
+            position.seconds = time.perf_counter() - began
             bar.update(1)
             for call_back in self.on_step:
                 call_back(self, loss.mean)
@@ -316,10 +310,8 @@ class Trainer:
                 self._add_row(bar)
                 began = time.perf_counter() - position.seconds
             if config.save_every and position.step % config.save_every == 0:
-                position.seconds = time.perf_counter() - began
                 self._save(best=False)
             if self._should_end():
-                position.seconds = time.perf_counter() - began
                 self._save(best=False)
                 if self.launch.is_main:
                     where = self.checkpoints and self.checkpoints.folder
@@ -494,18 +486,15 @@ class Trainer:
         """Everything that the rest of the run depends on, in tensors and plain values."""
         position, strategy = self.position, self.strategy
         strategy.before_evaluation()
-        if self.config.checkpoints == "sharded":
-            model, optimizer = strategy.model_shards(), strategy.optimizer_shards(self.optimizer)
-        else:
-            model, optimizer = strategy.model_state(), strategy.optimizer_state(self.optimizer)
+        whole = self.config.checkpoints == "full"
         mine = {
             "rng": randomness.collect(strategy.devices),
             "loss_sum": float(position.loss_sum),
             "loss_weight": float(position.loss_weight),
         }
         return {
-            "model": model,
-            "optimizer": optimizer,
+            "model": strategy.model_state(whole=whole),
+            "optimizer": strategy.optimizer_state(self.optimizer, whole=whole),
             "schedule": self.schedule.state_dict(),
             "scaler": strategy.scaler.state_dict(),
             **{name: getattr(position, name) for name in ALIKE},
@@ -573,21 +562,16 @@ class Trainer:
                 f"; the learning rate now falls over {self.total_steps} steps instead of "
                 f"{state['total_steps']}, so it differs from here on"
             )
-        note = notes(
-            state["runs_on"],
-            self._runs_on(),
-            within_epoch=state["step_in_epoch"] > 0,
-            same_batches=isinstance(self.train_feed, RowFeed),
-        )
-        return f"{where}; {note}" if note else where
-
-
-def refuse_callbacks(callbacks: Sequence[Any]) -> None:
-    """Raise TypeError for a callback that would never be called."""
-    for each in callbacks:
-        if isinstance(each, type) or not any(hasattr(each, name) for name in CALLBACK_METHODS):
-            methods = "on_step(trainer, loss) or on_epoch(trainer, row)"
-            raise TypeError(f"callbacks has {each!r}: give an object with a method {methods}")
+        if state["runs_on"] != self._runs_on():
+            where += (
+                f"; saved by {state['runs_on']}, resumes as {self._runs_on()}. Weights, optimizer, "
+                "learning rate, epoch and step are restored. Not exact: dropout draws different "
+                "numbers; sums are rounded in another order"
+            )
+            if state["step_in_epoch"] > 0 and not isinstance(self.train_feed, RowFeed):
+                where += "; the ranks split this epoch's rows differently, so some repeat and some "
+                where += "are skipped"
+        return f"{where}."
 
 
 def refuse_wrapped(model: nn.Module) -> None:

@@ -62,22 +62,12 @@ def test_each_byte_is_followed_by_its_next():
         assert following[:-1, -1].equal(inputs[1:, 0])
 
 
-def test_rows_are_the_text_in_its_order_without_a_gap():
-    train = text(block=7).train.tensors[0]
-    whole = b"".join(topic_paragraphs())
-    assert bytes(train.flatten().tolist()) == whole[: train.numel()]
-
-
 def test_no_paragraph_is_in_both_parts():
     train, test = (bytes(data.tensors[0].flatten().tolist()) for data in text())
     paragraphs = {part for part in test.split(b"\n\n")[1:-1] if len(part) > 20}
     assert len(paragraphs) > 100
     assert not paragraphs & set(train.split(b"\n\n"))
     assert 0.08 < len(test) / (len(train) + len(test)) < 0.12
-
-
-def test_it_is_the_same_text_every_time():
-    assert all(a.tensors[0].equal(b.tensors[0]) for a, b in zip(text(), text(), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -46,17 +46,6 @@ def test_ranks_together_see_the_batches_that_one_process_sees(rows, world_size, 
         assert sum(part.weight(world_size) for part in parts) == pytest.approx(world_size)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_each_row_comes_once_an_epoch(world_size):
-    seen = [
-        row
-        for feed in feeds(23, world_size, batch_size=8)
-        for b in feed.batches(0)
-        for row in real(b)
-    ]
-    assert sorted(seen) == list(range(23))
-
-
 def test_a_rank_without_rows_gets_a_row_that_does_not_count():
     last = [list(feed.batches(0))[-1] for feed in feeds(9, 3, batch_size=8)]
     assert [batch.rows for batch in last] == [1, 0, 0]
@@ -71,11 +60,6 @@ def test_epochs_and_seeds_give_other_orders_and_the_same_ones_again():
     orders = [order(seed, epoch) for seed in range(3) for epoch in range(3)]
     assert len({tuple(one) for one in orders}) == 9
     assert order(1, 2) == order(1, 2)
-
-
-def test_without_shuffling_the_rows_keep_their_order():
-    feed = RowFeed(numbered(5), batch_size=2, shuffle=False)
-    assert [real(batch) for batch in feed.batches(7)] == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 5])
@@ -128,16 +112,6 @@ def test_the_parts_of_a_batch_are_the_batch(count):
     assert all(torch.equal(part.inputs["b"][0], part.targets) for part in parts)
     assert sum(part.weight(4) for part in parts) == pytest.approx(whole.weight(4))
     assert all(part.rows == len(part.targets) > 0 for part in parts)
-
-
-def test_shares_are_contiguous_and_nearly_equal():
-    one_step = [feed.batches(0) for feed in feeds(10, 4, batch_size=10, shuffle=False)]
-    assert [real(batch) for [batch] in one_step] == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
-
-
-def test_no_rows_are_refused():
-    with pytest.raises(ValueError, match="no rows"):
-        RowFeed(numbered(0), batch_size=2)
 
 
 class Stream(IterableDataset):

@@ -82,33 +82,6 @@ def test_every_column_keeps_its_compression(tmp_path):
     assert found() == before
 
 
-@pytest.mark.parametrize("sizes", [[500, 499], [500, 501]])
-def test_row_groups_that_do_not_add_up_to_the_file_are_refused(file, sizes):
-    before = file.read_bytes()
-    with pytest.raises(ValueError, match=rf"table\.parquet .*1,000 rows.*{sum(sizes):,}"):
-        rewrite(file, file, sizes)
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize("error", [OSError("no room"), pa.ArrowInvalid("no room")])
-def test_an_error_of_writing_is_not_called_one_of_reading(file, monkeypatch, error):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", fails)
-    with pytest.raises(type(error), match=r"^no room$"):
-        rewrite(file, file, [500, 500])
-
-
-def test_a_damaged_file_is_named_and_stays_as_it_was(file):
-    damaged = bytearray(file.read_bytes())
-    damaged[4:400] = bytes(396)
-    file.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"table\.parquet cannot be read"):
-        rewrite(file, file, [500, 500])
-    assert file.read_bytes() == damaged
-
-
 def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, monkeypatch):
     before = file.read_bytes()
 
@@ -175,47 +148,6 @@ def test_a_file_without_rows_is_refused(tmp_path, capsys):
     pd.DataFrame({"a": []}).to_parquet(tmp_path / "none.parquet")
     assert main(["partition", str(tmp_path / "none.parquet"), "--partitions", "2"]) == 1
     assert "no rows" in capsys.readouterr().err
-
-
-def test_an_end_half_way_leaves_the_old_file_whole(file, monkeypatch):
-    before = file.read_bytes()
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(parquet.shutil, "copymode", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        rewrite(file, file, [500, 500])
-    assert file.read_bytes() == before
-    assert os.listdir(file.parent) == [file.name]
-
-
-def test_a_folder_that_is_not_there_is_said(file, capsys):
-    elsewhere = str(file.parent / "lost" / "table.parquet")
-    assert main(["partition", str(file), "--partitions", "2", "--output", elsewhere]) == 1
-    assert re.search(rf"'{file.parent}/lost/.*No such", capsys.readouterr().err)
-
-
-def test_a_link_stays_a_link(file):
-    link = file.with_name("link.parquet")
-    link.symlink_to(file)
-    rewrite(link, link, [500, 500])
-    assert link.is_symlink()
-    assert row_groups_of(file) == (500, 500)
-
-
-def test_rows_are_streamed_not_loaded(file, monkeypatch):
-    largest = []
-    original = parquet.pq.ParquetWriter.write_table
-
-    def recorded(self, table, row_group_size=None):
-        largest.append(table.num_rows)
-        return original(self, table, row_group_size)
-
-    monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", recorded)
-    monkeypatch.setattr(parquet, "ROWS_AT_A_TIME", 64)
-    rewrite(file, file, [100] * 10)
-    assert max(largest) == 100
 
 
 def test_the_flights_are_made_where_they_are_missing(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn import functional as F
 
 from multigpu import run_ranks
@@ -23,44 +22,6 @@ def loss_of(model, inputs, targets):
     """The mean over rows of a squared error."""
     scaled = inputs.double() / 30
     return F.mse_loss(model(scaled)[:, 0], targets.double() / 90)
-
-
-def gradients(data):
-    """On each rank, step by step: the averaged gradient, and the rows that this rank computed."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    feed = data.feed(batch_size=BATCH, rank=rank, world_size=world_size, seed=5)
-    model, steps = network(), []
-    for epoch in range(EPOCHS):
-        for batch in feed.batches(epoch):
-            model.zero_grad()
-            weight = world_size * batch.rows / batch.global_rows
-            (weight * loss_of(model, batch.inputs, batch.targets)).backward()
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= world_size  # what DDP does
-            gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-            steps.append((gradient, batch.inputs[: batch.rows], batch.targets[: batch.rows]))
-    return steps
-
-
-@pytest.mark.parametrize("sizes", [[9, 4, 4, 3, 1], [21]], ids=["uneven", "one row group"])
-def test_the_averaged_gradient_is_the_mean_over_all_rows_of_the_step(tmp_path, numbers, sizes):
-    data = PartitionedFile(
-        numbers(tmp_path / "numbers.parquet", sizes), inputs=["number", "half"], target="target"
-    )
-    with pytest.warns(UserWarning, match="multigpu partition"):
-        data.feed(batch_size=BATCH, world_size=3)
-    ranks = run_ranks(gradients, 3, data, backend="gloo", show=False)
-    counts = []
-    for step in zip(*ranks, strict=True):
-        model = network()
-        loss_of(model, *(torch.cat([part[i] for part in step]) for i in (1, 2))).backward()
-        expected = torch.cat([p.grad.flatten() for p in model.parameters()])
-        for gradient, _, _ in step:
-            torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
-        counts.append([len(targets) for _, _, targets in step])
-    assert len(counts) == EPOCHS * 3
-    assert any(len(set(rows)) > 1 for rows in counts)
 
 
 def mean_error(outputs, targets):

@@ -1,8 +1,6 @@
 """Ranks read their row groups of one file: each row once, in as many batches on every rank."""
 
 import itertools
-import pickle
-import random
 import re
 import tempfile
 import warnings
@@ -82,15 +80,6 @@ def test_each_row_comes_once_in_as_many_batches_on_every_rank(
             assert real(feed.batches(epoch, start=start)) == steps[start:]
 
 
-@pytest.mark.slow
-def test_every_world_and_every_number_of_row_groups(make):
-    chance = random.Random(0)
-    for partitions in range(1, 17):
-        data = make([chance.randint(1, 9) for _ in range(partitions)])
-        for world_size in range(1, 9):
-            check_epoch(feeds(data, world_size, seed=world_size), epoch=partitions)
-
-
 def test_epochs_differ_and_a_seed_gives_the_same_order_again(make):
     data = make([20, 20, 20])
     orders = [
@@ -100,11 +89,6 @@ def test_epochs_differ_and_a_seed_gives_the_same_order_again(make):
     ]
     assert len(set(orders)) == 9
     assert tuple(itertools.chain(*real(feeds(data, 2, seed=1)[0].batches(2)))) == orders[5]
-
-
-def test_without_shuffling_the_rows_keep_the_order_of_the_file(make):
-    [feed] = feeds(make([5, 4, 3]), 1, shuffle=False)
-    assert real(feed.batches(3)) == [list(range(7)), list(range(7, 12))]
 
 
 @pytest.mark.parametrize("mix", [1, 2, 4])
@@ -162,18 +146,6 @@ def test_a_rank_without_rows_in_a_step_gets_a_row_that_does_not_count(make):
     assert [len(batch.inputs) for batch in last] == [1, 1, 1]
     only = [next(feed.batches(0)) for feed in feeds(make([1]), 3)]
     assert [batch.rows for batch in only] == [1, 0, 0]
-
-
-def test_a_file_travels_to_other_processes(make):
-    data = pickle.loads(pickle.dumps(make([4, 4])))
-    check_epoch(feeds(data, 2), 0)
-
-
-def test_torchs_random_numbers_are_left_alone(make):
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    list(feeds(make([9, 9]), 1)[0].batches(0))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def said(data, world_size, rank=0):

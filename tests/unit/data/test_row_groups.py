@@ -1,17 +1,13 @@
 """Which rank reads which rows: decided from the sizes of the row groups, without reading any."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multigpu.data.row_groups import (
-    deal,
     epoch_plan,
     fixed_number,
     fixed_size,
-    imbalance,
     partitions_for,
     rows_dealt,
     rows_in,
@@ -40,37 +36,6 @@ def test_a_plan_has_every_row_once_and_starves_no_rank(sizes, world_size, seed, 
     assert all(piece.rows for pieces in plan for piece in pieces)
 
 
-@quick
-@given(row_groups, worlds, st.integers(0, 5), st.integers(0, 5))
-def test_the_rows_per_rank_are_the_same_in_every_epoch(sizes, world_size, seed, epoch):
-    first, other = (
-        [rows_in(pieces) for pieces in epoch_plan(sizes, world_size, seed=seed, epoch=e)]
-        for e in (0, epoch)
-    )
-    assert first == other
-
-
-def test_epochs_and_seeds_deal_the_row_groups_anew():
-    plans = [
-        tuple(epoch_plan([10] * 12, 3, seed=seed, epoch=epoch))
-        for seed in range(3)
-        for epoch in range(3)
-    ]
-    assert len(set(plans)) == 9
-    assert tuple(epoch_plan([10] * 12, 3, seed=1, epoch=2)) == plans[5]
-    assert epoch_plan([10] * 12, 3, epoch=0, shuffle=False) == epoch_plan(
-        [10] * 12, 3, epoch=7, shuffle=False
-    )
-
-
-def test_a_rank_gets_other_row_groups_in_other_epochs():
-    hands = {
-        frozenset(piece.group for piece in epoch_plan([10] * 12, 3, epoch=epoch)[0])
-        for epoch in range(5)
-    }
-    assert len(hands) == 5
-
-
 def test_a_short_last_row_group_is_not_always_read_last():
     plans = [epoch_plan([10, 10, 10, 10, 10, 3], 2, epoch=epoch) for epoch in range(10)]
     places = {
@@ -82,24 +47,11 @@ def test_a_short_last_row_group_is_not_always_read_last():
     assert places == {0, 1, 2}
 
 
-@pytest.mark.parametrize("world_size", range(1, 9))
-def test_equal_row_groups_are_dealt_as_evenly_as_whole_ones_can_be(world_size):
-    for partitions in range(1, 17):
-        counts = [len(hand) for hand in deal([10] * partitions, world_size)]
-        assert sum(counts) == partitions
-        assert max(counts) - min(counts) <= 1
-
-
 @quick
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=16), worlds)
 def test_no_rank_has_more_than_its_share_and_one_row_group(sizes, world_size):
     loads = rows_dealt(sizes, world_size)
     assert max(loads) <= sum(sizes) / world_size + max(sizes)
-
-
-def test_five_row_groups_on_four_ranks_starve_none():
-    assert [len(hand) for hand in deal([10] * 5, 4)] == [2, 1, 1, 1]
-    assert imbalance(rows_dealt([10] * 5, 4)) == 1.6
 
 
 def test_fewer_row_groups_than_ranks_are_cut_into_equal_ranges():
@@ -125,12 +77,6 @@ def test_ranks_give_their_rows_evenly_and_exactly_as_many_as_asked(rows_by_rank)
         assert rows_so_far(rows_by_rank, seen) == expected
 
 
-def test_a_rank_with_few_rows_has_small_batches_and_none_at_the_end_without():
-    so_far = [rows_so_far([60, 30, 30], seen) for seen in range(0, 121, 24)]
-    steps = [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(so_far)]
-    assert steps == [[12, 6, 6]] * 5
-
-
 @quick
 @given(st.integers(1, 5000), st.integers(1, 50))
 def test_a_number_of_row_groups_is_met_exactly_and_evenly(rows, partitions):
@@ -152,14 +98,6 @@ def test_a_size_of_row_groups_gives_the_ceiling_of_the_quotient(rows, size):
     assert sum(sizes) == rows
     assert set(sizes[:-1]) <= {size}
     assert 0 < sizes[-1] <= size
-
-
-@pytest.mark.parametrize("wrong", [0, -3])
-def test_sizes_and_numbers_below_one_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"row_group_size={wrong}"):
-        fixed_size(10, wrong)
-    with pytest.raises(ValueError, match=f"partitions={wrong}"):
-        fixed_number(10, wrong)
 
 
 def test_a_multiple_of_the_ranks_is_served_evenly_unless_the_last_row_group_is_short():

@@ -1,18 +1,16 @@
-"""Training runs that are killed at random moments, started again until they are done, and compared.
+"""Training runs that are killed at random moments and started again until they are done.
 
-    python tests/unit/training/killing.py --case single ddp --kills 60
+    python tests/unit/training/killing.py SEED single ddp
 
-starts a training run, kills it with SIGKILL (one rank of it, or all), starts it again, and so on;
-then it compares the last checkpoint, the best one and the history with those of the same run left
-alone, bit for bit, and prints a JSON summary. test_resume.py does the same with few kills.
+kills a training run with SIGKILL (one rank of it, or all), starts it again, and so on. Then it
+compares the checkpoints with those of the same run left alone, bit for bit, and prints a JSON list
+of the differences for each case. test_resume.py calls it.
 
 Each start is a fork of this process, which has imported everything and computed nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import json
 import os
 import random
@@ -20,41 +18,117 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from runs_to_kill import BATCH, CASES, Case, train, write_parquet
+import torch._dynamo  # by the optimizers
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
 from torch import distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.utils.data import TensorDataset
 
 from multigpu import virtual_gpus
+from multigpu.data import PartitionedFile
+from multigpu.training import TrainConfig, Trainer
 
+KILLS, ROWS, BATCH, COLUMNS = 3, 106, 12, 12
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk's fsync would take longer,
 FSYNC = 0.003  # and here takes as many seconds, so that kills strike within it, too
 # What a run that was killed may have otherwise than one left alone.
 OTHERWISE = ("seconds", "rows_per_second", "gpu0_gib", "gpu1_gib", "saved", "config", "digests")
 
 
-def in_a_fork(work: Any, *args: Any, said: Path) -> int:
-    """The process id of a fork that does `work` and writes what it prints to `said`."""
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and on how many ranks."""
+
+    mode: str
+    ranks: int = 1
+    partitions: bool = False  # rows from a Parquet file instead of memory
+    parts: int = 2  # one row alone is too few for BatchNorm
+    checkpoints: str = "full"
+
+
+CASES = {
+    "single": Case("single"),
+    "dp": Case("dp"),
+    "ddp-3": Case("ddp", ranks=3, parts=1),
+    "ddp-partitions": Case("ddp", ranks=2, partitions=True),
+    "zero3-sharded": Case("zero3", ranks=3, parts=1, checkpoints="sharded"),
+}
+
+
+def train(case: Case, folder: Path) -> None:
+    """One start of the run: a small model that draws from every generator there is."""
+    table, target = random_rows()
+    data: Any = TensorDataset(table, target)
+    if case.partitions:
+        names = [str(column) for column in range(COLUMNS)]
+        data = PartitionedFile(folder.parent / "rows.parquet", inputs=names, target="target")
+    model = nn.Sequential(
+        nn.Linear(COLUMNS, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.4), nn.Linear(24, 4)
+    )
+    config = TrainConfig(
+        mode=case.mode,
+        gpus=2 if case.mode == "dp" else None,
+        batch_size=BATCH,
+        accumulation_steps=case.parts,
+        epochs=2,
+        learning_rate=0.01,
+        schedule="cosine",
+        warmup_steps=7,
+        clip_norm=1.0,
+        patience=3,
+        folder=folder,
+        save_every=1,
+        checkpoints=case.checkpoints,
+        progress=False,
+    )
+    held_out = TensorDataset(table[:50], target[:50])
+    Trainer(model, config, data, held_out, loss_fn=noisy_loss).fit()
+
+
+def random_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(5)
+    return torch.rand(ROWS, COLUMNS), torch.randint(4, (ROWS,))
+
+
+def noisy_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """With numbers from Python's and NumPy's generators: dropout draws only from torch's."""
+    factor = 1 + 0.1 * random.random() + 0.1 * float(numpy.random.rand())
+    return factor * nn.functional.cross_entropy(outputs, targets)
+
+
+def write_parquet(path: Path) -> None:
+    """The rows in six uneven row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table, target = random_rows()
+    columns = {str(i): column.numpy() for i, column in enumerate(table.T.contiguous())}
+    rows = pa.table(columns | {"target": target.numpy()})
+    pq.write_table(rows, path, row_group_size=ROWS // 5 - 3)
+
+
+def in_a_fork(work: Callable[..., None], *args: Any) -> int:
+    """The process id of a fork that does `work`."""
     if child := os.fork():
         return child
-    code = 1
     try:
-        out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
         work(*args)
-        code = 0
+        os._exit(0)
     except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+        if "Connection" not in (said := traceback.format_exc()):  # of a rank that was killed
+            print(said, file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def one_rank(case: Case, folder: Path, rank: int, meeting: str, ready: int) -> None:
@@ -63,13 +137,9 @@ def one_rank(case: Case, folder: Path, rank: int, meeting: str, ready: int) -> N
     os.fsync = lambda descriptor: time.sleep(FSYNC)
     if case.ranks > 1:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{meeting}",
-            rank=rank,
-            world_size=case.ranks,
-            timeout=timedelta(seconds=60),
-        )
+        how: dict[str, Any] = {"rank": rank, "world_size": case.ranks}
+        how["timeout"] = timedelta(seconds=60)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", **how)
     os.write(ready, b"r")
     if case.mode == "dp":
         with virtual_gpus(2):
@@ -80,101 +150,37 @@ def one_rank(case: Case, folder: Path, rank: int, meeting: str, ready: int) -> N
 
 def start(case: Case, folder: Path) -> list[int]:
     """Start every rank, and return their process ids when all of them begin to train."""
-    said = folder.parent / f"{folder.name}.log"
-    said.unlink(missing_ok=True)
     meeting = tempfile.mktemp(dir=folder.parent, prefix="meeting-")
     reading, writing = os.pipe()
     ranks = [
-        in_a_fork(one_rank, case, folder, rank, meeting, writing, said=said)
-        for rank in range(case.ranks)
+        in_a_fork(one_rank, case, folder, rank, meeting, writing) for rank in range(case.ranks)
     ]
     os.close(writing)
     for _ in ranks:
-        if not os.read(reading, 1):
-            raise RuntimeError(said.read_text())
+        assert os.read(reading, 1), "a rank did not begin"
     os.close(reading)
     return ranks
 
 
-def ended(ranks: list[int]) -> bool:
+def ended_well(ranks: list[int]) -> bool:
     """Wait for all ranks; True when each of them came to its end."""
     codes = [os.waitpid(rank, 0)[1] for rank in ranks]
     return not any(codes)
 
 
-def left_alone(case: Case, folder: Path) -> float:
-    """Train without a disturbance; the seconds that it took."""
-    ranks = start(case, folder)
-    began = time.monotonic()
-    if not ended(ranks):
-        raise RuntimeError((folder.parent / f"{folder.name}.log").read_text())
-    return time.monotonic() - began
-
-
-def killed_until_done(
-    case: Case, folder: Path, *, kills: int, seconds: float, chance: random.Random
-) -> list[dict[str, Any]]:
-    """Train with up to `kills` kills at random moments; where each of them struck.
-
-    One in four strikes while the ranks begin; before the others a few checkpoints are written.
-    """
-    struck: list[dict[str, Any]] = []
-    saves = case.rows // BATCH * case.epochs
-    while len(struck) < kills:
+def killed_until_done(case: Case, folder: Path, *, seconds: float, chance: random.Random) -> None:
+    """Train with up to KILLS kills at random moments of a run that takes so many `seconds`."""
+    for _ in range(KILLS):
         ranks = start(case, folder)
-        wanted = chance.randint(1, 1 + 2 * saves // kills) if chance.random() < 0.75 else 0
-        wait_for_saves(folder, wanted, watched=ranks[0])
-        time.sleep(chance.uniform(0, 2 * seconds / saves))
-        victims = chance.choice([[rank] for rank in ranks] + [ranks])
-        for victim in victims:
+        time.sleep(chance.uniform(0, 0.7 * seconds))
+        for victim in chance.choice([[rank] for rank in ranks] + [ranks]):
             os.kill(victim, signal.SIGKILL)
         time.sleep(0.02)
         for rank in ranks:
             os.kill(rank, signal.SIGKILL)  # those that lost a neighbor; a second one is harmless
-        if ended(ranks):
-            return struck
-        struck.append(where(folder))
-    if not ended(start(case, folder)):
-        raise RuntimeError((folder.parent / f"{folder.name}.log").read_text())
-    return struck
-
-
-def wait_for_saves(folder: Path, wanted: int, *, watched: int) -> None:
-    """Wait until `latest.pt` was replaced so often, or the process `watched` has ended."""
-    seen = written(folder)
-    over = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    while wanted and os.waitid(os.P_PID, watched, over) is None:
-        time.sleep(0.001)
-        if written(folder) != seen:
-            seen, wanted = written(folder), wanted - 1
-
-
-def written(folder: Path) -> int:
-    """When `latest.pt` was written."""
-    try:
-        return latest(folder).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-def latest(folder: Path) -> Path:
-    """What is replaced by every save: a file, or the file without tensors of a folder of shares."""
-    shares = folder / "latest" / "run.pt"
-    return shares if shares.exists() else folder / "latest.pt"
-
-
-def where(folder: Path) -> dict[str, Any]:
-    """Where a run was killed, from what it has left."""
-    writing = leftovers(folder)
-    found = latest(folder)
-    return {"writing": writing, "step": load(found)["step"] if found.exists() else 0}
-
-
-def leftovers(folder: Path) -> list[str]:
-    """What a killed writer has left: half a file, or shares that no link leads to."""
-    used = {(folder / name).resolve() for name in ("latest", "best")}
-    shares = [path for path in folder.glob(".shares-*") if path.resolve() not in used]
-    return [path.name for path in [*folder.glob(".*.partial"), *shares]]
+        if ended_well(ranks):
+            return
+    assert ended_well(start(case, folder))
 
 
 def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
@@ -193,67 +199,34 @@ def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {one!r} and {other!r}"
 
 
-def compare(case: Case, *, kills: int, seed: int) -> dict[str, Any]:
-    """The same run left alone and killed again and again: what was done, and what differs."""
+def state(folder: Path, name: str) -> dict[str, Any]:
+    """All of a checkpoint; of shares, the whole tensors."""
+    if (folder / f"{name}.pt").exists():
+        return torch.load(folder / f"{name}.pt", weights_only=True)
+    dcp_to_torch_save(folder / name, folder / "whole.pt")
+    tensors = torch.load(folder / "whole.pt", weights_only=True)
+    return {**torch.load(folder / name / "run.pt", weights_only=True), "tensors": tensors}
+
+
+def compared(case: Case, chance: random.Random) -> list[str]:
+    """What differs between a run left alone and one that was killed, and what that has left."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         alone, killed = Path(place) / "alone", Path(place) / "killed"
-        if case.partitions:
-            made = in_a_fork(
-                write_parquet, Path(place) / "rows.parquet", case.rows, said=Path(place) / "log"
-            )
-            os.waitpid(made, 0)
-        seconds = left_alone(case, alone)
-        struck = killed_until_done(
-            case, killed, kills=kills, seconds=seconds, chance=random.Random(seed)
-        )
-        found = [
+        if case.partitions:  # in a process of its own, as it uses torch
+            assert ended_well([in_a_fork(write_parquet, Path(place) / "rows.parquet")])
+        ranks, began = start(case, alone), time.monotonic()
+        assert ended_well(ranks)
+        seconds = time.monotonic() - began
+        killed_until_done(case, killed, seconds=seconds, chance=chance)
+        used = {(killed / name).resolve() for name in ("latest", "best")}
+        left = [*killed.glob(".*.partial"), *(each for each in killed.glob(".shares-*"))]
+        return [str(path) for path in left if path.resolve() not in used] + [
             f"{name}{difference}"
             for name in ("latest", "best")
             for difference in differences(state(alone, name), state(killed, name))
         ]
-        steps = load(latest(killed))["step"]
-        left = leftovers(killed)
-    return {
-        "seed": seed,
-        "kills": len(struck),
-        "while_writing": sum(bool(point["writing"]) for point in struck),
-        "at_steps": [point["step"] for point in struck],
-        "steps": steps,
-        "seconds_alone": round(seconds, 1),
-        "leftovers": left,
-        "differences": found,
-    }
-
-
-def state(folder: Path, name: str) -> dict[str, Any]:
-    """All of a checkpoint; of shares, the whole tensors."""
-    if (folder / f"{name}.pt").exists():
-        return load(folder / f"{name}.pt")
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    dcp_to_torch_save(folder / name, folder / "whole.pt")
-    return {**load(folder / name / "run.pt"), "tensors": load(folder / "whole.pt")}
-
-
-def load(path: Path) -> dict[str, Any]:
-    return torch.load(path, weights_only=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=250)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    options = parser.parse_args()
-    for name in options.case:
-        began = time.monotonic()
-        case = dataclasses.replace(CASES[name], epochs=options.epochs, rows=options.rows)
-        summary = compare(case, kills=options.kills, seed=options.seed)
-        took = round(time.monotonic() - began, 1)
-        print(json.dumps({"case": name, **summary, "took": took}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[2:]:
+        print(json.dumps(compared(CASES[name], random.Random(int(sys.argv[1])))), flush=True)

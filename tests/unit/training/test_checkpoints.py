@@ -21,14 +21,8 @@ from multigpu.training import checkpoint
 from multigpu.training.checkpoint import (
     CheckpointError,
     Checkpoints,
-    notes,
-    refuse_other_model,
-    refuse_other_run,
-    shapes_of,
 )
 from multigpu.training.distributed import Launch
-
-PATH = Path("runs/latest.pt")
 
 
 @pytest.fixture
@@ -85,24 +79,6 @@ def test_the_best_is_kept_beside_the_latest(checkpoints):
     assert files(checkpoints) == set()
 
 
-def test_a_run_killed_between_the_best_and_the_latest_comes_by_the_best_again(
-    checkpoints, monkeypatch
-):
-    save(checkpoints, state(1), best=True)
-    calls, replace_file = [], checkpoint.replace_file
-
-    def killed_at_the_second_call(path, content):
-        calls.append(path.name)
-        if len(calls) == 2:
-            raise OSError("killed")
-        replace_file(path, content)
-
-    monkeypatch.setattr("multigpu.training.checkpoint.replace_file", killed_at_the_second_call)
-    with pytest.raises(CheckpointError, match="killed"):
-        save(checkpoints, state(2), best=True)
-    assert [checkpoints.load(name)["step"] for name in ("latest", "best")] == [1, 2]
-
-
 def test_tensors_of_gpus_are_loaded_without_them(checkpoints):
     with virtual_gpus(2):
         save(checkpoints, {"weight": torch.arange(3.0, device="cuda:1")})
@@ -114,17 +90,10 @@ def test_a_view_does_not_carry_all_that_it_looks_into(checkpoints):
     assert checkpoints.path().stat().st_size < 10_000
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (numpy.float64(0.5), r"numpy\..*\bfloat\("),
-        (Path("here"), r"pathlib.*Path"),
-    ],
-)
-def test_what_could_not_be_loaded_again_is_not_saved(checkpoints, value, words):
+def test_what_could_not_be_loaded_again_is_not_saved(checkpoints):
     save(checkpoints, state(1))
-    with pytest.raises(TypeError, match=words):
-        save(checkpoints, {"rows": [{"loss": value}]})
+    with pytest.raises(TypeError, match=r"numpy\..*\bfloat\("):
+        save(checkpoints, {"rows": [{"loss": numpy.float64(0.5)}]})
     assert checkpoints.load()["step"] == 1
 
 
@@ -147,15 +116,13 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, mom
         assert files(checkpoints) == {"latest.pt", "best.pt"}
 
 
-def test_a_folder_belongs_to_one_run_at_a_time(checkpoints, capsys):
+def test_a_folder_belongs_to_one_run_at_a_time(checkpoints):
     save(checkpoints, state(1))
     with other_process_in(checkpoints.folder) as other:
         leftover = checkpoints.folder / ".latest.pt.1.partial"
         leftover.touch()
-        with pytest.raises(CheckpointError, match=rf"{other.pid}\b.*other-host.*09:30"):
+        with pytest.raises(CheckpointError, match="process 7 on other-host"):
             save(checkpoints, state(2))
-        waits = capsys.readouterr().err
-        assert re.search(rf"{checkpoints.folder} .*{other.pid}\b.*waiting \d+ s", waits)
         assert leftover.exists(), "it may be what the other run is writing"
         assert checkpoints.load()["step"] == 1, "reading needs no lock"
         other.kill()
@@ -168,18 +135,24 @@ def test_a_folder_belongs_to_one_run_at_a_time(checkpoints, capsys):
 def other_process_in(folder: Path) -> subprocess.Popen:
     """A process that holds the folder's lock; nothing of it but the lock matters."""
     code = (
-        "import fcntl, json, os, sys, time\n"
-        "file = open(sys.argv[1], 'r+')\n"
+        "import fcntl, sys, time\n"
+        "file = open(sys.argv[1], 'w')\n"
         "fcntl.flock(file, fcntl.LOCK_EX)\n"
-        "file.truncate(0); file.seek(0)\n"
-        "owner = {'pid': os.getpid(), 'host': 'other-host', 'since': '09:30'}\n"
-        "json.dump(owner, file); file.flush()\n"
+        "file.write('process 7 on other-host'); file.flush()\n"
         "print('held', flush=True); time.sleep(60)"
     )
     lock = str(folder / checkpoint.LOCK)
     other = subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"held\n"
     return other
+
+
+def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
+    second = Checkpoints(checkpoints.folder, launch=Launch())
+    with checkpoints, pytest.raises(CheckpointError, match="this process"):
+        save(second, state())
+    save(second, state(7))
+    assert checkpoints.load()["step"] == 7
 
 
 def test_a_file_system_without_locks_is_used_with_a_warning(checkpoints, monkeypatch):
@@ -203,19 +176,6 @@ def test_a_broken_file_is_refused_with_a_way_out(checkpoints, content):
         checkpoints.load("best")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("change", [0xFF, 0x08])  # 8: what was stored counts as compressed
-def test_a_changed_byte_of_the_zip_directory_is_refused(checkpoints, change):
-    save(checkpoints, state(1))
-    whole = checkpoints.path().read_bytes()
-    for place in range(whole.index(b"PK\x01\x02"), len(whole)):
-        content = bytearray(whole)
-        content[place] ^= change
-        checkpoints.path().write_bytes(content)
-        with pytest.raises(CheckpointError):
-            checkpoints.load()
-
-
 def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
     save(checkpoints, state(1))
     torch.save(nn.Linear(2, 2).state_dict(), checkpoints.path())
@@ -223,15 +183,6 @@ def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
         checkpoints.load()
     torch.save(RunsCode(), checkpoints.path())
     with pytest.raises(CheckpointError, match="broken"):
-        checkpoints.load()
-
-
-def test_a_checkpoint_of_another_version_is_named_with_a_way_out(checkpoints, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT", "multigpu checkpoint 2")
-    save(checkpoints, state(1))
-    monkeypatch.undo()
-    monkeypatch.setattr(checkpoint, "WAIT", 0.0)
-    with pytest.raises(CheckpointError, match=r"latest\.pt is .*checkpoint 2\b.*\b3\b.*[Rr]emove"):
         checkpoints.load()
 
 
@@ -266,19 +217,6 @@ def test_every_rank_hears_that_the_disk_is_full(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {checkpoint.LOCK, "latest.pt"}
 
 
-def test_ranks_return_only_when_the_file_is_complete(tmp_path):
-    def save_and_look():
-        run = Checkpoints(tmp_path, launch=Launch.here())
-        seen = []
-        for step in range(1, 6):
-            save(run, {"step": step, "rank": dist.get_rank(), "weight": torch.zeros(200_000)})
-            seen.append(torch.load(run.path(), weights_only=True)["step"])
-            dist.barrier()  # else rank 0 writes the next one meanwhile
-        return seen, run.load()["rank"]
-
-    assert list(run_ranks(save_and_look, 3, show=False)) == [([1, 2, 3, 4, 5], 0)] * 3
-
-
 def test_machines_without_a_shared_folder(tmp_path):
     def load_from_folders_of_their_own(steps):
         rank = dist.get_rank()
@@ -300,60 +238,5 @@ def test_machines_without_a_shared_folder(tmp_path):
     one, other = run_ranks(together, 2, show=False)
     assert one == other
     assert one[:2] == [7, 7]
-    assert re.findall(r"(?:rank|step) \d+", one[2]) == ["rank 1", "step 7", "rank 0"]
-    assert re.findall(r"(?:rank|step) \d+", one[3]) == ["rank 1", "step 7", "rank 0", "step 5"]
+    assert ["rank 1 on" in said and "newer" in said for said in one[2:4]] == [True, True]
     assert one[4] is None
-
-
-def test_another_model_is_refused():
-    def refuse(model):
-        refuse_other_model(saved, shapes_of(model.state_dict()), path=PATH)
-
-    saved = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).state_dict()
-    refuse(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
-    with pytest.raises(CheckpointError, match=r"latest\.pt.*1\.weight\D*2, 4\D*5, 4"):
-        refuse(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)))
-    with pytest.raises(CheckpointError, match=r"1\.weight\D*2, 4.*not in this model"):
-        refuse(nn.Sequential(nn.Linear(3, 4)))
-    with pytest.raises(CheckpointError, match=r"weight\D*4, 3.*missing.*\b3 more"):
-        refuse(nn.Linear(3, 4))
-
-
-def test_another_run_is_refused_and_a_longer_one_is_not():
-    saved = {"batch_size": 12, "epochs": 2, "seed": 0}
-    refuse_other_run(saved, {**saved, "epochs": 5, "new_setting": 1}, path=PATH)
-    with pytest.raises(CheckpointError, match=r"batch_size=12\D*24\D*seed=0\D*1\b"):
-        refuse_other_run(saved, {"batch_size": 24, "epochs": 2, "seed": 1}, path=PATH)
-
-
-def test_what_is_not_exact_is_said():
-    same = {"within_epoch": True, "same_batches": False}
-    assert notes("a", "a", **same) == ""
-    assert "repeat" in notes("a", "b", **same)
-    assert "twice" not in notes("a", "b", within_epoch=False, same_batches=False)
-    text = notes("a", "b", within_epoch=True, same_batches=True)
-    assert "twice" not in text
-    assert "dropout" in text
-
-
-def test_a_second_run_of_the_same_process_is_refused_too(checkpoints):
-    """In a notebook, say: a process can take its own lock twice, and then loses it for both."""
-    second = Checkpoints(checkpoints.folder, launch=Launch())
-    with checkpoints:
-        with pytest.raises(CheckpointError, match="this process"):
-            save(second, state())
-        held_by_other = subprocess.run(
-            [sys.executable, "-c", TRY_LOCK, checkpoints.folder / checkpoint.LOCK], check=False
-        )
-        assert held_by_other.returncode == 1, "the first one has its lock still"
-    save(second, state(7))
-    assert checkpoints.load()["step"] == 7
-
-
-TRY_LOCK = """
-import fcntl, os, sys
-try:
-    fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
-except OSError:
-    sys.exit(1)
-"""

@@ -1,8 +1,6 @@
 """How a process was started, the backend and GPU of each rank, and how they leave."""
 
-import re
 import sys
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from torch import distributed as dist
 from multigpu import run_ranks
 from multigpu.training import distributed
 from multigpu.training.distributed import (
-    NEEDED,
     Launch,
     agree_on_backend,
     join_group,
@@ -43,27 +40,6 @@ def test_torchruns_variables_say_which_rank_of_which_machine_this_is() -> None:
     assert launch.started_by == "torchrun"
     assert launch.is_distributed
     assert not launch.is_main
-
-
-def test_one_rank_alone_under_torchrun_is_distributed_all_the_same() -> None:
-    alone = TORCHRUN | {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-    }
-    assert Launch.here(alone).is_distributed
-
-
-def test_every_half_set_of_variables_is_refused_with_what_is_missing() -> None:
-    for count in range(1, len(NEEDED)):
-        for names in combinations(NEEDED, count):
-            with pytest.raises(ValueError, match="torchrun --nproc_per_node") as found:
-                Launch.here({name: TORCHRUN[name] for name in names})
-            said = str(found.value)
-            missing = [name for name in NEEDED if name not in names]
-            assert re.findall(r"[A-Z_]{4,}", said)[: len(NEEDED)] == [*names, *missing]
-            assert f"`unset {' '.join(names)}`" in said
 
 
 def test_a_process_group_that_is_there_counts_whatever_the_variables_say() -> None:

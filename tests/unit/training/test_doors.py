@@ -2,7 +2,6 @@
 
 import functools
 import math
-import time
 
 import pytest
 import torch
@@ -12,9 +11,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     LinearLR,
-    MultiStepLR,
     OneCycleLR,
-    ReduceLROnPlateau,
     SequentialLR,
 )
 from torch.utils.data import DataLoader, TensorDataset
@@ -89,14 +86,13 @@ def one_cycle(optimizer, total_steps):
     return OneCycleLR(optimizer, 0.3, total_steps=total_steps + 1)
 
 
-def two_milestones(optimizer, total_steps):
-    return MultiStepLR(optimizer, [2, 4], gamma=0.5)
-
-
-def test_an_optimizer_and_a_schedule_train_alike_in_every_mode():
-    rows = assert_same_in_every_mode({"optimizer": sgd_in_two_groups, "schedule": cosine})
-    at = [0.1 * (1 + math.cos(math.pi * step / 6)) for step in (2, 5)]  # steps 3 and 6 of 6
+def test_either_goes_without_the_other():
+    settings = {"optimizer": "sgd", "learning_rate": 0.1}
+    _, rows = trained("single", {"schedule": cosine}, settings=settings)
+    at = [0.05 * (1 + math.cos(math.pi * step / 6)) for step in (2, 5)]  # steps 3 and 6 of 6
     assert [row["learning_rate"] for row in rows] == pytest.approx(at)
+    _, rows = trained("single", {"optimizer": sgd_in_two_groups}, settings={"schedule": "linear"})
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.2 * 4 / 6, 0.2 / 6])
 
 
 def test_dp_takes_all_of_it_too():
@@ -110,34 +106,6 @@ def test_dp_takes_all_of_it_too():
         assert {name: theirs[name] for name in ("learning_rate", "eval_margin", "eval_found")} == (
             pytest.approx({k: mine[k] for k in ("learning_rate", "eval_margin", "eval_found")})
         )
-
-
-def test_they_train_as_a_loop_by_hand_does():
-    model, (inputs, targets) = model_of(), data().tensors
-    optimizer = sgd_in_two_groups(list(model.parameters()))
-    schedule = cosine(optimizer, 6)
-    for epoch in range(2):
-        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch))
-        for rows in order.split(8):
-            optimizer.zero_grad()
-            F.cross_entropy(model(inputs[rows]), targets[rows]).backward()
-            optimizer.step()
-            schedule.step()
-    weights, _ = trained("single", {"optimizer": sgd_in_two_groups, "schedule": cosine})
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
-
-
-def test_a_schedule_of_ones_own_goes_with_the_optimizer_that_the_settings_name():
-    settings = {"optimizer": "sgd", "learning_rate": 0.1}
-    _, rows = trained("single", {"schedule": two_milestones}, settings=settings)
-    assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.025])
-
-
-def test_the_schedule_of_the_settings_goes_with_an_optimizer_of_ones_own():
-    settings = {"schedule": "linear"}
-    _, rows = trained("single", {"optimizer": sgd_in_two_groups}, settings=settings)
-    assert [row["learning_rate"] for row in rows] == pytest.approx([0.2 * 4 / 6, 0.2 / 6])
 
 
 def stopped_and_resumed(mode, folder, schedule, stop, kind="full"):
@@ -165,7 +133,7 @@ class StopsAt:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("schedule", [cosine, warm_up_then_fall, one_cycle, two_milestones])
+@pytest.mark.parametrize("schedule", [warm_up_then_fall, one_cycle])
 def test_a_run_that_resumes_has_their_state(schedule, tmp_path):
     weights, rows = trained("single", {"optimizer": sgd_in_two_groups, "schedule": schedule})
     again, their_rows = stopped_and_resumed("single", tmp_path, schedule, 5)
@@ -175,31 +143,8 @@ def test_a_run_that_resumes_has_their_state(schedule, tmp_path):
     assert [row["learning_rate"] for row in their_rows] == rates
 
 
-class StopsAfter(StopsAt):
-    """Ends the run between the last checkpoint of an epoch and the epoch's row."""
-
-    def on_step(self, trainer, loss):
-        pass
-
-    def on_epoch(self, trainer, row):
-        super().on_step(trainer, None)
-
-
-def test_the_row_of_an_epoch_has_the_rate_of_a_step_before_the_run_resumed(tmp_path):
-    how = {"optimizer": sgd_in_two_groups, "schedule": cosine}
-    _, rows = trained("single", how)
-    settings = {"folder": tmp_path, "save_every": 1}
-    with pytest.raises(KeyboardInterrupt):
-        trained("single", how | {"callbacks": [StopsAfter(3)]}, settings=settings)
-    _, again = trained("single", how, settings=settings)
-    rates = [row["learning_rate"] for row in rows]
-    assert [row["learning_rate"] for row in again] == rates
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "kind"), [("ddp", "full"), ("zero2", "full"), ("zero3", "sharded")]
-)
+@pytest.mark.parametrize(("mode", "kind"), [("ddp", "full"), ("zero3", "sharded")])
 def test_ranks_resume_with_their_state(mode, kind, tmp_path):
     weights, _ = trained("single", {"optimizer": sgd_in_two_groups, "schedule": cosine})
     resumed = functools.partial(stopped_and_resumed, mode, tmp_path, cosine, 5, kind)
@@ -219,10 +164,6 @@ def test_a_checkpoint_of_another_kind_of_optimizer_is_refused(tmp_path):
     ("how", "setting"),
     [
         ({"optimizer": sgd_in_two_groups}, {"optimizer": "sgd"}),
-        ({"optimizer": sgd_in_two_groups}, {"learning_rate": 0.1}),
-        ({"optimizer": sgd_in_two_groups}, {"weight_decay": 0.1}),
-        ({"optimizer": sgd_in_two_groups}, {"lr_scaling": "sqrt"}),
-        ({"schedule": cosine}, {"schedule": "linear"}),
         ({"schedule": cosine}, {"warmup_steps": 3}),
     ],
 )
@@ -236,10 +177,6 @@ def test_what_is_not_an_optimizer_of_these_parameters_is_refused():
     other = SGD(model_of().parameters(), lr=0.1)
     with pytest.raises(ValueError, match="other parameters than those it was given"):
         trained("single", {"optimizer": lambda parameters: other})
-    with pytest.raises(TypeError, match=r"optimizer= returned a list, not a torch Optimizer"):
-        trained("single", {"optimizer": list})
-    with pytest.raises(TypeError, match=r"schedule= returned a ReduceLROnPlateau"):
-        trained("single", {"schedule": lambda optimizer, _: ReduceLROnPlateau(optimizer)})
 
 
 # --- metrics -------------------------------------------------------------------------------------
@@ -312,10 +249,7 @@ def test_a_metric_of_torchmetrics_is_exact_over_ranks():
 @pytest.mark.parametrize(
     ("metrics", "error", "said"),
     [
-        ({"m": lambda outputs, targets: 0.5}, ValueError, r"metrics\['m'\] returned a float for"),
         ({"m": lambda outputs, targets: outputs.mean()}, ValueError, r"returned a Tensor \(\) for"),
-        ({"m": lambda outputs, targets: outputs[:1]}, ValueError, r"a value for each row"),
-        ({"m": "accuracy"}, TypeError, r"give a function \(outputs, targets\)"),
         ({"m": Counter}, TypeError, r"give a function \(outputs, targets\)"),
         ({"loss": margin}, ValueError, "cannot be called 'loss'"),
     ],
@@ -323,11 +257,6 @@ def test_a_metric_of_torchmetrics_is_exact_over_ranks():
 def test_metrics_of_another_kind_are_refused(metrics, error, said):
     with pytest.raises(error, match=said):
         trained("single", {"metrics": metrics})
-
-
-def test_the_monitor_must_be_among_the_metrics():
-    with pytest.raises(ValueError, match=r"monitor='accuracy': choose one of loss, margin, found"):
-        trained("single", {"metrics": METRICS}, settings={"monitor": "accuracy"})
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -348,15 +277,6 @@ def test_a_collate_fn_and_a_loader_train_alike_in_every_mode():
     for row, loaded, wanted in zip(rows, of_loader, same, strict=True):
         assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
         assert loaded["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
-
-
-def some_ignored(rows):
-    inputs, targets = shifted(rows)
-    return inputs, targets.where(inputs[:, 0] > 0.5, -100)
-
-
-def test_targets_that_a_collate_fn_marks_as_ignored_are_not_averaged():
-    assert_same_in_every_mode({"collate_fn": some_ignored, "metrics": ["accuracy"]}, modes=("ddp",))
 
 
 class Named(nn.Module):
@@ -444,16 +364,6 @@ def noted_on_ranks(mode):
     return notes.steps, notes.epochs, rows
 
 
-def test_callbacks_are_called_after_each_step_and_each_epoch():
-    notes = Notes()
-    _, rows = trained("single", {"callbacks": [notes]})
-    assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6]
-    assert notes.epochs == [(row["epoch"], row["loss"], row["eval_accuracy"]) for row in rows]
-    sizes = [8, 8, 6]
-    first = sum(loss * size for (_, loss), size in zip(notes.steps, sizes, strict=False)) / ROWS
-    assert first == pytest.approx(rows[0]["loss"])
-
-
 def test_callbacks_are_called_on_every_rank():
     (first, epochs, rows), (second, others, _) = run_ranks(noted_on_ranks, 2, "ddp", show=False)
     assert epochs == others
@@ -486,12 +396,11 @@ def test_evaluations_within_an_epoch_change_nothing_else():
         assert row["eval_accuracy"] == wanted["eval_accuracy"]
 
 
-@pytest.mark.parametrize(("stop", "steps"), [(4, [2, 3, 4, 6]), (5, [2, 3, 4, 6])])
-def test_rows_within_an_epoch_remain_when_a_run_resumes(tmp_path, stop, steps):
-    for max_steps in (stop, None):
+def test_rows_within_an_epoch_remain_when_a_run_resumes(tmp_path):
+    for max_steps in (5, None):
         settings = {"folder": tmp_path, "evaluate_every": 2, "max_steps": max_steps}
         _, rows = trained("single", {}, settings=settings)
-    assert [row["step"] for row in rows] == steps
+    assert [row["step"] for row in rows] == [2, 3, 4, 6]
 
 
 def test_evaluations_within_an_epoch_are_no_reason_to_stop_or_to_be_the_best(tmp_path):
@@ -499,21 +408,6 @@ def test_evaluations_within_an_epoch_are_no_reason_to_stop_or_to_be_the_best(tmp
     _, rows = trained("single", {}, settings=settings)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert torch.load(tmp_path / "best.pt")["step"] in (3, 6)
-
-
-def test_the_seconds_are_those_of_training_alone():
-    def slow(outputs, targets):
-        time.sleep(0.2)
-        return torch.zeros(len(targets))
-
-    settings = {"evaluate_every": 1, "epochs": 1}
-    _, rows = trained("single", {"metrics": {"slow": slow}}, settings=settings)
-    assert rows[-1]["seconds"] < 0.2
-
-
-def test_evaluate_every_needs_data():
-    with pytest.raises(ValueError, match=r"evaluate_every=2, but there is no data to evaluate on"):
-        Trainer(model_of(), TrainConfig(evaluate_every=2), data())
 
 
 def test_the_last_batch_is_left_out_if_it_is_smaller():
@@ -596,17 +490,11 @@ def test_float16_skips_a_step_with_infinite_gradients_and_resumes_with_its_facto
     assert scales == [2.0**15, 2.0**14]  # halved each time, from PyTorch's 2 ** 16
 
 
-@pytest.mark.parametrize("mode", ["zero2", "zero3", "pipeline"])
-def test_float16_is_refused_where_the_loss_is_not_scaled(mode):
+def test_what_some_modes_do_not_support_is_refused():
     def on_a_rank():
-        with pytest.raises(ValueError, match=rf"precision='float16' with mode='{mode}'"):
-            in_float16(mode)
-
-    run_ranks(on_a_rank, 2, show=False)
-
-
-def test_a_function_for_the_optimizer_is_refused_in_a_pipeline():
-    def on_a_rank():
+        for mode in ("zero2", "zero3", "pipeline"):  # where the loss is not scaled
+            with pytest.raises(ValueError, match=rf"precision='float16' with mode='{mode}'"):
+                in_float16(mode)
         with pytest.raises(ValueError, match=r"optimizer= with mode='pipeline'"):
             trained("pipeline", {"optimizer": sgd_in_two_groups})
 

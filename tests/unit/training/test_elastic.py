@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 import torch
@@ -66,7 +65,7 @@ def test_a_rank_that_dies_is_started_again_and_the_weights_are_the_same(tmp_path
     torch.save({"an older run": 1}, folder / "latest.pt")
     done = torchrun("--max-restarts=2", str(script), str(folder))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"epoch 2\b.*step 6$", done.stderr, re.MULTILINE)
+    assert re.search(r"epoch 2\b.*step 6\.$", done.stderr, re.MULTILINE)
     saved, alone = (
         torch.load(path / "latest.pt", weights_only=True) for path in (folder, tmp_path / "alone")
     )
@@ -91,12 +90,6 @@ def test_each_life_of_a_run_meets_under_a_name_of_its_own():
     lives.append(names_of_a_life(store, [0], world_size=1))
     assert all(len(names) == 1 for names in lives)
     assert len(set.union(*lives)) == 5
-
-
-def test_ranks_that_do_not_come_are_named(monkeypatch):
-    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=0.1))
-    with pytest.raises(RuntimeError, match=r"\[1, 2\].*0:00:00\.1"):
-        distributed.new_name(dist.HashStore(), 0, 3)
 
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess:

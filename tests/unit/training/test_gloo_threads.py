@@ -2,16 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
-from torch import nn
-
-from multigpu import run_ranks
-from multigpu.training import TrainConfig, Trainer, distributed
-from multigpu.training.distributed import gloo_threads, let_gloo_finish
 
 pytestmark = pytest.mark.slow
 
@@ -62,43 +54,3 @@ def test_no_rank_aborts_whose_last_message_still_asks_for_pythons_lock(tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert "terminate called" not in done.stderr
     assert done.stdout.strip() == str([0] * 10)
-
-
-def test_ranks_leave_when_their_threads_sleep():
-    def on_a_rank():
-        rows = [(torch.tensor([0.5]), 0)] * 4
-        Trainer(nn.Linear(1, 2), TrainConfig(batch_size=4, epochs=1), rows).fit()
-        return let_gloo_finish(), [asleep for asleep, _ in gloo_threads().values()]
-
-    for finished, asleep in run_ranks(on_a_rank, 2, show=False):
-        assert finished
-        assert asleep
-        assert all(asleep)
-
-
-def test_a_thread_that_is_busy_is_waited_for(monkeypatch, tmp_path):
-    """Threads as /proc shows them: the second one is switched to in the first three pauses."""
-    files = {number: tmp_path / str(number) for number in (1, 2)}
-    for folder in files.values():
-        folder.mkdir()
-        (folder / "comm").write_text(f"{distributed.GLOO_THREAD}\n")
-        write(folder, switches=5)
-    pauses = []
-
-    def sleep(seconds):
-        pauses.append(seconds)
-        write(files[2], switches=5 + min(len(pauses), 3))
-
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: sum(pauses))
-    monkeypatch.setattr(distributed, "time", clock)
-    monkeypatch.setattr(distributed, "TASKS", tmp_path)
-    assert let_gloo_finish()
-    assert len(pauses) == 4
-    (files[1] / "status").write_text("State:\tR (running)\nvoluntary_ctxt_switches:\t5\n")
-    assert not let_gloo_finish()
-    assert sum(pauses) > distributed.GLOO_PATIENCE
-
-
-def write(folder: Path, *, switches: int) -> None:
-    lines = f"State:\tS (sleeping)\nvoluntary_ctxt_switches:\t{switches}\n"
-    (folder / "status").write_text(lines)

@@ -2,18 +2,13 @@
 
 import io
 import math
-import os
 import sys
-import threading
 
 import pytest
 import torch
-from nvitop.api import NA, Device
-from torch import distributed as dist
 
-from multigpu import run_ranks, virtual_gpus
-from multigpu.training.early_stopping import EarlyStopping
-from multigpu.training.history import History, ProgressBar, gpu_figures
+from multigpu import virtual_gpus
+from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
 
 
 def history(epochs=2):
@@ -45,29 +40,6 @@ def test_the_file_holds_every_digit(tmp_path):
     assert [each.name for each in path.parent.iterdir()] == ["history.csv"]
 
 
-def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "history.csv"
-    history(1).to_csv(path)
-    before = path.read_text()
-
-    def full_disk(*_, **__):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        history(2).to_csv(path)
-    assert path.read_text() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["history.csv"]
-
-
-def test_it_goes_on_from_its_state():
-    before, after = history(), History()
-    after.load_state_dict(before.state_dict())
-    after.add({"epoch": 3})
-    assert [row["epoch"] for row in after.rows] == [1, 2, 3]
-    assert len(before) == 2  # nothing is shared with the state
-
-
 def test_it_is_shown_small():
     assert str(history()).splitlines() == [
         " epoch    loss  gpu0_gib",
@@ -80,37 +52,11 @@ def test_it_is_shown_small():
     assert History()._repr_html_() == f"<p>{History()}</p>"
 
 
-class Pretended:
-    """An nvitop Device as far as it is asked."""
-
-    name = staticmethod(lambda: "NVIDIA H100 80GB HBM3")
-    memory_total = staticmethod(lambda: 80 * 2**30)
-    temperature = staticmethod(lambda: 50)
-    power_usage = staticmethod(lambda: 210_400)
-    processes = staticmethod(dict)
-
-    def __init__(self, index, memory, busy):
-        self.physical_index = index
-        self.memory_used = lambda: memory
-        self.gpu_utilization = lambda: busy
-
-
-def test_each_gpu_tells_its_memory_and_how_busy_it_is(monkeypatch):
-    devices = [Pretended(0, 5 * 2**30, 37), Pretended(2, NA, 100)]
-    monkeypatch.setattr(Device, "all", classmethod(lambda cls: devices))
-    assert gpu_figures() == {"gpu0_gib": 5.0, "gpu0_busy": 37, "gpu2_busy": 100}
-
-
 def test_virtual_gpus_tell_their_memory():
     with virtual_gpus(2):
         kept = torch.zeros(2**18, device="cuda:1")  # 1 MiB
         assert gpu_figures() == {"gpu0_gib": 0.0, "gpu1_gib": 1 / 1024}
         del kept
-
-
-def test_without_a_gpu_there_are_no_figures(monkeypatch):
-    monkeypatch.setattr(Device, "all", classmethod(lambda cls: []))
-    assert gpu_figures() == {}
 
 
 @pytest.mark.gpu
@@ -150,39 +96,9 @@ def test_nan_is_never_the_best_and_counts_as_no_improvement(monitor):
     ]
 
 
-def test_without_patience_it_never_stops_and_knows_the_best():
-    results = watched([1.0, *[2.0] * 50, 0.5], patience=None)
-    assert not any(stop for _, stop in results)
-    assert [best for best, _ in results] == [True, *[False] * 50, True]
-
-
 @pytest.mark.parametrize("patience", [0, 1])
 def test_the_least_patience_stops_at_the_first_epoch_that_is_no_better(patience):
     assert [stop for _, stop in watched([2.0, 1.0, 1.1], patience=patience)] == [False, False, True]
-
-
-def test_early_stopping_goes_on_from_its_state():
-    before = EarlyStopping(2, monitor="loss")
-    for figure in (1.0, 2.0):
-        before.update({"loss": figure})
-    after = EarlyStopping(2, monitor="loss")
-    after.load_state_dict(before.state_dict())
-    assert not after.update({"loss": 1.5})
-    assert after.should_stop
-
-
-def test_all_ranks_do_what_rank_0_decides():
-    def own_opinion():
-        stopping = EarlyStopping(2, monitor="loss")
-        rising = [[3.0, 2.0, 2.5, 2.6], [1.0, 2.0, 3.0, 0.5], [NAN, NAN, NAN, NAN]]
-        decided = []
-        for figure in rising[dist.get_rank()]:
-            decided.append((stopping.update({"loss": figure}), stopping.should_stop))
-        return decided, stopping.state_dict()
-
-    found = run_ranks(own_opinion, 3, show=False)
-    expected = [(True, False), (True, False), (False, False), (False, True)]
-    assert list(found) == [(expected, {"best": 2.0, "epochs_without_better": 2})] * 3
 
 
 class Terminal(io.StringIO):
@@ -242,43 +158,10 @@ def test_a_run_that_goes_on_counts_what_was_done(errors):
     assert " 8/10" in shown.getvalue().rpartition("\r")[2]
 
 
-class Breaks(Terminal):
-    """A terminal that is closed after the first words."""
-
-    def write(self, text):
-        if self.tell():
-            raise BrokenPipeError("the reader is gone")
-        return super().write(text)
-
-
-@pytest.mark.parametrize("kind", ["closed", "none", "breaks"])
-def test_training_goes_on_when_standard_error_is_gone(errors, kind):
-    file = {"closed": Terminal(), "none": None, "breaks": Breaks()}[kind]
-    if kind == "closed":
-        file.close()
-    errors(file)
-    train(shown=True)
-    train()
-
-
-def test_standard_error_may_be_closed_while_the_bar_is_shown(errors):
+def test_training_goes_on_when_the_terminal_is_closed(errors):
     shown = errors(Terminal())
     with ProgressBar(4) as bar:
         bar.update(1)
         shown.close()
         bar.figures(loss=1.0)
         bar.update(3)
-
-
-def test_an_error_in_the_training_is_not_hidden(errors):
-    errors(Terminal())
-    with pytest.raises(ValueError, match="of the model"), ProgressBar(4):
-        raise ValueError("of the model")
-
-
-def test_it_starts_no_thread(errors):
-    errors(Terminal())
-    before = threading.active_count()
-    with ProgressBar(4) as bar:
-        bar.update(1)
-        assert threading.active_count() == before

@@ -1,13 +1,9 @@
 """The models: what goes in, what comes out, and that rows do not look at each other."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
-from multigpu import virtual_gpus
-from multigpu.data import digits
 from multigpu.data.flight_rows import NO_FLIGHT
 from multigpu.training.models import (
     LargeCNN,
@@ -60,10 +56,6 @@ def test_it_has_the_number_of_parameters_that_its_docstring_says(model):
     assert f"{number:,} parameters" in model.__doc__
 
 
-def test_the_tiny_one_has_221_parameters():
-    assert sum(parameter.numel() for parameter in TinyMLP().parameters()) == 221
-
-
 @every_model
 def test_a_row_is_scored_the_same_alone_and_in_a_batch(model):
     torch.manual_seed(0)
@@ -71,20 +63,6 @@ def test_a_row_is_scored_the_same_alone_and_in_a_batch(model):
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     one_by_one = torch.cat([network(row[None]) for row in inputs])
     torch.testing.assert_close(network(inputs), one_by_one, rtol=0, atol=1e-12)
-
-
-@every_model
-def test_two_gpus_of_data_parallel_compute_what_one_does(model):
-    torch.manual_seed(0)
-    network, inputs = model().double(), MODELS[model][0](5)
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
-    expected = copy.deepcopy(network)
-    expected(inputs).square().mean().backward()
-    with virtual_gpus(2):
-        parallel = nn.DataParallel(network.to("cuda:0"))
-        parallel(inputs.to("cuda:0")).square().mean().backward()
-        for one, two in zip(expected.parameters(), network.parameters(), strict=True):
-            torch.testing.assert_close(two.grad.cpu(), one.grad, rtol=0, atol=1e-12)
 
 
 @pytest.mark.gpu
@@ -96,29 +74,6 @@ def test_a_real_gpu_computes_what_the_cpu_does(model):
     expected = network(inputs)
     found = network.to("cuda")(inputs.to("cuda")).cpu()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-
-
-def test_the_small_cnn_learns_the_digits():
-    torch.manual_seed(0)
-    split, model = digits(), SmallCNN()
-    inputs, labels = split.train.tensors
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(12):
-        for rows in torch.randperm(len(labels)).split(64):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
-            optimizer.step()
-    inputs, labels = split.test.tensors
-    assert (model(inputs).argmax(dim=1) == labels).double().mean() >= 0.95
-
-
-def test_places_without_a_flight_say_nothing():
-    torch.manual_seed(0)
-    short, long = NextDestination(history=10, recent=3), NextDestination(history=20, recent=3)
-    long.load_state_dict(short.state_dict())
-    inputs = torch.cat([torch.tensor([[1, 2]]), torch.randint(0, 104, (1, 10))], dim=1)
-    padded = torch.cat([inputs[:, :2], torch.full((1, 10), NO_FLIGHT), inputs[:, 2:]], dim=1)
-    torch.testing.assert_close(short(inputs), long(padded))
 
 
 def test_a_destination_flown_to_more_often_or_later_is_likelier():
@@ -148,22 +103,3 @@ def test_the_gpt_starts_without_a_preference_and_its_weights_are_tied():
     assert next_byte_loss(model(inputs), inputs.roll(-1)).item() == pytest.approx(5.545, abs=0.1)
     assert model.head.weight is model.bytes.weight
     assert "head.weight" not in dict(model.named_parameters())
-
-
-def test_the_loss_of_text_is_the_mean_over_its_rows():
-    scores, targets = torch.randn(3, 5, 256), torch.randint(0, 256, (3, 5))
-    by_row = [next_byte_loss(scores[i : i + 1], targets[i : i + 1]) for i in range(3)]
-    torch.testing.assert_close(next_byte_loss(scores, targets), torch.stack(by_row).mean())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda: SmallGPT(width=65), r"width.*\b65\b"),
-        (lambda: SmallGPT(block=8)(blocks(1)), r"\b8\b.*\b64\b"),
-        (lambda: NextDestination(history=4, recent=5), r"recent.*\b4\b.*\b5\b"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        wrong()

@@ -5,12 +5,10 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from multigpu import run_ranks
 from multigpu.training import cut, cut_points
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
-from multigpu.training.partition import stages_at
 from multigpu.training.stage import chain_of
 
 from .models_to_partition import Mixed, Named, Translator, UNet
@@ -35,7 +33,7 @@ def sample_of(name):
 MODELS = {
     "cnn": LargeCNN,
     "gpt": lambda: SmallGPT(width=16, depth=2),
-    "vit": lambda: SmallViT(width=16, depth=2, dropout=0.1),
+    "vit": lambda: SmallViT(width=16, depth=2),
     "unet": UNet,
     "translator": Translator,
     "named": Named,
@@ -111,17 +109,6 @@ def test_a_cut_at_any_place_gives_the_same(points, name):
         assert_same(tree_leaves(chain(modules, sample_of(name))), expected)
 
 
-def test_dropout_drops_the_same_wherever_the_cut_is(points):
-    found = points("vit")  # its attention gives tensors that do not lie in the order of their sizes
-    model, inputs, end = found.model.train(), sample_of("vit"), found.places[-1]
-    torch.manual_seed(3)
-    expected = model(*inputs)
-    for place in found.places[1:-1]:
-        stages = chain_of(model, found.program, (0, place, end))
-        torch.manual_seed(3)
-        torch.testing.assert_close(chain(stages, inputs), expected, msg=f"cut before step {place}")
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_stages_have_the_names_of_the_model(points, name):
     found = points(name)
@@ -133,28 +120,9 @@ def test_stages_have_the_names_of_the_model(points, name):
             assert torch.equal(tensor, found.model.state_dict()[key])
 
 
-def test_what_forward_never_uses_belongs_to_the_first_stage():
-    model = UNet()
-    model.spare = nn.Linear(2, 2)
-    first, last = cut(model, *sample_of("unet"), 2, repeats=1).modules
-    assert {"spare.weight", "spare.bias"} <= set(first.state_dict())
-    assert not any(name.startswith("spare") for name in last.state_dict())
-
-
 def test_tied_weights_are_named_with_the_stages_that_hold_them(points):
     assert points("gpt").cut(2).tied == [("bytes.weight", (0, 1))]
     assert points("cnn").cut(2).tied == []
-
-
-def test_long_skips_are_handed_on_through_the_stages_between(points):
-    found = points("unet")
-    stages = chain_of(found.model, found.program, found.places)
-    taken, most = sample_of("unet"), 0
-    for stage in stages:
-        most = max(most, len(taken))
-        given = stage(*taken)
-        taken = given if isinstance(given, tuple) else (given,)
-    assert most == 3, "two skips and the layer before"
 
 
 def test_cutting_leaves_the_model_and_the_random_numbers_as_they_were():
@@ -182,51 +150,6 @@ def test_frozen_parameters_stay_frozen_and_get_no_gradient():
     assert stages.costs[0].gradient_bytes < stages.costs[0].weight_bytes
 
 
-def pipelined(name):
-    """One step of PyTorch's own schedule on a rank's stage: the gradients of its parameters."""
-    from torch import distributed as dist
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
-    torch.manual_seed(1)
-    model = MODELS[name]().eval()  # without noise
-    part = tree_map(lambda one: one[:3], sample_of(name))  # a micro-batch
-    inputs = tree_map(lambda one: torch.cat([one, one]), part)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    points = cut_points(model, part, repeats=1)
-    places = [points.places[len(points.places) * part // 4] for part in (1, 2)]
-    stage = stages_at(model, part, (0, *places, points.places[-1]))[rank]
-    schedule = ScheduleGPipe(
-        PipelineStage(stage, rank, ranks, torch.device("cpu")),
-        2,
-        loss_fn=lambda outputs, _: outputs.square().sum(),
-        scale_grads=False,
-    )
-    schedule.step(
-        *(inputs if rank == 0 else ()), target=torch.zeros(6) if rank == ranks - 1 else None
-    )
-    return {key: parameter.grad for key, parameter in stage.named_parameters()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["unet", "gpt"])
-def test_stages_run_in_the_pipeline_of_torch(name):
-    ranks = run_ranks(pipelined, 3, name, trace=False, show=False)
-    torch.manual_seed(1)
-    model = MODELS[name]().eval()
-    inputs = tree_map(lambda one: torch.cat([one[:3], one[:3]]), sample_of(name))
-    model(*inputs).square().sum().backward()
-    sums = {}
-    for gradients in ranks:
-        for key, gradient in gradients.items():
-            if gradient is not None:
-                shared = "bytes.weight" if key == "head.weight" else key  # tied
-                sums[shared] = sums.get(shared, 0) + gradient
-    expected = {key: one.grad for key, one in model.named_parameters() if one.grad is not None}
-    assert sums.keys() == expected.keys()
-    for key, gradient in expected.items():
-        torch.testing.assert_close(sums[key], gradient, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.gpu
 def test_a_model_on_the_cpu_can_be_measured_on_a_gpu():
     stages = cut(SmallGPT(), torch.randint(0, 256, (4, 64)), 2, device="cuda", repeats=1)
@@ -234,13 +157,6 @@ def test_a_model_on_the_cpu_can_be_measured_on_a_gpu():
     first = stages.modules[0].to("cuda")
     sent = first(torch.randint(0, 256, (4, 64), device="cuda"))
     assert all(tensor.device.type == "cuda" for tensor in tree_leaves(sent))
-
-
-def test_a_stage_is_an_ordinary_module(points):
-    stage = points("vit").cut(2, balance="layers").modules[0]
-    assert isinstance(stage, nn.Module)
-    assert any(isinstance(module, nn.Dropout) for module in stage.modules())
-    assert "layers.0" in repr(stage) or "(layers)" in repr(stage)
 
 
 class Bytes(nn.Module):
@@ -290,11 +206,6 @@ def test_rows_of_another_number_are_refused():
     first, _ = cut(LargeCNN(), torch.randn(4, 1, 8, 8), 2, repeats=1).modules
     with pytest.raises(ValueError, match=r"\(4, 1, 8, 8\).*got.*\(3, 1, 8, 8\)"):
         first(torch.randn(3, 1, 8, 8))
-
-
-def test_places_of_another_model_are_refused():
-    with pytest.raises(ValueError, match=r"step 9\b.*stages\.json"):
-        stages_at(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(5, 4),), (0, 9))
 
 
 @pytest.mark.parametrize("seed", range(4))

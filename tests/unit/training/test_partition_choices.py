@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import time
 
 import pytest
 import torch
@@ -104,19 +103,3 @@ def test_two_heavy_neighbors_among_many_layers_are_parted(begin):
     assert len(model) == 74
     points = cut_points(model, torch.randn(64, 8), repeats=2)
     assert points.cut(2).places[1] == begin + 2, points.seconds
-
-
-def test_as_many_stages_as_layers_are_possible():
-    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(50)))
-    points = cut_points(model, torch.randn(4, 8), repeats=1)
-    assert len(points.cut(30)) == 30
-    assert points.cut(50, balance="layers").places == tuple(range(51))
-
-
-@pytest.mark.slow
-def test_hundreds_of_places_are_divided_in_a_second_or_two():
-    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(400)))
-    points = cut_points(model, torch.randn(4, 8), repeats=1)
-    began = time.process_time()
-    points.cut(8, memory=10**9)
-    assert time.process_time() - began < 2

@@ -93,20 +93,6 @@ def test_what_cannot_be_cut_is_named(model, line, words):
         assert line in str(refused.value)
 
 
-def test_a_refusal_inside_a_module_of_torch_names_its_line_too():
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.transformer = nn.Transformer(8, 2, 1, 1, 8, batch_first=True)
-
-        def forward(self, rows):
-            mask = nn.Transformer.generate_square_subsequent_mask(rows.size(1))
-            return self.transformer(rows, rows, tgt_mask=mask)
-
-    with pytest.raises(ValueError, match=r"_detect_is_causal_mask"):
-        cut(Masked(), torch.randn(5, 3, 8), 2)
-
-
 @pytest.mark.parametrize("draw", [random.random, numpy.random.rand])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_layer_that_is_dropped_at_random_is_refused_whatever_is_drawn(draw, seed):
@@ -127,11 +113,6 @@ def test_more_stages_than_pieces_are_refused_with_the_number_of_pieces():
         cut(model, torch.randn(5, 4), 3, repeats=1)
 
 
-def test_a_model_of_one_operation_is_refused():
-    with pytest.raises(ValueError, match=r"1 piece\b.*linear"):
-        cut(nn.Linear(4, 4), torch.randn(5, 4), 2, repeats=1)
-
-
 def test_too_little_memory_is_refused_with_what_would_do():
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     with pytest.raises(ValueError, match=r"2 stages.*1,000 B.*KiB"):
@@ -146,11 +127,3 @@ def test_unknown_balances_schedules_and_counts_are_refused():
         points.cut(2, schedule="fast")
     with pytest.raises(ValueError, match=r"num_stages.*\b0\b"):
         points.cut(0)
-
-
-def test_samples_without_tensors_or_rows_are_refused():
-    model = nn.Linear(4, 4)
-    with pytest.raises(ValueError, match="no tensor"):
-        cut(model, (None,), 2)
-    with pytest.raises(ValueError, match=r"\(0, 4\).*rows"):
-        cut(model, torch.zeros(0, 4), 2)

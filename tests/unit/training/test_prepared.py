@@ -6,7 +6,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from multigpu import run_ranks, virtual_gpus
+from multigpu import run_ranks
 from multigpu.training import TrainConfig, prepare
 from multigpu.training.checkpoint import CheckpointError
 from multigpu.training.models import SmallGPT, next_byte_loss
@@ -71,12 +71,6 @@ def test_one_process_trains_as_the_loop_by_hand(tmp_path, parts):
     assert_trained_as_by_hand(tmp_path / "model.pt")
 
 
-def test_data_parallel_trains_as_the_loop_by_hand(tmp_path):
-    with virtual_gpus(2):
-        own_loop("dp", tmp_path / "model.pt")
-    assert_trained_as_by_hand(tmp_path / "model.pt")
-
-
 @pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3", "pipeline"])
 def test_ranks_train_as_the_loop_by_hand(tmp_path, mode):
     path = tmp_path / "model.pt"
@@ -132,11 +126,3 @@ def test_ranks_with_different_numbers_of_rows_average_over_all_rows():
     for gradient in run_ranks(uneven, 2, (1, 3), show=False):
         # d/dw mean (w·x - 1)² at w = 0 is the mean of -2x: one row of ones, three of twos
         torch.testing.assert_close(gradient, torch.full((1, 3), -2 * (1 + 3 * 2) / 4))
-
-
-def test_a_model_that_is_wrapped_already_and_a_mode_that_cannot_be_are_refused():
-    example = batch_of(0)
-    with pytest.raises(ValueError, match="already wrapped in DataParallel"):
-        prepare(nn.DataParallel(gpt()), TrainConfig(), example=example)
-    with pytest.raises(ValueError, match="ddp"):
-        prepare(gpt(), TrainConfig(mode="ddp"), example=example)

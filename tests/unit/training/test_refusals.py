@@ -38,12 +38,6 @@ def refused(work: Callable[[], Any], *, ranks: int) -> str:
     return message
 
 
-def test_a_model_in_data_parallel_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"model.*DataParallel") as found:
-        trainer(nn.DataParallel(nn.Linear(4, 2)))
-    assert ".module" in str(found.value)
-
-
 def test_a_wrapped_part_of_a_model_is_refused_by_its_name() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.DataParallel(nn.Linear(4, 2)))
     with pytest.raises(ValueError, match=r"'1'.*DataParallel"):
@@ -99,17 +93,9 @@ def test_more_ranks_than_rows_are_refused() -> None:
     assert re.search(r"\b2 rows.*\b3 ranks\D*2\b", said)
 
 
-def test_the_trainer_looks_at_the_batch_before_it_trains() -> None:
-    assert re.search(r"batch_size=4\b.*\b3 ranks", refused(trainer, ranks=3))
-
-
 def test_dp_in_one_of_several_processes_is_refused() -> None:
-    from multigpu.training.trainer import make_strategy
-
-    with pytest.raises(ValueError, match=r"mode='dp'.*torchrun") as found:
-        make_strategy("dp", TrainConfig(mode="dp"), ONE_OF_TWO)
-    assert "mode='ddp'" in str(found.value)
-    assert "mode='dp'" in refused(lambda: trainer(mode="dp", gpus=2), ranks=1)
+    said = refused(lambda: trainer(mode="dp", gpus=2), ranks=1)
+    assert re.search("mode='dp' in a process of.*mode='ddp'", said)
 
 
 def test_single_in_one_of_several_processes_is_refused() -> None:
@@ -135,11 +121,6 @@ def test_gpus_in_ddp_is_refused_with_the_command_that_gives_as_many() -> None:
             resolve_mode(TrainConfig(mode=mode, gpus=4), ONE_OF_TWO)
 
 
-def test_several_gpus_in_single_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"gpus=2.*mode='single'"):
-        resolve_mode(TrainConfig(mode="single", gpus=2), ALONE)
-
-
 def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
     auto = TrainConfig()
     assert resolve_mode(auto, ONE_OF_TWO) == "ddp"
@@ -154,12 +135,8 @@ def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
     ("settings", "words"),
     [
         ({"mode": "dpp"}, "mode='dpp'.*auto, single, dp,.*'dp'"),
-        ({"mode": "DDP"}, "mode='DDP'.*'ddp'"),
         ({"optimizer": "adamW"}, "optimizer='adamW'.*'adamw'"),
-        ({"schedule": "cosin"}, "schedule='cosin'.*'cosine'"),
         ({"precision": "bf16"}, "precision='bf16'.*float32, bfloat16"),
-        ({"lr_scaling": "square"}, "lr_scaling='square'.*none, linear"),
-        ({"backend": "ncll"}, "backend='ncll'.*'nccl'"),
         ({"batch_size": 0}, r"batch_size=0\b.*\b1\b"),
         ({"batch_size": 12.5}, r"batch_size=12\.5\b.*whole"),
         ({"epochs": -1}, "epochs=-1"),
@@ -176,8 +153,9 @@ def test_a_setting_that_cannot_be_meant_is_refused(settings: dict[str, Any], wor
 def test_a_figure_that_is_not_figured_cannot_be_watched() -> None:
     with pytest.raises(ValueError, match=r"monitor='acuracy'.*'accuracy'"):
         trainer(eval_data=rows(4), monitor="acuracy")
-    with pytest.raises(ValueError, match=r"monitor='accuracy'.*eval_data"):
-        trainer(monitor="accuracy")
+    for setting in ({"monitor": "accuracy"}, {"evaluate_every": 2}):
+        with pytest.raises(ValueError, match="without eval_data"):
+            trainer(**setting)
 
 
 def test_a_frozen_model_is_refused() -> None:
@@ -185,13 +163,6 @@ def test_a_frozen_model_is_refused() -> None:
     for mode in ("single", "auto"):
         with pytest.raises(ValueError, match=r"no parameter.*gradient"):
             trainer(frozen, mode=mode)
-
-
-def test_a_data_loader_that_makes_its_own_batches_is_refused_as_data() -> None:
-    from torch.utils.data import DataLoader
-
-    with pytest.raises(ValueError, match=r"DataLoader.*\bdataset\b"):
-        Trainer(nn.Linear(4, 2), TrainConfig(), DataLoader(rows(8), batch_size=None))
 
 
 @pytest.mark.parametrize(
@@ -214,13 +185,3 @@ def test_ranks_with_different_data_or_settings_are_told_both_values(
 
     for said in run_ranks(on_a_rank, 2, show=False):
         assert re.search(words, said)
-
-
-def test_ranks_may_differ_in_what_each_does_by_itself() -> None:
-    def on_a_rank() -> float:
-        second = torch.distributed.get_rank() == 1
-        mine = trainer(progress=second, workers=int(second), epochs=1)
-        return float(mine.fit().last["loss"])
-
-    one, other = run_ranks(on_a_rank, 2, show=False)
-    assert one == other

@@ -1,7 +1,4 @@
-"""A run that was killed goes on as if nothing had happened; on other ranks it goes on, too.
-
-`python tests/unit/training/killing.py --kills 60` does the first of these tests at length.
-"""
+"""A run that was killed goes on as if nothing had happened; on other ranks it goes on, too."""
 
 import json
 import os
@@ -28,16 +25,11 @@ CASES = ["single", "dp", "ddp-3", "zero3-sharded", "ddp-partitions"]  # the last
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits():
-    command = [sys.executable, str(KILLING), "--kills=3", "--epochs=2", "--rows=106"]
-    command += ["--case", *CASES, f"--seed={random.randrange(10**6)}"]
+    command = [sys.executable, str(KILLING), str(random.randrange(10**6)), *CASES]
     print(*command)  # shown when it fails
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(CASES)
-    for line in done.stdout.splitlines():
-        print(line)
-        assert json.loads(line)["differences"] == []
-        assert json.loads(line)["leftovers"] == []
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[]] * len(CASES)
 
 
 def data() -> TensorDataset:
@@ -98,7 +90,7 @@ def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, 
     assert again.history.rows == first.history.rows
     assert len(pandas.read_csv(tmp_path / "history.csv")) == 2, "written anew"
     longer = go_on(tmp_path, epochs=4)
-    assert re.search(r"epoch 3\b.*step 8$", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r"epoch 3\b.*step 8\.$", capsys.readouterr().err, re.MULTILINE)
     assert [row["epoch"] for row in longer.history.rows] == [1, 2, 3, 4]
     assert longer.history.rows[:2] == first.history.rows
 

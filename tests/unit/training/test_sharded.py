@@ -36,7 +36,7 @@ def trained(mode, scenario):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "scenarios"),
-    [(1, ["parts"]), (2, [*SCENARIOS]), (3, ["plain", "clipped"]), (4, ["parts"])],
+    [(1, ["parts"]), (2, [*SCENARIOS]), (3, ["clipped"])],
 )
 def test_ranks_with_shares_train_and_evaluate_as_one_device_does(world_size, scenarios):
     """With ranks that have no row in a batch, a shared weight, a frozen one, and float64."""
@@ -159,45 +159,28 @@ def test_all_ranks_start_from_rank_0s_weights_and_end_with_its_statistics():
     torch.testing.assert_close(one[2], two[2], rtol=0, atol=0)
 
 
-@functools.cache
-def alone():
-    """Weights of a run on one device that was not moved, and the state of its optimizer."""
-    trainer = trainer_of("single", epochs=4)
-    trainer.fit()
-    return trainer.strategy.model_state(), trainer.optimizer.state_dict()
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp_path, capfd):
-    """zero3 on 2 ranks, zero2 on 3, ddp on 2, zero3 on 1, then alone; whole and in shares."""
-    places = (("sharded", "sharded"), ("full", "sharded"))
+    """zero3 on 2 ranks, zero2 on 3, ddp on 2, zero3 on 1, then alone; whole or in shares."""
 
-    def on_a_rank(mode, steps, number):
-        for kinds in places:
-            folder, kind = tmp_path / "-".join(kinds), kinds[number % 2]
-            trainer_of(mode, max_steps=steps, epochs=4, folder=folder, checkpoints=kind).fit()
+    def on_a_rank(mode, steps, kind):
+        trainer_of(mode, max_steps=steps, epochs=4, folder=tmp_path, checkpoints=kind).fit()
 
-    moves = (("zero3", 2, 2), ("zero2", 3, 3), ("ddp", 2, 5), ("zero3", 1, 7))
-    for number, (mode, ranks, steps) in enumerate(moves):
-        run_ranks(on_a_rank, ranks, mode, steps, number)
-    for kinds in places:
-        folder = tmp_path / "-".join(kinds)
-        trainer = trainer_of("single", epochs=4, folder=folder, checkpoints=kinds[0])
-        trainer.fit()
-        assert trainer.position.step == 8
-        torch.testing.assert_close(trainer.strategy.model_state(), alone()[0])
-        torch.testing.assert_close(trainer.optimizer.state_dict(), alone()[1])
-        kept = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-        ending = "" if kinds[0] == "sharded" else ".pt"
-        assert {f"latest{ending}", f"best{ending}"} <= kept
-        assert len([*folder.glob(".shares-*")]) <= 2, "what no link leads to is removed"
-    said = "".join(capfd.readouterr())
-    assert len(re.findall(r"zero3 on 2\b.*\bzero2 on 3\b", said)) == len(places)
+    moves = (("zero3", 2, 2, "sharded"), ("zero2", 3, 3, "sharded"), ("ddp", 2, 5, "full"))
+    for mode, ranks, steps, kind in (*moves, ("zero3", 1, 7, "sharded")):
+        run_ranks(on_a_rank, ranks, mode, steps, kind)
+    alone, moved = trainer_of("single", epochs=4), trainer_of("single", epochs=4, folder=tmp_path)
+    alone.fit()
+    moved.fit()
+    assert moved.position.step == 8
+    torch.testing.assert_close(moved.strategy.model_state(), alone.strategy.model_state())
+    torch.testing.assert_close(moved.optimizer.state_dict(), alone.optimizer.state_dict())
+    assert len([*tmp_path.glob(".shares-*")]) <= 1, "what no link leads to is removed"
+    assert re.search(r"zero3 on 2\b.*\bzero2 on 3\b", "".join(capfd.readouterr()))
 
 
-@pytest.mark.parametrize("kinds", [("full", "sharded"), ("sharded", "full")])
-def test_a_run_that_begins_anew_removes_checkpoints_of_either_kind(tmp_path, kinds):
-    before, now = kinds
+@pytest.mark.parametrize(("before", "now"), [("full", "sharded"), ("sharded", "full")])
+def test_a_run_that_begins_anew_removes_checkpoints_of_either_kind(tmp_path, before, now):
     trainer_of("single", folder=tmp_path, checkpoints=before).fit()
     trainer = trainer_of("single", folder=tmp_path, checkpoints=now, resume=False, max_steps=1)
     trainer.fit()
@@ -230,58 +213,20 @@ def test_a_changed_byte_in_any_rank_s_share_is_found_on_any_number_of_ranks(tmp_
         changed = bytearray(whole)
         changed[len(whole) // 2] ^= 1
         share.write_bytes(changed)
-        for ranks in (1, 3):
-            for said in run_ranks(refused, ranks, show=False):
-                assert re.search(rf"latest.*{share.name}.*broken", said)
+        for said in run_ranks(refused, 3, show=False):
+            assert re.search(rf"latest.*{share.name}.*broken", said)
         share.write_bytes(whole)
     run_ranks(on_a_rank, 1, show=False)
 
 
-def test_every_rank_refuses_what_is_broken_or_of_another_model(tmp_path):
-    def on_a_rank():
-        said = []
-        settings = {"folder": tmp_path, "checkpoints": "sharded", "epochs": 1}
-        trainer_of("zero3", **settings).fit()
-        torch.manual_seed(0)
-        attempts = [nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3)), layers()]
-        for model in attempts:
-            with pytest.raises(CheckpointError) as found:
-                trainer_of("zero3", model, **settings).fit()
-            said.append(str(found.value))
-            dist.barrier()
-            if dist.get_rank() == 0:
-                for shares in tmp_path.glob("latest/*.distcp"):
-                    shares.write_bytes(b"half")
-            dist.barrier()
-        return said
-
-    for other, broken in run_ranks(on_a_rank, 2, show=False):
-        assert re.search(r"latest\b.*\b0\.weight\D*8, 5\D*9, 5", other)
-        assert re.search(r"latest\b.*broken", broken)
-
-
 def test_what_cannot_be_divided_is_refused():
-    def refused(model_of):
-        with pytest.raises(ValueError, match=r"types|rank 1|gradient|FSDP") as found:
-            trainer_of("zero2", model_of())
-        return str(found.value)
-
     def on_a_rank():
-        mixed = lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3).double())  # noqa: E731
-        other = lambda: nn.Linear(5, 3 + dist.get_rank())  # noqa: E731
-        frozen = lambda: layers().requires_grad_(False)  # noqa: E731
-        sharded = trainer_of("zero2").strategy.plain
-        return [refused(each) for each in (mixed, other, frozen, lambda: sharded)]
+        with pytest.raises(ValueError, match=r"rank 1\b.*weight\D*\(4, 5\).*\(3, 5\)"):
+            trainer_of("zero2", nn.Linear(5, 3 + dist.get_rank()))
 
-    for mixed, other, frozen, again in run_ranks(on_a_rank, 2, show=False):
-        assert re.search(r"\b2 dtypes.*0\.bias.*float32.*1\.bias.*float64", mixed)
-        assert re.search(r"rank 1\b.*weight\D*\(4, 5\).*\(3, 5\)", other)
-        assert "no parameter" in frozen
-        assert "FSDPSequential" in again
+    run_ranks(on_a_rank, 2, show=False)
     with pytest.raises(ValueError, match=r"mode='zero3'.*torchrun"):
         trainer_of("zero3")
-    with pytest.raises((ValueError, RankError), match=r"gpus=2.*mode='zero2'"):
-        trainer_of("zero2", gpus=2)
 
 
 class Routed(nn.Module):
@@ -376,19 +321,17 @@ def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
     torch.testing.assert_close(moved["other.weight"], rate * of_other / 2, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("mode", BOTH)
-def test_before_pytorch_2_13_ranks_that_use_different_layers_are_refused(mode):
+def test_before_pytorch_2_13_ranks_that_use_different_layers_are_refused():
     def on_a_rank():
         if hasattr(FSDPModule, UNUSED):
             delattr(FSDPModule, UNUSED)
-        different_layers(mode).fit()
+        different_layers("zero3").fit()
 
     says = "rank 1 reaches the gradient of other.* where rank 0 reaches the gradient of one"
     with pytest.raises(RankError, match=says):
         run_ranks(on_a_rank, 2, show=False)
 
 
-@pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -400,10 +343,10 @@ def test_before_pytorch_2_13_ranks_that_use_different_layers_are_refused(mode):
         (OneAnswerUsedLater, r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's"),
     ],
 )
-def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up(mode, kind, words):
+def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up(kind, words):
     def on_a_rank():
         with pytest.raises(ValueError, match=words) as found:
-            trainer_of(mode, kind(in_blocks=True), epochs=1).fit()
+            trainer_of("zero3", kind(in_blocks=True), epochs=1).fit()
         return str(found.value)
 
     for said in run_ranks(on_a_rank, 2, show=False, timeout=20):

@@ -42,7 +42,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "tp", "parts"), [(2, 2, 1), (4, 2, 1), (4, 2, 2), (4, 4, 1)])
+@pytest.mark.parametrize(("ranks", "tp", "parts"), [(2, 2, 1), (4, 2, 2)])
 def test_ranks_of_a_mesh_train_and_evaluate_as_one_process_does(ranks, tp, parts):
     """In four steps, the last one with four rows, in parts, and clipped."""
 
@@ -76,9 +76,8 @@ def test_a_rank_keeps_a_quarter_of_each_layer_and_its_group_has_the_same_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["full", "sharded"])
-def test_a_run_resumes_in_another_mesh_and_in_one_process(tmp_path, kind):
-    here = {"folder": tmp_path, "checkpoints": kind}
+def test_a_run_resumes_in_another_mesh_and_in_one_process(tmp_path):
+    here = {"folder": tmp_path, "checkpoints": "sharded"}
 
     def begin():
         trained("zero3", 2, max_steps=2, **here)
@@ -101,7 +100,6 @@ def test_a_run_resumes_in_another_mesh_and_in_one_process(tmp_path, kind):
         (2, "ddp", 2, {}, "only zero3 can also divide layers"),
         (3, "zero3", 2, {}, "does not divide the 3 ranks. Start a multiple of 2"),
         (2, "zero3", 2, {"heads": 1}, "does not divide the model's 1 heads"),
-        (2, "zero3", 2, {"vocabulary": 257}, "does not divide the model's 257 bytes"),
         (2, "zero3", 2, None, "with a Linear: only the course's SmallGPT"),
     ],
 )

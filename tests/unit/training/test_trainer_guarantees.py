@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from multigpu import run_ranks, virtual_gpus
+from multigpu import run_ranks
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.randomness import CUBLAS
 
@@ -80,13 +80,6 @@ def test_every_rank_ends_with_rank_0s_batch_norm_statistics():
         torch.testing.assert_close(each, first, rtol=0, atol=0)
 
 
-def test_training_goes_on_in_training_mode_after_an_evaluation():
-    model, modes = model_of(), []
-    model.register_forward_hook(lambda module, *_: modes.append(module.training))
-    Trainer(model, config(batch_size=37), data(), data(8)).fit()
-    assert modes == [False, True, False, True, False], "the first one tries the metrics"
-
-
 @pytest.mark.parametrize("mode", ["single", "ddp"])
 def test_bfloat16_computes_in_16_bits_and_keeps_weights_in_32(mode):
     def train():
@@ -141,49 +134,6 @@ def test_all_ranks_stop_early_at_the_same_epoch():
 def test_max_steps_ends_within_an_epoch():
     history = Trainer(model_of(), config(epochs=9, max_steps=6), data()).fit()
     assert [(row["epoch"], row["step"]) for row in history.rows] == [(1, 4), (2, 6)]
-
-
-def test_rank_0_alone_shows_the_progress():
-    def on_a_rank():
-        Trainer(model_of(), config(mode="ddp", progress=True), data()).fit()
-
-    outputs = run_ranks(on_a_rank, 2, show=False).outputs
-    assert "8/8" in outputs[0]
-    assert outputs[1] == ""
-
-
-class ByName(nn.Module):
-    """Takes its inputs by name."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.layer = nn.Linear(5, 3)
-
-    def forward(self, *, values, scale):
-        return self.layer(values * scale[:, None])
-
-
-def named_rows():
-    """A plain list as data: of each row a dict and the target."""
-    values, targets = data(14).tensors
-    return [
-        ({"values": value, "scale": torch.tensor(0.5 + row)}, int(target))
-        for row, (value, target) in enumerate(zip(values, targets, strict=True))
-    ]
-
-
-def test_inputs_by_name_train_alike_in_every_mode():
-    def train(mode, **settings):
-        trainer = Trainer(ByName(), config(mode=mode, batch_size=6, **settings), named_rows())
-        trainer.fit()
-        return {name: value.cpu() for name, value in trainer.strategy.plain.state_dict().items()}
-
-    expected = train("single", accumulation_steps=3)
-    with virtual_gpus(2):
-        torch.testing.assert_close(train("dp"), expected)
-    for found in run_ranks(train, 2, "ddp", show=False):
-        torch.testing.assert_close(found, expected)
 
 
 def test_ranks_that_begin_with_other_weights_train_rank_0s():
