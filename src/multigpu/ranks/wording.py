@@ -99,7 +99,6 @@ SIGNALS = {
     "SIGSEGV": "compiled code read invalid memory: a faulty extension or a broken installation.",
     "SIGBUS": "compiled code wrote to /dev/shm or to a disk that is full.",
     "SIGABRT": "compiled code aborted. Its last message is in the rank's output.",
-    "SIGTERM": "a person or a scheduler asked the process to end.",
 }
 
 
@@ -139,12 +138,6 @@ def ended(state: RankState, ranks: Sequence[int]) -> tuple[str, str]:
     with suppress(ValueError):
         name = signal.Signals(-state.status).name
     return f"{who} was killed by {name}{after}.", SIGNALS.get(name, "")
-
-
-def had_not_come(absent: Sequence[int], call: Call) -> str:
-    """Why a call failed although no rank is dead."""
-    who = ranks_in_words(absent)
-    return f"{who} had not reached the {call.op} at {call.place} of rank {call.rank} by then."
 
 
 # Ranks that make no progress.
@@ -187,17 +180,15 @@ def collectives_differ(
     """How the calls of one match differ, first in `name`; `sides` are those that agree."""
     first = sides[0][0]
     assert first.nth is not None
-    members = name == "members"
-    group = "" if members else first.in_group(world_size)
-    lines = [f"the {ordinal(first.nth + 1)} collective{group} is not the same on all ranks:"]
+    nth = f"{ordinal(first.nth + 1)} collective{first.in_group(world_size)}"
+    lines = [f"the {nth} is not the same on all ranks:"]
     for side in sides:
         by_place: dict[tuple[str, int, str], list[Call]] = defaultdict(list)
         for call in side:
             by_place[call.file, call.line, described(call)].append(call)
         for same in by_place.values():
             who = ranks_in_words(call.rank for call in same)
-            group = f" in a group of {ranks_in_words(same[0].members)}" if members else ""
-            lines.append(f"  {who}: {described(same[0])}{group}, {same[0].place}")
+            lines.append(f"  {who}: {described(same[0])}, {same[0].place}")
     calls = [call for side in sides for call in side]
     if name == "root" and all(call.root == call.rank for call in calls):
         usually = "each rank passed its own rank as the root. All ranks must pass the same root."
@@ -208,13 +199,9 @@ def collectives_differ(
     return "\n".join(lines), usually
 
 
-NEW_GROUPS = (
-    "the ranks called new_group with different lists of ranks. Every rank must create every "
-    "group, with the same list and in the same order, including groups it is not in."
-)
 DIFFER = {
-    "members": NEW_GROUPS,
-    "wanted": NEW_GROUPS,
+    "wanted": "the ranks called new_group with different lists of ranks. Every rank must create "
+    "every group, with the same list and in the same order, including groups it is not in.",
     "op": ORDER,
     "root": "all ranks must pass the same root, but it was computed from something that differs.",
     "reduce": "`op` must be the same on all ranks.",
@@ -257,10 +244,6 @@ def fewer_collectives(
     if call.is_async and call.waited is None:
         return message, (
             f"{most} never waited for it. A wait would hang, because the others do not take part."
-        )
-    if call.op == "new_group":
-        return message, (
-            "every rank must call new_group, including ranks that are not in the group."
         )
     return message, (
         "one rank skipped a collective or called an extra one. Nothing hung because no rank waited."
@@ -361,9 +344,8 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
     if kinds == {"send"}:
         if len({(call.file, call.line) for call in messages}) > 1:
             return (
-                "all of these ranks send, in different places, and none receives. One side may "
-                "have skipped a receive and moved on to its next message, perhaps of a later call. "
-                "Go through the sends in order, and find the receive that belongs to each."
+                "all of these ranks send, in different places, and none receives. Go through the "
+                "sends in order, and find the receive that belongs to each."
             )
         return (
             "every rank sends first, and a send waits until it is received. Let some ranks "
