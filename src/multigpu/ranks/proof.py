@@ -326,7 +326,7 @@ class Watch:
             "deadlock",
             self._blamed(core, waits, targets, ends=ends, over=over),
             wording.deadlock(core, targets, over & ends, self._states),
-            wording.usually_deadlock(core, waits, missing=missing, states=self._states),
+            wording.usually_deadlock(core, missing),
         )
 
     def _blamed(

@@ -250,6 +250,9 @@ def fewer_collectives(
     )
 
 
+UNMATCHED = "the matching call is missing, or it names another rank or another tag."
+
+
 def unmatched_message(call: Call) -> tuple[str, str]:
     """A message has no matching send or receive."""
     other = f"rank {call.peer}" if call.peer is not None else "any rank"
@@ -257,9 +260,7 @@ def unmatched_message(call: Call) -> tuple[str, str]:
         said = f"rank {call.rank} sent {amount(call)} to {other} that {other} never received"
     else:
         said = f"rank {call.rank} began to receive {amount(call)} from {other}, which sent nothing"
-    return f"{said}: {call.via}, {call.place}.", (
-        "the matching call is missing, or it names another rank or another tag."
-    )
+    return f"{said}: {call.via}, {call.place}.", UNMATCHED
 
 
 # Ranks that wait for each other.
@@ -288,70 +289,36 @@ def deadlock(
     return "\n".join([f"{who} forever:", *what_each_does(states, core)])
 
 
-def usually_deadlock(
-    core: Sequence[Call],
-    waits: Sequence[Call],
-    *,
-    missing: Sequence[RankState],
-    states: Sequence[RankState],
-) -> str:
-    """Why no rank can continue: `core` are the waits of the deadlock, among all `waits`.
+def usually_deadlock(core: Sequence[Call], missing: Sequence[RankState]) -> str:
+    """Why no rank can continue: `core` are the waits of the deadlock.
 
     `missing` are the ranks that have not reached a collective.
     """
     collectives = [call for call in core if call.nth is not None]
     messages = [call for call in core if call.is_message]
-    if any(call.peer == call.rank for call in messages):
-        return "a rank waits for a message from itself or to itself."
-    if messages and (said := _crossed(messages, waits) or _all_alike(messages)):
+    if messages and (said := _all_alike(messages)):
         return said
     if collectives and missing:
         return _about_collectives(collectives, missing)
-    call = next((call for call in messages if call.peer is not None), None)
-    if call is not None and call.peer is not None and states[call.peer].over:
-        side = "received" if call.op == "send" else "sent"
-        return (
-            f"rank {call.peer} never {side} it. Every send needs a receive, with the same ranks "
-            "and the same tag."
-        )
+    if messages:
+        return UNMATCHED
     return "one rank took a different branch from the others, so they wait for each other."
-
-
-def _crossed(messages: Sequence[Call], waits: Sequence[Call]) -> str | None:
-    """A send and a receive that just miss each other."""
-    sends = [call for call in waits if call.op == "send"]
-    receives = [call for call in messages if call.op == "recv"]
-    for send, receive in ((s, r) for s in sends for r in receives if r.rank == s.peer):
-        if receive.peer == send.rank and receive.tag != send.tag:
-            return (
-                f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank "
-                f"{receive.rank} receives with tag {receive.tag}."
-            )
-        if receive.peer not in (send.rank, None):
-            return (
-                f"rank {receive.rank} receives from the wrong rank (rank {send.rank} is the "
-                f"one that sends to it), or rank {receive.peer} never sent."
-            )
-    return None
 
 
 def _all_alike(messages: Sequence[Call]) -> str | None:
     """A ring in which all do the same first."""
     kinds = {call.op for call in messages}
     waiting = {call.rank for call in messages}
-    if len(messages) < 2 or len(kinds) > 1 or not {call.peer for call in messages} <= waiting:
+    if len(messages) < 2 or not {call.peer for call in messages} <= waiting:
         return None
-    if kinds == {"send"}:
-        if len({(call.file, call.line) for call in messages}) > 1:
-            return (
-                "all of these ranks send, in different places, and none receives. Go through the "
-                "sends in order, and find the receive that belongs to each."
-            )
+    if kinds == {"recv"}:
+        return "every rank receives first, so no message has been sent. Let one rank send first."
+    if kinds == {"send"} and len({(call.file, call.line) for call in messages}) == 1:
         return (
             "every rank sends first, and a send waits until it is received. Let some ranks "
             "receive first, or start the sends with isend or batch_isend_irecv and wait later."
         )
-    return "every rank receives first, so no message has been sent. Let one rank send first."
+    return None
 
 
 def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:

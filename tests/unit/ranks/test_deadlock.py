@@ -67,8 +67,7 @@ def test_a_message_from_the_wrong_rank(play):
     found = run.look()
     assert 1 in found.ranks
     assert 0 not in found.ranks
-    assert "wrong rank" in found.usually
-    assert numbers_in(found.usually) == [1, 0, 2]  # rank 0 sends to it, rank 2 does not
+    assert "another rank" in found.usually
     assert [1, 2, 9] in map(numbers_in, found.message.splitlines())
 
 
@@ -78,8 +77,10 @@ def test_a_message_with_another_tag(play):
     run.call(1, "recv", peer=0, tag=4)
     found = run.look()
     assert found.ranks == (0, 1)
-    assert "tag" in found.usually
-    assert numbers_in(found.usually) == [0, 3, 1, 4]
+    assert "another tag" in found.usually
+    sends, receives = found.message.splitlines()[1:]
+    assert "tag 3" in sends
+    assert "tag 4" in receives
 
 
 def test_a_send_that_nobody_receives(play):
