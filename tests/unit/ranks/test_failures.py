@@ -73,8 +73,6 @@ def test_follow_ups_without_a_cause_are_shown_in_the_end(play):
     began = run.now
     found = run.look(5.0)
     assert found.ranks == (0,)
-    assert numbers_in(found.usually) == [1, 10, 0]  # who had not come, to which line of whom
-    assert all(part in found.usually for part in ("recv", "train.py:10"))
     assert run.now - began > 0.9
 
 
