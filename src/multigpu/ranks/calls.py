@@ -6,7 +6,7 @@ it, and when the wait is over. A `Call` collects these frames. Times are those o
 
 The n-th collective that a rank makes in a group matches the n-th of every other member: a
 `CollectiveMatch`. Messages to one rank with one tag in one group are in one `P2PQueue`; those from
-one sender are a `Channel` and arrive in the order in which they were sent.
+one sender arrive in the order in which they were sent.
 """
 
 from collections import defaultdict
@@ -193,31 +193,19 @@ class CollectiveMatch:
 
 
 @dataclass
-class Channel:
-    """The messages from one sender in a queue: the n-th send goes to the n-th receive."""
-
-    sends: list[Call] = field(default_factory=list)
-    receives: list[Call] = field(default_factory=list)
-
-    def pair(self, call: Call) -> tuple[Call, Call] | None:
-        """The send and the receive that meet, if the other side of `call` has been made."""
-        number = (self.sends if call.op == "send" else self.receives).index(call)
-        made = number < len(self.sends) and number < len(self.receives)
-        return (self.sends[number], self.receives[number]) if made else None
-
-
-@dataclass
 class P2PQueue:
-    """Messages to one rank, with one tag, in one group."""
+    """Messages to one rank, with one tag, in one group: the n-th send of a sender goes to the n-th
+    receive from it."""
 
-    channels: dict[int, Channel] = field(default_factory=lambda: defaultdict(Channel))  # by sender
+    sends: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))  # by sender
+    receives: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))
     from_anyone: list[Call] = field(default_factory=list)  # receives that take any sender's
 
     def add(self, call: Call) -> None:
         if call.op == "send":
-            self.channels[call.rank].sends.append(call)
+            self.sends[call.rank].append(call)
         elif call.peer is not None:
-            self.channels[call.peer].receives.append(call)
+            self.receives[call.peer].append(call)
         else:
             self.from_anyone.append(call)
 
@@ -228,41 +216,44 @@ class P2PQueue:
         """
         if self.from_anyone or call.sender is None:
             return None
-        return self.channels[call.sender].pair(call)
+        sends, receives = self.sends[call.sender], self.receives[call.sender]
+        number = (sends if call.op == "send" else receives).index(call)
+        made = number < len(sends) and number < len(receives)
+        return (sends[number], receives[number]) if made else None
 
     def may_complete(self, call: Call) -> bool:
         """Whether the other side of an open call has been made, or may have been."""
         if not self.from_anyone:
             return self.pair(call) is not None
         if call.op == "send":
-            channel = self.channels[call.rank]
-            waiting = sum(each.is_open for each in (*channel.receives, *self.from_anyone))
-            return channel.sends.index(call) < self.arrived(call.rank) + waiting
-        senders = list(self.channels) if call.peer is None else [call.peer]
-        return any(len(self.channels[each].sends) > self.arrived(each) for each in senders)
+            receives = (*self.receives[call.rank], *self.from_anyone)
+            waiting = sum(each.is_open for each in receives)
+            return self.sends[call.rank].index(call) < self.arrived(call.rank) + waiting
+        senders = list(self.sends) if call.peer is None else [call.peer]
+        return any(len(self.sends[each]) > self.arrived(each) for each in senders)
 
     def arrived(self, sender: int) -> int:
         """How many messages of `sender` have been received; the trace then names the sender."""
-        receives = (*self.channels[sender].receives, *self.from_anyone)
+        receives = (*self.receives[sender], *self.from_anyone)
         return sum(not each.is_open and each.peer == sender for each in receives)
 
     def unmatched(self) -> list[Call]:
         """Sends and receives that found no other side."""
         found = [call for call in self.from_anyone if call.is_open]
-        for sender, channel in self.channels.items():
-            arrived = self.arrived(sender) if self.from_anyone else len(channel.receives)
-            found += channel.sends[arrived:] + channel.receives[len(channel.sends) :]
+        for sender in self.sends.keys() | self.receives.keys():
+            sends, receives = self.sends[sender], self.receives[sender]
+            arrived = self.arrived(sender) if self.from_anyone else len(receives)
+            found += sends[arrived:] + receives[len(sends) :]
         return found
 
     def forget(self, sender: int) -> list[Call]:
         """Forget the oldest messages of a sender that are over on both sides; return them."""
         forgotten: list[Call] = []
-        channel = self.channels[sender]
-        while channel.sends and channel.receives and not self.from_anyone:
-            pair = channel.sends[0], channel.receives[0]
-            if not all(call.is_over for call in pair):
+        sends, receives = self.sends[sender], self.receives[sender]
+        while sends and receives and not self.from_anyone:
+            if not (sends[0].is_over and receives[0].is_over):
                 break
-            forgotten += channel.sends.pop(0), channel.receives.pop(0)
+            forgotten += sends.pop(0), receives.pop(0)
         return forgotten
 
 

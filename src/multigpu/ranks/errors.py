@@ -127,6 +127,10 @@ class RankError(Exception):
 
 def describe_exception(error: BaseException) -> dict[str, Any]:
     """An exception as plain data."""
+    try:
+        text = str(error)[:SHOWN_TEXT]
+    except BaseException:  # the reader's own __str__
+        text = "(its text cannot be shown)"
     frames = [
         # `forward` with its class's name, a function in a function without that one's.
         [f.f_code.co_filename, line, f.f_code.co_qualname.rpartition("<locals>.")[2]]
@@ -135,7 +139,7 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     described = {
         "type": type_name(type(error)),
         "types": [type_name(kind) for kind in type(error).__mro__],
-        "text": _text(error),
+        "text": text,
         "notes": [str(note)[:SHOWN_TEXT] for note in getattr(error, "__notes__", [])][:5],
         "frames": frames[:SHOWN_FRAMES] + frames[SHOWN_FRAMES:][-SHOWN_FRAMES:],
     }
@@ -180,10 +184,3 @@ def stack_text(dump: str) -> str:
             continue  # a thread of a library
         lines += [_line_of_code(file, int(line), name) for file, line, name in shown[:SHOWN_FRAMES]]
     return "\n".join(lines)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:SHOWN_TEXT]
-    except BaseException:  # the reader's own __str__
-        return "(its text cannot be shown)"

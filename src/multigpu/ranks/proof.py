@@ -34,7 +34,6 @@ SIZELESS = ("barrier", "new_group", "all_to_all")  # nothing to compare; parts m
 
 # What calls that belong together must have in common, and for which calls it matters.
 COMPARED: dict[str, Callable[[Call], bool]] = {
-    "members": lambda call: True,
     "op": lambda call: True,
     "wanted": lambda call: True,
     "root": lambda call: call.op in ROOTED,
@@ -130,7 +129,7 @@ class Watch:
         found, dead = self._exception(), self._exit()
         if found and dead:
             return min(found, dead, key=lambda one: self._failures.index(one.ranks[0]))
-        return found or dead or self._failure_without_cause()
+        return found or dead or self._exception(follow_ups=True)
 
     def _exception(self, *, follow_ups: bool = False) -> Finding | None:
         """The earliest exception, and the ranks that raised the same at the same place.
@@ -145,7 +144,8 @@ class Watch:
         if not raised:
             return None
         first = min(raised, key=lambda rank: (raised[rank]["time"], rank))
-        ranks = [rank for rank, error in raised.items() if _alike(error, raised[first])]
+        same = {rank: (e["type"], their_frames(e)[-1:]) for rank, e in raised.items()}
+        ranks = [rank for rank in raised if same[rank] == same[first]]
         kind: Kind = "exit" if "SystemExit" in raised[first].get("types", ()) else "exception"
         message, usually = wording.raised(raised[first], ranks)
         errors = {str(rank): dict(error) for rank, error in raised.items()}
@@ -175,35 +175,27 @@ class Watch:
         details = {"status": first.status, "left": left}
         return self._finding("exit", alike or [first.rank], message, usually, exit=details)
 
-    def _failure_without_cause(self) -> Finding | None:
-        """A call that failed although no rank is dead: a time limit, most often."""
-        found = self._exception(follow_ups=True)
-        if found is None:
-            return None
-        rank = found.ranks[0]
-        failed = [call for call in self._states[rank].calls.values() if call.failed]
-        if not failed or self._matching.may_complete(failed[-1]):
-            return found
-        absent = self._matching.waits_for(failed[-1], over=())
-        return replace(found, usually=wording.had_not_come(absent, failed[-1]))
-
     def _with_uncaught(self, found: Finding | None) -> Finding | None:
         """The same finding with the earliest uncaught exception of a thread.
 
         It comes before all other findings, because later ones may follow from it.
         """
-        uncaught = [(s, error) for s in self._states for error in s.uncaught]
-        real = [(state, error) for state, error in uncaught if not _follows(state, error)]
-        if found is None or not real:
+        uncaught = [
+            (error["time"], state.rank, error)
+            for state in self._states
+            for error in state.uncaught
+            if not FOLLOW_UP.search(error.get("text", ""))
+        ]
+        if found is None or not uncaught:
             return found
-        state, error = min(real, key=lambda one: one[1]["time"])
+        when, rank, error = min(uncaught, key=lambda one: one[:2])
         raised = [s.raised["time"] for s in self._states if s.raised and s.rank in found.ranks]
-        if raised and min(raised) < error["time"]:
+        if raised and min(raised) < when:
             return found
         hides = found.kind in ("deadlock", "no_progress")
         return replace(
             found,
-            message=f"{wording.raised_in_a_thread(state.rank, error)}\n{found.message}",
+            message=f"{wording.raised_in_a_thread(rank, error)}\n{found.message}",
             usually=wording.UNCAUGHT if hides else found.usually,
         )
 
@@ -307,8 +299,8 @@ class Watch:
         under_way = [
             call
             for state in states
-            for call in state.open_calls()
-            if call.is_async and call.nth is not None and call.completed is None
+            for call in ([] if state.gone else state.calls.values())
+            if call.is_open and call.is_async and call.nth is not None and call.completed is None
         ]
         if any(matching.may_complete(call) for call in under_way):
             return False  # something may be called when it is over
@@ -334,8 +326,7 @@ class Watch:
             "deadlock",
             self._blamed(core, waits, targets, ends=ends, over=over),
             wording.deadlock(core, targets, over & ends, self._states),
-            wording.usually_deadlock(core, waits, missing=missing, states=self._states),
-            waits_for={str(rank): sorted(others) for rank, others in edges.items()},
+            wording.usually_deadlock(core, missing),
         )
 
     def _blamed(
@@ -400,18 +391,6 @@ def minority(camps: Iterable[Sequence[int]]) -> tuple[int, ...]:
     if len(found) > 1 and len(found[0]) > len(found[1]):
         found = found[1:]
     return tuple(sorted(rank for camp in found for rank in camp))
-
-
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two errors are of one type and from one line."""
-    return (one["type"], their_frames(one)[-1:]) == (other["type"], their_frames(other)[-1:])
-
-
-def _follows(state: RankState, error: Mapping[str, Any]) -> bool:
-    """Whether it only reports a call that failed because of another rank."""
-    failed = [call.failed for call in state.calls.values() if call.failed]
-    text = error.get("text", "")
-    return bool(FOLLOW_UP.search(text)) and any(text.startswith(each) for each in failed)
 
 
 def _ends_of_waiting(edges: Mapping[int, set[int]]) -> set[int]:

@@ -31,8 +31,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from glob import escape, glob
-from multiprocessing import connection as connections
-from multiprocessing import reduction
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from types import ModuleType
@@ -41,7 +39,6 @@ from typing import Any, Self
 from multigpu.ranks.process_tree import ENDING, MARK, RUN, adopt_orphans, end_marked
 from multigpu.ranks.warming import import_costly, warming_up
 
-OURS = (__file__, connections.__file__, reduction.__file__)  # what works on our connections
 GOODBYE = ENDING + 5  # seconds for a server to end what it runs
 
 
@@ -219,17 +216,13 @@ atexit.register(RANKS.close)
 
 @contextlib.contextmanager
 def while_connected() -> Iterator[None]:
-    """Continue after the block when the process at the other end of the connection is gone.
-
-    During the wait a signal handler of the caller may raise the same types. Its errors come from
-    other files and are passed on.
-    """
+    """Continue after the block when the process at the other end of the connection is gone."""
     try:
         yield
-    except (EOFError, OSError) as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if frame.f_code.co_filename not in OURS:
-            raise
+    except TimeoutError:  # no connection raises it: it is the caller's own alarm
+        raise
+    except (EOFError, OSError):
+        pass
 
 
 def shut_down(connection: Connection, direction: int) -> None:

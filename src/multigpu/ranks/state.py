@@ -109,10 +109,6 @@ class RankState:
     def collectives(self, group: str) -> int:
         return sum(n for (op, name), n in self.made.items() if name == group and op not in MESSAGES)
 
-    def open_calls(self) -> list[Call]:
-        """Every call that it has begun and not seen the end of."""
-        return [] if self.gone else [call for call in self.calls.values() if call.is_open]
-
     def waits_until(self) -> float:
         """When the earliest time limit of this rank's waits ends."""
         return min((self.ends[t] for t in self.waits if self._waited_for(t)), default=inf)

@@ -22,7 +22,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -73,27 +72,16 @@ class Supervisor:
         watch: Watch | None = None,
         tell: bool = False,
     ) -> None:
-        self._limits, self._caller, self._watch, self._tell = limits, caller, watch, tell
+        self._count, self._body, self._limits = count, body, limits
+        self._caller, self._watch, self._tell = caller, watch, tell
         self._began = time.monotonic()
         self._closing = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(caller, selectors.EVENT_READ, None)
-        token = secrets.token_bytes(16)
         self._children: list[ChildProcess] = []
-        for number in range(count):
-            try:
-                child = ChildProcess(body, number, token=token, limits=limits)
-            except OSError:  # too many processes, or descriptors
-                process_tree.end_all(*(child.pid for child in self._children))
-                self._close()
-                raise
-            self._children.append(child)
-            for pipe, descriptor in child.read.items():
-                self._selector.register(descriptor, selectors.EVENT_READ, (number, pipe))
-        self._threads = process_tree.SystemThreads([child.pid for child in self._children])
 
     def run(self) -> dict[str, Any]:
-        """Wait for the end of all processes and report it.
+        """Start the processes, wait for the end of all and report it.
 
         A process that is done waits until all are, because one that exits early closes its
         connections.
@@ -104,10 +92,10 @@ class Supervisor:
         that could not be killed) and ``seconds``. Raises EOFError or ConnectionError when the
         caller is gone or gave up; then, too, nothing is left running.
         """
-        groups = [child.pid for child in self._children]
         left: list[str] = []
         try:
             try:
+                self._start()
                 excess, finding = self._until_the_end()
                 stuck = finding is not None and finding.kind == "no_progress"
                 if stuck or excess in ("busy", "blocked", "slow"):
@@ -115,10 +103,12 @@ class Supervisor:
                 if not excess and not finding:
                     left = process_tree.left_behind(self._limits.farewell)
             finally:
-                unended = process_tree.end_all(*groups)
+                unended = process_tree.end_all(*(child.pid for child in self._children))
             self._take_in(0)
         finally:
-            self._close()
+            self._selector.close()
+            for child in self._children:
+                child.close()
         return {
             "members": [child.report() for child in self._children],
             "excess": excess,
@@ -128,14 +118,18 @@ class Supervisor:
             "seconds": time.monotonic() - self._began,
         }
 
-    def _close(self) -> None:
-        self._selector.close()
-        for child in self._children:
-            child.close()
+    def _start(self) -> None:
+        token = secrets.token_bytes(16)
+        for number in range(self._count):
+            child = ChildProcess(self._body, number, token=token, limits=self._limits)
+            self._children.append(child)
+            for pipe, descriptor in child.read.items():
+                self._selector.register(descriptor, selectors.EVENT_READ, (number, pipe))
 
     def _until_the_end(self) -> tuple[Excess | None, Finding | None]:
         """Why the run could not continue; neither, if all processes ended normally."""
         monitor = ResourceMonitor(self._limits, self._began, own_memory(psutil.Process()))
+        threads = process_tree.SystemThreads([child.pid for child in self._children])
         look = self._began + 4 * LOOK  # most runs are over before the first
         while not self._ended():
             self._take_in(CLOSING if self._closing else GLANCE)
@@ -144,7 +138,7 @@ class Supervisor:
                     child.release()
                 self._closing = True
             now = time.monotonic()
-            if self._watch and (finding := self._watch.look(now, self._threads)):
+            if self._watch and (finding := self._watch.look(now, threads)):
                 return None, finding
             if self._limits is not UNLIMITED and now > look:
                 total = sum(child.total for child in self._children)
@@ -184,41 +178,19 @@ class Supervisor:
                 self._caller.send(("output", number, part))
 
     def _ask_where_they_are(self) -> None:
-        """Wait for stacks, longer for processes that wait for a core of a busy machine."""
-        asked = []
-        for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                if child.status is None:
-                    os.kill(child.pid, signal.SIGUSR1)
-                    asked.append(child)
+        asked = [child for child in self._children if child.status is None]
+        for child in asked:
+            os.kill(child.pid, signal.SIGUSR1)  # it is there until its status is asked for
         began, before = time.monotonic(), -1
         while (waited := time.monotonic() - began) < BUSY_DUMP:
-            silent = [child for child in asked if not child.stack.total]
-            now = sum(child.stack.total for child in asked)
+            silent = [child for child in asked if not child.stack]
+            now = sum(len(child.stack) for child in asked)
             if now == before and not silent:
                 return
-            awake = any(process_tree.runnable(child.pid) for child in silent)
-            if waited > DUMP and not awake:
+            if waited > DUMP and not any(process_tree.runnable(child.pid) for child in silent):
                 return
             before = now
             self._take_in(LOOK)
-
-
-@dataclass
-class Intake:
-    """The data from one pipe: the first bytes, and how many there were."""
-
-    keep: int
-    data: bytearray = field(default_factory=bytearray)
-    total: int = 0
-
-    def add(self, part: bytes) -> None:
-        """Take in one part; beyond ``keep`` bytes it is only counted."""
-        self.total += len(part)
-        self.data += part[: max(0, self.keep - len(self.data))]
-
-    def text(self) -> str:
-        return self.data.decode(errors="replace")
 
 
 class ChildProcess:
@@ -229,7 +201,8 @@ class ChildProcess:
         self.answer = b""  # the bytes that came with the phase of this name
         self.status: int | None = None  # once it is gone; negative for a signal
         self.holding = False  # it waits to be let go
-        self.output, self.stack = Intake(limits.kept_output), Intake(limits.kept_output)
+        self.output, self.stack = bytearray(), bytearray()  # the first bytes of each
+        self._kept_output = limits.kept_output
         self.total = 0  # bytes from all pipes
         self._reader = FrameReader(token, keep=limits.answer)
         pipes = {name: os.pipe() for name in ("frames", "output", "stack")}
@@ -262,7 +235,8 @@ class ChildProcess:
         """Take in data from a pipe; return the frames in it."""
         self.total += len(part)
         if pipe != "frames":
-            getattr(self, pipe).add(part)
+            kept: bytearray = getattr(self, pipe)
+            kept += part[: self._kept_output - len(kept)]
             return []
         frames = self._reader.add(part)
         for header, blob in frames:
@@ -281,8 +255,8 @@ class ChildProcess:
             "status": self.status,
             "said": self.said,
             "foreign": self._reader.foreign(),
-            "output": self.output.text(),
-            "stack": self.stack.text(),
+            "output": self.output.decode(errors="replace"),
+            "stack": self.stack.decode(errors="replace"),
             "answer": self.answer,
         }
 

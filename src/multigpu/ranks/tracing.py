@@ -356,8 +356,13 @@ class TracedGroup(dist.ProcessGroup):
             op, self.group, inputs, origin=origin, is_async=is_async, **details
         )
         for_join = is_async and origin.via == "join"
-        may_copy = is_async and not for_join and self._can_copy(touched)
-        copies = Copies(touched, outputs) if may_copy else None
+        # With NCCL a wait belongs to a stream, so a copy after it would come too early.
+        has_nccl = "nccl" in str(self.__inner.name()).lower()
+        may_copy = all(
+            tensor.is_contiguous() and not tensor.is_sparse and not (has_nccl and tensor.is_cuda)
+            for tensor in touched
+        )
+        copies = Copies(touched, outputs) if is_async and not for_join and may_copy else None
         if copies is not None:
             arguments = copies.of(arguments)
             named = {name: copies.of(value) for name, value in named.items()}
@@ -401,14 +406,6 @@ class TracedGroup(dist.ProcessGroup):
         if not 0 <= number < size:
             raise ValueError(f"there is no rank {number} in a group of {size}: 0 to {size - 1}")
         return self.group.members[number]
-
-    def _can_copy(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """With NCCL a wait belongs to a stream, so the copy would come too early."""
-        has_nccl = "nccl" in str(self.__inner.name()).lower()
-        return all(
-            tensor.is_contiguous() and not tensor.is_sparse and not (has_nccl and tensor.is_cuda)
-            for tensor in tensors
-        )
 
 
 def _reduction_of(options: Any) -> str:

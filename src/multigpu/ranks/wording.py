@@ -99,7 +99,6 @@ SIGNALS = {
     "SIGSEGV": "compiled code read invalid memory: a faulty extension or a broken installation.",
     "SIGBUS": "compiled code wrote to /dev/shm or to a disk that is full.",
     "SIGABRT": "compiled code aborted. Its last message is in the rank's output.",
-    "SIGTERM": "a person or a scheduler asked the process to end.",
 }
 
 
@@ -139,12 +138,6 @@ def ended(state: RankState, ranks: Sequence[int]) -> tuple[str, str]:
     with suppress(ValueError):
         name = signal.Signals(-state.status).name
     return f"{who} was killed by {name}{after}.", SIGNALS.get(name, "")
-
-
-def had_not_come(absent: Sequence[int], call: Call) -> str:
-    """Why a call failed although no rank is dead."""
-    who = ranks_in_words(absent)
-    return f"{who} had not reached the {call.op} at {call.place} of rank {call.rank} by then."
 
 
 # Ranks that make no progress.
@@ -187,17 +180,15 @@ def collectives_differ(
     """How the calls of one match differ, first in `name`; `sides` are those that agree."""
     first = sides[0][0]
     assert first.nth is not None
-    members = name == "members"
-    group = "" if members else first.in_group(world_size)
-    lines = [f"the {ordinal(first.nth + 1)} collective{group} is not the same on all ranks:"]
+    nth = f"{ordinal(first.nth + 1)} collective{first.in_group(world_size)}"
+    lines = [f"the {nth} is not the same on all ranks:"]
     for side in sides:
         by_place: dict[tuple[str, int, str], list[Call]] = defaultdict(list)
         for call in side:
             by_place[call.file, call.line, described(call)].append(call)
         for same in by_place.values():
             who = ranks_in_words(call.rank for call in same)
-            group = f" in a group of {ranks_in_words(same[0].members)}" if members else ""
-            lines.append(f"  {who}: {described(same[0])}{group}, {same[0].place}")
+            lines.append(f"  {who}: {described(same[0])}, {same[0].place}")
     calls = [call for side in sides for call in side]
     if name == "root" and all(call.root == call.rank for call in calls):
         usually = "each rank passed its own rank as the root. All ranks must pass the same root."
@@ -208,13 +199,9 @@ def collectives_differ(
     return "\n".join(lines), usually
 
 
-NEW_GROUPS = (
-    "the ranks called new_group with different lists of ranks. Every rank must create every "
-    "group, with the same list and in the same order, including groups it is not in."
-)
 DIFFER = {
-    "members": NEW_GROUPS,
-    "wanted": NEW_GROUPS,
+    "wanted": "the ranks called new_group with different lists of ranks. Every rank must create "
+    "every group, with the same list and in the same order, including groups it is not in.",
     "op": ORDER,
     "root": "all ranks must pass the same root, but it was computed from something that differs.",
     "reduce": "`op` must be the same on all ranks.",
@@ -258,13 +245,12 @@ def fewer_collectives(
         return message, (
             f"{most} never waited for it. A wait would hang, because the others do not take part."
         )
-    if call.op == "new_group":
-        return message, (
-            "every rank must call new_group, including ranks that are not in the group."
-        )
     return message, (
         "one rank skipped a collective or called an extra one. Nothing hung because no rank waited."
     )
+
+
+UNMATCHED = "the matching call is missing, or it names another rank or another tag."
 
 
 def unmatched_message(call: Call) -> tuple[str, str]:
@@ -274,9 +260,7 @@ def unmatched_message(call: Call) -> tuple[str, str]:
         said = f"rank {call.rank} sent {amount(call)} to {other} that {other} never received"
     else:
         said = f"rank {call.rank} began to receive {amount(call)} from {other}, which sent nothing"
-    return f"{said}: {call.via}, {call.place}.", (
-        "the matching call is missing, or it names another rank or another tag."
-    )
+    return f"{said}: {call.via}, {call.place}.", UNMATCHED
 
 
 # Ranks that wait for each other.
@@ -305,71 +289,36 @@ def deadlock(
     return "\n".join([f"{who} forever:", *what_each_does(states, core)])
 
 
-def usually_deadlock(
-    core: Sequence[Call],
-    waits: Sequence[Call],
-    *,
-    missing: Sequence[RankState],
-    states: Sequence[RankState],
-) -> str:
-    """Why no rank can continue: `core` are the waits of the deadlock, among all `waits`.
+def usually_deadlock(core: Sequence[Call], missing: Sequence[RankState]) -> str:
+    """Why no rank can continue: `core` are the waits of the deadlock.
 
     `missing` are the ranks that have not reached a collective.
     """
     collectives = [call for call in core if call.nth is not None]
     messages = [call for call in core if call.is_message]
-    if any(call.peer == call.rank for call in messages):
-        return "a rank waits for a message from itself or to itself."
-    if messages and (said := _crossed(messages, waits) or _all_alike(messages)):
+    if messages and (said := _all_alike(messages)):
         return said
     if collectives and missing:
         return _about_collectives(collectives, missing)
-    call = next((call for call in messages if call.peer is not None), None)
-    if call is not None and call.peer is not None and states[call.peer].over:
-        side = "received" if call.op == "send" else "sent"
-        return (
-            f"rank {call.peer} never {side} it. Every send needs a receive, with the same ranks "
-            "and the same tag."
-        )
+    if messages:
+        return UNMATCHED
     return "one rank took a different branch from the others, so they wait for each other."
-
-
-def _crossed(messages: Sequence[Call], waits: Sequence[Call]) -> str | None:
-    """A send and a receive that just miss each other."""
-    sends = [call for call in waits if call.op == "send"]
-    receives = [call for call in messages if call.op == "recv"]
-    for send, receive in ((s, r) for s in sends for r in receives if r.rank == s.peer):
-        if receive.peer == send.rank and receive.tag != send.tag:
-            return (
-                f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank "
-                f"{receive.rank} receives with tag {receive.tag}."
-            )
-        if receive.peer not in (send.rank, None):
-            return (
-                f"rank {receive.rank} receives from the wrong rank (rank {send.rank} is the "
-                f"one that sends to it), or rank {receive.peer} never sent."
-            )
-    return None
 
 
 def _all_alike(messages: Sequence[Call]) -> str | None:
     """A ring in which all do the same first."""
     kinds = {call.op for call in messages}
     waiting = {call.rank for call in messages}
-    if len(messages) < 2 or len(kinds) > 1 or not {call.peer for call in messages} <= waiting:
+    if len(messages) < 2 or not {call.peer for call in messages} <= waiting:
         return None
-    if kinds == {"send"}:
-        if len({(call.file, call.line) for call in messages}) > 1:
-            return (
-                "all of these ranks send, in different places, and none receives. One side may "
-                "have skipped a receive and moved on to its next message, perhaps of a later call. "
-                "Go through the sends in order, and find the receive that belongs to each."
-            )
+    if kinds == {"recv"}:
+        return "every rank receives first, so no message has been sent. Let one rank send first."
+    if kinds == {"send"} and len({(call.file, call.line) for call in messages}) == 1:
         return (
             "every rank sends first, and a send waits until it is received. Let some ranks "
             "receive first, or start the sends with isend or batch_isend_irecv and wait later."
         )
-    return "every rank receives first, so no message has been sent. Let one rank send first."
+    return None
 
 
 def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> str:

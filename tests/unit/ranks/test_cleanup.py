@@ -42,14 +42,6 @@ PROGRAM = """
         subprocess.Popen(["sleep", "1000"], start_new_session=True)
         returns()
 
-    def works():
-        import torch
-        import torch.distributed as dist
-        leaves_a_process()
-        for _ in range(3):
-            dist.all_reduce(torch.ones(10))
-            time.sleep(0.02)
-
     def starts_a_daemon():
         if os.fork() == 0:
             os.setsid()
@@ -57,23 +49,6 @@ PROGRAM = """
                 os.execvp("sleep", ["sleep", "1000"])
             os._exit(0)
         waits()
-
-    def starts_a_daemon_in_a_run_of_its_own():
-        run_ranks(starts_a_daemon, 1)
-
-    FLAG = os.environ["TMPDIR"] + ".flag"
-
-    def raises_a_flag():
-        open(FLAG, "w").close()
-        waits()
-
-    def fails_while_a_run_goes_on_in_it():
-        import torch.distributed as dist
-        if dist.get_rank() == 0:
-            run_ranks(raises_a_flag, 1)
-        while not os.path.exists(FLAG):
-            time.sleep(0.02)
-        raise ValueError
 
     def attempt(fn):
         try:
@@ -139,19 +114,6 @@ class Caller:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def start(tmp_path):
-    callers = []
-
-    def start(code):
-        callers.append(Caller(code, tmp_path / str(len(callers))))
-        return callers[-1]
-
-    yield start
-    for caller in callers:
-        caller.close()
-
-
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory):
     """A program that attempts one run after the other, all in one server."""
@@ -180,6 +142,20 @@ def test_ctrl_c_ends_the_ranks(caller):
     assert caller.says("over")  # and the next run works
 
 
+@pytest.mark.slow
+def test_nothing_is_left_when_the_server_is_killed_that_could_adopt_it(caller):
+    caller.attempt("starts_a_daemon")
+    assert caller.says("waiting")
+    (server,) = psutil.Process(caller.process.pid).children()
+    server.kill()
+    assert caller.says("RankError")
+    assert caller.says("over")
+    assert caller.ranks() == []
+    assert list(caller.folder.iterdir()) == []
+    caller.attempt("returns")
+    assert caller.says("over")  # and the next run works
+
+
 def test_the_server_ends_with_the_program(caller):
     caller.attempt("returns")
     assert caller.says("over")
@@ -188,68 +164,16 @@ def test_the_server_ends_with_the_program(caller):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
-def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(start, number):
-    callers = [start("while True: attempt(works)") for _ in range(4)]
-    for caller in callers:
-        time.sleep(random.uniform(0, 2))
-        caller.process.kill()
-    for caller in callers:
-        assert caller.leftovers() == ([], [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("generation", ["server", "rank"])
-def test_nothing_is_left_when_another_process_is_killed(start, generation):
-    caller = start("attempt(waits); attempt(returns); time.sleep(1000)")
-    assert caller.says("waiting")
-    parents = [psutil.Process(caller.process.pid)]
-    for _ in range(("server", "rank").index(generation) + 1):
-        parents = [child for parent in parents for child in parent.children()]
-    parents[0].kill()
-    assert caller.says("over")
-    assert caller.says("over")  # the next run works
-    caller.close()
-    assert caller.leftovers() == ([], [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fn", ["starts_a_daemon", "starts_a_daemon_in_a_run_of_its_own"])
-def test_nothing_is_left_when_the_server_is_killed_that_could_adopt_it(start, fn):
-    caller = start(f"attempt({fn}); time.sleep(1000)")
-    assert caller.says("waiting")
-    (server,) = psutil.Process(caller.process.pid).children()
-    server.kill()
-    assert caller.says("RankError")
-    assert caller.says("over")
-    assert caller.ranks() == []
-    assert list(caller.folder.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_run_inside_a_rank_leaves_no_folder_when_the_outer_run_fails(start):
-    caller = start("attempt(fails_while_a_run_goes_on_in_it); time.sleep(1000)")
-    assert caller.says("RankError")
-    assert caller.says("over")
-    assert caller.ranks() == []
-    assert list(caller.folder.iterdir()) == []
-
-
-STOPS_A_SLOW_SERVER = """
-import signal, threading, time
-from multigpu import run_ranks
-from multigpu.ranks.server import RANKS
-
-run_ranks(print, 1, show=False)
-popen = RANKS.processes[0].popen
-popen.send_signal(signal.SIGSTOP)
-threading.Timer(11, popen.send_signal, [signal.SIGCONT]).start()
-RANKS.close()
-assert popen.returncode == 0, popen.returncode
-"""
-
-
-@pytest.mark.slow
-def test_a_server_has_longer_to_end_than_it_needs_on_a_busy_machine():
-    """It was killed after 10 s, and it may take 15 to end its ranks."""
-    subprocess.run([sys.executable, "-c", STOPS_A_SLOW_SERVER], check=True, timeout=300)
+def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(tmp_path):
+    code = "while True: attempt(leaves_a_process)"
+    callers = [Caller(code, tmp_path / str(number)) for number in range(2)]
+    try:
+        for caller in callers:
+            assert caller.says("over")
+            time.sleep(random.uniform(0, 1))
+            caller.process.kill()
+        for caller in callers:
+            assert caller.leftovers() == ([], [])
+    finally:
+        for caller in callers:
+            caller.close()

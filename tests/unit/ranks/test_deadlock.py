@@ -36,17 +36,6 @@ def test_it_is_found_between_half_a_second_and_one_and_a_half_after_the_last_wor
         assert first <= run.now - began <= 1.5
 
 
-def test_a_collective_that_only_one_rank_calls(play):
-    run = play(3)
-    run.all("all_reduce", line=5)
-    run.call(0, "all_reduce", line=8)
-    run.returned(1, 2)
-    found = run.look()
-    assert found.ranks == (0,)
-    assert numbers_in(found.usually) == [0, 8]
-    assert all(part in found.usually for part in ("train.py:8", "all_reduce", "`if`"))
-
-
 def test_of_two_ranks_both_are_named_because_either_may_be_wrong(play):
     run = play(2)
     run.call(0, "all_reduce")
@@ -70,16 +59,6 @@ def test_a_ring_in_which_all_do_the_same_first(play, op, step):
     assert found.message.count("train.py:12") == 3
 
 
-def test_sends_in_different_places_are_no_ring_in_which_all_send_first(play):
-    run = play(3)
-    run.call(0, "send", peer=1, line=92)
-    run.call(1, "send", peer=0, line=126)
-    run.call(2, "send", peer=0, line=126)
-    found = run.look()
-    assert "different places" in found.usually
-    assert "first" not in found.usually
-
-
 def test_a_message_from_the_wrong_rank(play):
     run = play(3)
     run.call(0, "send", peer=1, line=7)
@@ -88,8 +67,7 @@ def test_a_message_from_the_wrong_rank(play):
     found = run.look()
     assert 1 in found.ranks
     assert 0 not in found.ranks
-    assert "wrong rank" in found.usually
-    assert numbers_in(found.usually) == [1, 0, 2]  # rank 0 sends to it, rank 2 does not
+    assert "another rank" in found.usually
     assert [1, 2, 9] in map(numbers_in, found.message.splitlines())
 
 
@@ -99,20 +77,10 @@ def test_a_message_with_another_tag(play):
     run.call(1, "recv", peer=0, tag=4)
     found = run.look()
     assert found.ranks == (0, 1)
-    assert "tag" in found.usually
-    assert numbers_in(found.usually) == [0, 3, 1, 4]
-
-
-def test_a_message_to_itself(play):
-    run = play(2)
-    run.call(0, "recv", peer=0)
-    run.returned(1)
-    found = run.look()
-    assert found.ranks == (0,)
-    headline = found.message.splitlines()[0]
-    assert numbers_in(headline) == [0]
-    assert "itself" in headline
-    assert "itself" in found.usually
+    assert "another tag" in found.usually
+    sends, receives = found.message.splitlines()[1:]
+    assert "tag 3" in sends
+    assert "tag 4" in receives
 
 
 def test_a_send_that_nobody_receives(play):
@@ -184,7 +152,6 @@ def test_the_details_say_what_each_rank_waits_for(play):
     assert first["waits"][0]["place"] == "train.py:31"
     assert second["waits"][0]["peer"] == 2
     assert third["state"] == "returned"
-    assert details["waits_for"] == {"0": [1, 2], "1": [2], "2": []}
 
 
 def test_a_main_thread_that_joins_a_blocked_thread_is_blocked(play):
@@ -205,15 +172,6 @@ def test_a_thread_that_sleeps_on_a_lock_or_is_gone_is_blocked(play):
     assert run.look().kind == "deadlock"
 
 
-def test_a_handle_that_nobody_waits_for_does_not_hide_a_deadlock(play):
-    run = play(2)
-    run.start(0, "send", peer=1)
-    run.call(0, "all_reduce")
-    run.done(1, run.call(1, "recv", peer=0))
-    run.returned(1)
-    assert run.look().kind == "deadlock"
-
-
 def test_waiting_for_the_second_of_two_receives_when_only_one_was_sent(play):
     run = play(2)
     run.start(0, "recv", peer=1)
@@ -222,23 +180,6 @@ def test_waiting_for_the_second_of_two_receives_when_only_one_was_sent(play):
     run.done(1, 2)
     run.returned(1)
     assert run.look().kind == "deadlock"
-
-
-def test_a_rank_that_waits_for_a_message_is_not_told_about_the_order_of_groups(play):
-    run = play(2)
-    run.all("all_reduce", group="1", line=5)
-    run.call(0, "all_reduce", group="1", line=5)
-    run.call(1, "recv", peer=0, line=6)
-    assert "their groups" not in run.look().usually
-
-
-def test_groups_that_do_not_wait_for_each_other_are_not_in_different_orders(play):
-    run = play(3)
-    run.all("all_reduce", group="1", members=(0, 1), ranks=(0, 1), line=5)
-    run.call(0, "all_reduce", group="1", members=(0, 1), line=5)
-    run.call(1, "all_reduce", group="2", members=(1, 2), line=6)
-    run.returned(2)
-    assert "their groups" not in run.look().usually
 
 
 def kept(run):
@@ -264,34 +205,6 @@ def test_a_run_of_any_length_fits_into_memory_and_is_judged_alike(play):
     assert "batches" in found.usually
     run.done(0, number)
     assert run.watch.final().kind == "mismatch"
-
-
-def test_receives_from_any_rank_are_judged_alike_after_many_messages(play):
-    run = play(2)
-    for _ in range(200):
-        for rank in run.world:
-            run.done(rank, run.call(rank, "send" if rank == 0 else "recv", peer=1 - rank))
-    assert kept(run) < 10  # of 400
-    run.start(1, "recv", peer=None)
-    first = run.call(0, "send", peer=1)
-    assert run.look(50.0) is None
-    run.done(0, first)
-    run.done(1, first - 1, source=0)
-    assert run.watch.final() is None
-    run.call(0, "send", peer=1)
-    run.returned(1)
-    assert run.look().kind == "deadlock"
-
-
-def test_calls_that_nobody_waits_for_fit_into_memory_too(play):
-    run = play(2)
-    for _ in range(200):
-        for rank, number in [(rank, run.start(rank, "all_reduce")) for rank in run.world]:
-            run.say(rank, phase="completed", id=number)
-    assert kept(run) < 10  # of 400
-    run.all("all_reduce")
-    run.returned(*run.world)
-    assert run.watch.final() is None
 
 
 # What must never be called a deadlock.
@@ -320,26 +233,10 @@ def test_what_counts_is_when_a_time_limit_ends_and_not_how_long_it_is(play, stir
     assert (found and found.kind) == kind
 
 
-def test_a_wait_whose_time_limit_ends_with_the_run_is_like_one_without(play):
-    for limit, timeout in ((60.0, 60.0), (1800.0, None)):
-        run = play(2, timeout=timeout)
-        number = run.start(0, "all_reduce")
-        run.say(0, phase="wait", id=number, thread=1, limit=limit)
-        run.returned(1)
-        assert run.look().kind == "deadlock"
-
-
 def test_ranks_that_compute_or_sleep(play):
     run = play(3)
     run.call(0, "all_reduce")
     run.call(1, "recv", peer=2)
-    assert run.look(50.0) is None
-
-
-def test_a_rank_that_has_not_said_anything_yet(play):
-    run = play(2)
-    run.watch._states[1].main = None
-    run.call(0, "barrier")
     assert run.look(50.0) is None
 
 
@@ -369,13 +266,6 @@ def test_a_collective_in_flight_that_nobody_waits_for_yet(play):
     for rank in run.world:
         run.say(rank, phase="completed", id=numbers[rank])
     assert run.look().kind == "deadlock"
-
-
-def test_a_message_whose_sides_have_met(play):
-    run = play(2)
-    run.call(0, "send", peer=1, numel=10**9)
-    run.call(1, "recv", peer=0, numel=10**9)
-    assert run.look(50.0) is None
 
 
 def test_a_message_to_a_receive_that_was_started_earlier(play):
@@ -417,25 +307,6 @@ def test_receives_from_any_rank_that_are_all_used_up(play):
     assert numbers_in(waiting) == [0, 10]
 
 
-def test_one_send_too_many_for_the_receives_from_any_rank(play):
-    run = play(2)
-    number = run.call(0, "recv", peer=None)
-    run.done(1, run.call(1, "send", peer=0))
-    run.done(0, number, source=1)
-    run.call(1, "send", peer=0)
-    run.returned(0)
-    assert run.look().kind == "deadlock"
-
-
-def test_who_receives_from_any_rank_waits_for_those_that_can_still_send(play):
-    run = play(4)
-    run.call(1, "recv", peer=None)
-    run.call(2, "recv", peer=3)
-    run.call(3, "recv", peer=2)
-    run.returned(0)
-    assert run.look().ranks == (2, 3)
-
-
 def test_a_send_after_receives_from_any_rank(play):
     run = play(3)
     number = run.call(0, "recv", peer=None)
@@ -465,19 +336,6 @@ def test_a_lock_that_a_thread_may_open_on_its_way_into_a_call(play):
     assert run.look(50.0) is None
 
 
-def test_what_a_rank_says_while_it_is_looked_at(play):
-    run = play(2)
-    run.call(0, "recv", peer=1)
-    run.call(1, "recv", peer=0, thread=HELPER)
-
-    def gone_when_it_is_looked_at(rank, thread):
-        run.call(rank, "send", peer=0, thread=thread)
-        return False
-
-    run.threads.may_act = gone_when_it_is_looked_at
-    assert run.look(1.0) is None
-
-
 def test_another_thread_that_has_not_communicated_yet_but_works(play):
     run = play(2)
     run.call(0, "recv", peer=1)
@@ -502,14 +360,6 @@ def test_a_returned_rank_whose_other_thread_goes_on(play):
     assert run.look(50.0) is None
 
 
-def test_members_of_a_group_wait_while_others_work(play):
-    run = play(4)
-    for rank in (0, 1):
-        run.call(rank, "barrier", group="1", members=(0, 1, 2))
-    run.call(3, "recv", peer=2)
-    assert run.look(50.0) is None
-
-
 def test_a_wait_that_ends_after_the_first_thread_saw_the_end(play):
     """Two threads wait for one handle; the second says so late."""
     run = play(2)
@@ -518,26 +368,4 @@ def test_a_wait_that_ends_after_the_first_thread_saw_the_end(play):
         run.wait(rank, numbers[rank], thread=HELPER)
         run.done(rank, numbers[rank])
         run.wait(rank, numbers[rank])
-    assert run.look(50.0) is None
-
-
-def test_a_thread_goes_on_after_such_a_wait_while_another_is_blocked(play):
-    run = play(2)
-    number = run.start(0, "recv", peer=1, tag=1)
-    run.start(1, "send", peer=0, tag=1)
-    run.wait(0, number, thread=HELPER)
-    run.done(0, number)
-    run.wait(0, number, thread=HELPER)
-    run.call(0, "recv", peer=1)
-    run.returned(1)
-    assert run.look(50.0) is None
-
-
-def test_a_rank_that_is_slow_to_notice_that_its_part_is_over(play):
-    run = play(3)
-    number = run.start(0, "broadcast", root=0)
-    run.wait(0, number)
-    run.say(0, phase="completed", id=number)
-    run.call(1, "recv", peer=0)
-    run.call(2, "recv", peer=0)
     assert run.look(50.0) is None

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from multigpu import RankError, run_ranks
-from multigpu.ranks import run
 
 
 def failed(function, world_size=3, *arguments, **options):
@@ -32,6 +31,7 @@ def line_of(text):
 def raise_on_one():
     dist.barrier()
     if dist.get_rank() == 1:
+        print("about to raise", end="")
         raise ValueError("no such thing")  # raised here
     dist.barrier()
 
@@ -44,6 +44,7 @@ def test_an_exception_names_its_rank_and_its_line():
     assert f"test_endings.py:{line_of('raised here')} in raise_on_one" in second
     assert "/multigpu/ranks/" not in str(error)
     assert error.trace.collectives(rank=1)
+    assert error.outputs == ["", "about to raise", ""]
 
 
 def test_an_exception_in_a_library_names_the_readers_line_first():
@@ -87,11 +88,11 @@ def test_a_deadlock_is_found_long_before_the_timeout():
 
 
 def limited_wait():
-    dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=2))
+    dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=1))
 
 
 def limited_barrier():
-    dist.monitored_barrier(timeout=timedelta(seconds=2))
+    dist.monitored_barrier(timeout=timedelta(seconds=1))
 
 
 @pytest.mark.parametrize("limited", [limited_wait, limited_barrier])
@@ -110,27 +111,13 @@ def test_a_call_with_a_time_limit_is_no_deadlock(limited):
     assert run_ranks(catches, 2, show=False) == ["caught", "elsewhere"]
 
 
-def patient_wait(limit):
-    dist.all_reduce(torch.ones(1), async_op=True).wait(limit)
+def test_a_time_limit_beyond_that_of_the_run_hides_no_deadlock():
+    def patient():
+        if dist.get_rank() != 1:
+            dist.monitored_barrier(timeout=timedelta(minutes=5))
 
-
-def patient_barrier(limit):
-    dist.monitored_barrier(timeout=limit)
-
-
-@pytest.mark.parametrize("patient", [patient_wait, patient_barrier])
-@pytest.mark.parametrize("minutes", [5, 30])
-def test_a_time_limit_beyond_that_of_the_run_hides_no_deadlock(patient, minutes):
-    """30 minutes are what torch waits by itself: nobody has set a limit, so to speak."""
-    limit = timedelta(minutes=minutes)
-    error = failed(lambda: patient(limit) if dist.get_rank() != 1 else None, 3)
+    error = failed(patient, 3)
     assert (error.kind, error.ranks) == ("deadlock", (1,))
-
-
-def test_a_time_limit_that_nobody_catches_names_the_rank_that_did_not_come():
-    error = failed(lambda: limited_barrier() if dist.get_rank() == 0 else None, 2)
-    assert (error.kind, error.ranks) == ("exception", (0,))
-    assert "rank 1 had not reached" in error.finding.usually
 
 
 def test_no_progress_shows_where_the_busy_rank_stands():
@@ -155,41 +142,6 @@ def test_a_thread_that_outlives_the_function_is_ended_at_the_timeout():
     assert "daemon=True" in str(error)
 
 
-SLOW_ANSWER = """
-import time
-from multiprocessing import Pipe
-from multigpu.ranks import process_tree
-from multigpu.ranks.resource_monitor import UNLIMITED
-from multigpu.ranks.proof import Watch
-from multigpu.ranks.supervisor import Supervisor
-
-def body(number, write):
-    writer = write.__self__
-    at_once = writer._write
-
-    def in_parts(descriptor, data):
-        time.sleep(0.3)
-        return at_once(descriptor, bytes(data[:1000]))
-
-    writer._write = in_parts
-    write({"phase": "answer"}, bytes(5000))
-    writer._write = at_once
-    write({"phase": "returned", "time": time.monotonic()})
-
-process_tree.adopt_orphans()
-ours, theirs = Pipe()
-watch = Watch(1, timeout=0.7)
-report = Supervisor(1, body, limits=UNLIMITED, caller=ours, watch=watch).run()
-assert report["finding"] is None, report["finding"]
-assert report["members"][0]["answer"] == bytes(5000)
-"""
-
-
-def test_a_result_that_takes_its_time_to_arrive_is_progress():
-    """In a process of its own: who supervises has adopted orphans, and collects every child."""
-    subprocess.run([sys.executable, "-c", SLOW_ANSWER], check=True, timeout=60)
-
-
 FAILED_FORK = """
 import os, time
 from multiprocessing import Pipe
@@ -209,7 +161,7 @@ process_tree.adopt_orphans()
 ours, theirs = Pipe()
 os.fork = once
 try:
-    Supervisor(3, lambda number, write: time.sleep(1000), limits=UNLIMITED, caller=ours)
+    Supervisor(3, lambda number, write: time.sleep(1000), limits=UNLIMITED, caller=ours).run()
 except BlockingIOError:
     assert not process_tree.descendants()
 else:
@@ -222,18 +174,6 @@ def test_where_a_process_cannot_be_started_those_before_it_are_ended():
     subprocess.run([sys.executable, "-c", FAILED_FORK], check=True, timeout=60)
 
 
-def test_a_process_that_could_not_be_ended_is_named(monkeypatch):
-    def with_one_left(report, *arguments):
-        return read_report(report | {"unended": ["sleep (process 4711)"]}, *arguments)
-
-    read_report = run.read_report
-    monkeypatch.setattr(run, "read_report", with_one_left)
-    with pytest.warns(RuntimeWarning, match=r"sleep \(process 4711\)"):
-        run_ranks(dist.get_rank, 2, show=False)
-    with pytest.warns(RuntimeWarning, match=r"sleep \(process 4711\)"):
-        failed(raise_on_one)
-
-
 def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
     def swapped():
         other = 1 - dist.get_rank()
@@ -242,23 +182,6 @@ def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
     error = failed(swapped, 2, trace=False, timeout=1.5)
     assert (error.kind, error.ranks) == ("no_progress", (0, 1))
     assert str(error).count(f"test_endings.py:{line_of('both receive')} in swapped") == 2
-
-
-def test_a_result_that_cannot_travel():
-    error = failed(threading.Lock, 1)
-    assert error.kind == "exception"
-    assert all(word in str(error).splitlines()[0] for word in ("result", "lock"))
-
-
-def test_an_exception_whose_text_cannot_be_read():
-    class Odd(Exception):
-        def __str__(self):
-            raise RuntimeError
-
-    def fail():
-        raise Odd
-
-    assert "Odd" in str(failed(fail, 1))
 
 
 def test_an_error_comes_whole_through_a_process_pool():
@@ -272,28 +195,21 @@ def test_an_error_comes_whole_through_a_process_pool():
     assert list(map(vars, copy.trace.calls)) == list(map(vars, error.trace.calls))
 
 
-@pytest.mark.parametrize(
-    "mine",
-    [FileNotFoundError(2, "mine"), OSError("mine"), ConnectionResetError("mine"), EOFError("mine")],
-)
-def test_what_the_callers_own_alarm_raises_comes_out_as_it_is(mine):
+def test_what_the_callers_own_alarm_raises_comes_out_as_it_is():
+    mine = TimeoutError("mine")
+
     def alarm(*_):
         raise mine
 
     before = signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     try:
-        with pytest.raises(type(mine)) as caught:
+        with pytest.raises(TimeoutError) as caught:
             run_ranks(lambda: time.sleep(1000), 2, show=False)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert caught.value is mine
-
-
-def test_a_run_after_a_failed_one():
-    failed(raise_on_one)
-    assert run_ranks(dist.get_rank, 3, show=False) == [0, 1, 2]
 
 
 def thread_that_raises():

@@ -1,6 +1,5 @@
 """Frames out of a pipe that gives them in pieces, with other bytes between them."""
 
-import os
 import subprocess
 import sys
 
@@ -42,12 +41,6 @@ def test_beyond_what_is_kept_nothing_is_taken_in():
     assert read([STREAM], keep=100)[0] == FRAMES[:1]
 
 
-def test_each_frame_comes_as_soon_as_it_is_whole():
-    reader = FrameReader(TOKEN, keep=10_000)
-    seen = [bool(reader.add(bytes([byte]))) for byte in TOKEN + pack({"phase": "one"})]
-    assert seen == [False] * (len(seen) - 1) + [True]
-
-
 LONG_TALK = """
 from multiprocessing import Pipe
 from multigpu.ranks import process_tree, supervisor
@@ -72,7 +65,3 @@ assert [frame["id"] for frame in member["said"] if "id" in frame][-40:] == list(
 def test_of_a_process_that_communicates_for_long_the_newest_calls_are_kept():
     """In a process of its own: who supervises has adopted orphans, and collects every child."""
     subprocess.run([sys.executable, "-c", LONG_TALK], check=True, timeout=60)
-
-
-def test_random_bytes_are_no_frames():
-    assert read([os.urandom(5000)]) == ([], 5000)

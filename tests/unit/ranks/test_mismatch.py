@@ -5,8 +5,6 @@ import re
 import pytest
 from said import numbers_in
 
-from multigpu.ranks.wording import ORDER
-
 
 def disagree(play, *, odd=1, **details):
     """Three ranks in one collective, of which rank `odd` calls another one."""
@@ -51,28 +49,6 @@ def test_another_root(play):
     assert "own rank" in found.usually
 
 
-def test_what_is_usually_wrong_depends_on_what_differs(play):
-    assert disagree(play, op="broadcast", root=0).usually == ORDER
-    assert "`op`" in disagree(play, reduce="max").usually
-    assert "sizes" in disagree(play, numel=4).usually
-    assert "dtype" in disagree(play, dtype="float64").usually
-    assert disagree(play, numel=4, line=9).usually == ORDER  # not the same line
-
-
-def test_members_that_disagree_about_their_group(play):
-    run = play(3)
-    run.call(0, "all_reduce", group="1", members=(0, 1))
-    run.call(2, "all_reduce", group="1", members=(0, 2))
-    found = run.look()
-    assert (found.kind, found.ranks) == ("mismatch", (0, 2))
-    assert found.details["difference"] == "members"
-    headline, _, other = found.message.splitlines()
-    assert numbers_in(headline) == [1]  # the 1st collective
-    assert numbers_in(other) == [2, 3, 0, 2, 10]  # rank 2: 3 numbers, in a group of ranks 0 and 2
-    assert all(part in other for part in ("all_reduce", "sum", "3 float32", "group"))
-    assert "new_group" in found.usually
-
-
 def test_groups_of_other_ranks(play):
     run = play(3)
     for rank, wanted in enumerate([(0, 1), (0, 1), (0, 2)]):
@@ -93,14 +69,7 @@ def test_a_group_that_only_its_members_make(play):
     run.returned(*run.world)
     found = run.watch.final()
     assert found.ranks == (1,)
-    assert all(part in found.usually for part in ("every rank", "new_group"))
-
-
-def test_two_against_two_blames_both(play):
-    run = play(4)
-    for rank in run.world:
-        run.call(rank, "all_reduce", numel=3 + rank // 2)
-    assert run.look().ranks == (0, 1, 2, 3)
+    assert "new_group" in found.message
 
 
 def test_late_members_may_vote(play):
@@ -112,27 +81,12 @@ def test_late_members_may_vote(play):
     assert run.look(0.1).ranks == (0,)
 
 
-def test_nobody_waits_long_for_a_vote(play):
-    run = play(3)
-    run.call(0, "all_reduce", numel=4)
-    run.call(1, "all_reduce", numel=3)
-    assert run.look(0.5).ranks == (0, 1)
-
-
 def test_a_crash_inside_the_call_is_put_down_to_the_mismatch(play):
     run = play(2)
     number = run.call(0, "all_reduce", numel=4)
     run.call(1, "all_reduce", numel=3)
     run.fails(0, number, "[enforce fail at algorithm.cc] op.preamble.length <= op.nbytes. 4 vs 3")
     run.watch.ended(1, -6)
-    assert run.look().kind == "mismatch"
-
-
-def test_an_abort_before_anybody_waits_is_put_down_to_the_mismatch(play):
-    run = play(3)  # the third rank may not have come there yet
-    run.begin(0, "all_reduce", numel=4)
-    run.begin(1, "all_reduce", numel=3)
-    run.watch.ended(0, -6)
     assert run.look().kind == "mismatch"
 
 
@@ -202,16 +156,6 @@ def test_parts_of_all_to_all_and_barriers_have_no_common_size(play):
     assert run.watch.final() is None
 
 
-def test_groups_count_for_themselves(play):
-    run = play(3)
-    run.all("all_reduce", ranks=(0, 1), group="1")
-    run.all("broadcast", ranks=(1, 2), group="2", root=1)
-    run.all("all_gather")
-    run.returned(*run.world)
-    assert run.look() is None
-    assert run.watch.final() is None
-
-
 def test_messages_pair_by_sender_tag_and_group_in_order(play):
     run = play(3)
     sends = [
@@ -232,18 +176,6 @@ def test_messages_pair_by_sender_tag_and_group_in_order(play):
         run.done(2, number)
     for rank, number in zip((0, 0, 0, 1, 0), sends, strict=True):
         run.done(rank, number)
-    run.returned(*run.world)
-    assert run.look() is None
-    assert run.watch.final() is None
-
-
-def test_receives_from_any_rank_take_messages_of_any_size(play):
-    run = play(3)
-    sends = [run.call(rank, "send", peer=0, numel=8 * rank) for rank in (1, 2)]
-    for source in (2, 1):
-        run.done(0, run.call(0, "recv", peer=None, numel=8 * source), source=source)
-    for rank in (1, 2):
-        run.done(rank, sends[rank - 1])
     run.returned(*run.world)
     assert run.look() is None
     assert run.watch.final() is None

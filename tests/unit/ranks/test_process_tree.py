@@ -44,58 +44,6 @@ def test_who_counts_as_a_descendant(stranger, platform, found):
     assert (stranger.pid in map(int, done.stdout.split())) is found
 
 
-SIGNS_OF_TWO = """
-import subprocess, sys, time, psutil
-from multigpu.ranks.resource_monitor import resource_use
-
-sleeping = subprocess.Popen(["sleep", "1000"])
-before = resource_use()
-busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-while psutil.Process(busy.pid).cpu_times().user < 0.1:
-    time.sleep(0.01)
-after = resource_use()
-for process in (sleeping, busy):
-    process.kill()
-assert (before.members, after.members) == (1, 2), (before, after)
-assert after.cpu > before.cpu
-assert after.memory > before.memory
-assert after.runnable
-"""
-
-
-def test_the_signs_of_a_sleeping_and_of_a_busy_process():
-    """In a process of its own: this one may have other descendants, which come and go."""
-    subprocess.run([sys.executable, "-c", SIGNS_OF_TWO], check=True, timeout=60)
-
-
-def test_reaping_collects_what_has_ended():
-    child = subprocess.Popen(["true"])
-    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
-        pass
-    process_tree.reap()
-    assert not psutil.pid_exists(child.pid)
-
-
-def test_descendants_are_found_without_a_look_at_every_process_of_the_machine(monkeypatch):
-    def not_needed(*_, **__):
-        raise AssertionError
-
-    code = "import subprocess; subprocess.run(['sleep', '1000'])"
-    child = subprocess.Popen([sys.executable, "-c", code])
-    while len(psutil.Process(child.pid).children()) < 1:
-        pass
-    monkeypatch.setattr(psutil.Process, "children", not_needed)
-    monkeypatch.setattr(psutil, "pids", not_needed)
-    found = [process.pid for process in process_tree.descendants()]
-    monkeypatch.undo()
-    expected = {child.pid, *(each.pid for each in psutil.Process(child.pid).children())}
-    for pid in expected:
-        psutil.Process(pid).kill()
-    child.wait()
-    assert len(expected) == 2
-    assert expected <= set(found)
-
-
 class Unkillable:
     """A process that waits in the kernel, for a disk that does not answer."""
 

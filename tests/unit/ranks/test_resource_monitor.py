@@ -42,14 +42,6 @@ def test_who_fills_its_memory_slowly_is_told_that_and_not_of_processor_time():
     assert next(filter(None, excess)) == "memory"
 
 
-def test_who_frees_its_memory_slowly_is_given_time_too():
-    monitor = ResourceMonitor(LIMITS, 0.0, own_memory=0)
-    for second in range(20):
-        use = ResourceUse(float(second), max(0, 900 - 100 * second), True, 1)
-        assert monitor.judge(float(second), use, 0) is None
-    assert monitor.judge(30.0, ResourceUse(30.0, 0, True, 1), 0) == "busy"
-
-
 def test_a_starved_worker_is_not_blocked():
     assert life(50, cpu_per_second=0.0, runnable=True) is None
 

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import queue
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -100,14 +99,6 @@ def thread_that_waits_for_an_event():
     send_after(lambda: threading.Event().wait(LATER))
 
 
-def timer_that_sends():
-    while_others_wait(lambda send: threading.Timer(LATER, send).start())
-
-
-def thread_that_waits_for_a_program():
-    send_after(lambda: subprocess.run(["sleep", str(LATER)], check=True))
-
-
 def thread_that_waits_for_a_child_process():
     forking = multiprocessing.get_context("fork")
     came, opened = forking.SimpleQueue(), forking.Semaphore(0)
@@ -142,13 +133,6 @@ def data_loader():
         dist.all_reduce(row)
 
 
-def returned_with_work_under_way():
-    work = dist.all_reduce(one(), async_op=True)
-    if first():
-        time.sleep(LONG)
-        work.wait()
-
-
 def waiting_at_the_store():
     store = dist.distributed_c10d._get_default_store()
     if first():
@@ -156,11 +140,6 @@ def waiting_at_the_store():
         store.set("key", "value")
     else:
         store.get("key")
-
-
-def early_ranks_of_a_broadcast():
-    time.sleep(LONG / 2 * dist.get_rank())
-    dist.broadcast(one(), 0)
 
 
 def after_a_future():
@@ -207,10 +186,8 @@ def hook_of_ddp():
 
 SLOW = [
     *(uneven_work, joined_inputs, pool_of_threads, thread_that_sends_later, data_loader),
-    *(returned_with_work_under_way, waiting_at_the_store, early_ranks_of_a_broadcast),
-    *(after_a_future, threads_that_pass_on, thread_that_waits_for_an_event, timer_that_sends),
-    *(thread_that_waits_for_a_program, thread_that_waits_for_a_child_process),
-    hook_of_ddp,
+    *(waiting_at_the_store, after_a_future, threads_that_pass_on, hook_of_ddp),
+    *(thread_that_waits_for_an_event, thread_that_waits_for_a_child_process),
 ]
 
 # Programs that are stuck.
@@ -220,11 +197,6 @@ def fewer_batches():
     model = DistributedDataParallel(nn.Linear(4, 4))
     for _ in range(3 - dist.get_rank()):
         model(torch.rand(3, 4)).sum().backward()
-
-
-def stuck_in_a_pool():
-    with ThreadPoolExecutor(2) as pool:
-        pool.submit(lambda: first() and dist.all_reduce(one())).result()
 
 
 def stuck_behind_idle_threads():
@@ -251,18 +223,6 @@ def waiting_for_a_thread_that_waits():
     came.get()
 
 
-def objects_against_a_message():
-    if first():
-        dist.recv(one(), 1)
-    else:
-        dist.all_gather_object([None, None], "x")
-
-
-def future_of_a_collective():
-    if first():
-        dist.all_reduce(one(), async_op=True).get_future().wait()
-
-
 def futures_that_follow():
     if first():
         future = dist.all_reduce(one(), async_op=True).get_future().then(lambda f: f.value())
@@ -275,18 +235,14 @@ def send_first():
 
 
 STUCK = [
-    *(fewer_batches, stuck_in_a_pool, stuck_behind_idle_threads, stuck_in_a_joined_thread),
-    *(stuck_beside_a_library_s_thread, waiting_for_a_thread_that_waits, send_first),
-    *(objects_against_a_message, future_of_a_collective, futures_that_follow),
+    *(fewer_batches, stuck_behind_idle_threads, stuck_in_a_joined_thread, send_first),
+    *(stuck_beside_a_library_s_thread, waiting_for_a_thread_that_waits, futures_that_follow),
 ]
 
 
 @pytest.fixture(scope="module")
 def endings():
-    """What each program ended with; they run some at a time, for they mostly wait.
-
-    Runs side by side have a server each, which first has to import torch.
-    """
+    """What each program ended with; they run side by side, for they mostly wait."""
 
     def ending(program):
         try:
@@ -295,7 +251,7 @@ def endings():
             return error
         return None
 
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(2) as pool:
         return dict(zip(SLOW + STUCK, pool.map(ending, SLOW + STUCK), strict=True))
 
 

@@ -7,7 +7,6 @@ import queue
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -60,12 +59,6 @@ def test_a_thread_that_waits_on_a_lock_cannot_act(threads):
     for wait in (lock.acquire, threading.Event().wait, queue.Queue().get):
         assert comes_to_rest(threads, settled(wait))
     lock.release()
-
-
-def test_an_idle_thread_of_a_pool_cannot_act(threads):
-    with ThreadPoolExecutor(1) as pool:
-        idle = pool.submit(threading.get_native_id).result()
-        assert comes_to_rest(threads, idle)
 
 
 def test_a_thread_that_sleeps_or_has_a_time_limit_may_act(threads):
@@ -125,12 +118,3 @@ def test_a_process_that_has_ended_and_is_not_collected_is_dying():
     os.waitpid(child, 0)
     assert not SystemThreads([child]).dying(0)
     assert not SystemThreads([os.getpid()]).dying(0)
-
-
-def test_of_a_process_that_is_gone_nothing_works():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert not SystemThreads([child]).others_work(0, set())
-    assert not SystemThreads([child]).may_act(0, child)

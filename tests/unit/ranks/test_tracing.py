@@ -43,12 +43,6 @@ def functional(name, *arguments):
     return functional_collectives.wait_tensor(call(ones(), *arguments, dist.group.WORLD))
 
 
-def differentiable():
-    from torch.distributed.nn.functional import all_reduce
-
-    all_reduce(ones().requires_grad_()).sum().backward()
-
-
 def send_and_receive(receive):
     if dist.get_rank() == 0:
         dist.send(ones(), 1)
@@ -166,24 +160,6 @@ def test_a_group_shows_no_other_group_that_would_do_the_work_unseen():
     assert not any(run_ranks(program, 2, show=False)[0])
 
 
-def test_differentiable_collectives_are_recorded():
-    trace = run_ranks(differentiable, 2, show=False).trace
-    assert [call.op for call in trace.of(0)] == ["all_reduce", "all_reduce"]
-
-
-def test_object_collectives_say_by_which_name_they_were_called():
-    def program():
-        gathered = [None, None]
-        dist.all_gather_object(gathered, {"rank": dist.get_rank()})
-        return gathered
-
-    results = run_ranks(program, 2, show=False)
-    assert results[1] == [{"rank": 0}, {"rank": 1}]
-    assert {(call.op, call.via) for call in results.trace.of(1)} == {
-        ("all_gather", "all_gather_object")
-    }
-
-
 def test_line_root_peer_tag_and_reduce_operation():
     def program():
         dist.all_reduce(ones(), op=dist.ReduceOp.MAX)
@@ -275,26 +251,16 @@ def test_a_buffer_that_changes_on_its_way_is_noticed():
     assert [call.changed for call in sent] == [False, True]
 
 
-def test_a_handle_that_is_never_waited_for_has_no_end():
+def test_any_type_of_number_travels():
+    dtypes = [torch.float64, torch.int64, torch.bool, torch.complex64]
+
     def program():
-        dist.all_reduce(ones(), async_op=True)
-        dist.barrier()
+        tensors = [torch.tensor([1 - dist.get_rank(), 0, 1]).to(dtype) for dtype in dtypes]
+        for tensor in tensors:
+            dist.broadcast(tensor, 0, async_op=True).wait()
+        return [tensor.real.tolist() for tensor in tensors]
 
-    never, barrier = run_ranks(program, 2, show=False).trace.of(0)
-    assert never.end is None
-    assert barrier.end is not None
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool, torch.complex64])
-def test_any_type_of_number_travels(dtype):
-    def program():
-        tensor = torch.zeros(3, dtype=dtype)
-        if dist.get_rank() == 0:
-            tensor = torch.tensor([1, 0, 1]).to(dtype)
-        dist.broadcast(tensor, 0, async_op=True).wait()
-        return tensor
-
-    assert run_ranks(program, 2, show=False)[1].real.tolist() == [1, 0, 1]
+    assert run_ranks(program, 2, show=False)[1] == [[1, 0, 1]] * 4
 
 
 def test_distributed_data_parallel_is_seen():
@@ -314,18 +280,6 @@ def test_distributed_data_parallel_is_seen():
     assert gradients.bytes == 4 * sum(grad.numel() for grad in one)
     assert gradients.end is not None
     assert any(call.op == "broadcast" for call in calls)
-
-
-def test_threads_are_told_apart():
-    def program():
-        group = dist.new_group([0, 1])
-        thread = threading.Thread(target=dist.all_reduce, args=(ones(),), kwargs={"group": group})
-        thread.start()
-        dist.all_reduce(ones())
-        thread.join()
-
-    calls = [c for c in run_ranks(program, 2, show=False).trace.of(0) if c.op == "all_reduce"]
-    assert len({call.thread for call in calls}) == 2
 
 
 def test_a_call_that_is_the_target_of_a_thread_stands_where_the_thread_was_started():
@@ -350,15 +304,3 @@ def test_groups_name_themselves_and_their_devices_as_untraced_ones_do():
     traced, plain = (run_ranks(about_the_groups, 2, show=False, trace=t) for t in (True, False))
     assert list(traced) == list(plain)
     assert traced[0][0][0] == "default_pg"
-
-
-def test_a_checkpoint_is_saved_beside_the_training(tmp_path):
-    from torch.distributed import checkpoint
-
-    def program():
-        checkpoint.async_save({"weight": ones()}, checkpoint_id=str(tmp_path)).result()
-
-    run_ranks(program, 2, show=False)
-    weight = torch.zeros(4)
-    checkpoint.load({"weight": weight}, checkpoint_id=str(tmp_path), no_dist=True)
-    assert weight.tolist() in ([1] * 4, [2] * 4)

@@ -3,18 +3,9 @@
 import pytest
 from said import numbers_in
 
-from multigpu.ranks.errors import counted, listed, ordinal, place, ranks_in_words
+from multigpu.ranks.errors import ordinal, place
 
 CELL = "/tmp/ipykernel_4711/1234.py"
-
-
-def test_ranks_in_a_row():
-    assert ranks_in_words([2]) == "rank 2"
-    for ranks in ([1, 0], {3, 0, 1}):
-        said = ranks_in_words(ranks)
-        assert said.startswith("ranks ")
-        assert numbers_in(said) == sorted(ranks)
-    assert listed([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -23,11 +14,6 @@ def test_ranks_in_a_row():
 )
 def test_ordinals(number, word):
     assert ordinal(number) == word
-
-
-def test_counted_things():
-    assert counted(1, "all_reduce") == "1 all_reduce"
-    assert counted(4, "broadcast") == "4 broadcasts"
 
 
 def test_places_in_files_and_in_notebooks():
