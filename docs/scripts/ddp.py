@@ -7,7 +7,7 @@ Read first: one_gpu.py beside it, the same on one GPU. The lines that differ say
 import os  # NEW: torchrun tells each process who it is, in environment variables
 
 import torch
-from torch import distributed as dist  # NEW: processes that talk to each other
+from torch import distributed as dist  # NEW: messages between the processes
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel  # NEW: averages the gradients
 from torch.utils.data import DataLoader, DistributedSampler  # NEW: shares rows
@@ -27,7 +27,7 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     sampler = DistributedSampler(data.train)  # NEW: rank r of n gets every n-th row
     rows = batch_size // dist.get_world_size()  # NEW: batch_size is the global batch
-    for epoch in range(epochs):  # NEW: the next line wants the number
+    for epoch in range(epochs):  # NEW: the next line needs the number
         sampler.set_epoch(epoch)  # NEW: without it each epoch has the same order
         for images, labels in DataLoader(data.train, rows, sampler=sampler):  # NEW: both
             images = images.to(device)
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     if torch.cuda.is_available():  # NEW: from here on "cuda" is the GPU of this process
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # NEW: one for each process
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: connect
-    share = train()  # NEW: every rank must train, so this line stands outside the if
+    share = train()  # NEW: every rank must train, so this line is not under the if
     if dist.get_rank() == 0:  # NEW: one line of output is enough
         print(f"{share:.1%} of the test images are read right")  # NEW: only on rank 0
     dist.destroy_process_group()  # NEW: close the connections

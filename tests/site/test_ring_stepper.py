@@ -148,7 +148,7 @@ def test_without_javascript_every_message_stands_in_a_table(
         words = table.inner_text()
         for frame in run["ring"]:
             for copy in frame["copies"]:
-                assert f"{copy['source']} → {copy['target']}: part" in words
+                assert f"{copy['source']} → {copy['target']}: chunk" in words
             assert f"rank 0: {', '.join(frame['holds'][0])}" in words
 
 

@@ -15,16 +15,16 @@ from course.element import html, text
 
 HERE = Path(__file__).resolve().parent
 SOURCES = [HERE / "ring_recording.py"]
-START = "Every rank holds numbers of its own, cut into {size} parts. All want the sum."
-ADD = "Every rank sends one part to the next rank. That one adds it to its own."
+START = "Every rank holds numbers of its own, cut into {size} chunks. All ranks need the sum."
+ADD = "Every rank sends one chunk to the next rank, which adds it to its own copy of that chunk."
 ADDED = (
-    "Every rank sends one part to the next. Now each rank has the complete sum of one part, "
+    "Every rank sends one chunk to the next. Now each rank has the complete sum of one chunk, "
     "a different one on each rank. "
     "Up to here this was a reduce-scatter."
 )
-COPY = "The complete parts go round. Who gets one writes it over its own."
+COPY = "The complete chunks travel around the ring. Each rank writes what arrives over its own."
 COPIED = (
-    "Every rank has every part. The second half was an all-gather. Each rank has sent {sent:,} B: "
+    "Every rank has every chunk. The second half was an all-gather. Each rank has sent {sent:,} B: "
     "2 × {steps}/{size} of the {whole:,} B of the tensor."
 )
 
@@ -42,7 +42,7 @@ def with_words(runs):
             )  # fmt: skip
             frame["says"] = words.format(size=size, sent=sent, steps=steps, whole=whole)
             frame["code"] = "" if number == 0 else (
-                "mine[part] += received" if number <= steps else "mine[part] = received"
+                "mine[chunk] += received" if number <= steps else "mine[chunk] = received"
             )  # fmt: skip
             frame["total"] = f"{sent:,} B sent by each rank so far"
     return {
@@ -94,7 +94,7 @@ def listed(sentences):
 
 
 def sentence(copy):
-    carried = ", ".join(f"part {part} ({sum_})" for part, sum_ in copy["parts"].items())
+    carried = ", ".join(f"chunk {chunk} ({sum_})" for chunk, sum_ in copy["chunks"].items())
     return f"{copy['source']} → {copy['target']}: {carried}, {copy['bytes']:,} B"
 
 

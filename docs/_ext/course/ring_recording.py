@@ -37,7 +37,7 @@ def as_data(message):
         "source": f"rank {message.source}",
         "target": f"rank {message.target}",
         "bytes": message.bytes,
-        "parts": {part: added(sum_) for part, sum_ in message.parts.items()},
+        "chunks": {chunk: added(sum_) for chunk, sum_ in message.chunks.items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""Who holds what: `holdings` before and after a collective, `parts` of sums that go round in an
+"""Who holds what: `holdings` before and after a collective, `chunks` of a tensor that travel in an
 all-reduce.
 
 What comes from a rank has its color; a sum of several ranks' values has all of theirs.
@@ -153,16 +153,16 @@ TRACKS = 34.0  # to the right of every box: room for the arrows
 
 
 @dataclass(frozen=True)
-class PartSent:
-    """A message: `parts` says which columns it carries, and whose numbers are in each."""
+class ChunksSent:
+    """A message: `chunks` says which columns it carries, and whose numbers are in each."""
 
     source: int
     target: int
     bytes: int
-    parts: dict[int, Sum]
+    chunks: dict[int, Sum]
 
     def __str__(self) -> str:
-        carried = ", ".join(f"part {part} ({added(sum_)})" for part, sum_ in self.parts.items())
+        carried = ", ".join(f"chunk {chunk} ({added(sum_)})" for chunk, sum_ in self.chunks.items())
         amount = human_bytes(self.bytes)
         return f"rank {self.source} → rank {self.target}: {carried}, {amount}"
 
@@ -172,24 +172,24 @@ def added(ranks: Sum) -> str:
     return "+".join(map(str, sorted(ranks))) or "nothing"
 
 
-def parts(
+def chunks(
     before: Sequence[Sequence[Sum]],
     after: Sequence[Sequence[Sum]],
-    messages: Sequence[PartSent] = (),
+    messages: Sequence[ChunksSent] = (),
     *,
     title: str = "",
 ) -> Picture:
     """Draw what the ranks hold `after` a step, what is new since `before`, and what traveled.
 
-    A tensor is cut into parts, one column each. In a rank's lane a part is a box with a place for
-    every rank: colored once that rank's numbers are in the sum. `after[rank][part]` is the set of
+    A tensor is cut into chunks, one column each. In a rank's lane a chunk is a box with a place for
+    every rank: colored once that rank's numbers are in the sum. `after[rank][chunk]` is the set of
     ranks whose numbers are in that sum.
     """
     world, columns = len(after), len(after[0])
     column = (LANES_WIDTH - LANE_LEFT) / columns
     body = [
-        text(LANE_LEFT + part * column + 2, 8, f"part {part}", size=11, class_="muted")
-        for part in range(columns)
+        text(LANE_LEFT + chunk * column + 2, 8, f"chunk {chunk}", size=11, class_="muted")
+        for chunk in range(columns)
     ]
     for rank in range(world):
         y = LANES_TOP + rank * LANE + 1
@@ -198,15 +198,15 @@ def parts(
             rectangle(0.5, y, 5, LANE - 4, rx=2.5, fill=color(rank)),
             text(11, y + (LANE - 4) / 2, f"rank {rank}", size=11.5, class_="strong"),
         ]
-        for part in range(columns):
-            says = f"rank {rank}, part {part}: {added(after[rank][part])}"
-            x, wide = LANE_LEFT + part * column + 2, column - TRACKS
-            box = _box(before[rank][part], after[rank][part], x, y + 5, wide, world=world)
+        for chunk in range(columns):
+            says = f"rank {rank}, chunk {chunk}: {added(after[rank][chunk])}"
+            x, wide = LANE_LEFT + chunk * column + 2, column - TRACKS
+            box = _box(before[rank][chunk], after[rank][chunk], x, y + 5, wide, world=world)
             body.append(tooltip(says, *box))
     most = max((message.bytes for message in messages), default=1)
     for message in messages:
-        for part in message.parts:
-            x = LANE_LEFT + (part + 1) * column - TRACKS + 3
+        for chunk in message.chunks:
+            x = LANE_LEFT + (chunk + 1) * column - TRACKS + 3
             body.append(_arrow(message, x, width=2 + 1.6 * message.bytes / most))
     held = [f"rank {rank} holds {', '.join(map(added, sums))}." for rank, sums in enumerate(after)]
     return Picture(
@@ -221,7 +221,7 @@ def parts(
 
 
 def _box(old: Sum, new: Sum, x: float, y: float, wide: float, *, world: int) -> list[str]:
-    """A part: a place for each rank, and a rim around the sum of all, the result."""
+    """A chunk: a place for each rank, and a rim around the sum of all, the result."""
     place, whole = wide / world, len(new) == world
     pieces = [rectangle(x, y, wide, 17, rx=2, fill="var(--paper)", stroke="var(--line)")]
     pieces += [
@@ -236,7 +236,7 @@ def _box(old: Sum, new: Sum, x: float, y: float, wide: float, *, world: int) -> 
     return [*pieces, text(x, y + 26, label, size=10.5, class_=voice)]
 
 
-def _arrow(message: PartSent, x: float, *, width: float) -> str:
+def _arrow(message: ChunksSent, x: float, *, width: float) -> str:
     """Out of the sender's lane, along a track of its own, into the receiver's."""
     source, target = message.source, message.target
     track = x + 8 + 4.0 * (max(source, target) % 5)

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 
 from multigpu.pictures import Picture, Slide, Slides
-from multigpu.pictures.holdings import PartSent, Sum, parts
+from multigpu.pictures.holdings import ChunksSent, Sum, chunks
 from multigpu.ranks import run_ranks
 
 NUMBERS = 12  # 2, 3 and 4 ranks divide it; 12 numbers of 4 bits fit into an int64
 LARGEST_WORLD = 4
-Holds = Sequence[Sequence[Sum]]  # [rank][part]: the ranks whose numbers are in that sum
+Holds = Sequence[Sequence[Sum]]  # [rank][chunk]: the ranks whose numbers are in that sum
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class AllReduceStep:
 
     label: str
     says: str
-    messages: Sequence[PartSent]
+    messages: Sequence[ChunksSent]
     before: Holds
     holds: Holds
 
     def picture(self) -> Picture:
         """What travels and what has changed."""
-        return parts(self.before, self.holds, self.messages)
+        return chunks(self.before, self.holds, self.messages)
 
 
 def all_reduce_steps(all_reduce: Callable[[Any], None], world_size: int) -> Slides:
@@ -88,11 +88,11 @@ def _recorded(all_reduce: Callable[[Any], None]) -> tuple[list[Any], list[int]]:
     return sent, tensor.tolist()
 
 
-def _message(source: int, target: int, size: int, values: list[int]) -> PartSent:
-    """A message whose parts are single numbers; a value's highest bit tells which number it is."""
+def _message(source: int, target: int, size: int, values: list[int]) -> ChunksSent:
+    """A message whose chunks are single numbers; a value's highest bit tells which number it is."""
     numbers = [(value.bit_length() - 1) // LARGEST_WORLD for value in values]
     sums = {i: _decoded(i, v) for i, v in zip(numbers, values, strict=True) if v > 0}
-    return PartSent(source, target, size, sums)
+    return ChunksSent(source, target, size, sums)
 
 
 def _decoded(number: int, value: int) -> Sum:
@@ -100,23 +100,23 @@ def _decoded(number: int, value: int) -> Sum:
     return frozenset(rank for rank in range(LARGEST_WORLD) if bits >> rank & 1)
 
 
-def in_steps(queues: list[list[PartSent]]) -> list[AllReduceStep]:
+def in_steps(queues: list[list[ChunksSent]]) -> list[AllReduceStep]:
     """Put messages that can travel at the same time into one step; `queues` has those of each rank.
 
-    A message can be sent when its rank holds its contents. If none can (an algorithm may keep parts
-    elsewhere, which is not visible here), the next message of every rank is sent.
+    A message can be sent when its rank holds its contents. If none can (an algorithm may keep
+    chunks elsewhere, which is not visible here), the next message of every rank is sent.
     """
     holds = [[frozenset([rank])] * NUMBERS for rank in range(len(queues))]
     held = [_copied(holds)]  # after each step
-    sent: list[list[PartSent]] = [[]]
+    sent: list[list[ChunksSent]] = [[]]
     labels = ["start"]
     while any(queues):
         heads = [queue[0] for queue in queues if queue]
-        ready = [m for m in heads if all(holds[m.source][i] == s for i, s in m.parts.items())]
+        ready = [m for m in heads if all(holds[m.source][i] == s for i, s in m.chunks.items())]
         kinds = set()
         for message in ready or heads:
             queues[message.source].pop(0)
-            for number, came in message.parts.items():
+            for number, came in message.chunks.items():
                 old = held[-1][message.target][number]
                 kinds.add("copy" if came & old else "add")
                 now = holds[message.target][number]
@@ -125,14 +125,14 @@ def in_steps(queues: list[list[PartSent]]) -> list[AllReduceStep]:
         labels.append(f"{kind} {1 + sum(label.startswith(kind) for label in labels)}")
         sent.append(ready or heads)
         held.append(_copied(holds))
-    # Neighboring numbers that always share the same fate are one part.
+    # Neighboring numbers that always share the same fate are one chunk.
     fates = [[of_rank[i] for step in held for of_rank in step] for i in range(NUMBERS)]
     starts = [i for i in range(NUMBERS) if i == 0 or fates[i] != fates[i - 1]]
-    by_part = [[[of_rank[i] for i in starts] for of_rank in step] for step in held]
+    by_chunk = [[[of_rank[i] for i in starts] for of_rank in step] for step in held]
     steps = []
-    for number, (before, after) in enumerate(pairwise([by_part[0], *by_part])):
+    for number, (before, after) in enumerate(pairwise([by_chunk[0], *by_chunk])):
         messages = [
-            replace(m, parts={part: m.parts[i] for part, i in enumerate(starts) if i in m.parts})
+            replace(m, chunks={at: m.chunks[i] for at, i in enumerate(starts) if i in m.chunks})
             for m in sent[number]
         ]
         says = _says(number, sent[number], held[number])
@@ -144,7 +144,7 @@ def _copied(holds: Holds) -> list[list[Sum]]:
     return [list(of_rank) for of_rank in holds]
 
 
-def _says(number: int, messages: Sequence[PartSent], holds: Holds) -> str:
+def _says(number: int, messages: Sequence[ChunksSent], holds: Holds) -> str:
     if not messages:
         return "Every rank holds its own numbers only."
     amount = " or ".join(f"{size} bytes" for size in sorted({m.bytes for m in messages}))

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from multigpu.pictures.holdings import PartSent
+from multigpu.pictures.holdings import ChunksSent
 from multigpu.scaling.all_reduce_steps import all_reduce_steps, in_steps, steps_of_all_reduce
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def test_a_ring_takes_two_rounds_in_which_every_rank_sends_to_its_neighbor(world
     assert steps[0].holds == [[frozenset([rank])] * world for rank in range(world)]
     assert steps[-1].holds == [[everyone] * world] * world
     complete = [held.count(everyone) for held in steps[world - 1].holds]
-    assert complete == [1] * world, "after reduce-scatter one complete part each"
+    assert complete == [1] * world, "after reduce-scatter one complete chunk each"
     assert numbers_in(steps[world - 1].says)[-2:] == [12, 12 * world]
 
 
@@ -62,7 +62,7 @@ def test_another_plan_is_shown_in_the_order_in_which_it_can_happen() -> None:
     assert [(m.source, m.target) for m in steps[1].messages] == [(1, 0), (2, 0)]
     later = [(m.source, m.target) for step in steps[2:] for m in step.messages]
     assert later == [(0, 1), (0, 2)]
-    assert all(m.parts[0] == frozenset(range(3)) for step in steps[2:] for m in step.messages)
+    assert all(m.chunks[0] == frozenset(range(3)) for step in steps[2:] for m in step.messages)
 
 
 def test_the_picture_is_a_stepper_with_one_slide_per_step() -> None:
@@ -93,8 +93,8 @@ def test_a_plan_that_keeps_parts_aside_still_comes_to_an_end() -> None:
     """Rank 0 sends on what rank 1 sent it, without adding its own: not what it seems to hold."""
     first, second, both = frozenset([0]), frozenset([1]), frozenset([0, 1])
     queues = [
-        [PartSent(0, 1, 8, {0: second}), PartSent(0, 1, 8, {0: first})],
-        [PartSent(1, 0, 8, {0: second})],
+        [ChunksSent(0, 1, 8, {0: second}), ChunksSent(0, 1, 8, {0: first})],
+        [ChunksSent(1, 0, 8, {0: second})],
     ]
     steps = in_steps(queues)
     assert sum(len(step.messages) for step in steps) == 3
