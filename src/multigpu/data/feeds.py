@@ -1,7 +1,8 @@
 """The batches of a rank: one per step, with the same number of steps on every rank.
 
-A `Feed` belongs to one rank. `RowFeed` takes its rows from memory; that of a `PartitionedFile`
-(parquet.py) reads row groups of a file. A training loop does not see the difference.
+A `Feed` belongs to one rank. `RowFeed` takes its rows from memory, `StreamFeed` from an iterator,
+and that of a `PartitionedFile` (parquet.py) reads row groups of a file. A training loop does not
+see the difference.
 
 Every mode and every world size sees the same batches: global batch b of an epoch is rows b·B to
 (b+1)·B of one shuffled order, which all ranks draw from the same seed. Each rank takes its share of
@@ -11,6 +12,7 @@ the whole epoch first, so that the batches differ.)
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -153,7 +155,7 @@ def feed_for(
     collate_fn: Collate | None = None,
     drop_last: bool = False,
 ) -> Feed:
-    """The feed of one rank from `data`: a `FeedSource`, a map-style data set, or a DataLoader.
+    """The feed of one rank from `data`: a `FeedSource`, a data set, or a DataLoader.
 
     A DataLoader gives its data set, its collate_fn and its number of workers. Its sampler and its
     batch size are replaced, because the rows must be divided among the ranks. `collate_fn` makes a
@@ -178,12 +180,18 @@ def feed_for(
                     f"its own batches. Leave {what} out."
                 )
         return data.feed(**how, shuffle=shuffle)
-    iterable = isinstance(data, IterableDataset)
-    if iterable or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+    if isinstance(data, IterableDataset):
+        if workers:
+            raise ValueError(
+                f"workers={workers}: each of them would read all rows of an IterableDataset. "
+                "Leave workers out."
+            )
+        del how["seed"]  # the data set decides the order
+        return StreamFeed(data, **how, collate_fn=collate_fn, drop_last=drop_last)
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise TypeError(
             f"{type(data).__name__} is not data to train on: give a data set with len() and "
-            "data[i] -> (inputs, target), or a PartitionedFile. Rows that can only be iterated "
-            "cannot be divided among ranks: give an object with a method feed, as FeedSource."
+            "data[i] -> (inputs, target), a PartitionedFile, or an IterableDataset with len()."
         )
     return RowFeed(
         data,
@@ -274,6 +282,66 @@ class RowFeed:
         for rows, share, items in zip(global_batches, shares, loader, strict=True):
             inputs, targets = inputs_and_targets(items)
             yield Batch(inputs, targets, rows=len(share), global_rows=len(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class StreamFeed:
+    """The batches of one rank from rows that can only be iterated, such as those of many files.
+
+    `dataset` is an `IterableDataset` whose `len()` is the number of rows in an epoch. Every rank
+    reads all rows and keeps its share of each batch, so all world sizes see the same batches. (Of a
+    `PartitionedFile` a rank reads its own row groups only.) The rows come in the order of the data
+    set; if it has `set_epoch(epoch)`, that is called before each epoch.
+    """
+
+    dataset: Any
+    _: KW_ONLY
+    batch_size: int
+    """the rows of all ranks in a step"""
+    rank: int = 0
+    world_size: int = 1
+    collate_fn: Collate | None = None
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.dataset, "__len__"):
+            raise TypeError(
+                f"{type(self.dataset).__name__} does not say how many rows an epoch has, and all "
+                "ranks must run the same number of steps: give it a method __len__."
+            )
+        if not self.steps_per_epoch:
+            raise ValueError(
+                f"{self.num_rows} rows make no batch with batch_size={self.batch_size} and "
+                f"drop_last={self.drop_last}"
+            )
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        whole = self.num_rows // self.batch_size
+        return whole if self.drop_last else math.ceil(self.num_rows / self.batch_size)
+
+    def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """This rank's share of each global batch; the rows before step `start` are read, too."""
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+        collate, stream = self.collate_fn or default_collate, iter(self.dataset)
+        for step in range(self.steps_per_epoch):
+            before = step * self.batch_size
+            expected = min(self.batch_size, self.num_rows - before)
+            rows = list(itertools.islice(stream, expected))
+            if len(rows) < expected:
+                raise ValueError(
+                    f"{type(self.dataset).__name__} has {self.num_rows} rows by its len(), but "
+                    f"ended after {before + len(rows)}"
+                )
+            share = torch.arange(expected).tensor_split(self.world_size)[self.rank]
+            if step >= start:
+                inputs, targets = inputs_and_targets(collate([rows[i] for i in share] or rows[:1]))
+                yield Batch(inputs, targets, rows=len(share), global_rows=expected)
 
 
 def _mixed(*numbers: int) -> torch.Generator:

@@ -115,17 +115,62 @@ def test_the_parts_of_a_batch_are_the_batch(count):
 
 
 class Stream(IterableDataset):
+    """Ten rows, which begin with another one in each epoch."""
+
+    first = 0
+
     def __iter__(self):
-        return iter(numbered(4))
+        return iter([(torch.tensor(row % 10),) * 2 for row in range(self.first, self.first + 10)])
 
     def __len__(self):
-        return 4
+        return 10
+
+    def set_epoch(self, epoch):
+        self.first = epoch
 
 
-@pytest.mark.parametrize("data", [iter([]), Stream(), DataLoader(Stream(), batch_size=2)])
-def test_rows_that_can_only_be_iterated_are_refused_with_what_to_give_instead(data):
-    with pytest.raises(TypeError, match=r"cannot be divided.*method feed"):
-        feed_for(data, batch_size=2)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_rows_that_can_only_be_iterated_are_divided_as_rows_in_memory_are(world_size, drop_last):
+    def batches(data, rank, start):
+        how = {"batch_size": 4, "rank": rank, "world_size": world_size, "drop_last": drop_last}
+        return [
+            (batch.inputs.tolist(), real(batch), batch.rows, batch.global_rows)
+            for batch in feed_for(data, **how, shuffle=False).batches(0, start=start)
+        ]
+
+    for rank in range(world_size):
+        for start in (0, 2):
+            assert batches(Stream(), rank, start) == batches(numbered(10), rank, start)
+
+
+def test_a_stream_is_told_the_epoch():
+    feed = feed_for(DataLoader(Stream(), batch_size=2), batch_size=4)
+    assert [real(batch) for batch in feed.batches(3)] == [[3, 4, 5, 6], [7, 8, 9, 0], [1, 2]]
+
+
+class Unknown(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+class Short(Stream):
+    def __len__(self):
+        return 11
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "said"),
+    [
+        (iter([]), TypeError, "IterableDataset"),
+        (Unknown(), TypeError, "__len__"),
+        (Short(), ValueError, "11 rows .* ended after 10"),
+        (DataLoader(Stream(), num_workers=2), ValueError, "workers=2"),
+    ],
+)
+def test_rows_that_cannot_be_divided_are_refused(data, error, said):
+    with pytest.raises(error, match=said):
+        list(feed_for(data, batch_size=4).batches(0))
 
 
 def test_a_data_loader_gives_its_rows_its_collate_fn_and_its_workers():

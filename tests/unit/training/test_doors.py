@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import (
     OneCycleLR,
     SequentialLR,
 )
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
@@ -277,6 +277,18 @@ def test_a_collate_fn_and_a_loader_train_alike_in_every_mode():
     for row, loaded, wanted in zip(rows, of_loader, same, strict=True):
         assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
         assert loaded["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(data())
+
+    def __len__(self):
+        return ROWS
+
+
+def test_rows_that_can_only_be_iterated_train_alike_in_every_mode():
+    assert_same_in_every_mode({"collate_fn": shifted}, train=Stream())
 
 
 class Named(nn.Module):
