@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -111,6 +112,15 @@ def test_threads_of_an_operator():
 
 def test_ranks_draw_different_random_numbers():
     assert len(set(run_ranks(lambda: random.random(), 3, show=False))) == 3
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_do_not_disturb_each_other():
+    def run(number):
+        return [r[0].item() for r in run_ranks(summed, 2, torch.tensor([number]), show=False)]
+
+    with ThreadPoolExecutor(2) as pool:  # each has a server, which first has to import torch
+        assert list(pool.map(run, range(6))) == [[3 * number] * 2 for number in range(6)]
 
 
 def test_the_trace_has_the_calls_of_every_rank_and_is_empty_where_none_was_asked_for():
