@@ -33,7 +33,7 @@ def cases_of(inputs, outputs):
         def a_case(title, *shape, ranks=ranks, world=world, **more):
             usual = {"dtype": torch.float64, "bias": True, "frozen": (), "needs": True}
             whole = {"inputs": inputs, "outputs": outputs, "shape": shape}
-            options = usual | {"twice": False, "strided": False} | whole | more
+            options: dict[str, Any] = usual | {"twice": False, "strided": False} | whole | more
             return case(f"{title} {ranks}", world=world, **options)
 
         yield a_case("5 rows", 5, example=world == 3)
