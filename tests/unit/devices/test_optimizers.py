@@ -25,7 +25,7 @@ OPTIMIZERS = {
 def test_three_steps_equal_three_steps_on_the_cpu(name, how):
     make, settings = OPTIMIZERS[name]
     if "fused" in how and name == "RMSprop":
-        pytest.skip("it has no fused form")
+        how = {}  # it has no fused form
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     inputs = torch.randn(5, 3, dtype=torch.float64)
     trained = []
