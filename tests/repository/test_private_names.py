@@ -29,10 +29,10 @@ PRIVATE = {
         "_engine_run_backward", "_foreach_supported_types", "_input_metadata",
         # torch.cuda: whether there is a driver, and the streams that nn.DataParallel keeps
         "_get_accelerator", "_initialized", "_lazy_init", "_streams",
-        # DistributedDataParallel: the order of its buckets, and the end of a backward pass
-        "_compute_bucket_assignment_by_size", "_execution_engine",
-        # Threads of remote calls; async_save's copies
-        "_InternalRPCPickler", "_run_function", "_offload_tensor",
+        # DistributedDataParallel compares and sends parameters by their addresses
+        "_broadcast_coalesced", "_verify_params_across_processes",
+        # Threads of remote calls
+        "_InternalRPCPickler", "_run_function",
     },
     "ranks": {
         # Every group that is made is one that is traced: there is no hook for that
@@ -72,12 +72,11 @@ def places() -> tuple[object, ...]:
     """Modules of PyTorch in which something is replaced or called by its name, their own names."""
     import torch.distributed.rpc
     import torch.nn.parallel
-    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
     return (
-        torch._C, torch.autograd, torch.cuda, torch.distributed.ProcessGroup,
+        torch._C, torch.autograd, torch.cuda, torch.distributed, torch.distributed.ProcessGroup,
         torch.nn.parallel._functions, sys.modules["torch.optim.optimizer"],
-        torch.distributed.rpc.internal, StateDictStager,
+        torch.distributed.rpc.internal,
     )  # fmt: skip
 
 

@@ -30,12 +30,9 @@ def _gpus(devices: Sequence[Any]) -> list[torch.device]:
     return [gpu_at(named(device).index).device for device in devices]
 
 
-def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[Tensor, ...]:
-    """A copy of `tensor` on every device (on its own: the tensor), or in each of `out`."""
-    tensor = _real(tensor)
-    if out is not None:
-        return tuple(target.copy_(tensor, non_blocking=True) for target in out)
-    return tuple(tensor.to(gpu, non_blocking=True) for gpu in _gpus(devices))
+def broadcast(tensor: Tensor, devices: Sequence[Any]) -> tuple[Tensor, ...]:
+    """A copy of `tensor` on every device; on its own the tensor itself."""
+    return tuple(_real(tensor).to(gpu) for gpu in _gpus(devices))
 
 
 def broadcast_coalesced(
@@ -55,7 +52,7 @@ def broadcast_coalesced(
         flat = [tensor.reshape(-1) for tensor in chunk]
         packed = torch.cat(flat) if len(flat) > 1 else flat[0]
         for gpu, arrived in zip(others, received, strict=True):
-            parts = torch.split(packed.to(gpu, non_blocking=True), sizes)
+            parts = torch.split(packed.to(gpu), sizes)
             for tensor, part in zip(chunk, parts, strict=True):
                 # .data: each copy counts its own versions, though all share one buffer
                 arrived[id(tensor)] = part.view(tensor.shape).data
@@ -80,31 +77,22 @@ def chunks_of(tensors: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
 
 def scatter(
     tensor: Tensor,
-    devices: Any = None,
+    devices: Sequence[Any],
     chunk_sizes: Sequence[int] | None = None,
     dim: int = 0,
     streams: Any = None,
-    *,
-    out: Any = None,
 ) -> tuple[Tensor, ...]:
-    """Consecutive chunks of `tensor` along `dim`, chunk i on devices[i] or in out[i]."""
-    tensor = _real(tensor)
-    if out is not None:
-        chunks = torch.split(tensor, [target.size(dim) for target in out], dim)
-        pairs = zip(out, chunks, strict=True)
-        return tuple(target.copy_(chunk, non_blocking=True) for target, chunk in pairs)
-    gpus = _gpus(devices)
+    """Consecutive chunks of `tensor` along `dim`, chunk i on devices[i]."""
+    tensor, gpus = _real(tensor), _gpus(devices)
     if chunk_sizes is None:
         chunks = tensor.chunk(len(gpus), dim)  # perhaps fewer than GPUs
     else:
         chunks = torch.split(tensor, list(chunk_sizes), dim)
-    return tuple(chunk.to(gpu, non_blocking=True) for chunk, gpu in zip(chunks, gpus, strict=False))
+    return tuple(chunk.to(gpu) for chunk, gpu in zip(chunks, gpus, strict=False))
 
 
-def gather(
-    tensors: Sequence[Tensor], dim: int = 0, destination: Any = None, *, out: Tensor | None = None
-) -> Tensor:
-    """All tensors one after the other along `dim`, on one device (the current GPU) or in `out`."""
+def gather(tensors: Sequence[Tensor], dim: int = 0, destination: Any = None) -> Tensor:
+    """All tensors one after the other along `dim`, on one device: by default the current GPU."""
     tensors = [_real(tensor) for tensor in tensors]
     for i, tensor in enumerate(tensors):
         if not tensor.is_cuda:
@@ -120,14 +108,13 @@ def gather(
                 f"{expected}"
             )
     lengths = [tensor.size(dim) for tensor in tensors]
-    if out is None:
-        size = [*tensors[0].shape]
-        size[dim] = sum(lengths)
-        device = CPU if destination == -1 else "cuda" if destination is None else destination
-        out = torch.empty(size, dtype=tensors[0].dtype, device=device)
-    for chunk, tensor in zip(torch.split(out, lengths, dim), tensors, strict=True):
-        chunk.copy_(tensor, non_blocking=True)
-    return out
+    size = [*tensors[0].shape]
+    size[dim] = sum(lengths)
+    device = CPU if destination == -1 else "cuda" if destination is None else destination
+    gathered = torch.empty(size, dtype=tensors[0].dtype, device=device)
+    for chunk, tensor in zip(torch.split(gathered, lengths, dim), tensors, strict=True):
+        chunk.copy_(tensor)
+    return gathered
 
 
 # What each replaces in torch.nn.parallel.comm, and where that was imported from there.

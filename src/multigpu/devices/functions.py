@@ -1,18 +1,18 @@
 """The functions of torch that need more than another `device=`: stand-ins for them.
 
 Moving a tensor by name, making one from Python numbers, keeping a parameter the same object when
-its data move (`p.data = ...`), pinned memory, and backward passes. Stand-ins without `takes_over`
-are put into torch by machine.py.
+its data move (`p.data = ...`), pinned memory, backward passes, DistributedDataParallel. Stand-ins
+without `takes_over` are put into torch by machine.py.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_leaves
 
@@ -22,7 +22,6 @@ from multigpu.devices.gate import (
     StandIn,
     call,
     gate,
-    intercepted,
     pinned,
     run_in_core,
     takes_over,
@@ -35,6 +34,7 @@ from multigpu.devices.tensor import VirtualTensor
 _data: Any = torch.Tensor.data
 _grad: Any = torch.Tensor.grad
 _device: Any = torch.Tensor.device
+_dist: Any = dist  # its type hints leave out what DistributedDataParallel uses
 
 
 @takes_over(torch.device)
@@ -212,7 +212,7 @@ def _by_class(name: str) -> StandIn:
     return stand_in
 
 
-for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device", "is_shared"):
+for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device"):
     takes_over(getattr(torch.Tensor, _name))(_by_class(_name))
 
 
@@ -275,31 +275,6 @@ def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)
 
 
-@takes_over(torch.nn.functional.triplet_margin_with_distance_loss, torch.lobpcg)
-def with_callback(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The functions of torch that call one of the user's own, which sees GPUs as cuda:i."""
-    args = tuple(intercepted(value) if callable(value) else value for value in args)
-    kwargs = {k: intercepted(value) if callable(value) else value for k, value in kwargs.items()}
-    return run_in_core(func, args, kwargs)
-
-
-def staged(offload: Callable[..., Any]) -> Callable[..., Any]:
-    """How `torch.distributed.checkpoint.async_save` copies a tensor to the CPU.
-
-    PyTorch's way copies the storage, and with it all attributes, the data in the shell, too.
-    """
-
-    @functools.wraps(offload)
-    def run(stager: Any, tensor: Any, memo: dict[int, Any], *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(tensor, VirtualTensor):
-            return offload(stager, tensor, memo, *args, **kwargs)
-        made = memo[id(tensor)] = tensor.detach().cpu()
-        made.__dict__.update(copy.deepcopy(VirtualTensor.__getstate__(tensor), memo))
-        return made
-
-    return run
-
-
 # Gradients from users must be on the right GPU. The core checks the device of every gradient that a
 # node of the graph returns, but not for tensor subclasses; this repeats the check for the roots of
 # a backward pass and for custom Functions.
@@ -359,6 +334,47 @@ def _check(origin: str, position: int, grad: torch.Tensor, expected: torch.devic
             f"{origin}invalid gradient at index {position} - expected device {expected} "
             f"but got {grad.device}"
         )
+
+
+# DistributedDataParallel is PyTorch's own, its reducer in C++ included: that finds a parameter's
+# carrier, as the core does everywhere. Where Python calls it, the operators that it runs are
+# intercepted, so that its buckets are made on the virtual GPU.
+
+
+class Reducer(_dist.Reducer):  # type: ignore[misc]
+    """`dist.Reducer`: averages the gradients in buckets while backward runs."""
+
+
+def _with_operators(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return with_operators(method, *args, **kwargs)
+
+    return run
+
+
+for _name, _method in vars(_dist.Reducer).items():
+    if callable(_method) and (_name == "__init__" or not _name.startswith("__")):
+        setattr(Reducer, _name, _with_operators(_method))
+
+
+def on_data(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function(group, tensors, ...)` of DistributedDataParallel's constructor, in C++.
+
+    It compares or sends tensors and reads memory by its address, and so gets the data themselves.
+    """
+
+    @functools.wraps(function)
+    def run(group: Any, tensors: Any, *args: Any) -> Any:
+        if not all(isinstance(tensor, VirtualTensor) for tensor in tensors):
+            return function(group, tensors, *args)
+        in_core, running.in_core = running.in_core, True
+        try:
+            return function(group, [tensor._data for tensor in tensors], *args)
+        finally:
+            running.in_core = in_core
+
+    return run
 
 
 # What virtual GPUs cannot do, and would fail at in a way that is hard to understand

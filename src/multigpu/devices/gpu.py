@@ -37,6 +37,10 @@ class Gpu:
         self.meter = MemoryMeter(limit, functools.partial(errors.out_of_memory, index))
         self.generator = VirtualGenerator(index, self.backing)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Gpu:
+        """Itself: what copies a tensor with its attributes (async_save) means the same GPU."""
+        return self
+
     def hold(self, data: torch.Tensor) -> None:
         """Count the storages of `data` as this GPU's. Raises torch.OutOfMemoryError."""
         if data.layout is torch.strided:

@@ -19,7 +19,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.distributed import rpc
 from torch.utils._device import DeviceContext
 
-from multigpu.devices import comm, errors, functions, gpu, reducer, torch_cuda
+from multigpu.devices import comm, errors, functions, gpu, torch_cuda
 from multigpu.devices.gate import (
     device_context,
     gate,
@@ -28,7 +28,6 @@ from multigpu.devices.gate import (
     saved_tensors_hooks,
 )
 from multigpu.devices.gpu import Gpu, running, virtual_machine
-from multigpu.devices.imports import once_imported
 from multigpu.devices.meters import Copy, Memory, Traffic, parse_bytes
 from multigpu.devices.tensor import VirtualTensor, storage_to
 from multigpu.devices.threads import around_new_threads
@@ -102,14 +101,9 @@ class VirtualMachine:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Switch off, also from another thread. Raises RuntimeError if it is already off."""
+        """Switch off, also from another thread."""
         with gpu.switching:
             mine = [entry for entry in gpu.entered if entry.machine is self]
-            if not mine:
-                raise RuntimeError(
-                    f"{self} are not switched on, because this machine was already exited. Exit it "
-                    "once for each time it was entered; `with virtual_gpus(...)` does that itself."
-                )
             # This thread's latest entry, else the latest of any: a generator may end in another.
             here = [entry for entry in gpu.entered if entry.thread is threading.current_thread()]
             entry = ([entry for entry in mine if entry in here] or mine)[-1]
@@ -262,14 +256,6 @@ _MISSING = object()
 _undo = contextlib.ExitStack()  # puts everything back, last change first
 
 
-# What is replaced in modules that take long to be imported
-_ONCE_IMPORTED: dict[str, Callable[[Any], None]] = {
-    "torch.distributed.checkpoint._state_dict_stager": lambda module: _wrap(
-        module.StateDictStager, "_offload_tensor", functions.staged
-    ),
-}
-
-
 def _switch_on() -> None:
     """Replace torch's functions; after an error nothing stays replaced."""
     try:
@@ -300,10 +286,9 @@ def _switch_on() -> None:
         if rpc.is_available():  # not on Windows
             _wrap(rpc.internal, "_run_function", intercepted)  # C++ calls it, in its own threads
             _wrap(rpc.internal._InternalRPCPickler, "serialize", functions.refused(errors.no_rpc))
-        for name, change in _ONCE_IMPORTED.items():
-            _undo.enter_context(once_imported(name, change))
-        for name, ours in reducer.REPLACEMENTS.items():
-            _replace(dist, name, reducer.for_virtual(getattr(dist, name), ours))
+        _replace(dist, "Reducer", functions.Reducer)
+        for name in ("_broadcast_coalesced", "_verify_params_across_processes"):
+            _wrap(dist, name, functions.on_data)
         # Optimizers update many tensors at once by default on CUDA, if they know the tensors' type.
         optimizer: Any = sys.modules["torch.optim.optimizer"]  # torch.optim hides the name
         known = optimizer._foreach_supported_types

@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from torch.nn import functional
 
 pytestmark = pytest.mark.usefixtures("machine")
 
@@ -34,14 +35,6 @@ def test_indices_may_be_on_the_cpu_or_on_the_same_gpu(x, where):
     assert x[:, 1].tolist() == [1, 5, 1]
 
 
-def test_assignment_by_slice_mask_and_scalar(x):
-    x[0] = 7
-    x[1, 1:3] = torch.tensor([8.0, 9.0], device="cuda:1")
-    x[2] = torch.zeros(4)
-    x[x > 8] = -1.0
-    assert x.tolist() == [[7, 7, 7, 7], [4, 8, -1, 7], [0, 0, 0, 0]]
-
-
 def test_operators_that_change_their_own_shape():
     x = torch.ones(1, 3, device="cuda:1")
     assert x.squeeze_().shape == (3,)
@@ -55,33 +48,6 @@ def test_operators_that_change_their_own_shape():
     out = torch.empty(4, device="cuda:1")
     torch.add(x, 1, out=out.resize_(2))
     assert out.tolist() == [1, 1]
-
-
-def test_joining_and_choosing(x):
-    assert torch.cat([x, x]).shape == (6, 4)
-    assert torch.stack([x, x]).device == CUDA_1
-    assert torch.where(x > 5, x, torch.tensor(0.0)).device == CUDA_1
-    assert torch.where(x > 5, x, 0.0).sum().item() == sum(range(6, 12))
-    assert [part.device for part in x.split(2)] == [CUDA_1, CUDA_1]
-    values, indices = x.max(dim=0)
-    assert (values.device, indices.device, indices.dtype) == (CUDA_1, CUDA_1, torch.int64)
-
-
-def test_python_operators_in_both_orders(x):
-    results = [1 - x, 2 / (x + 1), 2**x, x @ x.t(), -x, x % 3, 7 // (x + 1), x == x, ~(x > 1)]
-    assert all(result.device == CUDA_1 for result in results)
-    on_cpu = x.cpu()
-    assert torch.equal((1 - x).cpu(), 1 - on_cpu)
-    assert torch.equal((2 / (x + 1)).cpu(), 2 / (on_cpu + 1))
-    x += 1
-    x *= 2
-    x **= 2
-    assert torch.equal(x.cpu(), (2 * (on_cpu + 1)) ** 2)
-
-
-def test_a_zero_dimensional_cpu_tensor_stands_for_a_number(x):
-    assert torch.equal((x * torch.tensor(2.0)).cpu(), x.cpu() * 2)
-    assert torch.equal(x.add(torch.tensor(1.0)).cpu(), x.cpu() + 1)
 
 
 def saved_and_loaded(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,16 +68,6 @@ def test_complex_views_see_conjugation():
     assert torch.equal(saved_and_loaded(z.conj().imag).cpu(), -on_cpu.imag)
 
 
-def test_gradients_flow_through_views_and_assignments():
-    x = torch.zeros(3, device="cuda:1", requires_grad=True)
-    y = x * 1
-    y[0] = 4
-    y[1:].mul_(3)
-    y.view(3, 1).add_(1)
-    y.sum().backward()
-    assert x.grad.tolist() == [0, 3, 3]
-
-
 def test_sparse_tensors_go_there_and_back():
     sparse = torch.eye(3).to_sparse()
     on_gpu = sparse.to("cuda:1")
@@ -121,3 +77,60 @@ def test_sparse_tensors_go_there_and_back():
     assert torch.equal(on_gpu.cpu().to_dense(), torch.eye(3))
     with pytest.raises(NotImplementedError, match=r"not torch\.sparse_csr"):
         on_gpu.to_sparse_csr()
+
+
+# 0-dim tensors on another device: where one stands for a number, and where CUDA refuses it
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda: functional.cross_entropy(ones(3), torch.tensor(1)),
+        lambda: torch.stack([ones(), torch.tensor(1.0)]),
+        lambda: torch.gather(ones(3), 0, torch.tensor(1)),
+        lambda: torch.addmm(torch.tensor(1.0), ones(2, 2), ones(2, 2)),
+    ],
+)
+def test_an_index_or_a_row_is_not_a_number(mix):
+    with pytest.raises(RuntimeError, match=r"on the same device, but got \w+ is on \S+, different"):
+        mix()
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda number: ones(2) + number,
+        lambda number: number * ones(2),
+        lambda number: torch.where(ones(2) > 5, ones(2), number),
+        lambda number: ones(2).mul_(number),
+        lambda number: torch.addcmul(number, ones(2), ones(2)) - 1,
+    ],
+)
+def test_element_by_element_it_is(compute):
+    result = compute(torch.tensor(1.0))
+    assert result.device == torch.device("cuda", 0)
+    assert result.tolist() in ([1, 1], [2, 2])
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:1"])
+def test_filling_fetches_the_number(machine, place):
+    number = torch.tensor(5.0, device="cuda:0")
+    machine.traffic.clear()
+    target = torch.zeros(3, device=place)
+    assert target.fill_(number).device == torch.device(place)
+    assert target.tolist() == [5, 5, 5]
+    target[torch.tensor([True, False, True], device=place)] = number + 1
+    target[torch.tensor([1], device=place)] = number + 2
+    assert target.tolist() == [6, 7, 6]
+    assert machine.traffic.by_link()["cuda:0", place] == 3 * 4
+
+
+def test_filling_refuses_more_than_a_number():
+    target = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu!"):
+        target[torch.tensor([0, 1])] = ones(2)
+    assert target.tolist() == [0, 0, 0]

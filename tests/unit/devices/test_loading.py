@@ -46,11 +46,6 @@ def test_a_gpu_in_a_forked_worker_fails_as_on_cuda():
         next(iter(DataLoader(OnGpu(), num_workers=1, multiprocessing_context="fork")))
 
 
-@pytest.mark.slow
-def test_the_dataset_may_make_its_tensors_on_the_gpu_without_workers():
-    assert next(iter(DataLoader(OnGpu(), batch_size=5))).device == torch.device("cuda:0")
-
-
 def _in_child(tensor: torch.Tensor, answers) -> None:
     try:
         tensor + 1

@@ -38,15 +38,6 @@ def test_views_share_one_storage(machine):
     assert allocated(machine) == 0
 
 
-def test_in_place_operators_need_nothing_and_others_their_result(machine):
-    x = torch.zeros(1000, device="cuda:1")
-    x.add_(1).mul_(2)
-    x += 1
-    assert machine.memory(1).peak == 4000
-    x = x * 2
-    assert (allocated(machine), machine.memory(1).peak) == (4000, 8000)
-
-
 def test_resizing_is_followed(machine):
     x = torch.zeros(10, device="cuda:1")
     x.resize_(100)
@@ -77,20 +68,6 @@ def test_what_the_graph_keeps_counts_until_backward(machine):
     assert allocated(machine) == 4000
 
 
-def test_a_module_takes_its_parameters_gradients_and_optimizer_state(machine):
-    layer = nn.Linear(100, 100, bias=False).cuda(1)
-    size = 100 * 100 * 4
-    assert allocated(machine) == size
-    optimizer = torch.optim.Adam(layer.parameters())
-    layer(torch.ones(1, 100, device="cuda:1")).sum().backward()
-    assert allocated(machine) == 2 * size
-    optimizer.step()
-    assert allocated(machine) == 4 * size
-    layer.cpu()
-    optimizer.state.clear()
-    assert allocated(machine) == 0
-
-
 def test_torch_cuda_tells_the_same(machine):
     x = torch.zeros(1000, device="cuda:1")
     torch.zeros(1000, device="cuda:1")
@@ -113,6 +90,8 @@ def test_torch_cuda_tells_the_same(machine):
 def test_going_over_the_limit_raises_cudas_error_and_changes_nothing():
     with virtual_gpus(2, memory="8 MiB") as machine:
         kept = torch.zeros(MIB, device="cuda:1")  # 4 MiB
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.zeros(10**15, device="cuda:1")  # larger than this computer
         with pytest.raises(torch.OutOfMemoryError) as caught:
             torch.zeros(2 * MIB, device="cuda:1")
         assert str(caught.value).startswith(
@@ -131,13 +110,6 @@ def test_going_over_the_limit_raises_cudas_error_and_changes_nothing():
         assert machine.memory(1) == Memory(4 * MIB, 4 * MIB, 8 * MIB)
         del kept, asks, arguments
         torch.zeros(2 * MIB, device="cuda:1")  # exactly full
-
-
-def test_an_allocation_larger_than_this_computer_fails_as_on_a_gpu(machine):
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.zeros(10**15, device="cuda:1")
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(10**6, 10**9, dtype=torch.float16, device="cuda:1")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from nvitop.api import NA, Device
 
 from multigpu.devices.monitor import GpuStatus, one_line, snapshot
 
-MANY_UNKNOWN = GpuStatus(3, "Some GPU", None, None, None, None, None, ())
-
 
 def told(status):
     """The parts of a status on one line."""
@@ -56,10 +54,6 @@ def test_real_gpus_report_through_nvitop(monkeypatch):
     name, *numbers = told(status)[1:]
     assert name == Pretended.name()
     assert numbers == ["37 % busy", "5.0 GiB", "80.0 GiB", "210 W", "2 processes"]
-
-
-def test_what_is_not_known_is_left_out():
-    assert told(MANY_UNKNOWN) == ["GPU 3", "Some GPU", "0 processes"]
 
 
 def test_it_is_quiet_and_needs_no_torch():

@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from multigpu.devices.tensor import VirtualTensor
-
 pytestmark = pytest.mark.usefixtures("machine")
 
 CUDA_0, CUDA_1, CUDA_2 = (torch.device("cuda", index) for index in range(3))
@@ -63,11 +61,6 @@ def test_to_the_same_device_is_the_same_tensor_unless_a_copy_is_asked_for(x):
     assert copied.data_ptr() != y.data_ptr()
 
 
-def test_a_change_of_dtype_stays_on_the_device(x):
-    assert x.cuda(1).double().half().long().device == CUDA_1
-    assert x.cuda(1).to(torch.float64).device == CUDA_1
-
-
 def test_memory_format_is_kept_and_changed():
     images = torch.randn(2, 3, 4, 5).to("cuda:1", memory_format=torch.channels_last)
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -77,12 +70,10 @@ def test_memory_format_is_kept_and_changed():
     assert again.device == CUDA_1
 
 
-@pytest.mark.parametrize("call", [(), (1,), ("cuda:2",), (CUDA_1, True)])
-def test_cuda_takes_no_index_an_index_or_a_device(x, call):
-    expected = torch.device(call[0]) if call and not isinstance(call[0], int) else CUDA_0
-    expected = CUDA_1 if call == (1,) else expected
-    assert x.cuda(*call).device == expected
-    assert x.cuda(device=expected, non_blocking=True).device == expected
+def test_cuda_takes_no_index_an_index_or_a_device(x):
+    assert x.cuda().device == CUDA_0
+    assert x.cuda(1).device == x.cuda(CUDA_1, True).device == CUDA_1
+    assert x.cuda(device="cuda:2", non_blocking=True).device == CUDA_2
 
 
 def test_bare_cuda_means_the_current_gpu(x):
@@ -107,15 +98,6 @@ def test_old_type_names(x):
     assert x.cuda(1).type(torch.int64).device == CUDA_1
     assert x.cuda(1).new(2, 2).device == CUDA_1
     assert x.cuda(1).new([1.0, 2.0]).tolist() == [1.0, 2.0]
-
-
-def test_the_type_is_named_once_wherever_the_data_are(machine):
-    assert torch.ones(2, device="cuda:1").type() == "torch.cuda.FloatTensor"
-    assert torch.ones(2).type() == "torch.FloatTensor"
-    elsewhere = torch.empty(2, dtype=torch.int64, device="meta")  # as unlike the CPU as a real GPU
-    assert VirtualTensor(elsewhere, machine.gpus[0]).type() == "torch.cuda.LongTensor"
-    sparse = torch.eye(2).to_sparse().to("cuda:1")
-    assert sparse.type() == "torch.cuda.sparse.FloatTensor"
 
 
 def test_where_a_tensor_says_it_is(x):
@@ -144,16 +126,6 @@ def test_numbers_can_be_formatted():
     assert f"{loss:.3f}" == "0.123"
     assert f"{torch.tensor(7, device='cuda:1'):03d}" == "007"
     assert f"{torch.ones(1, device='cuda:1')}" == "tensor([1.], device='cuda:1')"
-
-
-def test_copy_between_any_two_devices(x):
-    on_1 = torch.zeros(2, 3, device="cuda:1")
-    on_1.copy_(x)
-    on_2 = torch.zeros(2, 3, device="cuda:2")
-    on_2.copy_(on_1)
-    back = torch.zeros(2, 3)
-    back.copy_(on_2)
-    assert torch.equal(back, x)
 
 
 def test_python_values_come_out(x):

@@ -16,32 +16,16 @@ def test_the_same_seed_gives_the_same_numbers_on_every_gpu_and_others_on_the_cpu
     assert torch.rand(3, device="cuda:0").tolist() == on_0.tolist()
 
 
-def test_manual_seed_of_cuda_seeds_the_current_gpu_only():
-    torch.cuda.manual_seed_all(1)
-    with torch.cuda.device(1):
-        torch.cuda.manual_seed(7)
-        assert torch.cuda.initial_seed() == 7
-    assert torch.cuda.initial_seed() == 1
-    assert torch.rand(3, device="cuda:0").tolist() != torch.rand(3, device="cuda:1").tolist()
-
-
 DRAWS = {
     "rand": lambda x: torch.rand(3, device=x.device),
-    "randn": lambda x: torch.randn(3, device=x.device),
-    "randint": lambda x: torch.randint(100, (3,), device=x.device),
     "randperm": lambda x: torch.randperm(9, device=x.device),
-    "rand_like": torch.rand_like,
     "randn_like": torch.randn_like,
     "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.5)),
     "multinomial": lambda x: torch.multinomial(torch.ones_like(x), 5),
-    "normal": lambda x: torch.normal(x, 1.0),
     "normal_": lambda x: x.clone().normal_(),
     "uniform_": lambda x: x.clone().uniform_(),
-    "exponential_": lambda x: x.clone().exponential_(),
     "dropout": lambda x: functional.dropout(x + 1),
-    "dropout2d": lambda x: functional.dropout2d(x.expand(1, 9, 9, 9) + 1),
     "rrelu": lambda x: functional.rrelu(x - 1, training=True),
-    "kaiming": lambda x: torch.nn.init.kaiming_uniform_(x.new_empty(3, 3)),
 }
 
 
@@ -85,14 +69,3 @@ def test_states_can_be_taken_and_put_back():
     assert torch.rand(2, device="cuda:1").tolist() == inside.tolist()
     torch.cuda.set_rng_state_all(states)
     assert torch.rand(2, device="cuda:1").tolist() == inside.tolist()
-
-
-def test_dropout_keeps_the_right_share_and_scales_it():
-    ones = torch.ones(10_000, device="cuda:1", requires_grad=True)
-    kept = functional.dropout(ones, 0.2)
-    assert set(kept.tolist()) == {0.0, 1.25}
-    assert 0.77 < (kept > 0).double().mean().item() < 0.83
-    kept.sum().backward()
-    assert torch.equal(ones.grad, kept)
-    assert torch.equal(functional.dropout(ones, 0.2, training=False), ones)
-    assert functional.dropout(ones, 1.0).sum().item() == 0

@@ -5,16 +5,20 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
-import torch.nn.parallel
+import torch.distributed as dist
 from torch.nn.parallel import comm
+from torch.overrides import TorchFunctionMode
 
 from multigpu import gpus, virtual_gpus
 from multigpu.devices import current_machine
 from multigpu.devices import machine as machines
 from multigpu.devices.tensor import VirtualTensor
+from multigpu.devices.threads import around_new_threads
 
 # What torch itself says where there is no GPU: in a CPU build, and in a build with CUDA.
 NO_GPU = "Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
@@ -22,41 +26,24 @@ NO_GPU = "Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GP
 PLACES: list[types.ModuleType | type] = [
     torch,
     torch._C,
-    torch._C._autograd,
-    torch._C._nn,
-    torch._utils,
     torch.Tensor,
     torch.UntypedStorage,
     torch.accelerator,
     torch.accelerator.memory,
-    torch.amp,
     torch.autograd,
     torch.autograd.function.BackwardCFunction,
     torch.autograd.graph,
     torch.backends.cudnn,
     torch.cuda,
-    torch.cuda.graphs,
     torch.cuda.memory,
-    torch.cuda.nccl,
     torch.cuda.random,
-    torch.nn,
+    dist,
     torch.nn.Module,
-    torch.nn.Parameter,
-    torch.nn.functional,
-    torch.nn.parallel,
-    torch.nn.parallel.DistributedDataParallel,
     torch.nn.parallel._functions,
-    torch.nn.parameter,
-    torch.serialization,
-    torch.storage,
-    torch.utils._device,
-    torch.utils.data._utils.pin_memory,
     torch.utils.dlpack,
     comm,
     sys.modules["torch.optim.optimizer"],
-    concurrent.futures.thread,
     concurrent.futures.thread._WorkItem,
-    threading,
     threading.Thread,
 ]
 
@@ -84,6 +71,13 @@ def use_everything() -> None:
         model(torch.ones(1, 2))
 
 
+def in_a_thread(function) -> list[BaseException]:
+    """What it raised there."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        error = pool.submit(function).exception()
+    return [] if error is None else [error]
+
+
 def test_leaving_restores_every_attribute():
     with virtual_gpus(2):
         use_everything()  # torch imports parts of itself at their first use
@@ -92,24 +86,10 @@ def test_leaving_restores_every_attribute():
         use_everything()
         assert not same(before, snapshot())
     assert same(before, snapshot())
+    assert "to" not in vars(torch.UntypedStorage)  # where it is inherited
     assert not torch.cuda.is_available()
     with pytest.raises((AssertionError, RuntimeError), match=NO_GPU):
         torch.zeros(1, device="cuda")
-
-
-@pytest.mark.slow
-def test_names_that_torch_did_not_have_are_gone_again():
-    program = (  # in a fresh process, where no test before has left anything
-        "import torch, multigpu.devices.machine\n"
-        "from multigpu import virtual_gpus\n"
-        "places = (torch, torch._C, torch.cuda, torch.UntypedStorage)\n"
-        "before = [set(vars(place)) for place in places]\n"
-        "with virtual_gpus(2):\n"
-        "    torch.cuda.synchronize()\n"
-        "print([set(vars(place)) ^ names for place, names in zip(places, before)])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr) == ("[set(), set(), set(), set()]", "")
 
 
 def test_an_exception_inside_leaves_nothing_behind():
@@ -141,13 +121,6 @@ def test_the_default_device_is_put_back():
         torch.set_default_device("cuda:1")
         assert torch.zeros(1).device == torch.device("cuda:1")
     assert torch.zeros(1).device.type == "cpu"
-    torch.set_default_device("cpu")
-    try:
-        with virtual_gpus(2):
-            torch.set_default_device("cuda:1")
-        assert torch.get_default_device() == torch.device("cpu")
-    finally:
-        torch.set_default_device(None)
 
 
 def test_the_default_device_is_one_threads_own(machine):
@@ -181,15 +154,13 @@ def test_the_innermost_machine_counts():
         assert current_machine() is outer
         assert torch.cuda.device_count() == 2
         assert (outer.memory(1).allocated, inner.memory(1).allocated) == (4, 12)
-        with pytest.raises(torch.AcceleratorError):
-            torch.ones(1, device="cuda:3")
         with outer:  # entering the same machine again is fine
             assert torch.cuda.device_count() == 2
         assert (x + 1).item() == 2
     assert current_machine().is_virtual is False
 
 
-class Calls(torch.overrides.TorchFunctionMode):
+class Calls(TorchFunctionMode):
     """Somebody else's mode, which notes what is called."""
 
     def __init__(self) -> None:
@@ -200,13 +171,17 @@ class Calls(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_other_modes_see_calls_too():
-    before = torch._C._len_torch_function_stack()
-    with virtual_gpus(2), Calls() as calls:
-        x = torch.ones(2).to("cuda:1")
-    assert x.device.index == 1
-    assert "to" in calls.names
-    assert torch._C._len_torch_function_stack() == before
+def test_other_modes_see_calls_too_and_may_end_later():
+    before = snapshot()
+    machine, calls = virtual_gpus(2), Calls()
+    machine.__enter__()
+    with calls:
+        assert torch.ones(2).to("cuda:1").device.index == 1
+        assert calls.names[:2] == ["ones", "to"]
+        machine.__exit__()
+        torch.eye(2)
+        assert calls.names[-1] == "eye"
+    assert same(before, snapshot())
 
 
 def test_threads_share_the_machine_and_have_their_own_current_gpu(machine):
@@ -219,13 +194,6 @@ def test_threads_share_the_machine_and_have_their_own_current_gpu(machine):
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         assert list(pool.map(work, range(3))) == [(i, [2, 2, 2], True) for i in range(3)]
-    results = []
-    threads = [threading.Thread(target=lambda i=i: results.append(work(i))) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == [(i, [2, 2, 2], True) for i in range(3)]
     assert torch.cuda.current_device() == 0
 
 
@@ -274,6 +242,20 @@ def test_a_thread_older_than_the_machine_computes_but_is_told_when_it_makes_a_te
     assert all(word in answers[1] for word in ("virtual GPUs", "thread", ".to(...)"))
 
 
+def test_a_thread_has_taken_its_mode_off_when_it_ends():
+    """Else C++ drops it later, and needs Python's lock then: a program that is ending aborts."""
+    seen = []
+
+    @contextmanager
+    def looking(_) -> Iterator[None]:
+        yield
+        seen.append(torch._C._len_torch_function_stack())
+
+    with around_new_threads(looking), virtual_gpus(2):
+        assert in_a_thread(lambda: torch.ones(2, device="cuda:1")) == []
+    assert seen == [0]
+
+
 def test_blocks_in_two_threads_may_end_in_any_order():
     entered, leave = threading.Event(), threading.Event()
 
@@ -294,6 +276,35 @@ def test_blocks_in_two_threads_may_end_in_any_order():
     assert same(before, snapshot())
 
 
+def test_machines_may_be_left_in_any_order():
+    before = snapshot()
+    first, second = virtual_gpus(2), virtual_gpus(4)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert torch.ones(1, device="cuda:3").device.index == 3
+    second.__exit__()
+    assert same(before, snapshot())
+
+
+def test_a_generator_may_end_in_another_thread():
+    before = torch.cuda.device_count
+
+    def generator() -> Iterator[None]:
+        with virtual_gpus(2):
+            yield
+
+    running = generator()
+    next(running)
+    assert torch.cuda.device_count is not before
+    assert in_a_thread(running.close) == []
+    assert not current_machine().is_virtual
+    assert torch.cuda.device_count is before
+    with virtual_gpus(2):  # and this thread's own switch is found in order again
+        assert torch.ones(1, device="cuda:1").device.index == 1
+    assert torch._C._len_torch_function_stack() == 0
+
+
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_machine_needs_a_gpu(count):
     with pytest.raises(ValueError, match=rf"^virtual_gpus\({count}\)"):
@@ -306,24 +317,8 @@ def test_a_machine_needs_a_gpu(count):
 def test_an_impossible_backing_is_named(backing):
     with pytest.raises(ValueError, match=f"backing='{backing}'"):
         virtual_gpus(2, backing=backing)
-
-
-@pytest.mark.usefixtures("machine")
-def test_virtual_gpus_do_not_back_virtual_gpus():
-    with pytest.raises(ValueError, match=r"backing='cuda:0'.*virtual"):
+    with virtual_gpus(2), pytest.raises(ValueError, match=r"backing='cuda:0'.*virtual"):
         virtual_gpus(2, backing="cuda:0")
-
-
-def test_on_a_real_gpu_no_kernel_is_chosen_that_only_a_cpu_has():
-    def settings() -> tuple[bool, bool]:
-        return torch._C._get_mkldnn_enabled(), torch._C._get_flash_sdp_enabled()
-
-    before = settings()
-    with machines.suitable_kernels(torch.device("cuda:0")):
-        assert settings() == (False, False)
-    with machines.suitable_kernels(torch.device("cpu")):
-        assert settings() == before
-    assert settings() == before
 
 
 @pytest.fixture
@@ -336,6 +331,7 @@ def for_good():
 
 @pytest.mark.usefixtures("for_good")
 def test_gpus_switches_virtual_ones_on_says_so_once_and_grows(capsys):
+    assert current_machine().devices == []
     devices = gpus(2)
     assert [str(device) for device in devices] == ["cuda:0", "cuda:1"]
     assert capsys.readouterr().out.count("\n") == 1
@@ -353,12 +349,6 @@ def test_gpus_inside_a_block_uses_its_machine(machine):
     with pytest.raises(ValueError, match=r"gpus\(4\).*virtual_gpus\(3\)"):
         gpus(4)
     assert machines._for_good == []
-
-
-def test_without_gpus_the_real_machine_is_empty():
-    machine = current_machine()
-    assert machine.devices == []
-    assert list(machine.traffic) == []
 
 
 def test_torch_is_not_imported_until_gpus_are_asked_for():

@@ -1,14 +1,11 @@
 """The traffic meter: every copy between devices, to the byte."""
 
-import copy
-
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from multigpu.devices import copy_to
-from multigpu.devices.meters import Copy, Traffic
+from multigpu.devices.meters import Copy
 
 FLOAT = 4  # bytes
 
@@ -24,16 +21,6 @@ def test_each_copy_is_listed_with_its_ends_and_bytes(machine):
     ]
     assert machine.traffic.total == 12000
     assert len(machine.traffic[1:]) == 2
-
-
-def test_what_stays_on_a_device_is_no_traffic(machine):
-    x = torch.ones(4, device="cuda:1")
-    x.to("cuda:1", copy=True)
-    x.double().clone().copy_(x)
-    (x + 1).sum()
-    torch.ones(4).to("cpu", torch.float64)
-    repr(x)
-    assert list(machine.traffic) == []
 
 
 def test_dtype_changes_before_the_copy_except_on_the_way_to_the_cpu(machine):
@@ -90,14 +77,8 @@ def test_recordings_hold_only_what_happens_inside_and_may_nest(machine):
     x.cuda(0)
     assert [each.target for each in outer] == ["cuda:1", "cuda:2"]
     assert [each.target for each in inner] == ["cuda:2"]
-    assert isinstance(inner, Traffic)
+    assert repr(inner) == "Traffic(1 copies, 4 bytes)"
     assert len(machine.traffic) == 1
-
-
-def test_saving_and_loading_are_copies(machine, tmp_path):
-    torch.save(torch.ones(4, device="cuda:1"), tmp_path / "x.pt")
-    torch.load(tmp_path / "x.pt")
-    assert list(machine.traffic) == [Copy("cuda:1", "cpu", 16), Copy("cpu", "cuda:1", 16)]
 
 
 def test_copy_to_is_like_to_and_counted_once(machine):
@@ -146,25 +127,3 @@ def test_one_data_parallel_step_added_up_by_hand(machine):
     with machine.traffic.record() as step:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert list(step) == []  # nothing is sent after the step; the next forward replicates again
-
-
-def test_parameters_travel_packed_in_buffers(machine):
-    model = nn.DataParallel(nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)]).cuda(), [0, 1])
-    with machine.traffic.record() as copies:
-        model(torch.ones(2, 3))
-    assert copies[2] == Copy("cuda:0", "cuda:1", 4 * 12 * FLOAT)
-
-
-def test_a_machine_counts_only_its_own(machine):
-    before = copy.copy(list(machine.traffic))
-    torch.ones(2) + 1
-    assert list(machine.traffic) == before
-
-
-@pytest.mark.parametrize("value", [1, "text", [Copy("cpu", "cuda:0", 4)]])
-def test_traffic_compares_with_lists_of_copies(value):
-    traffic = Traffic([Copy("cpu", "cuda:0", 4)])
-    assert (traffic == value) is isinstance(value, list)
-    assert repr(traffic).startswith("Traffic(")
-    assert "1 copies" in repr(traffic)
-    assert "4 bytes" in repr(traffic)
