@@ -8,8 +8,8 @@ that no declared mistake describes.  Each answer is a cell of such a file:
     # %% shuffles_the_rows: wrong wrong_values
 
 The line says its name, its status, and for a wrong one its message id.  What stands above the first
-cell, the imports, belongs to every answer.  There ``from exercises.sharding.wrong_steps import Flat``
-puts a definition of that declaration's file into them.
+cell, the imports, belongs to every answer; ``from exercises.sharding.wrong_steps import Flat`` puts
+the definition in that file of the declarations there.
 """
 
 import re
