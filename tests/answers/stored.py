@@ -8,7 +8,8 @@ that no declared mistake describes.  Each answer is a cell of such a file:
     # %% shuffles_the_rows: wrong wrong_values
 
 The line says its name, its status, and for a wrong one its message id.  What stands above the first
-cell, the imports, belongs to every answer.
+cell, the imports, belongs to every answer; ``from exercises.sharding.wrong_steps import Flat`` puts
+the definition in that file of the declarations there.
 """
 
 import re
@@ -20,11 +21,12 @@ from functools import cache
 from pathlib import Path
 
 from multigpu.checking.catalog import Catalog, find_course
-from multigpu.checking.declaration import Mistake, Program, answered, load
+from multigpu.checking.declaration import Mistake, Program, answered, load, program_text
 
 HERE = Path(__file__).resolve().parent
 COURSE = find_course(HERE)
 CELL = re.compile(r"^# %% (\w+): (\w+)(?: ([\w.]+))?\n", re.MULTILINE)
+DECLARED = re.compile(r"^from exercises\.(\w+)\.(\w+) import (.+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,16 @@ def stored(exercise: str) -> Iterator[Answer]:
     """The answers in the file of an exercise; there may be none."""
     path = HERE / f"{exercise.replace('.', '/')}.py"
     head, *cells = CELL.split(path.read_text(encoding="utf-8")) if path.is_file() else [""]
+    head = DECLARED.sub(definitions, head)
     for name, status, message_id, text in zip(*[iter(cells)] * 4, strict=True):
         yield Answer(exercise, name, f"{head}\n{text}", status, message_id)
+
+
+def definitions(imported: re.Match[str]) -> str:
+    """The text of what a file of answers imports from a file of declarations."""
+    module, file, names = imported.groups()
+    path = COURSE.check_file(module, file)
+    return "\n\n".join(program_text(path, name, name) for name in names.split(", ")) + "\n"
 
 
 def answer_to(exercise: str, name: str) -> Answer:

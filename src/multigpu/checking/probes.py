@@ -67,6 +67,29 @@ def handles_are_waited_for(
         return None
 
 
+def noted_on_each_rank(
+    exercise: Declaration,
+    name: str,
+    wrong: Callable[[dict[str, Any], Case], str | bool | list[Any] | None],
+    *,
+    expects: str,
+    usually: str,
+    fix: str,
+    first: bool = True,
+) -> None:
+    """A property of what the drive notes as "watched": ``wrong(watched, case)`` tells what must not
+    be on a rank, in words that follow "on rank 1", or returns something false.
+    """
+
+    @exercise.holds(name, expects, usually, fix=fix, first=first)
+    def _(run: Any, case: Case) -> Found:
+        for rank, came in enumerate(run.came(case)):
+            words = wrong(came["watched"], case)
+            if words:
+                return f"on rank {rank} {words}", run.where(rank)
+        return None
+
+
 def calls_of(run: Any, case: Case, ranks: Sequence[int]) -> list[Any]:
     """The calls of these ranks in one case."""
     return [call for rank in ranks for call in run.calls(case, rank)]

@@ -3,17 +3,7 @@
 
 import torch
 import torch.distributed as dist
-from collections import defaultdict
-from torch import nn
-
-
-def trained(model):
-    """All trainable parameters, with zeros where there is no gradient."""
-    for p in model.parameters():
-        if p.requires_grad:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            yield p
+from exercises.distributed_data_parallel.given_gradients import trained
 
 
 # %% all_started_at_once: pass
@@ -62,113 +52,16 @@ def average_gradients(model):
         dist.all_reduce(p.grad)
 
 
-# %% four_all_gather: pass
-
-# Style: unusual, all_gather of everyone's gradient and a mean over the stack; None kept where nobody has one.
-
-
-def average_gradients(model: nn.Module) -> None:
-    size = dist.get_world_size()
-    params = [p for p in model.parameters() if p.requires_grad]
-    if not params:
-        return
-    has = torch.tensor([p.grad is not None for p in params], dtype=torch.int64)
-    has = has.to(params[0].device)
-    dist.all_reduce(has, op=dist.ReduceOp.MAX)
-    for p, anybody in zip(params, has.tolist(), strict=True):
-        if not anybody:
-            continue
-        mine = torch.zeros_like(p) if p.grad is None else p.grad.detach()
-        mine = mine.contiguous()
-        everyone = [torch.empty_like(mine) for _ in range(size)]
-        dist.all_gather(everyone, mine)
-        p.grad = torch.stack(everyone).sum(dim=0) / size
-
-
-# %% four_async_predivided: pass
-
-# Style: divide first, start all all-reduces asynchronously, wait for all at the end.
-
-
-def average_gradients(model: nn.Module) -> None:
-    n = dist.get_world_size()
-    works = []
-    with torch.no_grad():
-        for _, p in model.named_parameters():
-            if p.requires_grad:
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad.div(n).contiguous()
-                works.append(dist.all_reduce(p.grad, async_op=True))
-    for work in works:
-        work.wait()
-
-
 # %% four_avg_op: pass
 
 # Style: the shortest one, ReduceOp.AVG divides (gloo of torch 2.13 can do it too).
 
 
-def average_gradients(model: nn.Module) -> None:
+def average_gradients(model):
     for p in model.parameters():
         if p.requires_grad:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-
-
-# %% four_flat_per_dtype: pass
-
-# Style: one flat vector for each dtype and device, one collective each, copied back.
-
-
-def average_gradients(model: nn.Module) -> None:
-    groups = defaultdict(list)
-    for p in model.parameters():
-        if p.requires_grad:
-            groups[p.dtype, p.device].append(p)
-    for params in groups.values():
-        flat = torch.cat(
-            [
-                (torch.zeros_like(p) if p.grad is None else p.grad).detach().reshape(-1)
-                for p in params
-            ]
-        )
-        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
-        flat.div_(dist.get_world_size())
-        for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
-            p.grad = part.view_as(p).clone()
-
-
-# %% four_loop: pass
-
-# Style: the simplest loop, one blocking all_reduce for each parameter.
-
-
-def average_gradients(model: nn.Module) -> None:
-    world_size = dist.get_world_size()
-    for p in model.parameters():
-        if not p.requires_grad:
-            continue
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        dist.all_reduce(p.grad)
-        p.grad /= world_size
-
-
-# %% four_flat_promotes: pass
-
-# Mistake: one flat vector for all dtypes; torch.cat promotes, and .grad gets the wrong dtype (error) in mixed models.
-
-
-def average_gradients(model: nn.Module) -> None:
-    params = [p for p in model.parameters() if p.requires_grad]
-    flat = torch.cat(
-        [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params]
-    )
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    start = 0
-    for p in params:
-        p.grad = flat[start : start + p.numel()].view_as(p)
-        start += p.numel()
 
 
 # %% does_not_wait: wrong average_gradients.not_waited
@@ -178,6 +71,23 @@ def average_gradients(model):
     for p in trained(model):
         dist.all_reduce(p.grad, async_op=True)
         p.grad /= dist.get_world_size()
+
+
+# %% four_divides_before_wait: wrong average_gradients.changed_while_sending
+
+# Mistake: divides right after starting, before the asynchronous all-reduce is done (a race).
+
+
+def average_gradients(model):
+    works = []
+    for p in model.parameters():
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            works.append(dist.all_reduce(p.grad, async_op=True))
+            p.grad /= dist.get_world_size()
+    for work in works:
+        work.wait()
 
 
 # %% in_another_order_on_every_rank: wrong mismatch
@@ -231,35 +141,3 @@ def average_gradients(model):
         arrived = p.grad.float()
         dist.all_reduce(arrived)
         p.grad = arrived.to(p.grad.dtype) / dist.get_world_size()
-
-
-# %% four_divides_before_wait: wrong average_gradients.changed_while_sending
-
-# Mistake: divides right after starting, before the asynchronous all-reduce is done (a race).
-
-
-def average_gradients(model: nn.Module) -> None:
-    works = []
-    for p in model.parameters():
-        if p.requires_grad:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            works.append(dist.all_reduce(p.grad, async_op=True))
-            p.grad /= dist.get_world_size()
-    for work in works:
-        work.wait()
-
-
-# %% four_set_order: wrong mismatch
-
-# Mistake: goes through a set of parameters; the order depends on addresses and differs between ranks.
-
-
-def average_gradients(model: nn.Module) -> None:
-    for p in set(model.parameters()):
-        if not p.requires_grad:
-            continue
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()

@@ -21,32 +21,6 @@ def gpipe(num_stages, num_microbatches):
     return table
 
 
-# %% six_plain: pass
-
-
-# style: in order, forward and back
-def gpipe(num_stages, num_microbatches):
-    f = [("forward", m) for m in range(num_microbatches)]
-    b = [("backward", m) for m in range(num_microbatches)]
-    return [f + b for _ in range(num_stages)]
-
-
-# %% six_reversed: pass
-
-
-# style: back from the last micro-batch
-def gpipe(num_stages, num_microbatches):
-    table = []
-    for _ in range(num_stages):
-        row = []
-        for m in range(num_microbatches):
-            row.append(("forward", m))
-        for m in reversed(range(num_microbatches)):
-            row.append(("backward", m))
-        table.append(row)
-    return table
-
-
 # %% last_backward_lost: wrong wrong_values
 
 
@@ -66,15 +40,6 @@ def gpipe(num_stages, num_microbatches):
     return [[("F", m) for m in ms] + [("B", m) for m in ms] for _ in range(num_stages)]
 
 
-# %% no_return: wrong returned_nothing
-
-
-def gpipe(num_stages, num_microbatches):
-    table = [[("forward", m) for m in range(num_microbatches)] for _ in range(num_stages)]
-    for row in table:
-        row += [("backward", m) for m in range(num_microbatches)]
-
-
 # %% six_by_time: wrong wrong_count
 
 
@@ -91,3 +56,11 @@ def gpipe(num_stages, num_microbatches):
             [("backward", t - s) for s in range(num_stages) if 0 <= t - s < num_microbatches]
         )
     return ticks
+
+
+# %% counts_from_one: wrong wrong_values
+
+
+def gpipe(num_stages, num_microbatches):
+    ms = range(1, num_microbatches + 1)
+    return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]

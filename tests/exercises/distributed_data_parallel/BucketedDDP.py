@@ -1,6 +1,6 @@
 """``distributed_data_parallel.BucketedDDP``: as OverlappedDDP, but gradients travel in buckets."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -33,36 +33,30 @@ bucketed = exercise(
 
 @bucketed.cases
 def cases():
-    """Tied, frozen and zero-dimensional parameters, then layers that are ready one by one."""
+    """Tied, frozen and zero-dimensional parameters, then layers that are ready one by one.
+
+    On 3 ranks also no_sync, on 4 buckets that a rank does not fill.
+    """
     for world in (3, 4, 2, 1):
         steps, slow = rows_by_step(world, 3, 3, 3), rows_by_step(world, 1, 3, 2)
         yield start(world)
         yield training(world, "training", specimen, steps, bucket_bytes=40)
-        yield training(world, "zeroed gradients", specimen, steps, ["keep"])
         yield training(world, "layer by layer", chain, slow, ["one_by_one"], bucket_bytes=610)
         if world == 3:
-            yield from different_buckets(world)
+            yield training(world, "zeroed gradients", specimen, steps, ["keep"])
+            for options in ({"bucket_bytes": 250}, {"bucket_bytes": 1}, {}):
+                yield training(world, "layer by layer", chain, slow, **options)
             yield from no_sync(world)
         if world == 4:
             yield from unused(world)
-        if world == 2:
-            passes = rows_by_step(world, 3, 3, 3, passes=2)
-            yield training(world, "two passes in a step", specimen, passes)
         yield calls(world)
-
-
-def different_buckets(world):
-    steps = rows_by_step(world, 1, 3, 2)
-    for options in ({"bucket_bytes": 250}, {"bucket_bytes": 1}, {}):
-        yield training(world, "layer by layer", chain, steps, ["one_by_one"], **options)
 
 
 def no_sync(world):
     """Four passes, three of them inside no_sync; then a step without it; then again."""
     steps = rows_by_step(world, 1, 3, 3, passes=4) + rows_by_step(world, 1, 3, 3)
     steps += rows_by_step(world, 1, 3, 3, passes=2)
-    for options in ({}, {"bucket_bytes": 40}):
-        yield training(world, "several passes in a step", specimen, steps, **options)
+    yield training(world, "several passes in a step", specimen, steps, bucket_bytes=40)
     slow = rows_by_step(world, 1, 3, 2, passes=2)
     yield training(world, "two slow passes", chain, slow, ["one_by_one"], bucket_bytes=610)
     steps = rows_by_step(world, 1, 3, 3)
@@ -71,10 +65,9 @@ def no_sync(world):
 
 def unused(world):
     """Parameters that some ranks do not use, or that the last pass of a step does not use."""
-    about = "parameters not used on all ranks"
-    for options in ({}, {"bucket_bytes": 100}, {"bucket_bytes": 1}):
+    for options in ({"bucket_bytes": 100}, {"bucket_bytes": 1}):
+        about = "parameters not used on all ranks"
         yield training(world, about, fork, forked(world, 3), **options)
-    for options in ({}, {"bucket_bytes": 1}):
         about = "parameters not used in the last pass"
         yield training(world, about, fork, accumulated(world), **options)
 
@@ -243,11 +236,13 @@ class Buckets(Wrapper):
     def __init__(self, module, bucket_bytes=25 * 2**20):
         super().__init__(module)
         self.limit = bucket_bytes
-        parameters = [p for p in reversed(list(module.parameters())) if p.requires_grad]
-        self.buckets = self.cut(parameters)
-        for p in parameters:
+        self.buckets = self.cut(self.in_order())
+        for p in {p for bucket in self.buckets for p in bucket}:
             p.register_post_accumulate_grad_hook(self.hook)
         self.reset()
+
+    def in_order(self):
+        return [p for p in reversed(list(self.module.parameters())) if p.requires_grad]
 
     def cut(self, parameters):
         buckets, size = [[]], 0
@@ -342,8 +337,7 @@ class spreads_where_there_was_something(Buckets):
 
 @bucketed.mistake(
     "unused_out_of_step",
-    "each rank starts its buckets in the order in which they fill, which differs where a rank does"
-    " not use a parameter.",
+    "each rank starts its buckets as they fill, in another order where it lacks a parameter.",
     fix="Start them in one order everywhere: the second one waits for the first, and"
     " sync_gradients starts the rest.",
     status="mismatch",
@@ -384,8 +378,7 @@ class leaves_out_what_is_not_full(Buckets):
 
 @bucketed.mistake(
     "sent_too_early",
-    "a bucket was sent before its gradients were ready, with zeros in their place: what counts them"
-    " did not begin again after the step before.",
+    "a bucket was sent with zeros for gradients that were not ready: counting did not begin again.",
     fix="Reset it in sync_gradients.",
 )
 class counts_on_from_the_step_before(Buckets):
@@ -397,8 +390,7 @@ class counts_on_from_the_step_before(Buckets):
 
 @bucketed.mistake(
     "not_reset",
-    "nothing is sent after the first step: what tells which buckets have been started did not begin"
-    " again.",
+    "nothing is sent after the first step: what says which buckets are started was not reset.",
     fix="Reset it in sync_gradients.",
 )
 class sends_in_the_first_step_only(Buckets):
@@ -406,24 +398,6 @@ class sends_in_the_first_step_only(Buckets):
         started = getattr(self, "next", 0)
         super().reset()
         self.next = started
-
-
-@bucketed.mistake(
-    "sent_too_early",
-    "a bucket was sent before its gradients were ready, with zeros in their place: what was counted"
-    " inside no_sync still counts after an exception.",
-    fix="Count nothing inside no_sync, or reset it in a finally.",
-)
-class forgets_counts_only_at_a_good_end(Buckets):
-    def hook(self, p):
-        self.ready.add(p)
-        super().hook(p)
-
-    @contextmanager
-    def no_sync(self):
-        with super().no_sync():
-            yield
-        self.reset()
 
 
 @bucketed.mistake(
@@ -469,24 +443,6 @@ class only_the_last_pass_counts(Buckets):
 
 
 @bucketed.mistake(
-    "divided_by_passes",
-    "the mean was divided by the number of backward passes.",
-    fix="no_sync adds up. For the mean over passes the caller divides the loss.",
-)
-class divides_by_the_passes(Buckets):
-    passes = 1
-
-    def sync_gradients(self):
-        self.passes += self.quiet
-        super().sync_gradients()
-        if not self.quiet:
-            for bucket in self.buckets:
-                for p in bucket:
-                    p.grad /= self.passes
-            self.passes = 1
-
-
-@bucketed.mistake(
     "stays_silent",
     "after no_sync nothing was sent: its flag was never set back.",
     fix="Set it back after the yield: try: yield, finally: set it back.",
@@ -500,8 +456,7 @@ class stays_quiet_after_no_sync(Buckets):
 
 @bucketed.mistake(
     "stays_silent_after_an_exception",
-    "nothing was sent: the flag of no_sync is set back after the yield, and an exception skips"
-    " that line.",
+    "nothing was sent: an exception skipped the line after the yield, which sets the flag back.",
     fix="try: yield, finally: set it back.",
 )
 class no_finally(Buckets):
@@ -510,3 +465,95 @@ class no_finally(Buckets):
         self.quiet = True
         yield
         self.quiet = False
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+@bucketed.breaks("sent_inside_no_sync")
+class no_sync_does_nothing(Buckets):
+    @contextmanager
+    def no_sync(self):
+        yield
+
+
+@bucketed.breaks("swallows_exceptions")
+class excepts_everything(Buckets):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        with suppress(Exception):
+            yield
+        self.quiet = False
+
+
+@bucketed.breaks("some_not_averaged")
+class never_sends_the_last_bucket(Buckets):
+    """Sends a bucket when the next gradient does not fit any more."""
+
+    def reset(self):
+        super().reset()
+        self.open = []
+
+    def hook(self, p):
+        if not self.quiet:
+            if len(self.cut([*self.open, p])) > 1:
+                self.begin(self.open)
+                self.open = []
+            self.open.append(p)
+
+    def sync_gradients(self):
+        self.next = len(self.buckets)
+        super().sync_gradients()
+
+
+@bucketed.breaks("starts_after_backward")
+class all_after_backward(Buckets):
+    def hook(self, p):
+        pass
+
+
+@bucketed.breaks("late_after_no_sync")
+class counts_inside_no_sync(Buckets):
+    def reset(self):
+        super().reset()
+        self.missing = [len(bucket) for bucket in self.buckets]
+
+    def hook(self, p):
+        (number,) = [i for i, bucket in enumerate(self.buckets) if any(p is q for q in bucket)]
+        self.missing[number] -= 1
+        while not self.quiet and self.next < len(self.buckets) and not self.missing[self.next]:
+            self.begin(self.buckets[self.next])
+            self.next += 1
+
+
+@bucketed.breaks("first_layers_first")
+class in_the_order_of_the_layers(Buckets):
+    def in_order(self):
+        return super().in_order()[::-1]
+
+
+@bucketed.breaks("one_bucket")
+class ignores_the_limit(Buckets):
+    def cut(self, parameters):
+        return [parameters]
+
+
+@bucketed.breaks("one_collective_per_parameter")
+class a_bucket_for_each(Buckets):
+    def cut(self, parameters):
+        return [[p] for p in parameters]
+
+
+@bucketed.breaks("wrong_number_of_buckets")
+class always_four_bytes(Buckets):
+    def cut(self, parameters):
+        self.limit *= 2
+        return super().cut(parameters)
+
+
+@bucketed.breaks("sent_too_much")
+class puts_a_tied_parameter_in_twice(Buckets):
+    def in_order(self):
+        named = self.module.named_parameters(remove_duplicate=False)
+        return [p for _, p in list(named)[::-1] if p.requires_grad]

@@ -96,23 +96,6 @@ class throws_the_mean_away_where_unused(Wrapper):
 
 
 @naive.mistake(
-    "divided_by_users",
-    "the sum was divided by the number of ranks that used the parameter.",
-    fix="A rank that did not use it counts as zero: divide by all {n} ranks.",
-)
-class divides_by_those_that_used_it(Wrapper):
-    def sync_gradients(self):
-        for p in self.module.parameters():
-            if p.requires_grad:
-                users = torch.tensor(float(p.grad is not None), device=p.device)
-                dist.all_reduce(users)
-                if p.grad is None:
-                    p.grad = torch.zeros_like(p)
-                dist.all_reduce(p.grad)
-                p.grad /= max(users.item(), 1)
-
-
-@naive.mistake(
     "none_was_sent",
     "the .grad of a parameter that is frozen, or that this rank did not use, is None.",
     fix="Leave frozen parameters out on all ranks, and send zeros where there is no gradient.",
@@ -122,3 +105,35 @@ class takes_every_gradient_for_granted(Wrapper):
     def sync_gradients(self):
         for p in self.module.parameters():
             self.average(p)
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+@naive.breaks("weights_changed")
+class averages_weights(Wrapper):
+    def average(self, p):
+        dist.all_reduce(p.data)
+        p.data /= dist.get_world_size()
+
+
+@naive.breaks("some_not_averaged")
+class forgets_parameters_without_dimension(Wrapper):
+    def average(self, p):
+        if p.dim() > 0:
+            super().average(p)
+
+
+@naive.breaks("not_waited")
+class does_not_wait(Wrapper):
+    def average(self, p):
+        dist.all_reduce(p.grad, async_op=True)
+        p.grad /= dist.get_world_size()
+
+
+@naive.breaks("written_on_the_way")
+class divides_before_it_has_arrived(Wrapper):
+    def average(self, p):
+        handle = dist.all_reduce(p.grad, async_op=True)
+        p.grad /= dist.get_world_size()
+        handle.wait()

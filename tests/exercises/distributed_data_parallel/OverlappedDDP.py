@@ -1,5 +1,6 @@
 """``distributed_data_parallel.OverlappedDDP``: as NaiveDDP, but during backward."""
 
+import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
@@ -10,9 +11,9 @@ from .models import chain, specimen
 from .wrapped_training import (
     calls,
     handles_are_let_go,
+    in_each_step,
     some_are_averaged,
     start,
-    steps_of,
     training,
     trains_as_one_process,
     travels_during_backward,
@@ -43,20 +44,21 @@ def cases():
 def number_of_collectives(name, is_wrong, *, first):
     """A step makes one all-reduce per trainable parameter."""
 
-    @overlapped.holds(
+    def wrong(note, sent, case):
+        trainable = sum(p.requires_grad for p in case.model(0).parameters())
+        if case.world > 1 and is_wrong(len(sent), trainable):
+            return f"{count(len(sent), 'all-reduce')} for {count(trainable, 'parameter')}"
+        return None
+
+    in_each_step(
+        overlapped,
         name,
+        wrong,
         expects="a step makes one all-reduce for each trainable parameter",
         usually="a tied parameter has two names and one gradient, and frozen ones have none.",
         fix="parameters() gives each parameter once; take those with requires_grad.",
         first=first,
     )
-    def _(run, case):
-        for rank, note, sent in steps_of(run, case):
-            trainable = sum(p.requires_grad for p in case.model(0).parameters())
-            if case.world > 1 and is_wrong(len(sent), trainable):
-                came = f"{count(len(sent), 'all-reduce')} for {count(trainable, 'parameter')}"
-                return f"on rank {rank}, step {note['number']} made {came}", run.where(rank)
-        return None
 
 
 # What is divided twice because it was sent twice is explained best by that.
@@ -138,3 +140,65 @@ class hooks_frozen_parameters(Hooked):
         super().__init__(module)
         for p in module.parameters():
             p.register_post_accumulate_grad_hook(lambda p: None)
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+@overlapped.breaks("keeps_handles")
+class never_empties_the_list(Hooked):
+    def sync_gradients(self):
+        for handle in self.handles:
+            handle.wait()
+
+
+@overlapped.breaks("starts_after_backward")
+class all_after_backward(Hooked):
+    def hook(self, p):
+        pass
+
+    def sync_gradients(self):
+        for p in self.module.parameters():
+            if p.requires_grad:
+                super().hook(p)
+        super().sync_gradients()
+
+
+@overlapped.breaks("starts_late")
+class starts_the_first_ones_only(Hooked):
+    def hook(self, p):
+        self.ready = [*getattr(self, "ready", []), p]
+        if len(self.handles) < 2:
+            super().hook(p)
+
+    def sync_gradients(self):
+        for p in self.ready[2:]:
+            super().hook(p)
+        self.ready = []
+        super().sync_gradients()
+
+
+@overlapped.breaks("blocks_backward")
+class without_async(Hooked):
+    def hook(self, p):
+        p.grad /= dist.get_world_size()
+        dist.all_reduce(p.grad)
+
+
+@overlapped.breaks("wrong_number_of_collectives")
+class one_for_each_name(Hooked):
+    def __init__(self, module):
+        super().__init__(module)
+        for name, p in module.named_parameters(remove_duplicate=False):
+            if name == "decode.weight":
+                p.register_post_accumulate_grad_hook(self.again)
+
+    def again(self, p):
+        self.handles.append(dist.all_reduce(torch.zeros_like(p), async_op=True))
+
+
+@overlapped.breaks("some_not_averaged")
+class weights_only(Hooked):
+    def hook(self, p):
+        if p.dim() > 1:
+            super().hook(p)

@@ -1,9 +1,10 @@
 """Gradients that each rank is given, to be averaged: cases, one call, and the right average."""
 
 import torch
+import torch.distributed as dist
 
 from multigpu.checking.comparing import Either
-from multigpu.checking.declaration import case
+from multigpu.checking.declaration import Shared, case
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.specimen import Fork, Specimen, seeded
 from multigpu.checking.verdicts import count, listed
@@ -79,6 +80,7 @@ def average(case):
 def averages_gradients(exercise):
     """What must come back, and what is looked at besides."""
     exercise.expected(average)
+    every_average.add_to(exercise)
     handles_are_waited_for(exercise)
 
     @exercise.holds(
@@ -119,3 +121,138 @@ def trained(model):
         if p.grad is None:
             p.grad = torch.zeros_like(p)
     return parameters
+
+
+def all_rows(number):
+    """The sum of a number over all ranks."""
+    total = torch.tensor(float(number))
+    dist.all_reduce(total)
+    return total.item()
+
+
+def share_of(num_samples):
+    """How much this rank counts; without a number of rows as much as each other one."""
+    return 1 / dist.get_world_size() if num_samples is None else num_samples / all_rows(num_samples)
+
+
+# --- mistakes in both ----------------------------------------------------------------------------
+
+every_average = Shared()
+
+
+@every_average.mistake(
+    "unused_out_of_step",
+    "a gradient that is None was skipped on one rank, while other ranks wait for it.",
+    fix="Every rank makes every call: put zeros where there is no gradient.",
+    status="mismatch",
+)
+def skips_none(model, num_samples=None):
+    share = share_of(num_samples)
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= share
+            dist.all_reduce(p.grad)
+
+
+@every_average.mistake(
+    "unused_out_of_step",
+    "the flat tensor is shorter on a rank that did not use a parameter.",
+    fix="Put zeros where there is no gradient.",
+    status="mismatch",
+)
+def flattens_what_is_there(model, num_samples=None):
+    share = share_of(num_samples)
+    there = [p for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([p.grad.reshape(-1) for p in there]) * share
+    dist.all_reduce(flat)
+    for p, piece in zip(there, flat.split([p.numel() for p in there])):
+        p.grad = piece.view_as(p)
+
+
+@every_average.mistake(
+    "missing_stays_none",
+    "this rank took part with zeros, but threw away what the others sent.",
+    fix="Put the average into .grad here too, or the weights of the ranks drift apart.",
+)
+def takes_part_but_keeps_none(model, num_samples=None):
+    share = share_of(num_samples)
+    for p in model.parameters():
+        if p.requires_grad:
+            part = torch.zeros_like(p) if p.grad is None else p.grad * share
+            dist.all_reduce(part)
+            if p.grad is not None:
+                p.grad = part
+
+
+@every_average.mistake(
+    "divided_by_users",
+    "only the ranks that used the parameter were counted in what the sum was divided by.",
+    fix="A rank that did not use it counts as zero: divide by the same number for all parameters.",
+)
+def divides_by_those_that_have_one(model, num_samples=None):
+    rows = 1 if num_samples is None else num_samples
+    for p in model.parameters():
+        if p.requires_grad:
+            of_users = all_rows(0 if p.grad is None else rows)
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad *= rows
+            dist.all_reduce(p.grad)
+            p.grad /= max(1.0, of_users)
+
+
+@every_average.mistake(
+    "not_averaged",
+    "this is the rank's own gradient: the average was computed in another tensor and never came"
+    " into .grad. Perhaps the loop that writes it back has nothing left to go through, because it"
+    " uses the same generator of parameters as a loop before it.",
+    fix="Reduce into .grad itself, or copy the result back; make a list of model.parameters() if"
+    " you go through it twice.",
+)
+def averages_a_copy(model, num_samples=None):
+    share = share_of(num_samples)
+    for p in trained(model):
+        dist.all_reduce(p.grad * share)
+
+
+@every_average.mistake(
+    "only_divided",
+    "this is the rank's own gradient times its share: the sum over the ranks is not in .grad.",
+    fix="Reduce .grad itself: all_reduce writes the sum into the tensor that it is given.",
+)
+def scales_and_reduces_a_copy(model, num_samples=None):
+    share = share_of(num_samples)
+    for p in trained(model):
+        p.grad *= share
+        dist.all_reduce(p.grad.clone())
+
+
+@every_average.mistake(
+    "generator_used_up",
+    "the generator of parameters was used up by a loop before, so torch.cat gets an empty list.",
+    fix="Ask for model.parameters() again, or make a list of it once.",
+    status="crash",
+)
+def flattens_a_generator_that_is_used_up(model, num_samples=None):
+    share = share_of(num_samples)
+    parameters = iter(trained(model))
+    for p in parameters:
+        p.grad *= share
+    dist.all_reduce(torch.cat([p.grad.reshape(-1) for p in parameters]))
+
+
+@every_average.breaks("nothing_sent")
+def goes_through_a_generator_twice(model, num_samples=None):
+    parameters = iter(trained(model))
+    for p in parameters:
+        p.grad /= dist.get_world_size()
+    for p in parameters:
+        dist.all_reduce(p.grad)
+
+
+@every_average.breaks("weights_changed")
+def averages_the_weights(model, num_samples=None):
+    share = share_of(num_samples)
+    for p in model.parameters():
+        p.data *= share
+        dist.all_reduce(p.data)

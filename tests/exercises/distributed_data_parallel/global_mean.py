@@ -100,25 +100,12 @@ def gathers_everything(values):
 
 @global_mean.mistake(
     "mean_of_means",
-    "the ranks' means were averaged, so a value of a rank with few values counts more than one of a"
-    " rank with many.",
+    "the ranks' means were averaged, so the values of a rank with few of them count more.",
     fix="Add up sums and counts over the ranks, and divide once.",
 )
 def averages_the_means(values):
     mean = values.double().mean().item() if values.numel() else 0.0
     return added(mean)[0] / dist.get_world_size()
-
-
-@global_mean.mistake(
-    "mean_of_means",
-    "the means of the ranks that have values were averaged, so a value of a rank with few values"
-    " counts more than one of a rank with many.",
-    fix="Add up sums and counts over the ranks, and divide once.",
-)
-def averages_the_means_of_those_with_values(values):
-    mean = values.double().mean().item() if values.numel() else 0.0
-    total, busy = added(mean, float(values.numel() > 0))
-    return total / busy if busy else math.nan
 
 
 @global_mean.mistake(
@@ -206,24 +193,6 @@ def divides_by_the_ranks(values):
 
 
 @global_mean.mistake(
-    "divided_by_own_count",
-    "the sum of all values was divided by the number of this rank's own values.",
-    fix="Divide it by the number of all values: all-reduce the counts too.",
-)
-def divides_by_its_own_count(values):
-    return added(values.sum().item())[0] / max(values.numel(), 1)
-
-
-@global_mean.mistake(
-    "means_added",
-    "this is the sum of the ranks' means.",
-    fix="Add up sums and counts over the ranks, and divide once.",
-)
-def adds_the_means(values):
-    return added(values.double().mean().item())[0]
-
-
-@global_mean.mistake(
     "on_rank_zero_only",
     "dist.reduce brings sum and count to rank 0 alone.",
     fix="Use all_reduce: every rank returns the mean.",
@@ -257,34 +226,8 @@ def counts_rows(values):
 
 
 @global_mean.mistake(
-    "rows_counted",
-    "len(values) counts along the first dimension, and values of shape () have none.",
-    fix="values.numel() counts all values.",
-    status="crash",
-)
-def counts_with_len(values):
-    number = torch.tensor(float(len(values))).double()
-    total = torch.stack([values.double().sum(), number])
-    dist.all_reduce(total)
-    return (total[0] / total[1]).item()
-
-
-@global_mean.mistake(
-    "whole_number",
-    "the decimals are gone: // cuts them off.",
-    fix="Divide with /, and put sum and count into a float tensor.",
-)
-def whole_numbers_stay_whole(values):
-    total, number = added(values.sum().item(), values.numel())
-    if number == 0:
-        return math.nan
-    return total / number if values.is_floating_point() else float(total // number)
-
-
-@global_mean.mistake(
     "summed_in_own_dtype",
-    "sum and count were added up in {dtype}, the dtype of the values, which cannot hold them: they"
-    " are rounded, or too large for it.",
+    "sum and count were added up in {dtype}, the dtype of the values, which cannot hold them.",
     fix="Use float64 for both.",
 )
 def in_the_dtype_of_the_values(values):

@@ -115,30 +115,6 @@ def only_rank_zero_loads(path, model, optimizer):
 
 
 @load_checkpoint.mistake(
-    "other_ranks_not_loaded",
-    "rank 0 sends the parameters, but not the buffers and the optimizer's state.",
-    fix="Every rank reads the file, or rank 0 sends all that it has read.",
-)
-def rank_zero_sends_parameters_only(path, model, optimizer):
-    epoch = only_rank_zero_loads(path, model, optimizer)
-    for p in model.parameters():
-        dist.broadcast(p.data, src=0)
-    return epoch
-
-
-@load_checkpoint.mistake(
-    "other_ranks_not_loaded",
-    "rank 0 sends the model, but not the optimizer's state.",
-    fix="Every rank reads the file, or rank 0 sends all that it has read.",
-)
-def rank_zero_sends_the_model_only(path, model, optimizer):
-    epoch = only_rank_zero_loads(path, model, optimizer)
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, src=0)
-    return epoch
-
-
-@load_checkpoint.mistake(
     "buffers_lost",
     "only parameters were loaded, and buffers are a part of the model too.",
     fix="state_dict() has both, and load_state_dict() loads both.",
@@ -168,19 +144,6 @@ def trained_parameters_and_buffers(path, model, optimizer):
 
 
 @load_checkpoint.mistake(
-    "momentum_lost",
-    "the learning rate is back, but not the momentum.",
-    fix="Load the whole state_dict() of the optimizer.",
-)
-def keeps_the_learning_rate_only(path, model, optimizer):
-    state = torch.load(path)
-    model.load_state_dict(state["model"])
-    for group, saved in zip(optimizer.param_groups, state["optimizer"]["param_groups"]):
-        group["lr"] = saved["lr"]
-    return state["epoch"]
-
-
-@load_checkpoint.mistake(
     "learning_rate_lost",
     "the momentum is back, but the learning rate is the one that the optimizer was made with.",
     fix="It is in the param_groups of optimizer.state_dict(): load all of it.",
@@ -195,8 +158,7 @@ def keeps_its_own_learning_rate(path, model, optimizer):
 
 @load_checkpoint.mistake(
     "parameters_replaced",
-    "the model has other parameter objects than before, and the optimizer still holds the old ones:"
-    " it trains what the model no longer uses.",
+    "the model has new parameter objects, and the optimizer still trains the old ones.",
     fix="Copy numbers into the parameters that are there, as load_state_dict does without assign.",
 )
 def puts_new_parameters_into_the_model(path, model, optimizer):

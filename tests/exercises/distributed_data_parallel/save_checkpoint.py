@@ -4,11 +4,13 @@ import os
 import pathlib
 import pickle
 import threading
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
+from multigpu.checking.probes import noted_on_each_rank
 
 from .resumed_training import OLD, raised_by_drive, resumes
 
@@ -19,52 +21,41 @@ save_checkpoint = exercise(
 resumes(save_checkpoint)
 
 
-def looks_at_file(name, told, *, expects, usually, fix):
-    """A property of the file: ``told(seen, rank)`` is what came, or nothing."""
-
-    @save_checkpoint.holds(name, expects=expects, usually=usually, fix=fix, first=True)
-    def _(run, case):
-        for rank, came in enumerate(run.came(case)):
-            words = told(came["watched"], rank)
-            if words:
-                return words, run.where(rank)
-        return None
-
-
-looks_at_file(
+noted = partial(noted_on_each_rank, save_checkpoint)
+noted(
     "returned_too_early",
-    lambda seen, rank: seen["early"] and f"rank {rank} returned, and it was not at the path yet",
+    lambda seen, case: seen["early"] and "it was not at the path yet after save_checkpoint",
     expects="the new file is complete when save_checkpoint returns, on every rank",
     usually="nothing makes the other ranks wait for rank 0, or they wait before it writes."
     " time.sleep does not help, however long: rank 0 may need longer, so here it is cut short.",
     fix="dist.barrier() after the file has its name.",
 )
-looks_at_file(
+noted(
     "gap_between_old_and_new",
-    lambda seen, rank: seen["gap"] and "for a while there was none",
+    lambda seen, case: seen["gap"] and "for a while there was none",
     expects="at every moment the old file or the new one is at the path",
     usually="the old file was removed or renamed first.",
     fix="os.replace puts the new one in its place in one step.",
 )
-looks_at_file(
+noted(
     "from_another_folder",
-    lambda seen, rank: seen["from_afar"] and f"{seen['from_afar']} was renamed to the path",
+    lambda seen, case: seen["from_afar"] and f"{seen['from_afar']} was renamed to the path",
     expects="the new file is written in the folder of the path, or below it, and renamed there",
     usually="a file is renamed in one step only within one file system. On a cluster the current"
     " folder or /tmp is often on another one, and two jobs there take each other's file.",
     fix='f"{{path}}.unfinished" is beside the path.',
 )
-looks_at_file(
+noted(
     "written_in_place",
-    lambda seen, rank: seen["overwritten"] and "the new checkpoint was written into the old file",
+    lambda seen, case: seen["overwritten"] and "the new checkpoint was written into the old file",
     expects="the old file stays whole until the new one takes its place",
     usually="open, torch.save or copy on the path itself empty the old file first: a job that is"
     " killed meanwhile has neither.",
     fix="Write to another name in the same folder, then os.replace.",
 )
-looks_at_file(
+noted(
     "old_file_destroyed",
-    lambda seen, rank: (
+    lambda seen, case: (
         seen["full"] is not None
         and f"{seen['full']} bytes are at the path, and {len(OLD)} were there before"
     ),
@@ -73,8 +64,6 @@ looks_at_file(
     " or written there.",
     fix="Write to another name in the same folder, close the file, then os.replace.",
 )
-
-
 raised_by_drive(
     save_checkpoint,
     "load_missing",
@@ -115,20 +104,6 @@ def load_pickle(path, model, optimizer):
 def load_model_only(path, model, optimizer):
     state = torch.load(path)
     model.load_state_dict(state["model"])
-    return state["epoch"]
-
-
-def load_optimizer_only(path, model, optimizer):
-    state = torch.load(path)
-    optimizer.load_state_dict(state["optimizer"])
-    return state["epoch"]
-
-
-def load_on_rank_0(path, model, optimizer):
-    state = torch.load(path)
-    if dist.get_rank() == 0:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
     return state["epoch"]
 
 
@@ -180,8 +155,7 @@ def as_pickle(path, model, optimizer, epoch):
 
 @save_checkpoint.mistake(
     "optimizer_lost",
-    "training continues as with a new optimizer: its state was not saved, or load_checkpoint did"
-    " not load it.",
+    "training continues as with a new optimizer: its state was not saved, or not loaded.",
     fix="optimizer.state_dict() holds momentum, step counts and learning rates.",
 )
 @with_loader(load_model_only)
@@ -190,30 +164,8 @@ def without_the_optimizer(path, model, optimizer, epoch):
 
 
 @save_checkpoint.mistake(
-    "model_not_loaded",
-    "the model is as new: load_checkpoint did not write what was saved into the model that it was"
-    " given.",
-    fix="model.load_state_dict(...) writes the numbers into it.",
-)
-@with_loader(load_optimizer_only)
-def with_all_that_is_needed(path, model, optimizer, epoch):
-    write(everything(model, optimizer, epoch), path)
-
-
-@save_checkpoint.mistake(
-    "other_ranks_not_loaded",
-    "in load_checkpoint only rank 0 loads.",
-    fix="Every rank reads the file, or rank 0 sends all that it has read.",
-)
-@with_loader(load_on_rank_0)
-def with_all_that_rank_0_needs(path, model, optimizer, epoch):
-    write(everything(model, optimizer, epoch), path)
-
-
-@save_checkpoint.mistake(
     "buffers_lost",
-    "only parameters were saved, or load_checkpoint loads only these. Buffers are a part of the"
-    " model too.",
+    "only parameters were saved or loaded. Buffers are a part of the model too.",
     fix="model.state_dict() holds both.",
 )
 @with_loader(load_parameters)
@@ -224,8 +176,7 @@ def without_the_buffers(path, model, optimizer, epoch):
 
 @save_checkpoint.mistake(
     "frozen_lost",
-    "parameters with requires_grad=False were not saved, or load_checkpoint left them out. A new"
-    " model has other numbers there.",
+    "parameters with requires_grad=False were not saved or not loaded, and a new model has others.",
     fix="Save and load the whole model.state_dict().",
 )
 @with_loader(load_loosely)
@@ -270,3 +221,60 @@ def the_barrier_is_under_the_if(path, model, optimizer, epoch):
         torch.save(everything(model, optimizer, epoch), f"{path}.new")
         os.replace(f"{path}.new", path)
         dist.barrier()
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+@save_checkpoint.breaks("every_rank_writes")
+def does_not_ask_for_its_rank(path, model, optimizer, epoch):
+    torch.save(everything(model, optimizer, epoch), path)
+    dist.barrier()
+
+
+@save_checkpoint.breaks("returned_too_early")
+def no_barrier(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(everything(model, optimizer, epoch), f"{path}.new")
+        os.replace(f"{path}.new", path)
+
+
+@save_checkpoint.breaks("written_in_place")
+def straight_into_the_file(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(everything(model, optimizer, epoch), path)
+    dist.barrier()
+
+
+@save_checkpoint.breaks("from_another_folder")
+def unfinished_in_the_current_folder(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(everything(model, optimizer, epoch), "unfinished.pt")
+        os.replace("unfinished.pt", path)
+    dist.barrier()
+
+
+@save_checkpoint.breaks("gap_between_old_and_new")
+def removes_the_old_file_first(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(everything(model, optimizer, epoch), f"{path}.new")
+        pathlib.Path(path).unlink(missing_ok=True)
+        os.rename(f"{path}.new", path)
+    dist.barrier()
+
+
+@save_checkpoint.breaks("old_file_destroyed")
+@with_loader(load_pickle)
+def renames_before_the_file_is_closed(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        with open(f"{path}.new", "wb") as file:
+            pickle.dump(everything(model, optimizer, epoch), file)
+            os.replace(f"{path}.new", path)
+    dist.barrier()
+
+
+@save_checkpoint.breaks("no_file")
+def forgets_to_rename(path, model, optimizer, epoch):
+    if dist.get_rank() == 0:
+        torch.save(everything(model, optimizer, epoch), f"{path}.tmp")
+    dist.barrier()

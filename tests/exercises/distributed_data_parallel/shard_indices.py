@@ -1,7 +1,6 @@
 """``distributed_data_parallel.shard_indices``: which rows of the data set one rank trains on."""
 
 import itertools
-import random
 from functools import partial
 from typing import Any
 
@@ -143,19 +142,8 @@ def all_rows_on_every_rank(n, world, rank, *, epoch, seed=0, shuffle=True, drop_
 
 
 @shard_indices.mistake(
-    "off_by_one",
-    "each rank took the rows of the next rank.",
-    fix="Ranks are counted from 0: order[rank::world_size].",
-)
-def counts_ranks_from_one(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = fit(order_of(n, seed + epoch, shuffle), world, drop_last)
-    return order[(rank + 1) % world :: world]
-
-
-@shard_indices.mistake(
     "not_filled_up",
-    "the order was not filled up, so some ranks have one row less than others. They stop earlier,"
-    " and the others wait for them forever.",
+    "the order was not filled up: some ranks have one row less, and the others wait for them.",
     fix="Fill the order up from its own beginning, to a length that {ranks} divides.",
 )
 def ranks_with_different_numbers(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
@@ -164,8 +152,7 @@ def ranks_with_different_numbers(n, world, rank, *, epoch, seed=0, shuffle=True,
 
 @shard_indices.mistake(
     "filled_once",
-    "the order was filled up from its own beginning only once, which is too short when there are"
-    " fewer rows than ranks.",
+    "the order was filled up only once, which is too short with fewer rows than ranks.",
     fix="Continue from the beginning again, as often as needed.",
 )
 def fills_up_once(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
@@ -176,48 +163,13 @@ def fills_up_once(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=Fals
 
 @shard_indices.mistake(
     "filled_up_too_far",
-    "the order was filled up although {ranks} divides {rows}: {ranks} - {rows} % {ranks} is"
-    " {ranks}, and not 0.",
+    "the order was filled up although {ranks} divides {rows}.",
     fix="Fill up only if something is left over: -{rows} % {ranks} is 0.",
 )
 def fills_up_a_whole_round(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = order_of(n, seed + epoch, shuffle)
     longer = (order * (world + 1))[: n + world - n % world]
     return (cut(order, world, True) if drop_last else longer)[rank::world]
-
-
-@shard_indices.mistake(
-    "filled_with_last_row",
-    "the order was filled up with its last row.",
-    fix="Fill it up from its own beginning.",
-)
-def repeats_the_last_row(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = order_of(n, seed + epoch, shuffle)
-    order = cut(order, world, True) if drop_last else order + order[-1:] * (-n % world)
-    return order[rank::world]
-
-
-@shard_indices.mistake(
-    "filled_with_one_row",
-    "the order was filled up with its first row again and again.",
-    fix="The order begins again: its first row comes, then its second, and so on.",
-)
-def repeats_the_first_row(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = order_of(n, seed + epoch, shuffle)
-    order = cut(order, world, True) if drop_last else order + order[:1] * (-n % world)
-    return order[rank::world]
-
-
-@shard_indices.mistake(
-    "filled_on_each_rank",
-    "each rank that has one row less repeats its own first row.",
-    fix="Fill up the order of all rows before the ranks take theirs.",
-)
-def repeats_its_own_first_row(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = order_of(n, seed + epoch, shuffle)
-    mine = cut(order, world, drop_last)[rank::world]
-    missing = 0 if drop_last else -(-n // world) - len(mine)
-    return mine + (mine or order)[:1] * missing
 
 
 @shard_indices.mistake(
@@ -241,31 +193,12 @@ def never_drops(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False)
 
 
 @shard_indices.mistake(
-    "drop_last_ignored",
-    "drop_last has no effect on shuffled rows.",
-    fix="It belongs after the shuffling, and not into the branch without it.",
-)
-def drops_only_what_is_in_order(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    return fit(order_of(n, seed + epoch, shuffle), world, drop_last and not shuffle)[rank::world]
-
-
-@shard_indices.mistake(
     "always_dropped",
     "rows were left out although drop_last is off, so they are never trained on in this epoch.",
     fix="Without drop_last, fill the order up from its own beginning.",
 )
 def always_drops(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     return fit(order_of(n, seed + epoch, shuffle), world, True)[rank::world]
-
-
-@shard_indices.mistake(
-    "first_rows_dropped",
-    "drop_last left out the first rows of the order.",
-    fix="Leave out the last ones.",
-)
-def drops_the_first_rows(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = order_of(n, seed + epoch, shuffle)
-    return (order[n % world :] if drop_last else fit(order, world, False))[rank::world]
 
 
 @shard_indices.mistake(
@@ -304,15 +237,6 @@ def forgets_the_seed(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=F
 
 
 @shard_indices.mistake(
-    "seed_multiplied",
-    "the generator's seed is seed * epoch, which is the same for every seed in epoch 0.",
-    fix="It is their sum, seed + epoch.",
-)
-def seed_times_epoch(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    return fit(order_of(n, seed * epoch, shuffle), world, drop_last)[rank::world]
-
-
-@shard_indices.mistake(
     "never_shuffled",
     "the rows are in order although shuffle is on, as it is unless the caller says otherwise.",
     fix="Draw the order with torch.randperm and a generator whose seed is seed + epoch.",
@@ -331,56 +255,13 @@ def shuffles_always(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=Fa
 
 
 @shard_indices.mistake(
-    "shuffled_by_python",
-    "the rows were shuffled by Python's random module, which draws other numbers than torch.",
-    fix="Draw the order with torch.randperm and a torch.Generator whose seed is seed + epoch.",
-)
-def shuffles_with_python(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = list(range(n))
-    if shuffle:
-        random.Random(seed + epoch).shuffle(order)
-    return fit(order, world, drop_last)[rank::world]
-
-
-@shard_indices.mistake(
     "shuffled_after_sharding",
-    "the ranks took their rows first and shuffled them then, so each rank sees the same rows in"
-    " every epoch.",
+    "the ranks took their rows and then shuffled them: each has the same rows in every epoch.",
     fix="Shuffle all rows first, in the same way on every rank.",
 )
 def shuffles_its_own_rows(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     mine = fit(list(range(n)), world, drop_last)[rank::world]
     return [mine[i] for i in order_of(len(mine), seed + epoch, shuffle)]
-
-
-@shard_indices.mistake(
-    "looked_up_twice",
-    "the order was used twice, order[order[i]]: it holds row numbers already.",
-    fix="Return order[rank::world_size] as it is.",
-)
-def indices_of_indices(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    order = order_of(n, seed + epoch, shuffle)
-    return [order[i] for i in fit(order, world, drop_last)[rank::world]]
-
-
-@shard_indices.mistake(
-    "returned_nothing", "the function ends without `return`.", fix="Return this rank's rows."
-)
-def forgets_to_return(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    fit(order_of(n, seed + epoch, shuffle), world, drop_last)[rank::world]
-
-
-@shard_indices.mistake(
-    "asks_torch_distributed",
-    "rank and world_size were asked from torch.distributed, which is not initialized here.",
-    fix="Use the arguments: this is a plain function, and no rank talks to another.",
-    status="crash",
-)
-def asks_for_its_own_rank(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
-    import torch.distributed as dist
-
-    world, rank = dist.get_world_size(), dist.get_rank()
-    return fit(order_of(n, seed + epoch, shuffle), world, drop_last)[rank::world]
 
 
 @shard_indices.breaks("global_generator")

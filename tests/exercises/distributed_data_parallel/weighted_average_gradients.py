@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 
-from .given_gradients import a_case, averaged, averages_gradients, trained
+from .given_gradients import a_case, all_rows, averaged, averages_gradients, trained
 
 weighted_average_gradients = exercise(
     "distributed_data_parallel.weighted_average_gradients",
@@ -51,16 +51,6 @@ def words(case):
 averages_gradients(weighted_average_gradients)
 
 
-# --- what answers are made of --------------------------------------------------------------------
-
-
-def all_rows(number):
-    """The sum of a number over all ranks."""
-    total = torch.tensor(float(number))
-    dist.all_reduce(total)
-    return total.item()
-
-
 # --- right answers -------------------------------------------------------------------------------
 
 
@@ -92,8 +82,7 @@ def unused_ones_stay_none(model, num_samples):
 
 @weighted_average_gradients.mistake(
     "ranks_count_equally",
-    "this is the plain mean over ranks, so a row counts more on a rank with few rows than on one"
-    " with many.",
+    "this is the plain mean over ranks: a row counts more on a rank with few rows.",
     fix="Multiply each gradient by num_samples, and divide the sum by the {total} rows of all"
     " ranks.",
 )
@@ -119,67 +108,8 @@ def returns_without_rows(model, num_samples):
 
 
 @weighted_average_gradients.mistake(
-    "returns_without_rows",
-    "a rank without rows returns before the other ranks' calls, and they wait for it.",
-    fix="Every rank makes every call: a rank without rows takes part with zeros.",
-    status="mismatch",
-)
-def returns_after_the_count(model, num_samples):
-    total = all_rows(num_samples)
-    if num_samples == 0:
-        return
-    for p in trained(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-
-
-@weighted_average_gradients.mistake(
-    "none_skipped",
-    "a gradient that is None was skipped on one rank, while other ranks wait for it.",
-    fix="Every rank makes every call: put zeros where there is no gradient.",
-    status="mismatch",
-)
-def skips_gradients_that_are_none(model, num_samples):
-    total = all_rows(num_samples)
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad *= num_samples / total
-            dist.all_reduce(p.grad)
-
-
-@weighted_average_gradients.mistake(
-    "none_skipped",
-    "the flat tensor holds the gradients that this rank has, so it is shorter on a rank that did"
-    " not use a parameter.",
-    fix="Put zeros where there is no gradient.",
-    status="mismatch",
-)
-def flattens_what_is_there(model, num_samples):
-    total = all_rows(num_samples)
-    there = [p for p in model.parameters() if p.grad is not None]
-    flat = torch.cat([p.grad.reshape(-1) for p in there]) * num_samples / total
-    dist.all_reduce(flat)
-    for p, piece in zip(there, flat.split([p.numel() for p in there])):
-        p.grad = piece.view_as(p)
-
-
-@weighted_average_gradients.mistake(
     "none_not_expected",
-    "the gradient of a frozen parameter is None.",
-    fix="Leave out parameters whose requires_grad is False.",
-    status="crash",
-)
-def does_not_know_none(model, num_samples):
-    total = all_rows(num_samples)
-    for p in model.parameters():
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-
-
-@weighted_average_gradients.mistake(
-    "none_not_expected",
-    "the gradient of a parameter that this rank did not use is None, and a rank without rows has"
-    " no gradient at all.",
+    "a gradient of what this rank did not use is None, and without rows all gradients are.",
     fix="None counts as zero: put zeros there, so that this rank takes part.",
     status="crash",
 )
@@ -192,24 +122,8 @@ def knows_that_frozen_ones_are_none(model, num_samples):
 
 
 @weighted_average_gradients.mistake(
-    "missing_stays_none",
-    "this rank took part with zeros, but threw away what the others sent.",
-    fix="Put the average into .grad here too, or the weights of the ranks drift apart.",
-)
-def takes_part_but_keeps_none(model, num_samples):
-    total = all_rows(num_samples)
-    for p in model.parameters():
-        if p.requires_grad:
-            part = torch.zeros_like(p) if p.grad is None else p.grad * num_samples / total
-            dist.all_reduce(part)
-            if p.grad is not None:
-                p.grad = part
-
-
-@weighted_average_gradients.mistake(
     "only_added",
-    "this is the plain sum of the ranks' gradients, and each of them is already a mean over its"
-    " rank's rows.",
+    "this is the plain sum of the ranks' gradients, each of which is a mean over its rank's rows.",
     fix="Multiply each by its rank's share, num_samples / {total}, before you add them up.",
 )
 def adds_them_up(model, num_samples):
@@ -219,8 +133,7 @@ def adds_them_up(model, num_samples):
 
 @weighted_average_gradients.mistake(
     "never_divided",
-    "this is the sum of num_samples * gradient, {total} times the right gradient: it was never"
-    " divided.",
+    "this is the sum of num_samples * gradient, which was never divided.",
     fix="Divide by the {total} rows of all ranks, which an all-reduce of num_samples gives.",
 )
 def weights_and_never_divides(model, num_samples):
@@ -256,8 +169,7 @@ def divides_by_the_ranks(model, num_samples):
 
 @weighted_average_gradients.mistake(
     "divided_by_own_rows",
-    "the sum of num_samples * gradient was divided by this rank's own rows, so every rank has"
-    " another result.",
+    "the sum of num_samples * gradient was divided by this rank's own rows.",
     fix="Divide by the {total} rows of all ranks: all-reduce num_samples too.",
 )
 def divides_by_its_own_rows(model, num_samples):
@@ -278,118 +190,3 @@ def divides_by_rows_and_by_ranks(model, num_samples):
         p.grad *= share
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
-
-
-@weighted_average_gradients.mistake(
-    "divided_twice",
-    "the shares num_samples / {total} add up to 1, and the sum was then divided by {total} again.",
-    fix="Do not divide again: the share is the whole weight of a rank.",
-)
-def divides_by_rows_twice(model, num_samples):
-    total = all_rows(num_samples)
-    for p in trained(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-        p.grad /= total
-
-
-@weighted_average_gradients.mistake(
-    "divided_by_users",
-    "the sum was divided by the rows of those ranks that used the parameter.",
-    fix="A rank that did not use it counts as zero: divide by the {total} rows of all ranks.",
-)
-def divides_by_the_rows_of_users(model, num_samples):
-    for p in model.parameters():
-        if p.requires_grad:
-            rows = all_rows(0 if p.grad is None else num_samples)
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            p.grad *= num_samples
-            dist.all_reduce(p.grad)
-            p.grad /= max(1.0, rows)
-
-
-@weighted_average_gradients.mistake(
-    "not_averaged",
-    "this is the rank's own gradient: the average was computed in another tensor and never came"
-    " into .grad. Perhaps the loop that writes it back has nothing left to go through, because it"
-    " uses the same generator of parameters as a loop before it.",
-    fix="Reduce into .grad itself, or copy the result back; make a list of model.parameters() if"
-    " you go through it twice.",
-)
-def averages_a_copy(model, num_samples):
-    total = all_rows(num_samples)
-    for p in trained(model):
-        part = p.grad * num_samples / total
-        dist.all_reduce(part)
-
-
-@weighted_average_gradients.mistake(
-    "first_left_out",
-    "next() took the first parameter out of the generator, and the loop starts with the second"
-    " one.",
-    fix="Ask for model.parameters() again in the loop, or make a list of it once.",
-)
-def takes_the_first_out_of_the_generator(model, num_samples):
-    parameters = iter(trained(model))
-    total = torch.tensor(num_samples, device=next(parameters).device)
-    dist.all_reduce(total)
-    for p in parameters:
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad)
-
-
-@weighted_average_gradients.mistake(
-    "only_weighted",
-    "this is the rank's own gradient times num_samples / {total}: it was weighted, and the sum over"
-    " the ranks is not in .grad.",
-    fix="Reduce .grad itself: all_reduce writes the sum into the tensor that it is given.",
-)
-def weights_and_reduces_a_copy(model, num_samples):
-    total = all_rows(num_samples)
-    for p in trained(model):
-        p.grad *= num_samples / total
-        dist.all_reduce(p.grad.clone())
-
-
-@weighted_average_gradients.mistake(
-    "rows_of_rank_0",
-    "the sum was divided by {n} times the rows of rank 0, as if all ranks had as many.",
-    fix="Divide by the {total} rows of all ranks: all-reduce num_samples.",
-)
-def takes_rank_0_for_all(model, num_samples):
-    rows = torch.tensor(float(num_samples))
-    dist.broadcast(rows, src=0)
-    for p in trained(model):
-        p.grad *= num_samples
-        dist.all_reduce(p.grad)
-        p.grad /= rows * dist.get_world_size()
-
-
-@weighted_average_gradients.mistake(
-    "generator_used_up",
-    "the generator of parameters was used up by a loop before, so torch.cat gets an empty list.",
-    fix="Ask for model.parameters() again, or make a list of it once.",
-    status="crash",
-)
-def flattens_a_generator_that_is_used_up(model, num_samples):
-    share = num_samples / all_rows(num_samples)
-    parameters = (p for p in model.parameters() if p.requires_grad)
-    for p in parameters:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad * share
-    dist.all_reduce(torch.cat([p.grad.reshape(-1) for p in parameters]))
-
-
-@weighted_average_gradients.breaks("nothing_sent")
-def takes_its_own_rows_for_all(model, num_samples):
-    for p in trained(model):
-        p.grad *= num_samples / (num_samples * dist.get_world_size() or 1)
-
-
-@weighted_average_gradients.breaks("weights_changed")
-def averages_the_weights_too(model, num_samples):
-    total = all_rows(num_samples)
-    for p in trained(model):
-        for tensor in (p.grad, p.data):
-            tensor *= num_samples / total
-            dist.all_reduce(tensor)

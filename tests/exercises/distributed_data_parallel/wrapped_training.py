@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from multigpu.checking import Returned, describe
-from multigpu.checking.comparing import Either, same
+from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import case, sized
 from multigpu.checking.verdicts import count, listed, numbered
 from multigpu.ranks import rank_device
@@ -27,6 +26,7 @@ from .models import with_nan
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 START = "after the wrapper is made, every rank has the parameters and buffers of rank 0"
+FORWARD = "forward calls the module with all that it is given, and returns what that returns"
 TRAINING = (
     "every rank has the gradients and weights of one process that trains on the rows of all ranks"
 )
@@ -55,7 +55,13 @@ def start(world):
 def calls(world):
     """Only call forward, with several inputs, and with a name."""
     title = f"{count(world, 'rank')}, forward"
-    return case(title, world=world, calls=True, steps=[], promise="forward calls the module")
+    return case(
+        title,
+        world=world,
+        calls=True,
+        steps=[],
+        promise=FORWARD,
+    )
 
 
 # --- one rank's run ------------------------------------------------------------------------------
@@ -66,7 +72,7 @@ def drive_of(name):
 
     def drive(submission, case, rank):
         wrapper = getattr(submission, name)
-        return forwarded(wrapper) if case.calls else trained(wrapper, case, rank)
+        return forwarded(wrapper, rank_device()) if case.calls else trained(wrapper, case, rank)
 
     return drive
 
@@ -84,7 +90,8 @@ def trained(wrapper, case, rank):
     for number, passes in enumerate(case.steps, 1):
         optimizer.zero_grad(set_to_none="keep" not in case.how)
         watch.clear()
-        note: dict[str, Any] = {"number": number, "quiet": None}
+        thread = threading.get_native_id()
+        note: dict[str, Any] = {"number": number, "quiet": None, "thread": thread}
         before = weights_of(module)
         if passes[1:]:
             note["quiet"] = no_sync_passes(model, passes[:-1], rank)
@@ -105,8 +112,7 @@ def trained(wrapper, case, rank):
         came |= {f"after step {number}: {n}": weight for n, weight in weights_of(module).items()}
         if "handles" in case.how:
             note["handles"] = held = handles(held)
-    seen = {"steps": notes, "thread": threading.get_native_id(), "swallowed": swallowed}
-    return came | {"watched": seen}
+    return came | {"watched": {"steps": notes, "swallowed": swallowed}}
 
 
 def loss_of(model, pair):
@@ -219,7 +225,7 @@ def tensors_of(module):
 def expected(case):
     """For every rank: rank 0's start, or gradients and weights of training on all ranks' rows."""
     if case.calls:
-        return [{}] * case.world
+        return [forwarded(lambda module: module, "cpu")] * case.world
     model = case.model(0)
     if not case.steps:
         return [{name: tensor.detach() for name, tensor in tensors_of(model).items()}] * case.world
@@ -271,76 +277,78 @@ def trains_as_one_process(exercise):
     exercise.drive(drive_of(exercise.function))
     exercise.expected(expected)
 
-    @exercise.holds(
+    in_each_step(
+        exercise,
         "not_waited",
+        lambda note, sent, case: of_all(
+            [call for call in sent if call.end is None or call.end > note["ended"]],
+            sent,
+            "had not been waited for",
+        ),
         expects="when sync_gradients returns, every all-reduce has been waited for",
         usually="wait() was not called on every handle: one was thrown away, replaced by the next"
         " one, or left out of a loop; and is_completed() does not wait.",
         fix="async_op=True returns a handle, and the numbers are there after handle.wait(): keep"
         " all handles in a list, and wait for each.",
-        first=True,
     )
-    def _(run, case):
-        for rank, note, sent in steps_of(run, case):
-            waiting = [call for call in sent if call.end is None or call.end > note["ended"]]
-            if waiting:
-                number = f"{len(waiting)} of {count(len(sent), 'all-reduce')}"
-                came = f"on rank {rank}, step {note['number']}, {number} had not been waited for"
-                return came, waiting[0].place
-        return None
-
-    @exercise.holds(
+    in_each_step(
+        exercise,
         "written_on_the_way",
+        lambda note, sent, case: of_all(
+            [call for call in sent if call.changed], sent, "were written into"
+        ),
         expects="no rank writes into a tensor from the start of its all-reduce until handle.wait()",
         usually="the gradients were divided too early; or handles of the step before are still in"
         " the list, and so their gradients are divided again.",
         fix="The result can arrive at any moment until wait(): write after it, and empty the list.",
-        first=True,
     )
-    def _(run, case):
-        for rank, note, sent in steps_of(run, case):
-            written = [call for call in sent if call.changed]
-            if written:
-                number = f"{len(written)} of {count(len(sent), 'all-reduce')}"
-                came = f"on rank {rank}, step {note['number']}, this happened to {number}"
-                return came, written[0].place
-        return None
-
-    @exercise.holds(
+    in_each_step(
+        exercise,
         "weights_changed",
+        lambda note, sent, case: note["moved"] and f"{listed(note['moved'], most=3)} changed",
         expects="only gradients change in backward and sync_gradients",
         usually="weights were averaged in place of gradients. (A hook on a parameter is called with"
         " the parameter, not with its gradient.)",
         fix="Send parameter.grad. Weights are sent once, when the wrapper is made.",
-        first=True,
     )
-    def _(run, case):
-        for rank, note, _ in steps_of(run, case):
-            if note["moved"]:
-                moved = listed(note["moved"], most=3)
-                return f"on rank {rank}, step {note['number']} changed {moved}", run.where(rank)
-        return None
 
-    forward_is_passed_on(exercise)
+
+def of_all(some, sent, what):
+    """For example "2 of 5 all-reduces had not been waited for", and the line of the first."""
+    return some and (f"{len(some)} of {count(len(sent), 'all-reduce')} {what}", some[0].place)
 
 
 def some_are_averaged(exercise, usually, fix):
     """Either all gradients of a rank are averaged or none."""
 
-    @exercise.holds(
+    def some_own(note, sent, case):
+        own = [name for name, is_own in note["own"].items() if is_own]
+        if case.world == 1 or not 0 < len(own) < len(note["own"]):
+            return None
+        return f"the gradients of {listed(own, most=4)} are still those of this rank's own rows"
+
+    in_each_step(
+        exercise,
         "some_not_averaged",
+        some_own,
         expects="every gradient on every rank is the mean over all ranks",
         usually=usually,
         fix=fix,
-        first=True,
     )
+
+
+def in_each_step(exercise, name, wrong, *, first=True, of=None, **sentences):
+    """A property of each step: ``wrong(note, sent, case)`` says what must not be, in words that
+    follow "on rank 1, step 2,", perhaps with the line to blame, or returns something false.
+    """
+
+    @exercise.holds(name, first=first, **sentences)
     def _(run, case):
-        for rank, note, _ in steps_of(run, case):
-            own = [name for name, is_own in note["own"].items() if is_own]
-            if case.world > 1 and 0 < len(own) < len(note["own"]):
-                verb = "have" if own[1:] else "has"
-                came = f"{listed(own, most=4)} still {verb} the gradient of this rank's own rows"
-                return f"on rank {rank}, step {note['number']}, {came}", run.where(rank)
+        for rank, note, sent in (of or steps_of)(run, case):
+            found = wrong(note, sent, case)
+            if found:
+                words, line = found if isinstance(found, tuple) else (found, run.where(rank))
+                return f"on rank {rank}, step {note['number']}, {words}", line
         return None
 
 
@@ -372,98 +380,25 @@ class Echo(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))  # something to be sent
-        self.given = None  # in the last call
 
     def forward(self, *inputs, **named):
         self.given = [*inputs], named
         return (*inputs, *named.values()) if len(inputs) > 1 else {"inputs": inputs, **named}
 
 
-def inputs_of_calls():
-    """Inputs without and with names, of every call."""
-    first, second, mask = (torch.arange(3.0, dtype=torch.float64) + i for i in range(3))
-    return [((first, second), {"mask": mask}), ((first,), {"mask": mask})]
-
-
-def forwarded(wrapper):
-    """What each call came to on this rank: what the module was given, and what was returned."""
-    module, device, notes = Echo().to(rank_device()), rank_device(), []
+def forwarded(wrapper, device):
+    """What forward returns and gives the module, for two inputs and a mask, and for one of each."""
+    module, came = Echo().to(device), {}
     model = wrapper(module)
-    for inputs, named in inputs_of_calls():
-        note: dict[str, Any] = {"error": None, "returned": None}
-        module.given = None
+    first, second, mask = (torch.arange(3.0).double().to(device) + i for i in range(3))
+    for inputs in ((first, second), (first,)):
+        call, module.given = f"model({', '.join('x' for _ in inputs)}, mask=...)", None
         try:
-            named = {name: tensor.to(device) for name, tensor in named.items()}
-            note["returned"] = model(*(tensor.to(device) for tensor in inputs), **named)
+            returned = model(*inputs, mask=mask)
         except TypeError as error:  # what Python says of a call that does not fit
-            note["error"] = str(error)
-        notes.append(note | {"given": module.given})
-    return {"watched": {"steps": [], "calls": notes}}
-
-
-def forward_is_passed_on(exercise):
-    """All inputs reach the module, and what it returns comes back."""
-
-    @exercise.holds(
-        "input_lost",
-        expects="forward calls the module with all inputs that it is given",
-        usually="forward takes one input, or none with a name.",
-        fix="Take all that come and pass them on: def forward(self, *inputs, **named).",
-    )
-    def _(run, case):
-        for rank, (inputs, named), note in noted_calls(run, case):
-            if not equal(note["given"], ([*inputs], named)):
-                told = spoken(*note["given"]) if note["given"] else note["error"] or "nothing"
-                asked = f"on rank {rank}, model({spoken(inputs, named)}) gave"
-                return f"{asked} the module {told}" if note["given"] else f"{asked}: {told}"
-        return None
-
-    @exercise.holds(
-        "output_changed",
-        expects="forward returns what the module returns",
-        usually="forward takes something out of it, or puts something around it.",
-        fix="return self.module(*inputs, **named).",
-    )
-    def _(run, case):
-        for rank, (inputs, named), note in noted_calls(run, case):
-            right = Echo()(*inputs, **named)
-            if not equal(note["returned"], right):
-                came = note["error"] or describe(note["returned"])
-                return f"on rank {rank} the module returned {describe_right(right)}: {came} came"
-        return None
-
-
-def noted_calls(run, case):
-    """Rank, inputs and note of every call of forward."""
-    for rank, came in enumerate(run.came(case) if case.calls else []):
-        for given, note in zip(inputs_of_calls(), came["watched"]["calls"], strict=True):
-            yield rank, given, note
-
-
-def describe_right(returned):
-    return "a dict" if isinstance(returned, dict) else f"a tuple of {len(returned)} tensors"
-
-
-def spoken(inputs, named):
-    """For example "2 inputs, mask=..."."""
-    return ", ".join([count(len(inputs), "input"), *(f"{name}=..." for name in named)])
-
-
-def equal(came, right):
-    """The same numbers in the same places."""
-    if isinstance(right, torch.Tensor):
-        return isinstance(came, Returned) and same(came.value, right)
-    if isinstance(right, dict):
-        return (
-            isinstance(came, dict)
-            and came.keys() == right.keys()
-            and all(equal(came[name], right[name]) for name in right)
-        )
-    return (
-        isinstance(came, list | tuple)
-        and len(came) == len(right)
-        and all(equal(*pair) for pair in zip(came, right, strict=True))
-    )
+            returned = str(error)
+        came |= {f"what {call} returns": returned, f"what {call} gives the module": module.given}
+    return came
 
 
 # --- while backward computes ---------------------------------------------------------------------
@@ -492,21 +427,19 @@ def travels_during_backward(exercise):
     def _(run, case):
         return found_late(run, case, all_of_them=False)
 
-    @exercise.holds(
+    in_each_step(
+        exercise,
         "blocks_backward",
+        lambda note, sent, case: of_all(
+            [call for call in sent if blocks(call, note)], sent, "held up backward"
+        ),
         expects="backward continues at once, and sync_gradients waits",
         usually="without async_op=True, and with .wait() right after it, nothing is computed while"
         " the bytes travel.",
         fix="Start with async_op=True in the hook, and wait in sync_gradients.",
+        first=False,
+        of=overlapped_steps,
     )
-    def _(run, case):
-        for rank, note, sent in overlapped_steps(run, case):
-            blocking = [call for call in sent if blocks(call, note, thread_of(run, case, rank))]
-            if blocking:
-                number = f"{len(blocking)} of {count(len(sent), 'all-reduce')}"
-                came = f"on rank {rank}, step {note['number']}, {number} held up backward"
-                return came, blocking[0].place
-        return None
 
 
 def overlapped_steps(run, case, *, after_no_sync=False):
@@ -525,27 +458,21 @@ def found_late(run, case, *, all_of_them=None, after_no_sync=False):
     for rank, note, sent in overlapped_steps(run, case, after_no_sync=after_no_sync):
         late = [call for call in sent if call.time > note["ready"]]
         # A thread of the learner's may be held up by other ranks: of it only the first one counts.
-        own = [call for call in late if call.thread == thread_of(run, case, rank)]
+        own = [call for call in late if call.thread == note["thread"]]
         everything = len(late) == len(sent)
         too_many = (everything and len(sent) > 1) or len(own) > 1
-        if not too_many or all_of_them not in (None, everything):
-            continue
-        early = len(sent) - len(late)
-        number = f"{early or 'none'} of {count(len(sent), 'all-reduce')}"
-        came = f"on rank {rank}, step {note['number']}, {number} had been started when the last"
-        return f"{came} gradient was ready", late[0].place
+        if too_many and all_of_them in (None, everything):
+            words, line = of_all(
+                late, sent, "had not been started when the last gradient was ready"
+            )
+            return f"on rank {rank}, step {note['number']}, {words}", line
     return None
 
 
-def thread_of(run, case, rank):
-    """The thread in which a rank trains."""
-    return run.came(case)[rank]["watched"]["thread"]
-
-
-def blocks(call, note, thread):
+def blocks(call, note):
     """Whether the thread that runs backward was held up by this call."""
     held_up = call.waited if call.is_async else call.time
-    return held_up is not None and held_up < note["ready"] and call.thread == thread
+    return held_up is not None and held_up < note["ready"] and call.thread == note["thread"]
 
 
 def handles_are_let_go(exercise):

@@ -122,41 +122,6 @@ class averages_parameters(Wrapper):
             dist.broadcast(buffer, src=0)
 
 
-@every_wrapper.mistake(
-    "start_averaged",
-    "the numbers of all ranks were averaged.",
-    fix="Every rank takes those of rank 0 as they are: dist.broadcast(tensor, src=0).",
-)
-class averages_the_start(Wrapper):
-    def start(self):
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
-            dist.all_reduce(tensor.data)
-            tensor.data.copy_(tensor.data / dist.get_world_size())
-
-
-@every_wrapper.mistake(
-    "start_of_another_rank",
-    "the numbers of another rank than 0 were sent.",
-    fix="dist.broadcast(tensor, src=0).",
-)
-class starts_from_the_last_rank(Wrapper):
-    def start(self):
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
-            dist.broadcast(tensor.detach(), src=dist.get_world_size() - 1)
-
-
-@every_wrapper.mistake(
-    "start_not_finite",
-    "the numbers of all ranks were added, those of the others times 0; but 0 times nan is nan.",
-    fix="dist.broadcast overwrites what was there.",
-)
-class multiplies_the_others_by_0(Wrapper):
-    def start(self):
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
-            tensor.data.mul_(int(dist.get_rank() == 0))
-            dist.all_reduce(tensor.data)
-
-
 # --- gradients -----------------------------------------------------------------------------------
 
 
@@ -223,3 +188,32 @@ class divides_by_2(Wrapper):
 class sends_the_gradients_of_rank_0(Wrapper):
     def average(self, p):
         dist.broadcast(p.grad, src=0)
+
+
+# --- forward -------------------------------------------------------------------------------------
+
+LOST = "forward takes one input, or none with a name."
+PASS_ON = "Take all that come and pass them on: def forward(self, *inputs, **named)."
+
+
+@every_wrapper.mistake("input_lost", LOST, fix=PASS_ON)
+class takes_one_input(Wrapper):
+    def forward(self, x):
+        return self.module(x)
+
+
+@every_wrapper.mistake("input_lost", LOST, fix=PASS_ON)
+class takes_no_names(Wrapper):
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+
+@every_wrapper.mistake(
+    "output_changed",
+    "forward takes something out of what the module returns, or puts something around it.",
+    fix="return self.module(*inputs, **named).",
+)
+class returns_the_first_output(Wrapper):
+    def forward(self, *inputs, **named):
+        outputs = self.module(*inputs, **named)
+        return outputs[0] if isinstance(outputs, tuple) else outputs

@@ -1,7 +1,6 @@
 """``pipeline.balance``: the layers of a model in stages whose largest cost is smallest."""
 
 import itertools
-import math
 import random
 from fractions import Fraction
 
@@ -20,34 +19,16 @@ ROUNDING = 1e-9  # of a sum of floats
 CALLS = [
     ([4, 4, 4, 4, 4], 3),
     ([1, 1, 1, 3], 2),
-    ([2, 2, 2], 2),
     ([3, 1, 1, 1], 2),
     ([1, 2, 3, 4, 5, 6, 7, 8, 9], 3),
     ([4, 1, 1, 1, 1, 4], 3),
-    ([9, 1, 1, 1], 2),
-    ([1, 1, 1, 9], 3),
     ([5, 3, 1, 1, 3, 5], 4),
     ([7, 2, 5, 10, 8], 2),
-    ([1], 1),
     ([2, 3, 4], 1),
-    ([2, 3, 4], 3),
 ]
-FRACTIONS = [
-    ([0.1, 0.2, 0.3, 0.6], 2),
-    ((0.25, 0.5, 0.125, 0.125), 3),
-    ([0.0013, 0.0021, 0.0008, 0.0034, 0.0002], 3),
-    ([1e-9, 2e-9, 3e-9, 4e-9], 2),
-    ([2.5e9, 1, 1.5, 2.5e9], 3),
-]
-WITHOUT_COST = [
-    ([0, 0, 5], 2),
-    ([5, 0, 0], 3),
-    ([0, 0, 0, 0], 3),
-    ([0, 4, 0, 0, 4, 0], 2),
-    ([3, 0, 0, 0, 3, 0], 4),
-    ([10, 1, 1], 3),
-]
-FEW_LAYERS = [([5, 1], 3), ([1], 4), ([2, 2, 2], 5), ([0.5], 2), ([3, 1, 2, 4], 6)]
+FRACTIONS = [((0.25, 0.5, 0.125, 0.125), 3), ([1e-9, 2e-9, 3e-9, 4e-9], 2), ([2.5e9, 1, 1.5], 2)]
+WITHOUT_COST = [([0, 0, 5], 2), ([0, 0, 0, 0], 3), ([3, 0, 0, 0, 3, 0], 4), ([10, 1, 1], 3)]
+FEW_LAYERS = [([5, 1], 3), ([1], 4), ([2, 2, 2], 5), ([0.5], 2)]
 
 
 def random_calls():
@@ -242,12 +223,6 @@ def rounds_down(costs, num_stages):
     return ranges_of([*(share * s for s in range(1, num_stages)), len(costs)])
 
 
-@balance.mistake("equal_layers", EQUAL, fix=COSTS)
-def rounds_up(costs, num_stages):
-    share = math.ceil(len(costs) / num_stages)
-    return ranges_of(min(share * s, len(costs)) for s in range(1, num_stages + 1))
-
-
 @balance.mistake("greedy", GREEDY, fix=COMPARE)
 def stops_before_the_share(costs, num_stages):
     share, ends, held = sum(costs) / num_stages, [], 0
@@ -268,24 +243,3 @@ def fills_to_the_share(costs, num_stages):
             ends.append(layer)
             held = 0
     return ranges_of(ends + [len(costs)] * (num_stages - len(ends)))
-
-
-@balance.mistake("greedy", GREEDY, fix=COMPARE)
-def closes_a_stage_only_where_another_layer_comes(costs, num_stages):
-    share, ends, held = sum(costs) / num_stages, [], 0
-    for layer, cost in enumerate(costs, 1):
-        held += cost
-        if held >= share and len(ends) < num_stages - 1 and layer < len(costs):
-            ends.append(layer)
-            held = 0
-    return ranges_of(ends + [len(costs)] * (num_stages - len(ends)))
-
-
-@balance.mistake("greedy", GREEDY, fix=COMPARE)
-def cuts_where_the_sum_passes_a_share(costs, num_stages):
-    total = list(itertools.accumulate(costs))
-    ends = [
-        next(k for k, cost in enumerate(total, 1) if cost * num_stages >= total[-1] * stage)
-        for stage in range(1, num_stages)
-    ]
-    return ranges_of([*ends, len(costs)])

@@ -1,5 +1,6 @@
 """``pipeline.run``: one stage at work, which does what its row of the schedule says."""
 
+import contextlib
 import operator
 
 import torch
@@ -106,66 +107,25 @@ def expected(case):
 handles_are_waited_for(run)
 
 
-@run.holds(
+def on_each_side(name, wrong, expects, usually, *, fix, first=True):
+    """A property: ``wrong(side)`` says what one rank did in one step that must not be."""
+
+    @run.holds(name, expects, usually, fix=fix, first=first)
+    def _(answer, case):
+        for side in sides_of(answer, case):
+            words = wrong(side)
+            if words:
+                return f"rank {side.rank} {words}", answer.where(side.rank)
+        return None
+
+
+on_each_side(
     "stage_not_called",
+    lambda side: not side.events and "never called its stage",
     "every rank calls its stage",
     "only some ranks do what the schedule says.",
     fix="Every rank has a row of its own: follow schedule[rank].",
-    first=True,
 )
-def every_rank_calls_its_stage(answer, case):
-    for side in sides_of(answer, case):
-        if not side.events:
-            return f"rank {side.rank} never called its stage", answer.where(side.rank)
-    return None
-
-
-@run.holds(
-    "own_inputs",
-    "stage 0 takes the inputs, and every other stage what the stage before has returned",
-    "every rank has the inputs of the whole model in microbatches, but only stage 0 needs them.",
-    fix="Receive what the stage before has sent.",
-    first=True,
-)
-def only_stage_zero_takes_the_inputs(answer, case):
-    for side in sides_of(answer, case):
-        for came in other_inputs(side):
-            if side.rank and is_one_of(came, [x for x, _ in microbatches_of(case, 0)]):
-                return f"rank {side.rank} called its stage with the inputs", answer.where(side.rank)
-    return None
-
-
-@run.holds(
-    "whole_batch_at_once",
-    "a stage takes one micro-batch at a time",
-    "the micro-batches were put together again. The gradients may be right, but only one stage"
-    " works at a time.",
-    fix="Do each action of the schedule with its own micro-batch.",
-    first=True,
-)
-def never_all_rows(answer, case):
-    total = sum(case.rows)
-    for side in sides_of(answer, case):
-        for came in other_inputs(side):
-            if isinstance(came, Returned) and came.shape[:1] == (total,) and len(case.rows) > 1:
-                return f"rank {side.rank} took all {total} rows", answer.where(side.rank)
-    return None
-
-
-@run.holds(
-    "other_activation",
-    "a stage takes what the stage before has returned",
-    "it was read before its message had come, another message was received into it, or it was never"
-    " received into.",
-    fix="The shape may differ from stage to stage, and the number of rows from micro-batch to"
-    " micro-batch: send the shape first, then the numbers, and receive into a new tensor.",
-    first=True,
-)
-def takes_what_was_returned(answer, case):
-    for side in sides_of(answer, case):
-        for came in other_inputs(side):
-            return f"on rank {side.rank} {unlike(came, side.inputs)}", answer.where(side.rank)
-    return None
 
 
 def other_inputs(side):
@@ -174,90 +134,134 @@ def other_inputs(side):
     return [each["tensor"] for each in calls if side.microbatch_of[each["call"]] is None]
 
 
-def is_one_of(came, known):
-    return isinstance(came, Returned) and any(same(came.value, tensor) for tensor in known)
+def takes_the_inputs(side):
+    given = [x for x, _ in microbatches_of(side.case, 0)] if side.rank else []
+    tensors = [came.value for came in other_inputs(side) if isinstance(came, Returned)]
+    if any(same(came, x) for came in tensors for x in given):
+        return "called its stage with the inputs"
+    return None
 
 
-def unlike(came, right):
-    if not isinstance(came, Returned):
-        return f"it took {describe(came)}"
-    if came.dtype != right[0].dtype:
-        return f"it took {came.dtype} and not {right[0].dtype}"
-    shapes = list(dict.fromkeys(tuple(tensor.shape) for tensor in right))
-    if tuple(came.shape) not in shapes:
-        return f"it took the shape {tuple(came.shape)} and not {' or '.join(map(str, shapes))}"
-    return "it took something of the right shape, but with other numbers"
+on_each_side(
+    "own_inputs",
+    takes_the_inputs,
+    "stage 0 takes the inputs, and every other stage what the stage before has returned",
+    "every rank has the inputs of the whole model in microbatches, but only stage 0 needs them.",
+    fix="Receive what the stage before has sent.",
+)
 
 
-@run.holds(
+def takes_all_rows(side):
+    rows = side.case.rows
+    for came in other_inputs(side):
+        if isinstance(came, Returned) and came.shape[:1] == (sum(rows),) and len(rows) > 1:
+            return f"took all {sum(rows)} rows"
+    return None
+
+
+on_each_side(
+    "whole_batch_at_once",
+    takes_all_rows,
+    "a stage takes one micro-batch at a time",
+    "the micro-batches were put together again. The gradients may be right, but only one stage"
+    " works at a time.",
+    fix="Do each action of the schedule with its own micro-batch.",
+)
+
+
+def takes_something_else(side):
+    for came in other_inputs(side):
+        if not isinstance(came, Returned):
+            return f"took {describe(came)}"
+        if came.dtype != side.inputs[0].dtype:
+            return f"took {came.dtype} and not {side.inputs[0].dtype}"
+        shapes = list(dict.fromkeys(tuple(tensor.shape) for tensor in side.inputs))
+        if tuple(came.shape) not in shapes:
+            return f"took the shape {tuple(came.shape)} and not {' or '.join(map(str, shapes))}"
+        return "took something of the right shape, but with other numbers"
+    return None
+
+
+on_each_side(
+    "other_activation",
+    takes_something_else,
+    "a stage takes what the stage before has returned",
+    "it was read before its message had come, another message was received into it, or it was never"
+    " received into.",
+    fix="The shape may differ from stage to stage, and the number of rows from micro-batch to"
+    " micro-batch: send the shape first, then the numbers, and receive into a new tensor.",
+)
+
+
+def lacks_a_backward(side):
+    done = [action for action, _ in side.actions]
+    for kind, m in side.row:
+        if kind == "backward" and (kind, m) not in done and ("forward", m) in done:
+            return f"did {shown(done)}: no backward of micro-batch {m}"
+    return None
+
+
+on_each_side(
     "backward_missing",
+    lacks_a_backward,
     "each rank does what its row of the schedule says",
     "backward was not called on what the stage has returned, or autograd cannot reach it: the"
     " tensor was detached, copied or received.",
     fix="Keep what the stage returns, and call its backward with the gradient that comes back.",
-    first=True,
 )
-def does_every_backward(answer, case):
-    for side in sides_of(answer, case):
-        done = [action for action, _ in side.actions]
-        for kind, m in side.row:
-            if kind == "backward" and (kind, m) not in done and ("forward", m) in done:
-                came = f"rank {side.rank} did {shown(done)}: no backward of micro-batch {m}"
-                return came, answer.where(side.rank)
-    return None
 
 
-@run.holds(
+def does_something_else(side):
+    done = [action for action, _ in side.actions]
+    return done != side.row and f"did {shown(done)}, and its row is {shown(side.row)}"
+
+
+on_each_side(
     "schedule_ignored",
+    does_something_else,
     "each rank does what its row of the schedule says",
     "the actions come in another order, or some are done twice or not at all. The order decides how"
     " many micro-batches are in flight at once, and so how much memory is needed.",
     fix="Go through schedule[rank] from its beginning to its end, and take the micro-batch that"
     " each action names: they need not come as 0, 1, 2.",
-    first=True,
 )
-def follows_the_schedule(answer, case):
-    for side in sides_of(answer, case):
-        done = [action for action, _ in side.actions]
-        if done != side.row:
-            came = f"rank {side.rank} did {shown(done)}, and its row is {shown(side.row)}"
-            return came, answer.where(side.rank)
-    return None
 
 
-@run.holds(
+def keeps_a_graph(side):
+    left = [*side.left]
+    for done, event in after_backwards(side):
+        left += {*done} & {*event["kept"]}
+    return left and f"still had the graph of micro-batch {side.microbatch_of[left[0]]}"
+
+
+on_each_side(
     "graph_kept",
+    keeps_a_graph,
     "after the backward of a micro-batch nothing of its graph is kept",
     "retain_graph=True keeps it.",
     fix="Leave it out: then the memory is free when backward is over.",
+    first=False,
 )
-def graphs_are_gone(answer, case):
-    for side in sides_of(answer, case):
-        left = [*side.left]
-        for done, event in after_backwards(side):
-            left += {*done} & {*event["kept"]}
-        if left:
-            found = f"on rank {side.rank} the graph of micro-batch {side.microbatch_of[left[0]]}"
-            return f"{found} was still there", answer.where(side.rank)
+
+
+def keeps_outputs(side):
+    for done, event in after_backwards(side):
+        # A variable may name the last one, and a thread that sends may name another.
+        there = sorted({*done[:-1]} & {*event["made"]})
+        if len(there) > 1:
+            numbers = listed(side.microbatch_of[call] for call in there)
+            return f"still had the outputs of micro-batches {numbers}"
     return None
 
 
-@run.holds(
+on_each_side(
     "outputs_kept",
+    keeps_outputs,
     "after the backward of a micro-batch nothing of its graph is kept",
     "what the stage has returned is still in a list or dict.",
     fix="Take it out when its backward comes: in_flight.pop(m).",
+    first=False,
 )
-def outputs_are_gone(answer, case):
-    for side in sides_of(answer, case):
-        for done, event in after_backwards(side):
-            # A variable may name the last one, and a thread that sends may name another.
-            there = sorted({*done[:-1]} & {*event["made"]})
-            if len(there) > 1:
-                parts = listed(side.microbatch_of[call] for call in there)
-                came = f"on rank {side.rank} the outputs of micro-batches {parts} were still there"
-                return came, answer.where(side.rank)
-    return None
 
 
 def after_backwards(side):
@@ -272,9 +276,12 @@ def after_backwards(side):
 # --- what answers are made of --------------------------------------------------------------------
 
 
+def shape_of(tensor):
+    return torch.tensor([tensor.dim(), *tensor.shape, *[0] * (7 - tensor.dim())])
+
+
 def send_activation(tensor, dst):
-    header = torch.tensor([tensor.dim(), *tensor.shape, *[0] * (7 - tensor.dim())])
-    return [dist.isend(header, dst), dist.isend(tensor.detach().contiguous(), dst)]
+    return [dist.isend(shape_of(tensor), dst), dist.isend(tensor.detach().contiguous(), dst)]
 
 
 def receive_activation(src):
@@ -293,7 +300,8 @@ def pipeline(
     *,
     weight=None,
     given=lambda tensor: tensor,
-    back=lambda gradient, m: gradient,
+    back=lambda gradient: gradient,
+    pass_on=send_activation,
     send=lambda tensor, dst: [dist.isend(tensor, dst)],
     wait=True,
     keep=False,
@@ -311,7 +319,7 @@ def pipeline(
             inp = x if rank == 0 else receive_activation(rank - 1)
             out = stage(given(inp))
             if rank < world - 1:
-                sending += send_activation(out, rank + 1)
+                sending += pass_on(out, rank + 1)
             else:
                 losses[m] = loss_fn(out, y)
             held[m] = inp, out
@@ -323,7 +331,7 @@ def pipeline(
             else:
                 gradient = torch.empty_like(out)
                 dist.recv(gradient, rank + 1)
-                out.backward(back(gradient, m), retain_graph=keep)
+                out.backward(back(gradient), retain_graph=keep)
             if rank > 0:
                 sending += send(inp.grad, rank - 1)
             if keep:
@@ -384,8 +392,7 @@ BY_ROWS = "Multiply the mean loss of each micro-batch by its share of all rows b
 
 @run.mistake(
     "not_scaled",
-    "the mean loss of each of the {micro} micro-batches counts in full, and their gradients add"
-    " up.",
+    "each of the {micro} mean losses counts in full, and their gradients add up.",
     fix=BY_ROWS,
 )
 def gradients_not_scaled(stage, schedule, microbatches, loss_fn):
@@ -403,34 +410,13 @@ def divides_by_the_number_of_microbatches(stage, schedule, microbatches, loss_fn
 
 
 @run.mistake(
-    "divided_by_stages",
-    "the loss was divided by {n}, the number of stages. A pipeline has one batch, whatever the"
-    " number of its stages.",
-    fix=BY_ROWS,
-)
-def divides_by_the_number_of_ranks(stage, schedule, microbatches, loss_fn):
-    world = dist.get_world_size()
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, weight=lambda n: 1 / world)
-
-
-@run.mistake(
-    "rows_never_divided",
-    "each micro-batch was multiplied by its number of rows, and nothing was divided by {total}, the"
-    " rows of all.",
-    fix=BY_ROWS,
-)
-def weighs_by_rows_only(stage, schedule, microbatches, loss_fn):
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, weight=lambda n: n)
-
-
-@run.mistake(
     "scaled_again",
     "a stage that is not the last scales the gradient that it receives.",
     fix="Scale the loss once, on the last stage: the others use gradients as they come.",
 )
 def scales_on_every_stage(stage, schedule, microbatches, loss_fn):
     count = len(microbatches)
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, back=lambda g, m: g / count)
+    return pipeline(stage, own_row(schedule), microbatches, loss_fn, back=lambda g: g / count)
 
 
 # --- mistakes: which gradients -------------------------------------------------------------------
@@ -442,7 +428,7 @@ def scales_on_every_stage(stage, schedule, microbatches, loss_fn):
     fix="Gradients add up from backward to backward: neither clear nor assign .grad in between.",
 )
 def clears_in_between(stage, schedule, microbatches, loss_fn):
-    def back(gradient, m):
+    def back(gradient):
         stage.zero_grad()
         return gradient
 
@@ -465,30 +451,12 @@ def clears_at_the_beginning(stage, schedule, microbatches, loss_fn):
 
 @run.mistake(
     "gradient_of_ones",
-    "backward began with ones on a stage that is not the last: outputs.sum().backward() is not the"
-    " backward of the loss.",
+    "backward began with ones on a stage that is not the last, as in outputs.sum().backward().",
     fix="Call outputs.backward(gradient) with the gradient that the next stage has sent.",
 )
 def backward_of_the_sum(stage, schedule, microbatches, loss_fn):
     row = own_row(schedule)
-    return pipeline(stage, row, microbatches, loss_fn, back=lambda g, m: torch.ones_like(g))
-
-
-@run.mistake(
-    "wrong_microbatch_paired",
-    "a backward began with the gradient of another micro-batch.",
-    fix="Messages come in the order in which the next stage sends them: receive one when its action"
-    " comes, and keep what you hold by the number of its micro-batch.",
-)
-def gradient_of_the_one_before(stage, schedule, microbatches, loss_fn):
-    arrived = {}  # by shape, for one of another shape would raise
-
-    def back(gradient, m):
-        before = arrived.get(gradient.shape, gradient)
-        arrived[gradient.shape] = gradient
-        return before
-
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, back=back)
+    return pipeline(stage, row, microbatches, loss_fn, back=lambda g: torch.ones_like(g))
 
 
 # --- mistakes: the loss --------------------------------------------------------------------------
@@ -506,35 +474,23 @@ def reports_the_mean_of_means(stage, schedule, microbatches, loss_fn):
 
 @run.mistake("loss_only_added", "it is the sum of the micro-batches' mean losses.", fix=LOSS)
 def adds_up_the_losses(stage, schedule, microbatches, loss_fn):
-    def total(losses, rows):
-        return sum(losses)
-
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, loss_of=total)
+    row = own_row(schedule)
+    return pipeline(stage, row, microbatches, loss_fn, loss_of=lambda losses, rows: sum(losses))
 
 
 @run.mistake("loss_of_one_microbatch", "it is the loss of the last micro-batch alone.", fix=LOSS)
 def reports_the_last_loss(stage, schedule, microbatches, loss_fn):
-    def last(losses, rows):
-        return losses[-1]
-
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, loss_of=last)
-
-
-ONLY_LAST = "Return the loss on the last rank, and None on all others."
+    row = own_row(schedule)
+    return pipeline(stage, row, microbatches, loss_fn, loss_of=lambda losses, rows: losses[-1])
 
 
 @run.mistake(
-    "loss_on_other_ranks", "a rank that is not the last one returned a number.", fix=ONLY_LAST
+    "loss_on_other_ranks",
+    "a rank that is not the last one returned a number.",
+    fix="Return the loss on the last rank, and None on all others.",
 )
 def zero_elsewhere(stage, schedule, microbatches, loss_fn):
     return pipeline(stage, own_row(schedule), microbatches, loss_fn) or 0.0
-
-
-@run.mistake("loss_on_other_ranks", "every rank returned the loss.", fix=ONLY_LAST)
-def loss_on_every_rank(stage, schedule, microbatches, loss_fn):
-    loss = torch.tensor(pipeline(stage, own_row(schedule), microbatches, loss_fn) or 0.0)
-    dist.broadcast(loss, src=dist.get_world_size() - 1)
-    return loss.item()
 
 
 @run.mistake("not_a_float", "the loss is a tensor.", fix="Take the number out with .item().")
@@ -553,30 +509,12 @@ def ignores_the_schedule(stage, schedule, microbatches, loss_fn):
     return pipeline(stage, row, microbatches, loss_fn)
 
 
-@run.breaks("schedule_ignored")
-def row_of_the_first_stage(stage, schedule, microbatches, loss_fn):
-    return pipeline(stage, schedule[0], microbatches, loss_fn)
-
-
 @run.breaks("backward_missing")
-def detaches_on_arrival(stage, schedule, microbatches, loss_fn):
-    """Only the last stage calls backward on something that autograd knows."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, sending = sum(len(x) for x, _ in microbatches), 0.0, []
-    for action, m in schedule[rank]:
-        if action == "backward":
-            continue
-        x, y = microbatches[m]
-        out = stage(x if rank == 0 else receive_activation(rank - 1).detach())
-        if rank < world - 1:
-            sending += send_activation(out, rank + 1)
-        else:
-            loss = loss_fn(out, y) * len(x) / total
-            loss.backward()
-            loss_sum += loss.item()
-    for handle in sending:
-        handle.wait()
-    return loss_sum if rank == world - 1 else None
+def backwards_on_the_last_stage_only(stage, schedule, microbatches, loss_fn):
+    row = own_row(schedule)
+    if dist.get_rank() < dist.get_world_size() - 1:
+        row = [(action, m) for action, m in row if action == "forward"]
+    return pipeline(stage, row, microbatches, loss_fn, send=lambda tensor, dst: [])
 
 
 @run.breaks("stage_not_called")
@@ -586,14 +524,9 @@ def only_the_first_and_the_last(stage, schedule, microbatches, loss_fn):
 
 @run.breaks("own_inputs")
 def every_stage_takes_the_inputs(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    for action, m in schedule[rank]:
-        if action == "forward":
-            try:
-                stage(microbatches[m][0])
-            except RuntimeError:
-                return None
-    return 0.0 if rank == world - 1 else None
+    with contextlib.suppress(RuntimeError):  # of the shape
+        for x, _ in microbatches:
+            stage(x)
 
 
 @run.breaks("whole_batch_at_once")
@@ -671,31 +604,15 @@ def sizes_differ(finding):
     roughly=two_send,
 )
 def blocking_messages(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    total, loss_sum, held = sum(len(x) for x, _ in microbatches), 0.0, {}
-    for action, m in schedule[rank]:
-        x, y = microbatches[m]
-        if action == "forward":
-            inp = x if rank == 0 else receive_activation(rank - 1)
-            out = stage(inp)
-            if rank < world - 1:
-                header = [out.dim(), *out.shape, *[0] * (7 - out.dim())]
-                dist.send(torch.tensor(header), rank + 1)
-                dist.send(out.detach(), rank + 1)
-            else:
-                out = loss_fn(out, y) * len(x) / total
-                loss_sum += out.item()
-            held[m] = inp, out
-        else:
-            inp, out = held.pop(m)
-            gradient = None
-            if rank < world - 1:
-                gradient = torch.empty_like(out)
-                dist.recv(gradient, rank + 1)
-            out.backward(gradient)
-            if rank > 0:
-                dist.send(inp.grad, rank - 1)
-    return loss_sum if rank == world - 1 else None
+    def send(tensor, dst):
+        dist.send(tensor, dst)
+        return []
+
+    def send_both(tensor, dst):
+        return send(shape_of(tensor), dst) + send(tensor.detach(), dst)
+
+    row = own_row(schedule)
+    return pipeline(stage, row, microbatches, loss_fn, pass_on=send_both, send=send)
 
 
 @run.mistake(
@@ -735,40 +652,22 @@ def sends_only_the_first_activation(stage, schedule, microbatches, loss_fn):
     roughly=sizes_differ,
 )
 def takes_the_shape_of_the_inputs(stage, schedule, microbatches, loss_fn):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    sending = []
-    for action, m in schedule[rank]:
-        if action == "forward":
-            x = microbatches[m][0]
-            if rank > 0:
-                x = torch.empty_like(x)
-                dist.recv(x, rank - 1)
-            out = stage(x)
-            if rank < world - 1:
-                sending.append(dist.isend(out.detach(), rank + 1))
-    for handle in sending:
-        handle.wait()
+    x = microbatches[0][0]
+    if dist.get_rank() > 0:
+        dist.recv(torch.empty_like(x), dist.get_rank() - 1)
+    elif dist.get_world_size() > 1:
+        dist.isend(stage(x).detach(), 1).wait()
 
 
-NO_GRADIENT = "what was received has no .grad."
-ASK = "Call requires_grad_() on it before the stage takes it."
-
-
-@run.mistake("no_input_gradient", NO_GRADIENT, fix=ASK, status="crash")
+@run.mistake(
+    "no_input_gradient",
+    "what was received has no .grad.",
+    fix="Call requires_grad_() on it before the stage takes it.",
+    status="crash",
+)
 def forgets_requires_grad(stage, schedule, microbatches, loss_fn):
     row = own_row(schedule)
     return pipeline(stage, row, microbatches, loss_fn, given=lambda tensor: tensor.detach())
-
-
-@run.mistake("no_input_gradient", NO_GRADIENT, fix=ASK, status="crash")
-def forgets_requires_grad_and_sends_a_contiguous_one(stage, schedule, microbatches, loss_fn):
-    def send(gradient, dst):
-        return [dist.isend(gradient.contiguous(), dst)]
-
-    row = own_row(schedule)
-    return pipeline(
-        stage, row, microbatches, loss_fn, given=lambda tensor: tensor.detach(), send=send
-    )
 
 
 @run.words

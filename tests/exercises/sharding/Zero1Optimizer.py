@@ -2,12 +2,13 @@
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from multigpu.checking.declaration import exercise
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, most_sent
 from .volume import sends_at_most
-from .wrong_steps import UNUSED, Flat, Owners, wrong_steps
+from .wrong_steps import UNUSED, Flat, Owners, every_optimizer
 
 zero1 = exercise(
     "sharding.Zero1Optimizer",
@@ -16,7 +17,7 @@ zero1 = exercise(
 )
 
 as_plain_training(zero1)
-wrong_steps(zero1)
+every_optimizer.add_to(zero1)
 
 sends_at_most(
     zero1,
@@ -69,3 +70,115 @@ class all_reduces_what_is_there(Owners):
                 dist.all_reduce(p.grad)
                 mine = self.owner[p] == dist.get_rank()
                 p.grad = p.grad / dist.get_world_size() if mine else None
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+class Unsharded(Owners):
+    """An optimizer for everything on every rank."""
+
+    def share_out(self, params):
+        super().share_out(params)
+        self.mine = params
+
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@zero1.breaks("state_not_sharded")
+class as_in_data_parallel(Unsharded):
+    pass
+
+
+@zero1.breaks("state_for_a_while")
+class makes_all_state_and_deletes_it(Unsharded):
+    def share(self):
+        super().share()
+        for p in self.params:
+            if self.owner[p] != dist.get_rank():
+                del self.inner.state[p]
+
+
+@zero1.breaks("state_unbalanced")
+class rank_0_owns_everything(Owners):
+    def share_out(self, params):
+        self.owner = dict.fromkeys(params, 0)
+        self.mine = params if dist.get_rank() == 0 else []
+
+
+@zero1.breaks("state_is_a_view")
+class state_in_one_flat_tensor(Flat):
+    def step(self):
+        super().step()
+        for own in self.inner.state.values():
+            for name, value in own.items():
+                if torch.is_tensor(value) and value.numel() > 1:
+                    whole = torch.zeros_like(self.flat)
+                    whole[: value.numel()] = value.flatten()
+                    own[name] = whole[: value.numel()].view_as(value)
+
+
+@zero1.breaks("weights_not_shared")
+class keeps_its_weights(Owners):
+    def share(self):
+        pass
+
+
+@zero1.breaks("not_waited")
+class does_not_wait(Owners):
+    def share(self):
+        for p in self.params:
+            dist.broadcast(p.data, src=self.owner[p], async_op=True)
+
+
+@zero1.breaks("param_groups_missing")
+class has_no_groups(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        del self.param_groups
+
+
+@zero1.breaks("not_cleared")
+class clears_nothing(Owners):
+    def zero_grad(self):
+        pass
+
+
+@zero1.breaks("not_stepped")
+class steps_copies(Owners):
+    def make(self, **kwargs):
+        self.copies = [nn.Parameter(p.detach().clone()) for p in self.mine]
+        return self.kind(self.copies, **kwargs)
+
+    def reduce(self):
+        super().reduce()
+        for p, copy in zip(self.mine, getattr(self, "copies", [])):
+            copy.grad = p.grad
+
+
+@zero1.breaks("inner_not_used")
+class sgd_by_hand(Owners):
+    def step(self):
+        self.reduce()
+        self.momentum, options = getattr(self, "momentum", {}), self.param_groups[0]
+        for p in self.mine:
+            grad = p.grad + options.get("weight_decay", 0) * p.data
+            self.momentum[p] = options.get("momentum", 0) * self.momentum.get(p, 0) + grad
+            p.data -= options["lr"] * self.momentum[p]
+        self.share()
+
+
+@zero1.breaks("too_much_traffic")
+class gathers_the_gradients_of_all(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            grads = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+            dist.all_gather(grads, p.grad)
+            p.grad = sum(grads) / dist.get_world_size()

@@ -1,10 +1,14 @@
 """``sharding.Zero2Optimizer``: as Zero1Optimizer, and each rank keeps its part of the gradients."""
 
-from multigpu.checking.declaration import exercise
+import torch
+import torch.distributed as dist
 
-from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, seen
+from multigpu.checking.declaration import exercise
+from multigpu.checking.probes import noted_on_each_rank
+
+from .sharded_training import PROMISE, allowed, as_plain_training, is_measured
 from .volume import sends_at_most
-from .wrong_steps import Flat, Owners, wrong_steps
+from .wrong_steps import Flat, Owners, every_optimizer
 
 zero2 = exercise(
     "sharding.Zero2Optimizer",
@@ -17,58 +21,58 @@ FREED = (
 )
 
 as_plain_training(zero2)
-wrong_steps(zero2)
+every_optimizer.add_to(zero2)
 
 
-@zero2.holds(
-    "gradients_are_views",
-    expects=FREED,
-    usually="a slice of a flat tensor keeps all of it alive.",
-    fix="clone() the slice, or receive into a tensor of that size.",
-)
-def small_storages(run, case):
-    for rank, notes in enumerate(seen(run, case)):
-        for step, held, shown, _ in notes["gradients"]:
-            if held > case.bound >= shown:
-                came = f"on rank {rank}, step {step}, .grad has {shown} elements"
-                return f"{came}, but they are views of storages with {held}"
+def views(notes, case):
+    for step, held, shown, _ in notes["gradients"]:
+        if held > case.bound >= shown:
+            return f".grad has {shown} elements in step {step}, but is a view of {held}"
     return None
 
 
-@zero2.holds(
+def too_many(notes, case):
+    for step, held, _, in_model in notes["gradients"]:
+        if held > case.bound:
+            more = f", of what the inner optimizer steps {held - in_model} more"
+            came = f".grad of the model's parameters has {in_model} elements in step {step}"
+            return f"{came}{more if held > in_model else ''}"
+    return None
+
+
+noted_on_each_rank(
+    zero2,
+    "gradients_are_views",
+    views,
+    expects=FREED,
+    usually="a slice of a flat tensor keeps all of it alive.",
+    fix="clone() the slice, or receive into a tensor of that size.",
+    first=False,
+)
+noted_on_each_rank(
+    zero2,
     "gradients_not_freed",
+    too_many,
     expects=FREED,
     usually="gradients stay in .grad after they were reduced to their owners. Zeros take as much"
     " memory as numbers.",
     fix="Set .grad = None for what this rank does not own, before the inner step and not after it.",
+    first=False,
 )
-def few_gradients(run, case):
-    for rank, notes in enumerate(seen(run, case)):
-        for step, held, _, in_model in notes["gradients"]:
-            if held > case.bound:
-                more = held - in_model
-                inner = f", and .grad of what the inner optimizer steps has {more} more"
-                came = f".grad of the model's parameters has {in_model} elements"
-                return f"on rank {rank}, step {step}, {came}{inner if more else ''}"
-    return None
-
-
 # Counted are numbers that are new since backward began and that live in any tensor of Python's, but
 # for the model's weights.  Each may be there twice: the sum, and the mean that was made of it.
-@zero2.holds(
+noted_on_each_rank(
+    zero2,
     "gradients_kept_elsewhere",
+    lambda notes, case: (
+        notes["kept"] > 2 * case.bound and f"{notes['kept']} numbers of gradients lived in step 2"
+    ),
     expects=FREED,
     usually="a flat tensor, a list or a view still holds the gradients: a local variable and an"
     " attribute keep what they name.",
     fix="del it before the inner step, or copy your part out of it.",
+    first=False,
 )
-def nothing_else_lives(run, case):
-    for rank, notes in enumerate(seen(run, case)):
-        if notes["kept"] > 2 * case.bound:
-            return f"on rank {rank}, step 2, {notes['kept']} numbers of gradients were still alive"
-    return None
-
-
 sends_at_most(
     zero2,
     "gradients_to_everyone",
@@ -99,3 +103,78 @@ class whole_parameters(Owners):
 @zero2.right
 class one_flat_tensor(Flat):
     pass
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+class AllReduced(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@zero2.breaks("gradients_not_freed")
+class as_zero_1(AllReduced):
+    pass
+
+
+@zero2.breaks("gradients_to_everyone")
+class all_reduces_and_frees(AllReduced):
+    def reduce(self):
+        super().reduce()
+        for p in self.params:
+            if self.owner[p] != dist.get_rank():
+                p.grad = None
+
+
+@zero2.breaks("gradients_are_views")
+class a_slice_of_everything(Flat):
+    def reduce(self):
+        whole = self.gradients() / self.n
+        for owner, part in enumerate(whole.split(self.length)):
+            dist.reduce(part, dst=owner)
+        self.mine.grad = whole[self.rank * self.length :][: self.length]
+
+
+@zero2.breaks("gradients_kept_elsewhere")
+class a_local_variable(Flat):
+    def step(self):
+        whole = self.gradients() / self.n
+        self.mine.grad = torch.empty_like(self.mine)
+        dist.reduce_scatter_tensor(self.mine.grad, whole)
+        self.inner.step()
+        dist.all_gather_into_tensor(self.flat, self.mine.data.clone())
+
+
+@zero2.breaks("too_much_traffic")
+class gathers_the_gradients_of_all(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            grads = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+            dist.all_gather(grads, p.grad)
+            mine = self.owner[p] == dist.get_rank()
+            p.grad = sum(grads) / dist.get_world_size() if mine else None
+
+
+@zero2.breaks("state_unbalanced")
+class as_many_parameters_for_each(Owners):
+    """The list of parameters in n pieces of one length: the front has the large ones."""
+
+    def share_out(self, params):
+        n, count = dist.get_world_size(), len(params)
+        self.owner = {p: i * n // count for i, p in enumerate(params)}
+        self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
+
+
+@zero2.breaks("param_groups_missing")
+class only_the_options_given_where_it_owns_nothing(Owners):
+    def __init__(self, params, optimizer_class, **kwargs):
+        super().__init__(params, optimizer_class, **kwargs)
+        if self.inner is None:
+            self.param_groups = [dict(kwargs, params=[])]

@@ -1,7 +1,7 @@
 """``sharding.Zero3``: each rank keeps a part of the weights, and gathers a layer to use it.
 
-What is compared are the outputs: momentum and three steps bring every wrong gradient into them.  So
-a layer may be cut in any way.
+What is compared are the outputs: momentum and several steps bring every wrong gradient into them.
+So a layer may be cut in any way.
 
 What is held is counted for weights, gradients and activations together.  In backward, where all
 three are there, this promises less than the task: a rank that has its gradients once instead of
@@ -9,12 +9,14 @@ twice may hold two more layers of weights.  To tell weights from gradients one w
 every number through every operator.  In forward and at rest there is nothing but weights to count.
 """
 
+import functools
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.probes import handles_are_waited_for, noted_on_each_rank
 from multigpu.checking.verdicts import listed
 
 from .volume import sends_at_most
@@ -38,248 +40,150 @@ HELD = (
     "of {total} weights in {layers} layers a rank holds at most {at_rest} at any time: {shards} in"
     " its shards and {two} in two whole layers"
 )
-GRADIENTS = (
-    "in backward a rank has at most two whole layers and their gradients, which may be there once"
-    " more while they are sent, besides its shards and their .grad"
-)
 
 
-def seen(run, case):
-    """Every rank and what it has noted."""
-    return enumerate(came["watched"] for came in run.came(case))
-
+on_a_rank = functools.partial(noted_on_each_rank, zero3)
 
 # --- the shards ----------------------------------------------------------------------------------
 
-
-@zero3.holds(
+on_a_rank(
     "no_parameters",
+    lambda notes, case: (
+        (notes["strange"] or not notes["shards"][0])
+        and f"it gives {listed(notes['strange'], most=3)}"
+    ),
     expects=SHARDS,
     usually="parameters() of nn.Module finds an nn.Parameter that was assigned to a module or put"
     " into an nn.ParameterList, and none that is in a plain list.",
     fix="Write a method parameters() of your own.",
-    first=True,
 )
-def some_shards(run, case):
-    for rank, notes in seen(run, case):
-        if notes["strange"] or not notes["shards"][0]:
-            return f"on rank {rank} it gives {listed(notes['strange'], most=3)}", run.where(rank)
-    return None
-
-
-@zero3.holds(
+on_a_rank(
     "parameters_not_sharded",
+    lambda notes, case: (
+        notes["shards"][1] > case.shards and f"it gives {notes['shards'][1]} elements"
+    ),
     expects=SHARDS,
     usually="parameters() of nn.Module also gives the parameters of the module inside; or the"
     " shards are whole parameters.",
     fix="Write a method parameters() that gives the shards and nothing else: rank r keeps the r-th"
     " of {n} pieces of equal length.",
-    first=True,
 )
-def small_shards(run, case):
-    for rank, notes in seen(run, case):
-        if notes["shards"][1] > case.shards:
-            return f"on rank {rank} it gives {notes['shards'][1]} elements", run.where(rank)
-    return None
-
-
-@zero3.holds(
+on_a_rank(
     "no_output",
+    lambda notes, case: "returned" in notes and f"it returned {notes['returned']}",
     expects="forward returns what the module returns",
     usually="a return is missing in forward.",
     fix="Write return self.module(*inputs, **named).",
-    first=True,
 )
-def some_output(run, case):
-    for rank, notes in seen(run, case):
-        if "returned" in notes:
-            return f"on rank {rank} it returned {notes['returned']}", run.where(rank)
-    return None
 
 
-@zero3.holds(
+def without_gradient(notes, case):
+    missing = [number for number in notes["missing"] if number]
+    return missing and f".grad is None for {missing[0]} of {notes['shards'][0]} shards"
+
+
+on_a_rank(
     "no_gradient",
+    without_gradient,
     expects="after backward every shard has its part of the mean gradient in .grad",
     usually="the gradients stayed in the parameters of the module.",
     fix="Where a layer's gradients are ready (register_post_accumulate_grad_hook), reduce-scatter"
     " them, and set .grad of the shard.",
-    first=True,
 )
-def every_shard_has_a_gradient(run, case):
-    for rank, notes in seen(run, case):
-        for step, missing in enumerate(notes["missing"]):
-            if missing:
-                came = f".grad is None for {missing} of {notes['shards'][0]} shards"
-                return f"on rank {rank}, step {step + 1}, {came}", run.where(rank)
-    return None
-
 
 # --- what is held --------------------------------------------------------------------------------
 
 
-@zero3.holds(
-    "shards_are_views",
-    expects=HELD,
-    usually="a shard that is a slice or a chunk of the whole tensor keeps all of it alive.",
-    fix="Copy it: .clone().",
-)
-def shards_have_their_own_memory(run, case):
-    for rank, notes in seen(run, case):
-        number, own, stored = notes["shards"]
-        if stored > case.at_rest:
-            came = f"its {number} shards have {own} elements, and their storages have {stored}"
-            return f"on rank {rank}, {came}", run.where(rank)
-    return None
-
-
-@zero3.holds(
+on_a_rank(
     "whole_module_kept",
+    lambda notes, case: (
+        notes["at_rest"] > case.at_rest and f"there were {notes['at_rest']} after __init__"
+    ),
     expects=HELD,
-    usually="the parameters of the module still hold their numbers. A view, or a flat copy of all,"
-    " keeps them too.",
-    fix="Free them as soon as the shard is cut: p.data = torch.empty(0), or"
+    usually="the parameters of the module still hold their numbers; or a shard is a slice of a"
+    " tensor with all of them, and keeps it alive.",
+    fix="Make each shard a clone(), and free the rest at once: p.data = torch.empty(0), or"
     " p.untyped_storage().resize_(0).",
+    first=False,
 )
-def little_is_held_at_rest(run, case):
-    for rank, notes in seen(run, case):
-        if notes["at_rest"] > case.at_rest:
-            return f"after __init__ rank {rank} held {notes['at_rest']}", run.where(rank)
-    return None
 
 
-def held_too_much(run, case, phase, place, most):
-    """Rank, step and elements beyond those at the beginning of the step, where these are too many.
+def beyond(notes, phase, place, most):
+    """What to say where a phase adds more elements than ``most`` to those at its beginning.
 
-    ``place`` is 0 for the most there was in a phase, 1 for what was left at its end.
+    ``place`` is 0 for the most there was in it, 1 for what was left at its end.
     """
-    for rank, notes in seen(run, case):
-        for step, held in enumerate(notes[phase]):
-            if held[place] > most:
-                return rank, step + 1, held[place], notes
+    for held in notes[phase]:
+        if held[place] > most:
+            when = f"after {phase}" if place else f"in {phase}"
+            return f"there were {held[place]} elements more {when}, and {most} more are allowed"
     return None
 
 
-@zero3.holds(
+on_a_rank(
     "kept_after_forward",
+    lambda notes, case: (
+        notes.get("in_module", 0) > case.two and beyond(notes, "forward", 1, case.in_forward)
+    ),
     expects=HELD,
     usually="nothing discards a layer after its forward.",
     fix="register_forward_hook calls you there. Empty the storage, untyped_storage().resize_(0):"
     " p.data = torch.empty(0) is not enough, because autograd has saved the weights for backward.",
+    first=False,
 )
-def module_is_empty_after_forward(run, case):
-    found = held_too_much(run, case, "forward", 1, case.in_forward)
-    if found is None or found[3]["in_module"] <= case.two:
-        return None
-    rank, step, held, notes = found
-    came = f"between forward and backward of step {step} rank {rank} held {held} more than before"
-    return f"{came}, {notes['in_module']} of them in the parameters of the module", run.where(rank)
-
-
-@zero3.holds(
+on_a_rank(
     "kept_for_backward",
+    lambda notes, case: beyond(notes, "forward", 1, case.in_forward),
     expects=HELD,
     usually="autograd has saved the gathered weights for backward and keeps them, whatever your own"
     " references are.",
     fix="Empty the storage itself, untyped_storage().resize_(0), and fill it again before backward;"
     " or have something else saved, with torch.autograd.graph.saved_tensors_hooks or a"
     " torch.autograd.Function.",
+    first=False,
 )
-def autograd_keeps_nothing(run, case):
-    found = held_too_much(run, case, "forward", 1, case.in_forward)
-    if found is None:
-        return None
-    rank, step, held, _ = found
-    came = f"between forward and backward of step {step} rank {rank} held {held} more than before"
-    return f"{came}, though not in the parameters of the module", run.where(rank)
-
-
-@zero3.holds(
+on_a_rank(
     "kept_after_evaluation",
+    lambda notes, case: beyond(notes, "evaluation", 1, case.two),
     expects=HELD,
     usually="without gradients no backward comes that would discard the layers.",
     fix="Discard each layer after its forward, always.",
+    first=False,
 )
-def evaluation_leaves_nothing(run, case):
-    found = held_too_much(run, case, "evaluation", 1, case.two)
-    if found is None:
-        return None
-    came = f"after forward without gradients rank {found[0]} held {found[2]} more than before"
-    return came, run.where(found[0])
-
-
-@zero3.holds(
+on_a_rank(
     "kept_after_backward",
+    lambda notes, case: beyond(notes, "backward", 1, case.shards + case.two),
     expects=HELD,
-    usually="layers were gathered again for backward and then kept; or whole gradients were.",
+    usually="layers were gathered again for backward and then kept; or whole gradients were: .grad"
+    " of a shard that is a slice of a flat tensor keeps all of it alive.",
     fix="A layer can go when the last of its gradients is there, and the gradients can go when they"
-    " were sent: register_post_accumulate_grad_hook tells.",
+    " were sent: register_post_accumulate_grad_hook tells. clone() the slices.",
+    first=False,
 )
-def backward_leaves_little(run, case):
-    found = held_too_much(run, case, "backward", 1, case.shards + case.two)
-    if found is None or views_in(found[3]):
-        return None
-    rank, step, held, _ = found
-    return f"after backward of step {step} rank {rank} held {held} more than before", run.where(
-        rank
-    )
-
-
-def views_in(notes):
-    """Whether the gradients of shards keep much more memory than they need."""
-    own, stored = notes.get("gradients", (0, 0))
-    return stored > 1.5 * own
-
-
-@zero3.holds(
-    "gradients_are_views",
-    expects="the .grad of a shard is no larger than the shard",
-    usually="a slice of a flat tensor keeps all of it alive.",
-    fix="clone() the slice, or receive into a tensor of that size.",
-)
-def gradients_have_their_own_memory(run, case):
-    for rank, notes in seen(run, case):
-        if case.world > 1 and views_in(notes):
-            own, stored = notes["gradients"]
-            came = f"on rank {rank} the shards' .grad have {own} elements"
-            return f"{came}, but they are views of storages with {stored}", run.where(rank)
-    return None
-
-
-@zero3.holds(
+on_a_rank(
     "more_than_two_layers",
+    lambda notes, case: (
+        beyond(notes, "forward", 0, case.in_forward)
+        or beyond(notes, "evaluation", 0, case.in_forward)
+    ),
     expects=HELD,
     usually="all layers are gathered together, or one layer is there several times: the list that"
     " was received into, what cat made of it, and a copy in the parameter.",
     fix="Gather a layer when it is its turn. Receive into the slices of one tensor, and let the"
     " parameters be views of it. Discard a layer before the next but one is gathered.",
+    first=False,
 )
-def two_layers_in_forward(run, case):
-    for phase in ("forward", "evaluation"):
-        found = held_too_much(run, case, phase, 0, case.in_forward)
-        if found is not None:
-            rank, step, held, _ = found
-            when = f"in forward of step {step}" if phase == "forward" else "in eval mode"
-            came = f"{when} rank {rank} held {held} elements more than before it"
-            return f"{came}; activations and two layers are {case.in_forward}", run.where(rank)
-    return None
-
-
-@zero3.holds(
+on_a_rank(
     "gradients_kept",
-    expects=GRADIENTS,
+    lambda notes, case: beyond(notes, "backward", 0, case.in_backward),
+    expects="in backward a rank has at most two whole layers and their gradients, which may be"
+    " there once more while they are sent, besides its shards and their .grad",
     usually="gradients are reduced only when backward is over, or the whole ones stay in .grad of"
     " the module's parameters; or gathered layers stay during backward.",
     fix="When a layer's gradients are there, discard the layer, reduce-scatter the gradients, and"
     " set .grad of these parameters to None.",
+    first=False,
 )
-def two_layers_in_backward(run, case):
-    found = held_too_much(run, case, "backward", 0, case.in_backward)
-    if found is None:
-        return None
-    rank, step, held, _ = found
-    came = f"in backward of step {step} rank {rank} held {held} elements more than before the step"
-    return f"{came}, and at most {case.in_backward} are allowed", run.where(rank)
-
 
 # --- what is sent --------------------------------------------------------------------------------
 
@@ -443,24 +347,6 @@ class divides_twice(Wrapper):
 
 
 @zero3.mistake(
-    "gradients_added_up",
-    "the gradients of earlier steps are still in the sum. zero_grad() clears the .grad of the"
-    " shards, and something else keeps adding up.",
-    fix="Clear a tensor of your own in every step, and set .grad of the module's parameters to None"
-    " once it is sent.",
-)
-class adds_to_a_tensor_of_its_own(Wrapper):
-    class Layer(Layer):
-        def send(self):
-            if not hasattr(self, "sums"):
-                self.sums = [torch.zeros_like(shard) for shard in self.shards]
-            super().send()
-            for shard, total in zip(self.shards, self.sums):
-                total += shard.grad.clone()
-                shard.grad = total.clone()
-
-
-@zero3.mistake(
     "start_not_shared",
     "each rank cut its own module, so the shards belong to different ones.",
     fix="Before you cut, dist.broadcast(tensor, src=0) brings rank 0's numbers to all, in place.",
@@ -473,8 +359,7 @@ class starts_from_its_own(Wrapper):
 
 @zero3.mistake(
     "numbers_lost",
-    "the last elements of a parameter are in no shard: // rounds down, and leaves a rest where {n}"
-    " does not divide.",
+    "the last elements of a parameter are in no shard: // rounds down where {n} does not divide.",
     fix="Fill up with zeros to a multiple of {n} first.",
 )
 class drops_the_rest(Wrapper):
@@ -485,49 +370,6 @@ class drops_the_rest(Wrapper):
             for shard, p in zip(self.shards, self.params):
                 cut = p.numel() // n * n
                 shard.data[max(0, cut - rank * len(shard)) :] = 0
-
-
-@zero3.mistake(
-    "mode_not_passed_on",
-    "in eval mode the outputs are those of training mode: eval() and train() reach a module that"
-    " was assigned to self, and none that is in a list or behind a property.",
-    fix="Write self.module = module.",
-)
-class hides_the_module(Wrapper):
-    def __setattr__(self, name, value):
-        if name == "module":
-            self.__dict__["module"] = value
-        else:
-            super().__setattr__(name, value)
-
-
-@zero3.mistake(
-    "stale_weights",
-    "forward uses the weights of before the first step: a gathered layer was kept, or the shard"
-    " that is gathered is not the one that the optimizer steps.",
-    fix="Gather again before each forward, from what parameters() gives.",
-)
-class gathers_once(Wrapper):
-    class Layer(Layer):
-        def gather(self):
-            if not hasattr(self, "first"):
-                super().gather()
-                self.first = [p.tolist() for p in self.params]
-                return
-            for p, number, values in zip(self.params, self.numbers, self.first):
-                p.untyped_storage().resize_(number * p.element_size())
-                p.data.copy_(torch.tensor(values, dtype=p.dtype))
-
-
-@zero3.mistake(
-    "rounded",
-    "gradients or weights were sent or added up in a smaller dtype.",
-    fix="Send them in the dtype that they have.",
-)
-class sends_float32(Wrapper):
-    class Layer(Layer):
-        def mean(self, flat):
-            return super().mean(flat.float()).to(flat.dtype)
 
 
 @zero3.breaks("no_output")
@@ -564,8 +406,7 @@ class shards_are_emptied(Wrapper):
 
 @zero3.mistake(
     "reduced_too_early",
-    "the .grad of a parameter is None until backward has come to it. One parameter of the layer had"
-    " its gradient, and another one did not.",
+    "one parameter of the layer had its gradient, and .grad of another one was None.",
     fix="Send a layer's gradients when the last of them is there: count the calls of"
     " register_post_accumulate_grad_hook.",
     status="crash",
@@ -575,3 +416,135 @@ class sends_with_the_first_gradient(Wrapper):
         def gradient_ready(self, p):
             self.free()
             self.send()
+
+
+# --- what breaks a property ----------------------------------------------------------------------
+
+
+@zero3.breaks("parameters_not_sharded")
+class gives_whole_parameters(Wrapper):
+    def parameters(self, recurse=True):
+        return self.module.parameters()
+
+
+@zero3.breaks("whole_module_kept")
+class does_not_clone(Wrapper):
+    class Layer(Layer):
+        def cut(self, flat):
+            return flat.clone().chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@zero3.breaks("kept_after_backward")
+class cuts_gradients_without_a_copy(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            own = flat.chunk(dist.get_world_size())[dist.get_rank()]
+            own.copy_(super().mean(flat))
+            return own
+
+
+@zero3.breaks("kept_after_forward")
+class keeps_every_layer(Wrapper):
+    class Layer(Layer):
+        def before_forward(self):
+            self.free()
+            self.gather()
+
+        def after_forward(self):
+            pass
+
+
+@zero3.breaks("kept_after_evaluation")
+class frees_only_while_it_trains(Wrapper):
+    class Layer(Layer):
+        def before_forward(self):
+            self.free()
+            self.gather()
+
+        def after_forward(self):
+            if torch.is_grad_enabled():
+                self.free()
+
+
+@zero3.breaks("kept_after_backward")
+class keeps_what_backward_used(Wrapper):
+    class Layer(Layer):
+        def before_forward(self):
+            self.free()
+            self.gather()
+
+        def gradient_ready(self, p):
+            if all(p.grad is not None for p in self.params):
+                self.send()
+
+
+@zero3.breaks("kept_for_backward")
+class lets_go_of_its_own_reference_only(Wrapper):
+    class Layer(Layer):
+        """``p.data`` is empty after forward, and autograd still has the numbers."""
+
+        def __init__(self, module):
+            self.shapes = [p.shape for p in own(module)]
+            super().__init__(module)
+
+        def gather(self):
+            for p, shard, shape in zip(self.params, self.shards, self.shapes):
+                pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+                dist.all_gather(pieces, shard.detach())
+                p.data = torch.cat(pieces)[: shape.numel()].view(shape)
+
+        def free(self):
+            for p in self.params:
+                p.data = torch.empty(0, dtype=p.dtype)
+
+
+@zero3.breaks("more_than_two_layers")
+class gathers_all_before_forward(Wrapper):
+    def forward(self, *inputs, **named):
+        for layer in self.layers:
+            layer.gather()
+        return super().forward(*inputs, **named)
+
+
+@zero3.breaks("gradients_kept")
+class reduces_after_backward(Wrapper):
+    class Layer(Layer):
+        waiting = []  # noqa: RUF012 (one list for all layers)
+
+        def gradient_ready(self, p):
+            if all(p.grad is not None for p in self.params):
+                self.free()
+                if not self.waiting:
+                    torch.autograd.Variable._execution_engine.queue_callback(self.send_all)
+                self.waiting.append(self)
+
+        def send_all(self):
+            while self.waiting:
+                self.waiting.pop().send()
+
+
+@zero3.breaks("all_reduced")
+class all_reduces(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            dist.all_reduce(flat)
+            return self.cut(flat) / dist.get_world_size()
+
+
+@zero3.breaks("sent_too_much")
+class gathers_for_every_gradient(Wrapper):
+    class Layer(Layer):
+        def gradient_ready(self, p):
+            self.free()
+            self.gather()
+            super().gradient_ready(p)
+
+
+@zero3.breaks("not_waited")
+class does_not_wait(Wrapper):
+    class Layer(Layer):
+        def mean(self, flat):
+            n = dist.get_world_size()
+            result = torch.empty(len(flat) // n, dtype=flat.dtype)
+            self.handle = dist.reduce_scatter(result, list(flat.chunk(n)), async_op=True)
+            return result / n

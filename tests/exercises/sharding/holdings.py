@@ -69,6 +69,7 @@ class PeakMeter(MemoryMeter):
     """Counts the elements that live, in tensors of 8 bytes a number, and the most there were.
 
     What only refers to itself is as good as gone: garbage is collected before ``most`` is passed.
+    Once it is passed all the same, there is no need for more of that, which takes long.
     """
 
     def __init__(self):
@@ -78,6 +79,8 @@ class PeakMeter(MemoryMeter):
     def check(self, size):
         if self.allocated + size > self.most:
             gc.collect()
+            if self.allocated + size > self.most:
+                self.most = math.inf
 
     def begin(self, *, at_most=math.inf):
         """Start a phase that may add ``at_most`` elements; returns how many there are."""

@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 
 from multigpu.checking.comparing import Either, alike, same
 from multigpu.checking.declaration import case
-from multigpu.checking.probes import handles_are_waited_for
+from multigpu.checking.probes import handles_are_waited_for, noted_on_each_rank
 from multigpu.checking.specimen import rows_by_step
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
@@ -223,6 +223,43 @@ def stale(run, case):
     return None
 
 
+STALE = [  # whether another rank has the new weights
+    (
+        True,
+        "weights_not_shared",
+        "the owner stepped, but its new weights did not reach the other ranks.",
+        "After the inner step, broadcast or all_gather the new weights, and write them into the"
+        " parameters.",
+    ),
+    (
+        False,
+        "not_stepped",
+        "no rank owns these elements, or their owner's step did not reach the model.",
+        "A division with // rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds"
+        " copies changes only the copies. model.parameters() is an iterator that works only"
+        " once, so begin with list(params).",
+    ),
+]
+
+
+def wrong_groups(notes, case):
+    groups = notes["groups"]
+    if "problem" in groups:
+        return groups["problem"]
+    if groups["missing"]:
+        return f"it has no {listed(groups['missing'])}"
+    if any(rate != rate_of(case) for rate in groups["rates"]):
+        return f"lr in it is {listed(groups['rates'])}, and not {rate_of(case)}"
+    return None
+
+
+def left_by_zero_grad(notes, case):
+    for number, left in enumerate(notes["left"], 1):
+        if left:
+            return f"{listed(left, most=4)} still had gradients in step {number}"
+    return None
+
+
 def as_plain_training(exercise):
     """What both optimizers promise, but for how much they send."""
     exercise.cases(cases)
@@ -230,75 +267,38 @@ def as_plain_training(exercise):
     exercise.expected(expected)
     handles_are_waited_for(exercise)
 
-    @exercise.holds(
+    noted_on_each_rank(
+        exercise,
         "param_groups_missing",
+        wrong_groups,
         expects="param_groups is a list with a dict, with params and lr in it, on every rank",
         usually="a rank that owns nothing needs a list like that too, because schedules set lr on"
         " all ranks.",
         fix="Return inner.param_groups. Without an inner optimizer, that of an optimizer of the"
         " same class for [torch.zeros(1)] has all options.",
-        first=True,
     )
-    def _(run, case):
-        for rank, notes in enumerate(seen(run, case)):
-            groups = notes["groups"]
-            if "problem" in groups:
-                return f"on rank {rank}: {groups['problem']}"
-            if groups["missing"]:
-                return f"on rank {rank} it has no {listed(groups['missing'])}"
-            if any(rate != rate_of(case) for rate in groups["rates"]):
-                rates = listed(groups["rates"])
-                return f"on rank {rank} lr in it is {rates}, and not {rate_of(case)}"
-        return None
-
-    @exercise.holds(
+    noted_on_each_rank(
+        exercise,
         "not_cleared",
+        left_by_zero_grad,
         expects="after zero_grad() the gradients of all parameters are None or zeros",
         usually="only what the inner optimizer holds was cleared, which is a part of the"
         " parameters, or copies of them; or nothing was cleared.",
         fix="Clear the parameters that were given to you. model.parameters() is an iterator that"
         " works only once, so begin with list(params).",
-        first=True,
     )
-    def _(run, case):
-        for rank, notes in enumerate(seen(run, case)):
-            for number, left in enumerate(notes["left"]):
-                if left:
-                    names = listed(left, most=4)
-                    return f"on rank {rank}, step {number + 1}, {names} still had gradients"
-        return None
 
-    @exercise.holds(
-        "weights_not_shared",
-        expects=PROMISE,
-        usually="the owner stepped, but its new weights did not reach the other ranks.",
-        fix="After the inner step, broadcast or all_gather the new weights, and write them into the"
-        " parameters.",
-        first=True,
-    )
-    def _(run, case):
-        found = stale(run, case)
-        if found is None or not found[3]:
-            return None
-        step, rank, name, _ = found
-        came = f"on rank {rank}, {step}: {name} is what it was before the step, or parts of it are"
-        return f"{came}; on another rank it is new", run.where(rank)
+    for new_elsewhere, name, usually, fix in STALE:
 
-    @exercise.holds(
-        "not_stepped",
-        expects=PROMISE,
-        usually="no rank owns these elements, or their owner's step did not reach the model.",
-        fix="A division with // rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds"
-        " copies changes only the copies. model.parameters() is an iterator that works only"
-        " once, so begin with list(params).",
-        first=True,
-    )
-    def _(run, case):
-        found = stale(run, case)
-        if found is None or found[3]:
-            return None
-        step, _, name, _ = found
-        return f"on all ranks, {step}: {name} is what it was before the step, or parts of it are"
+        @exercise.holds(name, expects=PROMISE, usually=usually, fix=fix, first=True)
+        def _(run, case, new_elsewhere=new_elsewhere):
+            found = stale(run, case)
+            if found is None or found[3] != new_elsewhere:
+                return None
+            step, rank, name, _ = found
+            where = f"on rank {rank}" if new_elsewhere else "on all ranks"
+            came = f"{where}, {step}: {name} is what it was before the step, or parts of it are"
+            return f"{came}; another rank has it new" if new_elsewhere else came, run.where(rank)
 
     @exercise.holds(
         "inner_not_used",
@@ -339,50 +339,43 @@ def state_is_sharded(exercise):
         lasting = [n[2] for n in seen(run, case)[rank]["state"] if n[1] == "at the end of the step"]
         return held, shown, max(lasting, default=0), came
 
-    @exercise.holds(
+    def too_much_state(name, is_it, usually, fix):
+        """A property: too much state is told so where ``is_it(case, held, shown, lasting)``."""
+
+        @exercise.holds(name, expects=expects, usually=usually, fix=fix)
+        def _(run, case):
+            found = most_state(run, case)
+            return found[3] if found and is_it(case, *found[:3]) else None
+
+    too_much_state(
         "state_is_a_view",
-        expects=expects,
+        lambda case, held, shown, lasting: shown <= case.bound,
         usually="the state's tensors are small, but they are views of large storages, which stay"
         " alive with them.",
         fix="Make the state for the part alone, or clone() the part.",
     )
-    def _(run, case):
-        found = most_state(run, case)
-        return found[3] if found and found[1] <= case.bound else None
-
-    @exercise.holds(
+    too_much_state(
         "state_for_a_while",
-        expects=expects,
+        lambda case, held, shown, lasting: lasting <= case.bound,
         usually="state was made for everything and deleted later. The limit holds at every moment.",
         fix="Give the inner optimizer only the parameters that this rank owns. Adagrad makes its"
         " state in its constructor, the others make it in the first step.",
     )
-    def _(run, case):
-        found = most_state(run, case)
-        return found[3] if found and found[2] <= case.bound else None
-
-    @exercise.holds(
+    too_much_state(
         "state_not_sharded",
-        expects=expects,
+        lambda case, held, shown, lasting: min(held) >= case.total,
         usually="the weights are right, but the inner optimizer of every rank holds all"
         " parameters.",
         fix="Give it those that this rank owns, and no others.",
     )
-    def _(run, case):
-        found = most_state(run, case)
-        return found[3] if found and min(found[0]) >= case.total else None
-
-    @exercise.holds(
+    too_much_state(
         "state_unbalanced",
-        expects=expects,
+        lambda *_: True,
         usually="the shares differ too much. Every n-th parameter, or the same number of parameters"
         " for each rank, can give one rank all the large ones.",
         fix="Give each parameter to the rank that has the fewest elements so far, the largest"
         " parameters first.",
     )
-    def _(run, case):
-        found = most_state(run, case)
-        return found[3] if found else None
 
 
 def allowed(case, most):

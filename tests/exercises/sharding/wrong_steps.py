@@ -4,6 +4,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from multigpu.checking.declaration import Shared
+
+every_optimizer = Shared()
+
 # --- what answers are made of --------------------------------------------------------------------
 
 
@@ -87,9 +91,14 @@ class Flat:
         dist.all_gather_into_tensor(self.flat, self.mine.data.clone())
 
 
-# --- wrong ones ----------------------------------------------------------------------------------
+# --- mistakes ------------------------------------------------------------------------------------
 
 
+@every_optimizer.mistake(
+    "summed",
+    "the step was made with the sum of the gradients: reduce, reduce_scatter, all_reduce add up.",
+    fix="Divide by dist.get_world_size(), which is {n} here.",
+)
 class sums(Owners):
     def reduce(self):
         super().reduce()
@@ -97,6 +106,11 @@ class sums(Owners):
             p.grad *= dist.get_world_size()
 
 
+@every_optimizer.mistake(
+    "divided_twice",
+    "the gradients were divided by {n} twice, for example before the sum and after it.",
+    fix="Divide once.",
+)
 class divides_twice(Owners):
     def reduce(self):
         super().reduce()
@@ -104,6 +118,19 @@ class divides_twice(Owners):
             p.grad /= dist.get_world_size()
 
 
+# The result depends on what a rank owns, so there are two programs for each of these two.
+OF_ONE_RANK = (
+    "of_one_rank",
+    "the owner stepped with its own gradients: they were not reduced, or the result was not put"
+    " into .grad, or not waited for.",
+)
+ONLY_DIVIDED = (
+    "only_divided",
+    "the owner stepped with its own gradients, divided by {n}: the sum is in a copy, or nowhere.",
+)
+
+
+@every_optimizer.mistake(*OF_ONE_RANK, fix="An owner steps with the mean over all ranks.")
 class steps_with_its_own(Owners):
     def reduce(self):
         for p in self.params:
@@ -111,33 +138,33 @@ class steps_with_its_own(Owners):
                 p.grad = None
 
 
+@every_optimizer.mistake(*OF_ONE_RANK, fix="An owner steps with the mean over all ranks.")
 class cuts_its_own(Flat):
     def reduce(self):
         self.mine.grad = self.gradients()[self.rank * self.length :][: self.length].clone()
 
 
-class divides_its_own(Owners):
+@every_optimizer.mistake(*ONLY_DIVIDED, fix="Put what was reduced into .grad.")
+class divides_its_own(steps_with_its_own):
     def reduce(self):
-        for p in self.params:
-            mine = self.owner[p] == dist.get_rank()
-            p.grad = p.grad / dist.get_world_size() if mine and p.grad is not None else None
+        super().reduce()
+        for p in self.mine:
+            if p.grad is not None:
+                p.grad /= dist.get_world_size()
 
 
-class cuts_and_divides_its_own(Flat):
+@every_optimizer.mistake(*ONLY_DIVIDED, fix="Put what was reduced into .grad.")
+class cuts_and_divides_its_own(cuts_its_own):
     def reduce(self):
-        own = self.gradients()[self.rank * self.length :][: self.length]
-        self.mine.grad = own / self.n
+        super().reduce()
+        self.mine.grad /= self.n
 
 
-class steps_twice(Owners):
-    def step(self):
-        self.reduce()
-        if self.inner:
-            self.inner.step()
-            self.inner.step()
-        self.share()
-
-
+@every_optimizer.mistake(
+    "state_lost",
+    "the step is that of a new optimizer. Momentum and averages are kept from step to step.",
+    fix="Make the inner optimizer once, in __init__, and keep its parameters the same objects.",
+)
 class a_new_optimizer_for_each_step(Owners):
     def step(self):
         self.reduce()
@@ -148,53 +175,44 @@ class a_new_optimizer_for_each_step(Owners):
         self.share()
 
 
+@every_optimizer.mistake(
+    "old_rate",
+    "group['lr'] was set in param_groups, but the inner optimizer steps with its own rate.",
+    fix="Hand out the inner optimizer's dicts, or copy the options into them before each step.",
+)
 class hands_out_a_copy_of_its_options(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         super().__init__(params, optimizer_class, **kwargs)
         self.param_groups = [dict(group) for group in self.param_groups]
 
 
+@every_optimizer.mistake(
+    "options_dropped",
+    "options other than lr did not reach the inner optimizer.",
+    fix="Pass all of them on: optimizer_class(mine, **kwargs).",
+)
 class passes_on_the_learning_rate(Owners):
     def make(self, **kwargs):
         return self.kind(self.mine, **{k: v for k, v in kwargs.items() if k == "lr"})
 
 
-class adds_to_a_flat_tensor(Flat):
-    def gradients(self):
-        self.sum = getattr(self, "sum", 0) + super().gradients()
-        return self.sum
-
-
-class gathers_in_another_order(Flat):
-    def step(self):
-        self.reduce()
-        self.inner.step()
-        new = [torch.empty_like(self.mine) for _ in range(self.n)]
-        dist.all_gather(new, self.mine.data)
-        self.flat.copy_(torch.cat(new[::-1]))
-
-
+@every_optimizer.mistake(
+    "frozen_moved",
+    "a frozen parameter got a gradient of zeros, and weight decay of the inner optimizer moved it.",
+    fix="Leave frozen parameters out.",
+)
 class frozen_ones_too(Owners):
     def share_out(self, params):
         self.params = self.given
         super().share_out(self.params)
 
 
-class begins_with_zeros(Flat):
-    def __init__(self, params, optimizer_class, **kwargs):
-        super().__init__(params, optimizer_class, **kwargs)
-        self.flat.zero_()
-
-
-class reduces_in_float32(Owners):
-    def reduce(self):
-        for p in self.params:
-            sent = torch.zeros_like(p).float() if p.grad is None else p.grad.float()
-            dist.reduce(sent, dst=self.owner[p])
-            mine = self.owner[p] == dist.get_rank()
-            p.grad = sent.to(p.dtype) / dist.get_world_size() if mine else None
-
-
+@every_optimizer.mistake(
+    "empty_list",
+    "this rank owns nothing, and torch's optimizers refuse an empty list.",
+    fix="Create no inner optimizer on this rank, but let it take part in reducing and sharing.",
+    status="crash",
+)
 class an_optimizer_for_nothing(Owners):
     def __init__(self, params, optimizer_class, **kwargs):
         self.params = [p for p in params if p.requires_grad]
@@ -202,12 +220,25 @@ class an_optimizer_for_nothing(Owners):
         self.inner = optimizer_class(self.mine, **kwargs)
 
 
+@every_optimizer.mistake(
+    "stays_away",
+    "a rank that owns nothing left out the calls that the other ranks wait for.",
+    fix="Skip only the inner step there. Every rank reduces gradients and shares weights.",
+    status="mismatch",
+)
 class who_owns_nothing_stays_away(Owners):
     def step(self):
         if self.inner:
             super().step()
 
 
+UNUSED = (
+    "unused_out_of_step",
+    "a gradient that is None was left out on one rank, while another rank waits for it.",
+)
+
+
+@every_optimizer.mistake(*UNUSED, fix="Send zeros in its place.", status="mismatch")
 class skips_missing_gradients(Owners):
     def reduce(self):
         for p in self.params:
@@ -215,101 +246,3 @@ class skips_missing_gradients(Owners):
                 dist.reduce(p.grad, dst=self.owner[p])
                 mine = self.owner[p] == dist.get_rank()
                 p.grad = p.grad / dist.get_world_size() if mine else None
-
-
-UNUSED = (
-    "unused_out_of_step",
-    "a gradient is None where this rank did not use the parameter, and it was left out there, while"
-    " another rank waits for it.",
-)
-
-
-def wrong_steps(exercise):
-    """Declare them as mistakes of one of the two optimizers."""
-    mistake = exercise.mistake
-    mistake(
-        "summed",
-        "the step was made with the sum of the gradients: reduce, reduce_scatter and all_reduce add"
-        " up.",
-        fix="Divide by dist.get_world_size(), which is {n} here.",
-    )(sums)
-    mistake(
-        "divided_twice",
-        "the gradients were divided by {n} twice, for example before the sum and after it.",
-        fix="Divide once.",
-    )(divides_twice)
-    own = (
-        "of_one_rank",
-        "the owner stepped with its own gradients: they were not reduced, or the result was not put"
-        " into .grad, or not waited for.",
-    )
-    mistake(*own, fix="An owner steps with the mean over all ranks.")(steps_with_its_own)
-    mistake(*own, fix="An owner steps with the mean over all ranks.")(cuts_its_own)
-    divided = (
-        "only_divided",
-        "the owner stepped with its own gradients, divided by {n}: those of the other ranks are"
-        " missing, because they were summed into a copy or never sent.",
-    )
-    mistake(*divided, fix="Put what was reduced into .grad.")(divides_its_own)
-    mistake(*divided, fix="Put what was reduced into .grad.")(cuts_and_divides_its_own)
-    mistake(
-        "stepped_twice",
-        "some elements made two steps at once: the inner optimizer steps in a loop, or a parameter"
-        " is in two inner optimizers.",
-        fix="Step every element once.",
-    )(steps_twice)
-    mistake(
-        "state_lost",
-        "the step is that of a new optimizer. Momentum and averages are kept from step to step.",
-        fix="Make the inner optimizer once, in __init__, and keep its parameters the same objects.",
-    )(a_new_optimizer_for_each_step)
-    mistake(
-        "old_rate",
-        "group['lr'] was set in param_groups, but the inner optimizer steps with its own rate.",
-        fix="Hand out the inner optimizer's dicts, or copy the options into them before each step.",
-    )(hands_out_a_copy_of_its_options)
-    mistake(
-        "options_dropped",
-        "options other than lr did not reach the inner optimizer.",
-        fix="Pass all of them on: optimizer_class(mine, **kwargs).",
-    )(passes_on_the_learning_rate)
-    mistake(
-        "older_gradients",
-        "a flat tensor of yours still held the gradients of the step before, and new ones were"
-        " added to them.",
-        fix="Copy into it, or set it to zeros first.",
-    )(adds_to_a_flat_tensor)
-    mistake(
-        "order_changed",
-        "the slices came back in another order than the one in which the gradients were sent.",
-        fix="Slice r of the gradients and slice r of the weights are the same elements.",
-    )(gathers_in_another_order)
-    mistake(
-        "frozen_moved",
-        "a frozen parameter (requires_grad=False) was given to the inner optimizer with a gradient"
-        " of zeros, and weight decay moved it.",
-        fix="Leave frozen parameters out.",
-    )(frozen_ones_too)
-    mistake(
-        "start_changed",
-        "the constructor changed the weights: the flat tensor got zeros.",
-        fix="All ranks begin with equal weights, so copy them into the flat tensor.",
-    )(begins_with_zeros)
-    mistake(
-        "rounded",
-        "gradients or weights were sent or added up in a smaller dtype.",
-        fix="Send them in the dtype that they have.",
-    )(reduces_in_float32)
-    mistake(
-        "empty_list",
-        "this rank owns nothing, and torch's optimizers refuse an empty list.",
-        fix="Create no inner optimizer on this rank, but let it take part in reducing and sharing.",
-        status="crash",
-    )(an_optimizer_for_nothing)
-    mistake(
-        "stays_away",
-        "a rank that owns nothing left out the calls that the other ranks wait for.",
-        fix="Skip only the inner step there. Every rank reduces gradients and shares weights.",
-        status="mismatch",
-    )(who_owns_nothing_stays_away)
-    mistake(*UNUSED, fix="Send zeros in its place.", status="mismatch")(skips_missing_gradients)

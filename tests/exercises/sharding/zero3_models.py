@@ -37,29 +37,19 @@ class Deep(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first = nn.Linear(5, 61, **DOUBLE)
-        widths = (61, 63, 60, 62, 61, 63, 60, 62)
-        self.blocks = nn.ModuleList(
+        widths = (5, 61, 63, 60, 62, 61, 63, 60, 62, 64, 59, 63, 61)
+        layers = [
             nn.Sequential(nn.Linear(*each, **DOUBLE), nn.Tanh())
             for each in itertools.pairwise(widths)
-        )
-        self.middle = nn.ModuleDict(
-            {"norm": nn.LayerNorm(62, **DOUBLE), "wide": nn.Linear(62, 64, bias=False, **DOUBLE)}
-        )
-        self.last = nn.Sequential(
-            nn.Sequential(nn.Linear(64, 59, **DOUBLE), nn.Tanh(), nn.Linear(59, 63, **DOUBLE)),
-            Halved(),
-            nn.Tanh(),
-            nn.Linear(63, 61, **DOUBLE),
-            nn.Tanh(),
-            nn.Linear(61, 1, **DOUBLE),
-        )
+        ]
+        self.first = nn.Sequential(*layers[:8], nn.LayerNorm(62, **DOUBLE), Halved())
+        self.others = nn.ModuleList(layers[8:])
+        self.last = nn.Linear(61, 1, bias=False, **DOUBLE)
 
     def forward(self, rows):
-        rows = torch.tanh(self.first(rows))
-        for block in self.blocks:
-            rows = block(rows)
-        rows = torch.tanh(self.middle["wide"](self.middle["norm"](rows)))
+        rows = self.first(rows)
+        for layer in self.others:
+            rows = layer(rows)
         return self.last(rows)
 
 
