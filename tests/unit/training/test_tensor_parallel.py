@@ -42,7 +42,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "tp", "parts"), [(2, 2, 1), (4, 2, 2)])
+@pytest.mark.parametrize(("ranks", "tp", "parts"), [(4, 2, 2)])
 def test_ranks_of_a_mesh_train_and_evaluate_as_one_process_does(ranks, tp, parts):
     """In four steps, the last one with four rows, in parts, and clipped."""
 
