@@ -94,7 +94,7 @@ class Simulation:
 
     def _sender(self, call):
         queue = self.run.watch._matching.queue(call)
-        return next(s for s, c in queue.channels.items() if len(c.sends) > queue.arrived(s))
+        return next(s for s, sends in queue.sends.items() if len(sends) > queue.arrived(s))
 
     def _step(self, rank, step):
         kind = step["kind"]
