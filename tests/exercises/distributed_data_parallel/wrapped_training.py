@@ -380,6 +380,7 @@ class Echo(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))  # something to be sent
+        self.given: Any = None
 
     def forward(self, *inputs, **named):
         self.given = [*inputs], named

@@ -157,7 +157,8 @@ class divides_its_own(steps_with_its_own):
 class cuts_and_divides_its_own(cuts_its_own):
     def reduce(self):
         super().reduce()
-        self.mine.grad /= self.n
+        if self.mine.grad is not None:
+            self.mine.grad.div_(self.n)
 
 
 @every_optimizer.mistake(

@@ -54,7 +54,9 @@ class Simulation:
     def _complete_what_is_under_way(self):
         """Async collectives go on without their ranks."""
         for call in [call for state in self.states for call in state.calls.values()]:
-            under_way = call.is_open and call.is_async and call.nth is not None and call.completed is None
+            under_way = (
+                call.is_open and call.is_async and call.nth is not None and call.completed is None
+            )
             if under_way and self.run.watch._matching.may_complete(call):
                 self.run.say(call.rank, phase="completed", id=call.id)
 
