@@ -9,8 +9,6 @@ from exercises.distributed_data_parallel.BucketedDDP import Buckets
 
 
 # %% flags_for_what_nobody_used: pass
-
-
 class BucketedDDP(Buckets):
     """One more collective, of another type, so that unused parameters can stay None."""
 
@@ -26,8 +24,6 @@ class BucketedDDP(Buckets):
 
 
 # %% gradients_live_in_the_bucket: pass
-
-
 class BucketedDDP(nn.Module):
     def __init__(self, module, bucket_bytes=25 * 2**20):
         super().__init__()
@@ -108,8 +104,6 @@ class BucketedDDP(nn.Module):
 
 
 # %% a_share_in_float32: pass
-
-
 class BucketedDDP(Buckets):
     """A quotient of whole-number tensors."""
 
@@ -120,8 +114,6 @@ class BucketedDDP(Buckets):
 
 
 # %% countdowns_go_on_after_an_unused_one: wrong wrong_values
-
-
 class BucketedDDP(Buckets):
     """A countdown begins again only where its bucket became full."""
 

@@ -8,8 +8,6 @@ from exercises.distributed_data_parallel.wrong_wrappers import Wrapper
 
 
 # %% starts_with_coalesced_broadcasts: pass
-
-
 class NaiveDDP(Wrapper):
     def start(self):
         everything = [t.detach() for t in (*self.module.parameters(), *self.module.buffers())]
@@ -17,8 +15,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% through_rank_0: pass
-
-
 class NaiveDDP(Wrapper):
     def average(self, p):
         dist.reduce(p.grad, dst=0)
@@ -28,8 +24,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% all_at_once_and_waits: pass
-
-
 class NaiveDDP(Wrapper):
     def start(self):
         tensors = [*self.module.parameters(), *self.module.buffers()]
@@ -47,8 +41,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% as_pytorch_does_it_during_backward: pass
-
-
 class NaiveDDP(Wrapper):
     def __init__(self, module):
         super().__init__(module)
@@ -73,7 +65,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% four_not_registered: pass
-
 # Mistake: keeps the module in a list, so parameters() of the wrapper is empty.
 
 
@@ -92,8 +83,6 @@ class NaiveDDP(nn.Module):
 
 
 # %% every_rank_is_the_source: wrong mismatch
-
-
 class NaiveDDP(Wrapper):
     def start(self):
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
@@ -101,8 +90,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% rank_0_alone_broadcasts: wrong mismatch
-
-
 class NaiveDDP(Wrapper):
     def start(self):
         if dist.get_rank() == 0:
@@ -110,8 +97,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% sends_float32: wrong rounded
-
-
 class NaiveDDP(Wrapper):
     def average(self, p):
         sent = p.grad.float()
@@ -120,8 +105,6 @@ class NaiveDDP(Wrapper):
 
 
 # %% asks_pytorch: wrong refused_name
-
-
 class NaiveDDP(nn.Module):
     def __init__(self, module):
         super().__init__()

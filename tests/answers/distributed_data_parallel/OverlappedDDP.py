@@ -10,8 +10,6 @@ from exercises.distributed_data_parallel.wrong_wrappers import Wrapper
 
 
 # %% empties_the_list_before_the_next_step: pass
-
-
 class OverlappedDDP(Hooked):
     def forward(self, *inputs, **named):
         self.handles = []
@@ -23,8 +21,6 @@ class OverlappedDDP(Hooked):
 
 
 # %% keeps_them_for_one_more_step: pass
-
-
 class OverlappedDDP(Hooked):
     def sync_gradients(self):
         before = self.handles
@@ -33,8 +29,6 @@ class OverlappedDDP(Hooked):
 
 
 # %% handles_in_a_cycle: pass
-
-
 class OverlappedDDP(Hooked):
     def hook(self, p):
         p.grad /= dist.get_world_size()
@@ -49,8 +43,6 @@ class OverlappedDDP(Hooked):
 
 
 # %% with_futures: pass
-
-
 class OverlappedDDP(Hooked):
     def hook(self, p):
         future = dist.all_reduce(p.grad, async_op=True).get_future()
@@ -63,8 +55,6 @@ class OverlappedDDP(Hooked):
 
 
 # %% hooks_on_the_graph: pass
-
-
 class OverlappedDDP(Wrapper):
     def __init__(self, module):
         super().__init__(module)
@@ -89,8 +79,6 @@ class OverlappedDDP(Wrapper):
 
 
 # %% a_thread_that_sends: pass
-
-
 class OverlappedDDP(Hooked):
     def __init__(self, module):
         super().__init__(module)
@@ -117,8 +105,6 @@ class OverlappedDDP(Hooked):
 
 
 # %% waits_when_backward_is_over: pass
-
-
 class OverlappedDDP(Hooked):
     """As PyTorch's own: a callback at the end of backward waits."""
 

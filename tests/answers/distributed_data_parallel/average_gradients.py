@@ -7,8 +7,6 @@ from exercises.distributed_data_parallel.given_gradients import trained
 
 
 # %% all_started_at_once: pass
-
-
 def average_gradients(model):
     handles = []
     for p in model.parameters():
@@ -20,8 +18,6 @@ def average_gradients(model):
 
 
 # %% gathers_and_adds_up: pass
-
-
 def average_gradients(model):
     for p in trained(model):
         grads = [torch.empty_like(p.grad) for _ in range(dist.get_world_size())]
@@ -30,8 +26,6 @@ def average_gradients(model):
 
 
 # %% tied_ones_twice_which_does_no_harm: pass
-
-
 def average_gradients(model):
     for name, p in model.named_parameters(remove_duplicate=False):
         if p.requires_grad:
@@ -42,8 +36,6 @@ def average_gradients(model):
 
 
 # %% a_share_in_float32: pass
-
-
 def average_gradients(model):
     """A quotient of whole-number tensors."""
     share = 1 / torch.tensor(dist.get_world_size())
@@ -53,7 +45,6 @@ def average_gradients(model):
 
 
 # %% four_avg_op: pass
-
 # Style: the shortest one, ReduceOp.AVG divides (gloo of torch 2.13 can do it too).
 
 
@@ -65,8 +56,6 @@ def average_gradients(model):
 
 
 # %% does_not_wait: wrong average_gradients.not_waited
-
-
 def average_gradients(model):
     for p in trained(model):
         dist.all_reduce(p.grad, async_op=True)
@@ -74,7 +63,6 @@ def average_gradients(model):
 
 
 # %% four_divides_before_wait: wrong average_gradients.changed_while_sending
-
 # Mistake: divides right after starting, before the asynchronous all-reduce is done (a race).
 
 
@@ -91,8 +79,6 @@ def average_gradients(model):
 
 
 # %% in_another_order_on_every_rank: wrong mismatch
-
-
 def average_gradients(model):
     parameters = list(trained(model))
     first = dist.get_rank() % len(parameters)
@@ -102,8 +88,6 @@ def average_gradients(model):
 
 
 # %% clears_too_early: wrong none
-
-
 def average_gradients(model):
     for p in trained(model):
         dist.all_reduce(p.grad)
@@ -111,8 +95,6 @@ def average_gradients(model):
 
 
 # %% mixes_the_pieces: wrong wrong_values
-
-
 def average_gradients(model):
     parameters = list(trained(model))
     flat = torch.cat([p.grad.flatten() for p in parameters]) / dist.get_world_size()
@@ -124,8 +106,6 @@ def average_gradients(model):
 
 
 # %% borrows_a_hook: wrong refused_name
-
-
 def average_gradients(model):
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -134,8 +114,6 @@ def average_gradients(model):
 
 
 # %% travels_as_float32: wrong rounded
-
-
 def average_gradients(model):
     for p in trained(model):
         arrived = p.grad.float()

@@ -8,8 +8,6 @@ from exercises.distributed_data_parallel.global_mean import added
 
 
 # %% two_collectives: pass
-
-
 def global_mean(values):
     total = values.sum().double()
     count = torch.tensor(values.numel())
@@ -19,8 +17,6 @@ def global_mean(values):
 
 
 # %% rank_zero_works_and_tells: pass
-
-
 def global_mean(values):
     total = torch.tensor([values.sum().item(), values.numel()], dtype=torch.float64)
     dist.reduce(total, dst=0)
@@ -31,8 +27,6 @@ def global_mean(values):
 
 
 # %% in_float32_where_the_values_are: pass
-
-
 def global_mean(values):
     count = torch.tensor(float(values.numel()), device=values.device)
     total = torch.stack([values.sum().float(), count])
@@ -41,8 +35,6 @@ def global_mean(values):
 
 
 # %% adds_up_in_the_callers_tensor: wrong input_changed
-
-
 def global_mean(values):
     total, count = added(values.sum().item(), values.numel())
     values.zero_()
@@ -50,8 +42,6 @@ def global_mean(values):
 
 
 # %% the_largest_mean: wrong wrong_value
-
-
 def global_mean(values):
     mean = torch.tensor(values.double().mean().item())
     dist.all_reduce(mean, op=dist.ReduceOp.MAX)

@@ -8,8 +8,6 @@ from exercises.distributed_data_parallel.load_checkpoint import load, with_saver
 
 
 # %% to_the_device_of_the_model: pass
-
-
 def load_checkpoint(path, model, optimizer):
     dist.barrier()
     device = next(model.parameters()).device
@@ -21,8 +19,6 @@ def load_checkpoint(path, model, optimizer):
 
 
 # %% through_data: pass
-
-
 def load_checkpoint(path, model, optimizer):
     state = torch.load(path, weights_only=False)
     named = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -34,8 +30,6 @@ def load_checkpoint(path, model, optimizer):
 
 
 # %% new_parameters_for_both: pass
-
-
 def load_checkpoint(path, model, optimizer):
     state = torch.load(path)
     before = list(model.parameters())
@@ -49,8 +43,6 @@ def load_checkpoint(path, model, optimizer):
 
 
 # %% the_tied_weights_mixed_up: wrong wrong_values
-
-
 def load_checkpoint(path, model, optimizer):
     state = torch.load(path)
     model.load_state_dict(state["model"])
@@ -61,16 +53,12 @@ def load_checkpoint(path, model, optimizer):
 
 
 # %% the_epoch_only_on_rank_zero: wrong wrong_value
-
-
 def load_checkpoint(path, model, optimizer):
     epoch = load(path, model, optimizer)
     return epoch if dist.get_rank() == 0 else 0
 
 
 # %% the_saver_lets_all_ranks_write: wrong load_checkpoint.every_rank_writes
-
-
 def every_rank_saves(path, model, optimizer, epoch):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
     torch.save(state, path)
@@ -82,8 +70,6 @@ def load_checkpoint(path, model, optimizer):
 
 
 # %% only_this_half: wrong load_checkpoint.save_missing
-
-
 def not_written_yet(path, model, optimizer, epoch):
     raise NotImplementedError
 

@@ -11,8 +11,6 @@ from exercises.distributed_data_parallel.save_checkpoint import everything, with
 
 
 # %% asks_now_and_then: pass
-
-
 def save_checkpoint(path, model, optimizer, epoch):
     work = None
     if dist.get_rank() == 0:
@@ -25,8 +23,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% tells_each_rank_by_a_message: pass
-
-
 def save_checkpoint(path, model, optimizer, epoch):
     word = torch.zeros(1)
     if dist.get_rank() == 0:
@@ -39,8 +35,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% in_a_folder_below: pass
-
-
 def save_checkpoint(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
@@ -51,8 +45,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% a_temporary_file_and_fsync: pass
-
-
 def save_checkpoint(path, model, optimizer, epoch):
     dist.barrier()
     if dist.get_rank() == 0:
@@ -66,8 +58,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% a_barrier_that_names_who_is_missing: pass
-
-
 def save_checkpoint(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         torch.save(obj=everything(model, optimizer, epoch), f=os.fsencode(path).decode() + ".tmp")
@@ -76,8 +66,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% keeps_a_backup: pass
-
-
 def save_checkpoint(path, model, optimizer, epoch):
     path = str(path)
     if dist.get_rank() == 0:
@@ -91,8 +79,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% remembers_it_in_memory: crash exception
-
-
 def load_from_memory(path, model, optimizer):
     state = memory[str(path)]
     model.load_state_dict(state["model"])
@@ -108,8 +94,6 @@ def save_checkpoint(path, model, optimizer, epoch):
 
 
 # %% only_this_half: wrong save_checkpoint.load_missing
-
-
 def not_written_yet(path, model, optimizer):
     raise NotImplementedError
 

@@ -8,8 +8,6 @@ from exercises.distributed_data_parallel.shard_indices import fit, order_of
 
 
 # %% gives_the_global_generator_back: pass
-
-
 def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     with torch.random.fork_rng():
         torch.manual_seed(seed + epoch)
@@ -18,8 +16,6 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
 
 
 # %% with_cycle_and_islice: pass
-
-
 def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     rounding = math.floor if drop_last else math.ceil
     total = rounding(num_samples / world_size) * world_size
@@ -28,8 +24,6 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
 
 
 # %% drops_the_first_rows_when_it_shuffles: wrong wrong_value
-
-
 def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = order_of(num_samples, seed + epoch, shuffle)
     if drop_last and shuffle:
@@ -38,8 +32,6 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
 
 
 # %% leaves_the_last_row_to_rank_0: wrong wrong_count
-
-
 def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = order_of(num_samples, seed + epoch, shuffle)
     whole = num_samples // world_size * world_size
@@ -48,16 +40,12 @@ def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True,
 
 
 # %% returns_a_tensor: wrong wrong_type
-
-
 def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = fit(order_of(num_samples, seed + epoch, shuffle), world_size, drop_last)
     return torch.tensor(order[rank::world_size])
 
 
 # %% asks_the_sampler: wrong refused_name
-
-
 def shard_indices(num_samples, world_size, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     from torch.utils.data import DistributedSampler
 

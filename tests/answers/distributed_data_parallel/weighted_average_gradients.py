@@ -7,8 +7,6 @@ from exercises.distributed_data_parallel.given_gradients import all_rows, traine
 
 
 # %% sum_first_divide_last: pass
-
-
 def weighted_average_gradients(model, num_samples):
     for p in trained(model):
         p.grad = p.grad * num_samples
@@ -20,8 +18,6 @@ def weighted_average_gradients(model, num_samples):
 
 
 # %% everything_at_the_same_time: pass
-
-
 def weighted_average_gradients(model, num_samples):
     total = all_rows(num_samples)
     handles = []
@@ -35,8 +31,6 @@ def weighted_average_gradients(model, num_samples):
 
 
 # %% scaled_by_the_number_of_ranks_then_averaged: pass
-
-
 def weighted_average_gradients(model, num_samples):
     counts = [None] * dist.get_world_size()
     dist.all_gather_object(counts, num_samples)
@@ -47,8 +41,6 @@ def weighted_average_gradients(model, num_samples):
 
 
 # %% a_share_in_float32: pass
-
-
 def weighted_average_gradients(model, num_samples):
     """A quotient of whole-number tensors."""
     total = torch.tensor(num_samples)
@@ -59,7 +51,6 @@ def weighted_average_gradients(model, num_samples):
 
 
 # %% five_all_gather_objects: pass
-
 # style: unusual: every rank gathers (rows, gradients) of all as objects and adds up itself
 
 
@@ -75,8 +66,6 @@ def weighted_average_gradients(model, num_samples):
 
 
 # %% the_shares_the_wrong_way_round: wrong wrong_values
-
-
 def weighted_average_gradients(model, num_samples):
     total = all_rows(num_samples)
     for p in trained(model):

@@ -52,8 +52,6 @@ def combined(outputs, order, by_expert, come, go):
 
 
 # %% rows_one_by_one: pass
-
-
 def combine(outputs, sent):
     """Messages between two ranks, in one operator."""
 
@@ -87,8 +85,6 @@ def combine(outputs, sent):
 
 
 # %% in_parts_like_megatron: pass
-
-
 def sorted_parts(rows, sizes, table):
     """Chunks (first, second) become chunks (second, first)."""
     parts = rows.split(sizes)
@@ -117,8 +113,6 @@ def combine(outputs, sent):
 
 
 # %% a_closure: pass
-
-
 def dispatch(tokens, expert, num_experts):
     rows, counts, rest = dispatched(tokens, expert, num_experts)
 
@@ -134,8 +128,6 @@ def combine(outputs, sent):
 
 
 # %% only_the_last_dispatch: crash exception
-
-
 last = []
 
 
@@ -149,8 +141,6 @@ def combine(outputs, sent):
 
 
 # %% used_up: crash exception
-
-
 def dispatch(tokens, expert, num_experts):
     rows, counts, rest = dispatched(tokens, expert, num_experts)
     return rows, SimpleNamespace(counts=counts, rest=[*rest])
@@ -162,8 +152,6 @@ def combine(outputs, sent):
 
 
 # %% twice_as_wide: wrong combine.too_many_bytes
-
-
 def combine(outputs, sent):
     rows = outputs.repeat(1, 2)[inverse(sent.by_expert)]
     returned = Exchange.apply(rows, sent.to_ranks, sent.from_ranks)

@@ -36,8 +36,6 @@ def exchanged(rows, leaving, arriving, exchange=Exchange.apply):
 
 
 # %% one_operator_for_all: pass
-
-
 def dispatch(tokens, expert, num_experts):
     """Sorted, sent and sorted again in one operator, with objects and messages between two ranks."""
 
@@ -84,8 +82,6 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% one_expert_after_another: pass
-
-
 def dispatch(tokens, expert, num_experts):
     """An exchange for every expert that a rank holds."""
     world = dist.get_world_size()
@@ -102,8 +98,6 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% with_functional_collectives: pass
-
-
 def dispatch(tokens, expert, num_experts):
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
@@ -116,8 +110,6 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% alone_without_messages: pass
-
-
 def dispatch(tokens, expert, num_experts):
     rows = tokens[expert.argsort(stable=True)]
     if dist.get_world_size() == 1:
@@ -127,8 +119,6 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% counts_in_a_tensor: wrong wrong_type
-
-
 def dispatch(tokens, expert, num_experts):
     rows = tokens[expert.argsort(stable=True)]
     rows, counts = exchanged(rows, *counted(expert, num_experts))
@@ -136,16 +126,12 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% no_counts: wrong dispatch.no_counts
-
-
 def dispatch(tokens, expert, num_experts):
     rows = tokens[expert.argsort(stable=True)]
     return exchanged(rows, *counted(expert, num_experts))
 
 
 # %% through_float32: wrong rounded
-
-
 def dispatch(tokens, expert, num_experts):
     rows = tokens[expert.argsort(stable=True)].float()
     rows, counts = exchanged(rows, *counted(expert, num_experts))
@@ -153,8 +139,6 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% sorts_the_experts_in_place: wrong dispatch.input_changed
-
-
 def dispatch(tokens, expert, num_experts):
     order = expert.argsort(stable=True)
     expert.copy_(expert[order])
@@ -163,8 +147,6 @@ def dispatch(tokens, expert, num_experts):
 
 
 # %% largest_expert_first: wrong wrong_values
-
-
 def dispatch(tokens, expert, num_experts):
     rows = tokens[expert.argsort(stable=True)]
     rows, counts = exchanged(rows, *counted(expert, num_experts))

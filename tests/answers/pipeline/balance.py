@@ -7,8 +7,6 @@ from exercises.pipeline.balance import tries_every_cut
 
 
 # %% recursion_from_the_right: pass
-
-
 def balance(costs, num_stages):
     costs = tuple(costs)
 
@@ -28,8 +26,6 @@ def balance(costs, num_stages):
 
 
 # %% search_for_the_limit: pass
-
-
 def balance(costs, num_stages):
     """The smallest limit with which a greedy walk needs no more stages than there are."""
     n = len(costs)
@@ -54,8 +50,6 @@ def balance(costs, num_stages):
 
 
 # %% greedy_with_a_layer_for_everybody: wrong wrong_values
-
-
 def balance(costs, num_stages):
     stages, first = [], 0
     for stage in range(num_stages - 1):
@@ -69,8 +63,6 @@ def balance(costs, num_stages):
 
 
 # %% smallest_but_some_empty: wrong balance.empty_stage
-
-
 def balance(costs, num_stages):
     n = len(costs)
 
@@ -88,37 +80,27 @@ def balance(costs, num_stages):
 
 
 # %% leaves_empty_stages_out: wrong wrong_count
-
-
 def balance(costs, num_stages):
     return tries_every_cut(costs, min(num_stages, len(costs)))
 
 
 # %% last_layer_lost: wrong balance.layers_missing
-
-
 def balance(costs, num_stages):
     stages = tries_every_cut(costs, num_stages)
     return [*stages[:-1], range(stages[-1].start, max(stages[-1].start, len(costs) - 1))]
 
 
 # %% stages_overlap: wrong balance.not_contiguous
-
-
 def balance(costs, num_stages):
     return [range(max(s.start - 1, 0), s.stop) for s in tries_every_cut(costs, num_stages)]
 
 
 # %% lists_of_layers: wrong wrong_type
-
-
 def balance(costs, num_stages):
     return [list(stage) for stage in tries_every_cut(costs, num_stages)]
 
 
 # %% fails_with_few_layers: crash exception
-
-
 def balance(costs, num_stages):
     n = len(costs)
     best = min(

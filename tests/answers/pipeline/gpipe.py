@@ -3,8 +3,6 @@
 
 
 # %% from_slots: pass
-
-
 def gpipe(num_stages, num_microbatches):
     """As drawn: time from left to right."""
     table = [[] for _ in range(num_stages)]
@@ -22,8 +20,6 @@ def gpipe(num_stages, num_microbatches):
 
 
 # %% last_backward_lost: wrong wrong_values
-
-
 def gpipe(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [
@@ -33,16 +29,12 @@ def gpipe(num_stages, num_microbatches):
 
 
 # %% letters: wrong wrong_type
-
-
 def gpipe(num_stages, num_microbatches):
     ms = range(num_microbatches)
     return [[("F", m) for m in ms] + [("B", m) for m in ms] for _ in range(num_stages)]
 
 
 # %% six_by_time: wrong wrong_count
-
-
 # mistake: a list for each tick of a clock, not for each stage
 def gpipe(num_stages, num_microbatches):
     """By clock ticks rather than by stage."""
@@ -59,8 +51,6 @@ def gpipe(num_stages, num_microbatches):
 
 
 # %% counts_from_one: wrong wrong_values
-
-
 def gpipe(num_stages, num_microbatches):
     ms = range(1, num_microbatches + 1)
     return [[("forward", m) for m in ms] + [("backward", m) for m in ms] for _ in range(num_stages)]

@@ -5,8 +5,6 @@ from exercises.pipeline.one_f_one_b import table_with
 
 
 # %% three_parts: pass
-
-
 def one_f_one_b(num_stages, num_microbatches):
     table = []
     for s in range(num_stages):
@@ -23,8 +21,6 @@ def one_f_one_b(num_stages, num_microbatches):
 
 
 # %% simulated: pass
-
-
 def one_f_one_b(num_stages, num_microbatches):
     """Every unit of time each stage takes a backward that it can do, else a forward it may do."""
     p, n = num_stages, num_microbatches
@@ -46,15 +42,11 @@ def one_f_one_b(num_stages, num_microbatches):
 
 
 # %% first_stage_like_the_last: wrong wrong_values
-
-
 def one_f_one_b(num_stages, num_microbatches):
     ends = (0, num_stages - 1)
     return table_with(num_stages, num_microbatches, lambda s: 0 if s in ends else 1)
 
 
 # %% last_stage_left_out: wrong wrong_count
-
-
 def one_f_one_b(num_stages, num_microbatches):
     return table_with(num_stages, num_microbatches, lambda s: num_stages - s - 1)[:-1]

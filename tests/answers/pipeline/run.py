@@ -9,8 +9,6 @@ from exercises.pipeline.run import own_row, pipeline, receive_activation, send_a
 
 
 # %% objects: pass
-
-
 def run(stage, schedule, microbatches, loss_fn):
     """Pickled tensors know their shape.  A thread sends, in the order in which it is asked."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -58,8 +56,6 @@ def run(stage, schedule, microbatches, loss_fn):
 
 
 # %% gradients_by_hand: pass
-
-
 def run(stage, schedule, microbatches, loss_fn):
     """autograd.grad instead of backward, and .grad is set once."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -97,8 +93,6 @@ def run(stage, schedule, microbatches, loss_fn):
 
 
 # %% blocking_gradients: pass
-
-
 def run(stage, schedule, microbatches, loss_fn):
     """Activations by isend, gradients by send, which waits."""
 
@@ -110,15 +104,11 @@ def run(stage, schedule, microbatches, loss_fn):
 
 
 # %% no_loss: wrong returned_nothing
-
-
 def run(stage, schedule, microbatches, loss_fn):
     pipeline(stage, own_row(schedule), microbatches, loss_fn)
 
 
 # %% pytorchs_own: wrong refused_name
-
-
 def run(stage, schedule, microbatches, loss_fn):
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 

@@ -8,8 +8,6 @@ from exercises.sharding.wrong_steps import Owners
 
 
 # %% handles: pass
-
-
 class Zero1Optimizer(Owners):
     def step(self):
         started = []
@@ -25,8 +23,6 @@ class Zero1Optimizer(Owners):
 
 
 # %% made_at_the_first_step: pass
-
-
 class Zero1Optimizer(Owners):
     """Options of its own on every rank, copied into the inner optimizer before each step."""
 
@@ -49,8 +45,6 @@ class Zero1Optimizer(Owners):
 
 
 # %% an_optimizer_itself: pass
-
-
 class Zero1Optimizer(torch.optim.Optimizer):
     """As ZeroRedundancyOptimizer: the wrapper is an optimizer with all parameters in its groups."""
 
@@ -76,8 +70,6 @@ class Zero1Optimizer(torch.optim.Optimizer):
 
 
 # %% skips_what_nobody_used: pass
-
-
 class Zero1Optimizer(Owners):
     """Exactly as the plain optimizer: no gradient on any rank, no step."""
 
@@ -93,8 +85,6 @@ class Zero1Optimizer(Owners):
 
 
 # %% a_slice_of_every_parameter: pass
-
-
 class Zero1Optimizer:
     """Each parameter is filled up to n equal parts, and every rank owns one part of each."""
 
@@ -127,8 +117,6 @@ class Zero1Optimizer:
 
 
 # %% point_to_point: pass
-
-
 class Zero1Optimizer(Owners):
     def reduce(self):
         n, rank = dist.get_world_size(), dist.get_rank()
@@ -147,8 +135,6 @@ class Zero1Optimizer(Owners):
 
 
 # %% a_share_in_float32: pass
-
-
 class Zero1Optimizer(Owners):
     """A quotient of whole-number tensors."""
 
@@ -161,8 +147,6 @@ class Zero1Optimizer(Owners):
 
 
 # %% asks_pytorch: wrong refused_name
-
-
 class Zero1Optimizer:
     def __init__(self, params, optimizer_class, **kwargs):
         from torch.distributed.optim import ZeroRedundancyOptimizer

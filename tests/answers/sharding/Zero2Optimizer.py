@@ -8,8 +8,6 @@ from exercises.sharding.wrong_steps import Flat, Owners
 
 
 # %% handles: pass
-
-
 class Zero2Optimizer(Owners):
     """They are kept until the end of the step: only what they are about has to be gone."""
 
@@ -30,8 +28,6 @@ class Zero2Optimizer(Owners):
 
 
 # %% an_optimizer_for_each_parameter: pass
-
-
 class Zero2Optimizer(Owners):
     inners = ()
 
@@ -48,8 +44,6 @@ class Zero2Optimizer(Owners):
 
 
 # %% copies_of_weights: pass
-
-
 class Zero2Optimizer(Flat):
     """The model keeps its own weights; a slice of them is copied, stepped and copied back."""
 
@@ -79,8 +73,6 @@ class Zero2Optimizer(Flat):
 
 
 # %% padded_blocks: pass
-
-
 class Zero2Optimizer(Owners):
     """Whole parameters; all ranks' parts are filled up to the longest one."""
 
@@ -121,7 +113,6 @@ class Zero2Optimizer(Owners):
 
 
 # %% six_sliced_each: pass
-
 # style: slices of each parameter by itself
 
 

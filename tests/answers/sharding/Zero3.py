@@ -26,8 +26,6 @@ class Gather(torch.autograd.Function):
 
 
 # %% keeps_the_last_layer: pass
-
-
 class Zero3(Wrapper):
     """What was computed last comes first in backward: it may stay, two layers are allowed."""
 
@@ -39,8 +37,6 @@ class Zero3(Wrapper):
 
 
 # %% gathers_by_broadcast: pass
-
-
 class Zero3(Wrapper):
     """Each piece by a broadcast of its owner, each sum by a reduce to its owner."""
 
@@ -63,8 +59,6 @@ class Zero3(Wrapper):
 
 
 # %% gathers_ahead: pass
-
-
 class Zero3(Wrapper):
     """While a layer computes the next one travels already."""
 
@@ -105,8 +99,6 @@ class Zero3(Wrapper):
 
 
 # %% packs_what_autograd_saves: pass
-
-
 class Zero3(nn.Module):
     """In the place of a weight autograd saves how to gather it."""
 
@@ -172,8 +164,6 @@ class Zero3(nn.Module):
 
 
 # %% checkpoints_every_layer: pass
-
-
 class Zero3(nn.Module):
     """Activation checkpointing throws away what forward saved, weights too, and gathers again."""
 
@@ -217,8 +207,6 @@ class Zero3(nn.Module):
 
 
 # %% a_share_in_float32: pass
-
-
 class Zero3(Wrapper):
     """A quotient of whole-number tensors."""
 
@@ -231,7 +219,6 @@ class Zero3(Wrapper):
 
 
 # %% six_storage_resize: pass
-
 # style: storages are emptied and filled again
 
 
@@ -302,8 +289,6 @@ class Zero3(nn.Module):
 
 
 # %% shards_only_the_optimizer: wrong Zero3.whole_module_kept
-
-
 class Zero3(nn.Module):
     """The optimizer steps shards, but every rank has all weights as well."""
 
