@@ -107,22 +107,42 @@ class Class:
         """Check every learner whose results are not there yet, and keep the results."""
         from tqdm import tqdm
 
-        from multigpu.checking.session import check_with
-
         (self.out / "learners").mkdir(exist_ok=True)
         found = {learner: self.known(learner) for learner in self.learners}
         waiting = [learner for learner in self.learners if found[learner] is None]
         if done := len(self.learners) - len(waiting):
             print(f"{done} of {len(self.learners)} learners have been checked before")
-        with WarmServer() as server:
+        server = WarmServer()
+        try:
             for learner in tqdm(waiting, unit="learner", disable=not waiting):
-                others = [learner.resolve().parent]
-                verdicts = check_with(
-                    server, self.exercises, self.course, submission=learner, out_of_reach=others
-                )
-                self.keep(learner, verdicts)
-                found[learner] = verdicts
-        return {learner.name: found[learner] or [] for learner in self.learners}
+                results = []
+                for exercise in self.exercises:
+                    results.append(self.verdict(server, learner, exercise))
+                    if results[-1].status == "checker_fault":
+                        server.close()  # whatever went wrong, the next one gets a fresh server
+                        server = WarmServer()
+                self.keep(learner, results)
+                found[learner] = results
+        finally:
+            server.close()
+        return {learner.name: verdicts or [] for learner, verdicts in found.items()}
+
+    def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
+        """The verdict on one answer.  A fault of the checker is one, too, and the run continues."""
+        from multigpu.checking.session import check_with
+
+        try:
+            (verdict,) = check_with(
+                server,
+                [exercise],
+                self.course,
+                submission=learner,
+                out_of_reach=[learner.resolve().parent],
+            )
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return Verdict(exercise.name, "checker_fault", "checker_fault", text, 0, 0, 0.0)
+        return verdict
 
     # --- what is known --------------------------------------------------------------------------
 

@@ -321,13 +321,20 @@ def compared(last: Mapping[str, Any], metrics: tuple[str, ...]) -> Iterator[str]
 
 @contextlib.contextmanager
 def notes() -> Iterator[None]:
-    """Show warnings as one line, without the line of code that they are from."""
-    usual = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: f"note: {message}\n"
-    try:
+    """Show the package's own warnings as one line, without the line of code that they are from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(
+            message: Warning | str, category: type[Warning], filename: str, *more: Any
+        ) -> None:
+            if category is UserWarning and "multigpu" in Path(filename).parts:
+                print(f"note: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, *more)
+
+        warnings.showwarning = shown  # type: ignore[assignment]
         yield
-    finally:
-        warnings.formatwarning = usual
 
 
 def refused(error: Exception, options: argparse.Namespace) -> int:

@@ -341,11 +341,15 @@ def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
 
     `output` may be `source`. Rows, their order, the types and each column's compression stay. One
     row group of the new file is in memory at a time. The new file takes the old one's place in one
-    step, when it is complete; until then the old one is untouched. `sizes` are all of its rows.
-    Raises ValueError for a damaged file.
+    step, when it is complete; until then the old one is untouched. Raises ValueError for a damaged
+    file, and for sizes that are not all of its rows.
     """
     output = output.resolve()  # of a link in its place, the file that it points to
     with opened(source) as file, replacing(output) as partial:
+        if sum(sizes) != file.metadata.num_rows:
+            raise ValueError(
+                f"{source} has {file.metadata.num_rows:,} rows, the row groups {sum(sizes):,}"
+            )
         group = file.metadata.row_group(0)
         columns = [group.column(number) for number in range(group.num_columns)]
         compression = {

@@ -22,6 +22,7 @@ from multigpu.devices.gate import (
     StandIn,
     call,
     gate,
+    intercepted,
     pinned,
     run_in_core,
     takes_over,
@@ -212,7 +213,7 @@ def _by_class(name: str) -> StandIn:
     return stand_in
 
 
-for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device"):
+for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device", "is_shared"):
     takes_over(getattr(torch.Tensor, _name))(_by_class(_name))
 
 
@@ -273,6 +274,14 @@ def ctc_loss(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(log_probs, VirtualTensor):
         lengths = [moved(torch.as_tensor(each), log_probs.device) for each in lengths]
     return call(func, (type(log_probs),), (log_probs, targets, *lengths, *args[4:]), kwargs)
+
+
+@takes_over(torch.nn.functional.triplet_margin_with_distance_loss, torch.lobpcg)
+def with_callback(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The functions of torch that call one of the user's own, which sees GPUs as cuda:i."""
+    args = tuple(intercepted(value) if callable(value) else value for value in args)
+    kwargs = {k: intercepted(value) if callable(value) else value for k, value in kwargs.items()}
+    return run_in_core(func, args, kwargs)
 
 
 # Gradients from users must be on the right GPU. The core checks the device of every gradient that a
@@ -356,6 +365,16 @@ def _with_operators(method: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _method in vars(_dist.Reducer).items():
     if callable(_method) and (_name == "__init__" or not _name.startswith("__")):
         setattr(Reducer, _name, _with_operators(_method))
+
+
+def _no_mixed_precision(reducer: Any, dtype: torch.dtype) -> None:
+    raise RuntimeError(
+        "DistributedDataParallel(mixed_precision=...) does not work on virtual GPUs. Use "
+        "torch.autocast instead."
+    )
+
+
+Reducer._set_mixed_precision_param_dtype = _no_mixed_precision
 
 
 def on_data(function: Callable[..., Any]) -> Callable[..., Any]:

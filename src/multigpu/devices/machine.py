@@ -101,9 +101,11 @@ class VirtualMachine:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Switch off, also from another thread."""
+        """Switch off, also from another thread. Raises RuntimeError if it is already off."""
         with gpu.switching:
             mine = [entry for entry in gpu.entered if entry.machine is self]
+            if not mine:
+                raise RuntimeError(f"{self} are not switched on: exit once for each time entered")
             # This thread's latest entry, else the latest of any: a generator may end in another.
             here = [entry for entry in gpu.entered if entry.thread is threading.current_thread()]
             entry = ([entry for entry in mine if entry in here] or mine)[-1]

@@ -104,6 +104,12 @@ class VirtualTensor(torch.Tensor):
     def untyped_storage(self) -> torch.UntypedStorage:
         return on_gpu(self._data.untyped_storage(), self._gpu)
 
+    def share_memory_(self) -> VirtualTensor:
+        return self  # as on CUDA, where memory is shared by handing on a handle
+
+    def is_shared(self) -> bool:
+        return True
+
     def record_stream(self, stream: Any) -> None:
         """Nothing to do: a virtual GPU finishes each operator before the next begins."""
 
@@ -126,6 +132,9 @@ class VirtualTensor(torch.Tensor):
 
     def __dlpack__(self, **kwargs: Any) -> NoReturn:
         raise errors.no_dlpack()
+
+    def apply_(self, callable: Any) -> NoReturn:
+        raise TypeError("apply_ is only implemented on CPU tensors")
 
     def __format__(self, format_spec: str) -> str:
         # PyTorch formats the number in a 0-dim tensor only if its class is exactly torch.Tensor.

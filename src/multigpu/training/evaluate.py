@@ -162,8 +162,8 @@ def named_metric(name: str, *, ignored: int) -> Callable[[Any, Any], tuple[Tenso
                which counts 1, so nothing is left to divide by. (Järvelin and Kekäläinen 2002,
                doi.org/10.1145/582415.582418)
 
-    Equal scores are put in the order in which `torch.topk` puts them. A target whose own score is
-    NaN is at no place. A row whose target is `ignored` does not count. In a sequence each token
+    Of equal scores that of the lower class comes first. A target whose own score is NaN is at no
+    place. A row whose target is `ignored` does not count. In a sequence each token
     counts as a row: scores (rows, block, classes) and targets (rows, block).
     """
     match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", "recall@1" if name == "accuracy" else name)
@@ -189,11 +189,14 @@ def named_metric(name: str, *, ignored: int) -> Callable[[Any, Any], tuple[Tenso
                 f"scores of shape {tuple(scores.shape)} need targets of shape "
                 f"{tuple(scores.shape[:-1])}, one class per row; these have {tuple(targets.shape)}"
             )
-        best = scores.topk(k, dim=-1)  # (..., k)
-        found = (best.indices == targets.unsqueeze(-1)) & ~best.values.isnan()
         counted = targets != ignored  # an ignored target is not an index into the scores
-        found &= counted.unsqueeze(-1)
-        at = found.reshape(-1, k).sum(dim=0).double()  # rows at each place
+        right = torch.where(counted, targets, 0).unsqueeze(-1)
+        own = scores.gather(-1, right)
+        before = torch.arange(scores.shape[-1], device=scores.device) < right
+        ahead = ~(scores <= own) | (scores == own) & before  # NaN is ahead of every number
+        place = ahead.sum(dim=-1)
+        found = counted & ~own.squeeze(-1).isnan() & (place < k)
+        at = place[found].bincount(minlength=k).double()  # rows at each place
         if kind == "ndcg":
             at = at / torch.arange(2.0, k + 2, dtype=at.dtype, device=at.device).log2()
         return at.sum(), counted.sum()

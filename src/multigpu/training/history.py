@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import sys
@@ -191,17 +192,29 @@ class ProgressBar(tqdm):  # type: ignore[misc]
         self, total: int, *, initial: int = 0, shown: bool | None = None, is_main: bool = True
     ) -> None:
         """A bar of `total` steps, of which `initial` were done earlier."""
-        terminal = sys.stderr.isatty()
+        stream = sys.stderr  # None, or closed, in a program without a terminal
+        there = stream is not None and not stream.closed
+        terminal = there and stream.isatty()
         super().__init__(
             total=total,
             initial=initial,
             unit="step",
-            disable=not (is_main and (terminal if shown is None else shown)),
+            disable=not (there and is_main and (terminal if shown is None else shown)),
             dynamic_ncols=terminal,
             ncols=None if terminal else NARROW,
             mininterval=0.2 if terminal else 1.0,
             maxinterval=math.inf,
         )
+
+    def display(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().display(*args, **kwargs)
+        except (OSError, ValueError):  # the terminal was closed: ValueError from a closed file
+            self.disable = True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().close()
 
     def figures(self, **numbers: float) -> None:
         """Show these numbers, for example `loss=0.31`, with the next update."""

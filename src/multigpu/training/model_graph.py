@@ -292,8 +292,8 @@ class ShapeTracer(fx.Tracer):
             if name is None:
                 raise Uncuttable(
                     f"at {here()} it uses a tensor {tuple(given.shape)} that is neither a "
-                    "parameter, a buffer nor a traced result; perhaps it is global or in a list of "
-                    "a module. Make it a buffer, or write the stages by hand."
+                    "parameter, a buffer nor a traced result; perhaps it is global, in a list of "
+                    "a module, or made by NumPy. Make it a buffer, or write the stages by hand."
                 )
             self.nodes[id(given)] = self.graph.create_node("get_attr", name)
             self.kept.append(given)
@@ -364,6 +364,12 @@ def storage_of(tensor: Tensor) -> int:
     return int(StorageWeakRef(tensor.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
 
 
+def memory_order(tensor: Tensor) -> tuple[int, ...]:
+    """The dimensions in memory order, the outermost first."""
+    strides = tensor.stride()
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim)))
+
+
 def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int]:
     """The places at which both can be cut, with 0 and the end.
 
@@ -381,7 +387,7 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
 
     def shapes(graph: ModelGraph, place: int) -> list[Any]:
         values = (node.meta["value"] for node in graph.crossings[place])
-        return [(value.shape, value.dtype) for value in values]
+        return [(value.shape, value.dtype, memory_order(value)) for value in values]
 
     at = {call: place for place, call in enumerate(calls(evaluation))}
     places, last = {0: 0}, 0

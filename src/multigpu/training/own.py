@@ -54,6 +54,11 @@ class OwnDataParallel(DataParallel):
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
         self.replicas: Sequence[nn.Module] = self._do("replicate", self.plain, self.devices)
+        if len(self.replicas) != len(self.devices) or self.replicas[0] is not self.plain:
+            raise ValueError(
+                f"replicate must return one module for each of the {len(self.devices)} GPUs, the "
+                "first one the model itself: `multigpu check data_parallel.replicate` explains it."
+            )
         self.called = self.replicas
         if self.config.precision != "float32":  # a new thread begins without autocast
             self.called = [InAutocast(replica, self.autocast) for replica in self.replicas]

@@ -18,6 +18,7 @@ from multigpu.training.model_graph import (
     Program,
     StageDevice,
     Uncuttable,
+    memory_order,
     tensors_in,
     without_fast_paths,
 )
@@ -137,12 +138,12 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in trace.crossings[begin]:
-        entered = graph.placeholder(node.name)
-        entered.meta["shape"] = tuple(node.meta["value"].shape)
-        copies[node] = entered
-    if begin:
-        for node, entered in list(copies.items()):
-            copies[node] = graph.call_function(received, (entered,))
+        copies[node] = graph.placeholder(node.name)
+        shape, order = node.meta["value"].shape, memory_order(node.meta["value"])
+        copies[node].meta["shape"] = tuple(shape[dim] for dim in order) if begin else tuple(shape)
+    for node, entered in list(copies.items()) if begin else ():
+        order = memory_order(node.meta["value"])
+        copies[node] = graph.call_function(received, (entered, order))
 
     def copied(node: fx.Node) -> fx.Node:
         if node not in copies:  # a parameter or buffer
@@ -158,7 +159,8 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
         graph.output(map_arg(output.args[0], copied))
     else:
         handed = tuple(
-            graph.call_function(Tensor.contiguous, (copies[node],)) for node in trace.crossings[end]
+            graph.call_function(handed_on, (copies[node], memory_order(node.meta["value"])))
+            for node in trace.crossings[end]
         )
         graph.output(handed[0] if len(handed) == 1 else handed)
     needed: set[fx.Node] = set()
@@ -169,12 +171,21 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     return graph
 
 
-def received(tensor: Tensor) -> Tensor:
-    """What another stage has sent, without gaps in memory. So is the gradient that goes back."""
+# Between stages a tensor's dimensions are in their order in memory: copied into another order its
+# numbers would meet dropout's in another order than in the model.
+
+
+def handed_on(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The tensor as it is sent: the next stage receives into memory without gaps."""
+    return tensor.permute(order).contiguous()
+
+
+def received(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """What `handed_on` was given. The gradient that goes back has no gaps either."""
     if tensor.requires_grad:
         tensor = tensor.view_as(tensor)
         tensor.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
-    return tensor
+    return tensor.permute([*map(order.index, range(len(order)))])
 
 
 def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...]) -> None:

@@ -270,13 +270,13 @@ class Trainer:
     def _shares(self) -> str:
         """How a batch is divided, " = 2 ranks × 64 rows" for example."""
         strategy, size = self.strategy, self.config.batch_size
-        what = "rank" if strategy.world_size > 1 else "GPU"
+        what = "ranks" if strategy.world_size > 1 else "GPUs"
         counted = [
-            (strategy.copies, "group" if self.config.tensor_parallel > 1 else what),
-            (self.config.accumulation_steps, "part"),
-            (strategy.micro_batches, "micro-batch"),
+            (strategy.copies, "groups" if self.config.tensor_parallel > 1 else what),
+            (self.config.accumulation_steps, "parts"),
+            (strategy.micro_batches, "micro-batches"),
         ]
-        factors = [f"{number} {name}s" for number, name in counted if number > 1]
+        factors = [f"{number} {name}" for number, name in counted if number > 1]
         if not factors:
             return ""
         divisor = math.prod(number for number, _ in counted)

@@ -127,6 +127,18 @@ def test_it_refuses_what_it_refuses_on_the_cpu(function):
     assert errors[0] == errors[1]
 
 
+def mixes_precisions(gpus):
+    from torch.nn.parallel.distributed import _MixedPrecision
+
+    model = nn.Linear(2, 2).to(device_of_rank(gpus))
+    DistributedDataParallel(model, mixed_precision=_MixedPrecision(param_dtype=torch.bfloat16))
+
+
+def test_its_own_mixed_precision_is_refused_in_words():
+    with pytest.raises(RankError, match=r"torch\.autocast instead"):
+        on(mixes_precisions, "virtual")
+
+
 def wrapped(gpus):
     rank = dist.get_rank()
     model = DistributedDataParallel(nn.Linear(3, 2).cuda(rank), device_ids=[rank])

@@ -119,6 +119,8 @@ def test_numpy_and_other_libraries_cannot_see_a_gpu():
     for convert in (x.numpy, lambda: numpy.asarray(x)):
         with pytest.raises(TypeError, match=r"^can't convert cuda:0 device type tensor to numpy\."):
             convert()
+    with pytest.raises(TypeError, match="apply_ is only implemented on CPU tensors"):
+        x.apply_(abs)
     for export in (torch.utils.dlpack.to_dlpack, torch.from_dlpack):
         with pytest.raises(BufferError, match=r"\.cpu\(\)"):
             export(x)

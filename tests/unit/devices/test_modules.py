@@ -108,6 +108,23 @@ def test_lazy_modules_are_refused_until_they_have_a_shape():
         nn.LazyBatchNorm1d(device="cuda:0")
 
 
+def test_functions_of_the_user_inside_torchs_get_tensors_on_gpus():
+    seen = []
+
+    def distance(a, b):
+        seen.append((a.device, torch.zeros(1, device=a.device).device, torch.zeros(1).device))
+        return (a - b).norm(dim=1)
+
+    x, y, z = (torch.randn(4, 3, device="cuda:1", requires_grad=True) for _ in range(3))
+    loss = nn.functional.triplet_margin_with_distance_loss(x, y, z, distance_function=distance)
+    assert seen == [(CUDA_1, CUDA_1, CPU)] * 2
+    loss.backward()
+    assert x.grad.device == CUDA_1
+    nn.TripletMarginWithDistanceLoss(distance_function=nn.PairwiseDistance())(x, y, z)
+    torch.lobpcg(torch.eye(9, device="cuda:1"), tracker=lambda worker: seen.append(worker.X.device))
+    assert seen[-1] == CUDA_1
+
+
 LAYERS = {
     "LSTM": (nn.LSTM(3, 4, 2, dropout=0.1, bidirectional=True), (2, 5, 3)),
     "GRU": (nn.GRU(3, 4), (5, 2, 3)),

@@ -355,3 +355,13 @@ def test_torch_is_not_imported_until_gpus_are_asked_for():
     program = "import sys, multigpu, multigpu.devices; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+def test_leaving_twice_is_an_error_that_says_so():
+    machine = virtual_gpus(2)
+    with machine:
+        pass
+    with virtual_gpus(3):
+        with pytest.raises(RuntimeError, match="not switched on"):
+            machine.__exit__()
+        assert torch.ones(1, device="cuda:2").device.index == 2

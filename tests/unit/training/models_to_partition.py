@@ -66,6 +66,21 @@ class Named(nn.Module):
         return {"scores": self.third(hidden), "hidden": hidden}
 
 
+class Turned(nn.Module):
+    """Tensors whose dimensions are in another order in memory, and dropout on them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(3, 3), nn.Linear(8, 8)
+
+    def forward(self, rows):
+        turned = torch.relu(self.first(rows)).transpose(1, 2)
+        turned = F.dropout(turned, 0.3, self.training) * 2
+        back = torch.tanh(self.second(turned.contiguous()).transpose(1, 2))
+        turned_again = torch.relu(self.third(back)).transpose(1, 2) * 3
+        return self.third(turned_again.transpose(1, 2).view(-1, 8) + back.reshape(-1, 8))
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, given):

@@ -158,7 +158,26 @@ def test_a_run_that_goes_on_counts_what_was_done(errors):
     assert " 8/10" in shown.getvalue().rpartition("\r")[2]
 
 
-def test_training_goes_on_when_the_terminal_is_closed(errors):
+class Breaks(Terminal):
+    """A terminal that is closed after the first words."""
+
+    def write(self, text):
+        if self.tell():
+            raise BrokenPipeError("the reader is gone")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("kind", ["closed", "none", "breaks"])
+def test_training_goes_on_when_standard_error_is_gone(errors, kind):
+    file = {"closed": Terminal(), "none": None, "breaks": Breaks()}[kind]
+    if kind == "closed":
+        file.close()
+    errors(file)
+    train(shown=True)
+    train()
+
+
+def test_standard_error_may_be_closed_while_the_bar_is_shown(errors):
     shown = errors(Terminal())
     with ProgressBar(4) as bar:
         bar.update(1)

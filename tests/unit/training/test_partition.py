@@ -1,6 +1,7 @@
 """A model in stages computes what it computes whole: values, gradients, names, modes."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from multigpu.training import cut, cut_points
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT
 from multigpu.training.stage import chain_of
 
-from .models_to_partition import Mixed, Named, Translator, UNet
+from .models_to_partition import Mixed, Named, Translator, Turned, UNet
 
 ROWS = 5
 
@@ -27,6 +28,7 @@ def sample_of(name):
         "translator": (words[0], words[1, :, :4]),
         "named": ({"x": torch.randn(ROWS, 4), "weight": torch.rand(ROWS)}, None),
         "mixed": (torch.randn(ROWS, 3, 8),),
+        "turned": (torch.randn(ROWS, 3, 8),),
     }[name]
 
 
@@ -38,6 +40,7 @@ MODELS = {
     "translator": Translator,
     "named": Named,
     "mixed": Mixed,
+    "turned": Turned,
 }
 
 
@@ -99,14 +102,17 @@ def test_stages_compute_what_the_model_computes(points, name, training):
     assert_same(whole[2].values(), parts[2].values())  # BatchNorm's buffers and the like
 
 
-@pytest.mark.parametrize("name", ["gpt", "unet", "named"])
+@pytest.mark.parametrize("name", ["gpt", "unet", "named", "turned"])
 def test_a_cut_at_any_place_gives_the_same(points, name):
     found = points(name)
-    model, end = found.model.eval(), found.places[-1]
-    expected = tree_leaves(model(*sample_of(name)))
-    for place in found.places[1:-1]:
-        modules = chain_of(model, found.program, (0, place, end))
-        assert_same(tree_leaves(chain(modules, sample_of(name))), expected)
+    model, end = found.model, found.places[-1]
+    for training in (True, False):
+        model.train(training)
+        whole, *_ = run(lambda given: model(*given), model, sample_of(name))
+        for place in found.places[1:-1]:
+            modules = chain_of(model, found.program, (0, place, end))
+            parts, *_ = run(functools.partial(chain, modules), model, sample_of(name))
+            assert_same(parts, whole)
 
 
 @pytest.mark.parametrize("name", MODELS)
