@@ -312,7 +312,7 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
     if len(messages) < 2 or not {call.peer for call in messages} <= waiting:
         return None
     if kinds == {"recv"}:
-        return "all of them receive, and none sends. Let one send first, or add the missing send."
+        return "every rank receives first, so no message has been sent. Let one rank send first."
     if kinds == {"send"} and len({(call.file, call.line) for call in messages}) == 1:
         return (
             "every rank sends first, and a send waits until it is received. Let some ranks "
