@@ -430,7 +430,8 @@ EXPLANATIONS = (
     ),
     (
         r"process group has not been initiali[sz]ed",
-        "the process group was destroyed earlier. Do not destroy it; the checker does.",
+        "there is no process group: the task needs none, or the code has destroyed it. The checker "
+        "makes and destroys it where one is needed.",
     ),
     (
         r"there is no rank -?\d+ in a group",

@@ -114,6 +114,19 @@ def receives_into_a_new_tensor(tensor, src):
 
 
 @broadcast.mistake(
+    "ring_closes",
+    "the last rank of the chain sends to rank src too, which does not receive.",
+    fix="A chain of {n} ranks has one message fewer: the rank before src sends nothing.",
+    status="hang",
+)
+def chain_that_closes(tensor, src):
+    size, rank = dist.get_world_size(), dist.get_rank()
+    if rank != src:
+        dist.recv(tensor, (rank - 1) % size)
+    dist.send(tensor, (rank + 1) % size)
+
+
+@broadcast.mistake(
     "all_send_first",
     "every rank sends, and each waits until its receiver takes the message.",
     fix="Only rank src sends, and the others receive from it.",

@@ -65,10 +65,11 @@ def no_sync(world):
 
 def unused(world):
     """Parameters that some ranks do not use, or that the last pass of a step does not use."""
+    about = "parameters not used on all ranks"
     for options in ({"bucket_bytes": 100}, {"bucket_bytes": 1}):
-        about = "parameters not used on all ranks"
         yield training(world, about, fork, forked(world, 3), **options)
-        about = "parameters not used in the last pass"
+    about = "parameters not used in the last pass"
+    for options in ({}, {"bucket_bytes": 1}):  # in one bucket no hook starts anything
         yield training(world, about, fork, accumulated(world), **options)
 
 

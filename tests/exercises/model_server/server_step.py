@@ -404,6 +404,20 @@ def sends_nothing(model, optimizer):
 
 
 @server_step.mistake(
+    "both_receive",
+    "the server sends the weights to the first worker only, and the others wait for them.",
+    fix="Send the weights to every worker: range(1, {n}).",
+    status="hang",
+)
+def sends_to_the_first_worker_only(model, optimizer):
+    if workers():
+        set_gradients(model)
+        optimizer.step()
+        for p in trained(model):
+            dist.send(p.data, 1)
+
+
+@server_step.mistake(
     "both_send",
     "the server receives from the first worker only, and the others wait.",
     fix="Receive from every worker: range(1, {n}).",
