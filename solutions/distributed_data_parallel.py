@@ -220,10 +220,10 @@ class BucketedDDP(nn.Module):
     * ``BucketedDDP(module, bucket_bytes=...)`` wraps the module itself and starts all ranks from
       rank 0's parameters and buffers, and ``forward`` calls the module, as in NaiveDDP.
     * A bucket is a group of parameters.  They are assigned from the last to the first, because
-      backward reaches the last layers first.  Frozen ones are left out, a tied one is in once.  A
-      gradient has as many bytes as its numbers times bytes per number.  You may close a bucket
-      before or after the parameter with which it would hold more than ``bucket_bytes``, so a
-      parameter larger than that is not a special case.
+      backward reaches the last layers first.  Frozen ones are left out, a tied one is in once.
+      Add parameters until the bucket passes ``bucket_bytes``.  The parameter that passes it may be
+      the bucket's last or the next one's first.  A parameter larger than ``bucket_bytes`` may be
+      alone in its bucket.  A gradient has ``numel() * element_size()`` bytes.
     * A bucket is sent in one collective.  During ``loss.backward()``, as soon as all gradients of a
       bucket are ready, its all-reduce is started, and backward continues at once.
     * ``sync_gradients()`` is called after backward.  It starts what has not been started yet, and

@@ -19,9 +19,10 @@ Read the lesson docs/lessons/server_to_all_reduce first.
 For both sides of a step:
 
 * All ranks have built the same model, with the same weights at the start.
-* Messages go only between rank 0 and a worker.  In each step every parameter is sent at most once
-  from a worker to the server, as a gradient, and at most once back, as new weights.  With
-  parameters of W bytes and n workers the server's link therefore carries 2 n W bytes per step.
+* Messages go only between rank 0 and a worker.  ``dist.reduce`` and ``dist.broadcast`` with rank 0
+  as root are fine, too.  In each step every parameter is sent at most once from a worker to the
+  server, as a gradient, and at most once back, as new weights.  With parameters of W bytes and n
+  workers the server's link therefore carries 2 n W bytes per step.
 * Weights that are tied (one parameter used in two places) are one parameter and are sent once.
   Frozen parameters (``requires_grad`` is False) need not be sent.  Buffers, which are tensors of
   the model that are not trained, must not be sent.

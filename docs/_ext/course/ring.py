@@ -22,7 +22,9 @@ ADDED = (
     "a different one on each rank. "
     "Up to here this was a reduce-scatter."
 )
-COPY = "The complete chunks travel around the ring. Each rank writes what arrives over its own."
+COPY = (
+    "The complete chunks travel around the ring. A rank that receives one overwrites its own copy."
+)
 COPIED = (
     "Every rank has every chunk. The second half was an all-gather. Each rank has sent {sent:,} B: "
     "2 × {steps}/{size} of the {whole:,} B of the tensor."
