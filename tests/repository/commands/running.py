@@ -59,9 +59,10 @@ def insert(piece: Insert, clone: Path) -> None:
     before, after = path.read_text(encoding="utf-8"), "\n"
     gap = "\n\n\n" if path.suffix == ".py" else "\n\n"
     if piece.above is not None:
-        assert before.count(f"\n{piece.above}") == 1, f"{piece.place}: {piece.above} is there once"
-        before, found, rest = before.partition(f"\n{piece.above}")
-        after = f"{gap}{found[1:]}{rest}"
+        found = re.findall(rf"^ *{re.escape(piece.above)}", before, re.MULTILINE)
+        assert len(found) == 1, f"{piece.place}: {piece.above} is there once"
+        before, line, rest = before.partition(found[0])
+        after = f"{gap}{line}{rest}"
     path.write_text(f"{before.rstrip()}{gap}{piece.text.rstrip()}{after}", encoding="utf-8")
 
 
