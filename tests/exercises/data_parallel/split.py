@@ -146,6 +146,15 @@ def deals_rows_like_cards(batch, devices):
 
 
 @split.mistake(
+    "all_on_one_gpu",
+    "all chunks went to the same GPU.",
+    fix="Chunk i goes to devices[i]: zip(chunks, devices) gives both.",
+)
+def moves_everything_to_the_first(batch, devices):
+    return [chunk.to(devices[0]) for chunk in batch.chunk(len(devices))]
+
+
+@split.mistake(
     "counts_gpus_itself",
     "chunk i went to GPU number i, whatever `devices` holds.",
     fix="Use devices[i]: the list may be in any order, and shorter than the {there} GPUs here.",

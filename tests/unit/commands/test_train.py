@@ -205,10 +205,14 @@ def test_under_torchrun_no_other_rank_ends_before_the_first_has_said_why(
     assert waited == [train.PATIENCE], "rank 1 alone"
 
 
-def test_a_warning_is_a_note_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
+    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
     with train.notes():
-        print(warnings.formatwarning("careful", UserWarning, "feeds.py", 1))
-    assert capsys.readouterr().out == "note: careful\n\n"
+        for where in ("/lib/multigpu/data/feeds.py", "/lib/torch/nn/functional.py"):
+            warnings.warn_explicit(f"from {Path(where).stem}", UserWarning, where, 1)
+    assert capsys.readouterr().err == "note: from feeds\n"
+    assert [str(warning.message) for warning in recwarn] == ["from functional"]
 
 
 def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(
