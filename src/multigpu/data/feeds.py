@@ -205,12 +205,8 @@ def feed_for(
 
 
 @dataclass(frozen=True, eq=False)
-class RowFeed:
-    """The batches of one rank from a map-style data set.
-
-    Its items are `(inputs, target)`, or `(first, second, ..., target)`: then the batch's inputs
-    are a tuple. Or they are dicts, with the targets as "labels".
-    """
+class DataSetFeed:
+    """What the feeds of a data set have in common: a global batch is a number of its rows."""
 
     dataset: Any
     _: KW_ONLY
@@ -218,19 +214,13 @@ class RowFeed:
     """the rows of all ranks in a step"""
     rank: int = 0
     world_size: int = 1
-    seed: int = 0
-    shuffle: bool = True
-    workers: int = 0
-    """processes of the DataLoader"""
-    pin_memory: bool = False
-    """put batches where a GPU can fetch them while the program continues"""
     collate_fn: Collate | None = None
     """makes a batch from a list of rows; default: PyTorch's"""
     drop_last: bool = False
     """leave out the last batch of an epoch if it has fewer rows"""
 
     def __post_init__(self) -> None:
-        if not len(self.dataset):
+        if not self.num_rows:
             raise ValueError("the data set has no rows")
         if not self.steps_per_epoch:
             raise ValueError(
@@ -246,6 +236,23 @@ class RowFeed:
     def steps_per_epoch(self) -> int:
         whole = self.num_rows // self.batch_size
         return whole if self.drop_last else math.ceil(self.num_rows / self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class RowFeed(DataSetFeed):
+    """The batches of one rank from a map-style data set.
+
+    Its items are `(inputs, target)`, or `(first, second, ..., target)`: then the batch's inputs
+    are a tuple. Or they are dicts, with the targets as "labels".
+    """
+
+    _: KW_ONLY
+    seed: int = 0
+    shuffle: bool = True
+    workers: int = 0
+    """processes of the DataLoader"""
+    pin_memory: bool = False
+    """put batches where a GPU can fetch them while the program continues"""
 
     def order(self, epoch: int) -> torch.Tensor:
         """The order of all rows in an epoch, the same on every rank: (num_rows,)."""
@@ -285,7 +292,7 @@ class RowFeed:
 
 
 @dataclass(frozen=True, eq=False)
-class StreamFeed:
+class StreamFeed(DataSetFeed):
     """The batches of one rank from rows that can only be iterated, such as those of many files.
 
     `dataset` is an `IterableDataset` whose `len()` is the number of rows in an epoch. Every rank
@@ -294,35 +301,13 @@ class StreamFeed:
     set; if it has `set_epoch(epoch)`, that is called before each epoch.
     """
 
-    dataset: Any
-    _: KW_ONLY
-    batch_size: int
-    """the rows of all ranks in a step"""
-    rank: int = 0
-    world_size: int = 1
-    collate_fn: Collate | None = None
-    drop_last: bool = False
-
     def __post_init__(self) -> None:
         if not hasattr(self.dataset, "__len__"):
             raise TypeError(
                 f"{type(self.dataset).__name__} does not say how many rows an epoch has, and all "
                 "ranks must run the same number of steps: give it a method __len__."
             )
-        if not self.steps_per_epoch:
-            raise ValueError(
-                f"{self.num_rows} rows make no batch with batch_size={self.batch_size} and "
-                f"drop_last={self.drop_last}"
-            )
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.dataset)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        whole = self.num_rows // self.batch_size
-        return whole if self.drop_last else math.ceil(self.num_rows / self.batch_size)
+        super().__post_init__()
 
     def batches(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """This rank's share of each global batch; the rows before step `start` are read, too."""

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Subset, TensorDataset
 
-from multigpu.data.feeds import Collate, Feed, FeedSource, RowFeed, StreamFeed, feed_for
+from multigpu.data.feeds import Collate, DataSetFeed, Feed, FeedSource, feed_for
 from multigpu.devices import current_machine
 from multigpu.training import randomness
 from multigpu.training.checkpoint import (
@@ -568,8 +568,7 @@ class Trainer:
                 "learning rate, epoch and step are restored. Not exact: dropout draws different "
                 "numbers; sums are rounded in another order"
             )
-            same_batches = isinstance(self.train_feed, RowFeed | StreamFeed)
-            if state["step_in_epoch"] > 0 and not same_batches:
+            if state["step_in_epoch"] > 0 and not isinstance(self.train_feed, DataSetFeed):
                 where += "; the ranks split this epoch's rows differently, so some repeat and some "
                 where += "are skipped"
         return f"{where}."
