@@ -8,7 +8,7 @@ from multigpu.checking.declaration import exercise
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, most_sent
 from .volume import sends_at_most
-from .wrong_steps import UNUSED, Flat, Owners, every_optimizer
+from .wrong_steps import UNUSED, AllReduced, Flat, Owners, every_optimizer
 
 zero1 = exercise(
     "sharding.Zero1Optimizer",
@@ -53,13 +53,8 @@ class one_flat_tensor(Flat):
 
 
 @zero1.right
-class all_reduce_and_broadcast(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad.div_(dist.get_world_size())
+class all_reduce_and_broadcast(AllReduced):
+    pass
 
 
 @zero1.mistake(*UNUSED, fix="Send zeros in its place.", status="mismatch")
@@ -75,19 +70,12 @@ class all_reduces_what_is_there(Owners):
 # --- what breaks a property ----------------------------------------------------------------------
 
 
-class Unsharded(Owners):
+class Unsharded(AllReduced):
     """An optimizer for everything on every rank."""
 
     def share_out(self, params):
         super().share_out(params)
         self.mine = params
-
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
 
 
 @zero1.breaks("state_not_sharded")

@@ -8,7 +8,7 @@ from multigpu.checking.probes import noted_on_each_rank
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured
 from .volume import sends_at_most
-from .wrong_steps import Flat, Owners, every_optimizer
+from .wrong_steps import AllReduced, Flat, Owners, every_optimizer
 
 zero2 = exercise(
     "sharding.Zero2Optimizer",
@@ -106,15 +106,6 @@ class one_flat_tensor(Flat):
 
 
 # --- what breaks a property ----------------------------------------------------------------------
-
-
-class AllReduced(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
 
 
 @zero2.breaks("gradients_not_freed")

@@ -54,6 +54,17 @@ class Owners:
         self.share()
 
 
+class AllReduced(Owners):
+    """Every rank gets all gradients, as in data parallelism."""
+
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
 class Flat:
     """All parameters are in one flat tensor, and a rank owns a slice of it."""
 
