@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,8 @@ class Plan:
                 argument.name in ("index", "indices", "target") and "Tensor" in str(argument.type)
                 for argument in schema.arguments
             ),
-            composite=func.has_kernel_for_dispatch_key(_COMPOSITE),
+            # PyTorch 2.11 has no answer for `prim::device`, which C++ asks of a fake tensor.
+            composite=func.namespace != "prim" and func.has_kernel_for_dispatch_key(_COMPOSITE),
             view=not schema.is_mutable and any(each.alias_info for each in schema.returns),
             special=_specials.get(name),
         )
@@ -170,6 +172,23 @@ class Filling:
 in_flight: list[Filling] = []
 
 
+class Watch(threading.local):
+    """Whether operators of this thread are the program's, and not copies that the tracing makes."""
+
+    on = True
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self.on = False
+        try:
+            yield
+        finally:
+            self.on = True
+
+
+watch = Watch()
+
+
 def storage_of(tensor: VirtualTensor) -> int:
     """What tensors have in common that share their data."""
     return tensor._data.untyped_storage()._cdata  # type: ignore[no-any-return]
@@ -199,7 +218,7 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     plan = _plans.get(func)
     if plan is None:
         plan = _plans[func] = Plan.of(func)
-    if in_flight and not plan.view:
+    if in_flight and watch.on and not plan.view:
         note_uses(args, kwargs)
     with torch._C.DisableTorchFunction():
         if plan.special is not None:

@@ -57,7 +57,8 @@ class Copies:
     def __init__(self, tensors: Tensors, outputs: Tensors) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
         self._fillings: list[dispatch.Filling] = []
-        with _disable_current_modes():  # copies of ours do not count as the rank's memory
+        # Copies of ours do not count as the rank's memory, nor as a use of what is on its way.
+        with _disable_current_modes(), dispatch.watch.paused():
             self._before = [tensor.clone() for tensor in self._tensors]
             self._stand_ins = {id(t): c.clone() for t, c in zip(tensors, self._before, strict=True)}
         self._outputs = [(tensor.detach(), self._stand_ins[id(tensor)]) for tensor in outputs]
@@ -82,10 +83,11 @@ class Copies:
         for filling in self._fillings:
             filling.over()
         pairs = zip(self._tensors, self._before, strict=True)
-        with _disable_current_modes():
-            changed = any(not same_bits(now, before) for now, before in pairs)
-        for tensor, result in self._outputs:
-            tensor.copy_(result)
+        with dispatch.watch.paused():
+            with _disable_current_modes():
+                changed = any(not same_bits(now, before) for now, before in pairs)
+            for tensor, result in self._outputs:
+                tensor.copy_(result)
         return changed
 
 

@@ -19,7 +19,7 @@ import itertools
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import SUPPORTED_NODES, register_dataclass, tree_leaves, tree_map
 
 from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
@@ -95,6 +95,9 @@ class Sharded(Distributed):
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
             # Their statistics stay float32, so their weights do.
             norms = [each for each in model.modules() if isinstance(each, NORMS) and each.affine]
+        if not hasattr(FSDPModule, UNUSED):
+            # Before FSDP's own hook, which before PyTorch 2.13 overlooks the tensors of a dataclass.
+            model.register_forward_hook(make_pytree_node)
         blocks = [*norms, *(block for block in blocks_of(model) if block not in norms)]
         for block in blocks:
             own = MixedPrecisionPolicy() if block in norms else policy
@@ -175,6 +178,12 @@ class Sharded(Distributed):
             of = parameters[number] if number < len(parameters) else None
             divided[number] = {name: divided_as(of, value) for name, value in values.items()}
         optimizer.load_state_dict({**state, "state": divided})
+
+
+def make_pytree_node(model: nn.Module, inputs: Any, output: Any) -> None:
+    """Let PyTorch find the tensors in a dataclass that a model returns."""
+    if is_dataclass(output) and type(output) not in SUPPORTED_NODES:
+        register_dataclass(type(output))
 
 
 class Zero2(Sharded):

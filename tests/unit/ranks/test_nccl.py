@@ -42,6 +42,19 @@ def test_messages_that_cross_are_told_with_both_lines():
     assert sentence.count("test_nccl.py:") == 2
 
 
+def two_receives_into_one_buffer():
+    """As PyTorch's pipelines do to make their connections: no number of it is used."""
+    buffer = torch.zeros(1, device="cuda")
+    kind, peer = (dist.isend, dist.irecv)[dist.get_rank()], other()
+    works = dist.batch_isend_irecv([dist.P2POp(kind, buffer, peer) for _ in range(2)])
+    for work in works:
+        work.wait()
+
+
+def test_what_the_tracing_copies_is_no_use_of_it():
+    assert not found(two_receives_into_one_buffer, gpus="virtual")
+
+
 def each_way_in_a_group_of_its_own():
     groups = [dist.new_group([0, 1]) for _ in range(2)]
     rank = dist.get_rank()
