@@ -17,9 +17,16 @@ same process would be wrong.
 import importlib
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 DYNAMO, SHAPES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes"
+
+
+class Loading:
+    """``tell`` is called when a real module is about to be imported in place of a stand-in."""
+
+    tell: Callable[[], None] | None = None
 
 
 class StandIn(types.ModuleType):
@@ -38,6 +45,8 @@ class StandIn(types.ModuleType):
     def real(self) -> types.ModuleType:
         """The module itself, in the place of the stand-in from now on."""
         if sys.modules.get(self.__name__) is self:
+            if Loading.tell:
+                Loading.tell()
             package, _, name = self.__name__.rpartition(".")
             del sys.modules[self.__name__]
             vars(sys.modules.get(package, self)).pop(name, None)

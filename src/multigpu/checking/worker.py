@@ -23,9 +23,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from multigpu.checking import stand_ins
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
-from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.devices import meters
 from multigpu.ranks.backend import choose_backend, set_up
 from multigpu.ranks.errors import describe_exception
@@ -62,7 +62,7 @@ def warm_up() -> None:
     import multigpu.ranks.tracing  # noqa: F401
 
     cloudpickle.loads(cloudpickle.dumps(torch.zeros(1)))  # with what torch imports for that
-    spare_the_compiler()
+    stand_ins.spare_the_compiler()
 
 
 def serve(request: Request, judge: Connection, folder: str) -> None:
@@ -115,6 +115,7 @@ def run(request: Request, devices_or_rank: Any, say: Write) -> None:
     put_out_of_reach(request.out_of_reach, os.path.dirname(request.path))
     tracer = Tracer(request.path, request.return_lines, forbidden, say)
     encoder = Encoder()
+    stand_ins.Loading.tell = partial(say, {"phase": "loads_compiler"})
     say({"phase": "importing"})
     try:
         tracer.start()

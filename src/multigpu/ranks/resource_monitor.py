@@ -94,11 +94,14 @@ class ResourceMonitor:
     _looks: deque[tuple[float, ResourceUse, int]] = field(default_factory=deque)
     _most_memory: int = 0
 
-    def judge(self, now: float, use: ResourceUse, heard: int) -> Excess | None:
+    def judge(
+        self, now: float, use: ResourceUse, heard: int, *, loads: bool = False
+    ) -> Excess | None:
         """The limit that is passed at this moment, if one is.
 
         ``heard`` counts the bytes that came from the workers. A worker that sends something is not
-        blocked: it may only wait until it is read.
+        blocked: it may only wait until it is read. ``loads``: one has begun to import torch's
+        compiler, which takes 10 s where Python finds no compiled files of it.
         """
         memory = use.memory - use.members * self.own_memory
         if memory > self.limits.host_memory:
@@ -109,7 +112,7 @@ class ResourceMonitor:
         # held a lot is given the time to pass that limit, which explains more.
         self._most_memory = max(self._most_memory, memory)
         much = self._most_memory > self.limits.host_memory / 4
-        if use.cpu > self.limits.cpu * (4 if much else 1):
+        if use.cpu > self.limits.cpu * (4 if much or loads else 1):
             return "busy"
         if now - self.began > self.limits.wall:
             return "slow"

@@ -142,7 +142,8 @@ class Supervisor:
                 return None, finding
             if self._limits is not UNLIMITED and now > look:
                 total = sum(child.total for child in self._children)
-                if excess := monitor.judge(now, resource_use(), total):
+                loads = any(child.loads_compiler for child in self._children)
+                if excess := monitor.judge(now, resource_use(), total, loads=loads):
                     return excess, None
                 look = time.monotonic() + LOOK
         self._take_in(0)
@@ -201,6 +202,7 @@ class ChildProcess:
         self.answer = b""  # the bytes that came with the phase of this name
         self.status: int | None = None  # once it is gone; negative for a signal
         self.holding = False  # it waits to be let go
+        self.loads_compiler = False  # its import is no work of the answer
         self.output, self.stack = bytearray(), bytearray()  # the first bytes of each
         self._kept_output = limits.kept_output
         self.total = 0  # bytes from all pipes
@@ -244,6 +246,7 @@ class ChildProcess:
             if header["phase"] == "answer":
                 self.answer = blob
             self.holding = self.holding or header["phase"] == "holding"
+            self.loads_compiler = self.loads_compiler or header["phase"] == "loads_compiler"
         if len(self.said) > KEPT_FRAMES:  # a program may communicate for days
             half = len(self.said) // 2
             about_calls = ("call", "span", *LATER)

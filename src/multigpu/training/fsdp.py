@@ -96,7 +96,7 @@ class Sharded(Distributed):
             # Their statistics stay float32, so their weights do.
             norms = [each for each in model.modules() if isinstance(each, NORMS) and each.affine]
         if not hasattr(FSDPModule, UNUSED):
-            # Before FSDP's own hook, which before PyTorch 2.13 overlooks the tensors of a dataclass.
+            # It runs before FSDP's hook, which overlooks a dataclass's tensors before PyTorch 2.13.
             model.register_forward_hook(make_pytree_node)
         blocks = [*norms, *(block for block in blocks_of(model) if block not in norms)]
         for block in blocks:

@@ -254,6 +254,16 @@ def test_patched_attributes_of_tensors_are_not_believed(run):
     assert on_gpu.value.tolist() == on_cpu.value.tolist() == BATCH.tolist()
 
 
+@pytest.mark.slow
+def test_importing_the_compiler_is_no_work_of_the_answers(run):
+    """Where Python finds no compiled files of it, that takes longer than most limits."""
+    source = "import time, torch\ndef split(b, d):\n    {}\n"
+    source += "    while time.process_time() < 2.5: pass\n    return [b]\n"
+    assert run(source.format("torch._dynamo.utils.counters"), cpu=2.0).results
+    with pytest.raises(Refused):
+        run(source.format("pass"), cpu=2.0)
+
+
 def test_too_much_is_given_up_at_once(run):
     """Going through all of the list takes ten times the processor time allowed here."""
     answer = run("def split(b, d):\n    a = []; a += [a] * 100_000; return a\n", cpu=2.0)
