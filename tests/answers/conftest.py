@@ -19,7 +19,7 @@ from .stored import COURSE, Answer, answers, quick_answers
 
 @pytest.fixture(scope="session")
 def server(pytestconfig: pytest.Config) -> Iterator[WarmServer]:
-    """That of the checks in ``tests/exercises`` if they run, too: it imports torch once for both."""
+    """That of ``tests/exercises`` if they run, too: it imports torch once for both."""
     session = pytestconfig.stash.get(SESSION, None)
     if session is not None:
         session.server = session.server or WarmServer()
