@@ -9,6 +9,7 @@ import pytest
 from multigpu.checking.catalog import Catalog
 from multigpu.checking.declaration import Mistake
 from multigpu.checking.learner import WarmServer
+from multigpu.checking.plugin import SESSION
 from multigpu.checking.session import Check, check_with
 from multigpu.checking.verdicts import Verdict
 
@@ -17,7 +18,13 @@ from .stored import COURSE, Answer, answers, quick_answers
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[WarmServer]:
+def server(pytestconfig: pytest.Config) -> Iterator[WarmServer]:
+    """That of ``tests/exercises`` if they run, too: it imports torch once for both."""
+    session = pytestconfig.stash.get(SESSION, None)
+    if session is not None:
+        session.server = session.server or WarmServer()
+        yield session.server  # the plugin closes it
+        return
     with WarmServer() as server:
         yield server
 

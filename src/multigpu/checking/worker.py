@@ -58,7 +58,10 @@ def warm_up() -> None:
     import torch
 
     import multigpu.checking.comparing
+    import multigpu.checking.running
+    import multigpu.checking.specimen
     import multigpu.devices.machine
+    import multigpu.ranks.memory_limit
     import multigpu.ranks.tracing  # noqa: F401
 
     cloudpickle.loads(cloudpickle.dumps(torch.zeros(1)))  # with what torch imports for that

@@ -67,7 +67,7 @@ class Call:
     @classmethod
     def of(cls, rank: int, frame: Mapping[str, Any]) -> "Call":
         """The call that a `call` frame of `rank` announces."""
-        said = {each.name: frame[each.name] for each in fields(cls) if each.name in frame}
+        said = {name: frame[name] for name in NAMES_OF_FIELDS if name in frame}
         for name in ("members", "wanted"):
             said[name] = tuple(frame.get(name, ()))
         said["shapes"] = tuple(map(tuple, frame.get("shapes", ())))
@@ -118,6 +118,9 @@ class Call:
         if len(self.members) < world_size:
             return f" of the group of {ranks_in_words(self.members)}"
         return "" if self.group == WORLD else f" of group {self.group!r}"
+
+
+NAMES_OF_FIELDS = [each.name for each in fields(Call)]  # found once: there are thousands of calls
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,6 @@ class FrameReader:
         body = head + text
         if len(self._rest) < body + blob:
             return None
-        frame = loads(self._rest[head:body]), bytes(self._rest[body : body + blob])
+        frame = loads(self._rest[head:body].decode()), bytes(self._rest[body : body + blob])
         del self._rest[: body + blob]
         return frame

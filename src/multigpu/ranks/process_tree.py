@@ -14,7 +14,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -50,9 +49,9 @@ def descendants() -> list[psutil.Process]:
         # psutil would read the whole table of processes, and a supervisor looks every 50 ms.
         pids: list[int] = []
         for parent in itertools.chain([me], pids):  # it comes to those that are found, too
-            for file in Path(f"/proc/{parent}/task").glob("*/children"):
-                with contextlib.suppress(OSError):  # the thread may end meanwhile
-                    pids += map(int, file.read_text().split())
+            for thread in threads_of(parent):
+                with contextlib.suppress(OSError), open(f"{thread}/children") as file:
+                    pids += map(int, file.read().split())
     else:
         found = psutil.Process().children(recursive=True)
         if sys.platform != "linux":
@@ -65,6 +64,14 @@ def descendants() -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE:
                 living.append(process)
     return living
+
+
+def threads_of(pid: int) -> list[str]:
+    """The folders of a process's threads, any of which may end meanwhile; Linux has them."""
+    folder = f"/proc/{pid}/task"
+    with contextlib.suppress(OSError):
+        return [f"{folder}/{name}" for name in os.listdir(folder)]
+    return []
 
 
 def survivors() -> list[psutil.Process]:
@@ -176,9 +183,9 @@ def runnable(pid: int) -> bool:
     """Whether a thread of a process runs, or waits for a core or for the disk."""
     if sys.platform != "linux":
         return bool(psutil.Process(pid).status() == psutil.STATUS_RUNNING)
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            if stat.read_text().rpartition(")")[2].split()[0] in "RD":
+    for thread in threads_of(pid):
+        with contextlib.suppress(OSError), open(f"{thread}/stat") as file:
+            if file.read().rpartition(")")[2].split()[0] in "RD":
                 return True
     return False
 

@@ -404,6 +404,7 @@ def test_text_that_a_terminal_cannot_show_is_spelled_out(command, course):
     printed.encode("utf-8")
 
 
+@pytest.mark.slow
 def test_broken_code_to_mend_is_checked_and_shown_as_it_is(command, course):
     (course.solutions / "broken").mkdir()
     for folder in (course.solutions, course.solutions / "broken"):

@@ -40,6 +40,7 @@ def test_a_right_answer_passes(judge):
     assert judge(f"def split(batch, devices):\n    return [{RIGHT}]\n") is None
 
 
+@pytest.mark.slow
 def test_who_raises_at_every_second_call_does_not_pass_case_by_case(judge):
     counting = "CALLS = []\n\ndef split(batch, devices):\n    CALLS.append(1)\n"
     source = f"{counting}    assert len(CALLS) % 2\n    return [{RIGHT}]\n"
@@ -155,6 +156,7 @@ def test_several_mistakes_that_fit_are_told_apart_by_the_cases_before_an_excepti
     assert judge(source, cases=cases).status == "wrong"
 
 
+@pytest.mark.slow
 def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
     program = next(each for each in ZERO1.rights if each.name == "all_reduce_and_broadcast")
     exercise = Catalog(COURSE).one(ZERO1.name)
@@ -166,6 +168,7 @@ def test_a_remark_is_told_to_an_answer_that_passes(server, submission):
     assert ["2 Ψ is possible" in note for note in learner.notes] == [True]
 
 
+@pytest.mark.slow
 def test_ranks_tell_the_first_step_that_went_wrong(judge):
     exercise = load(COURSE.check_file("model_server", "worker_step"))
     (stale,) = [m.program for m in exercise.mistakes if m.id.endswith("weights_not_kept")]

@@ -73,6 +73,7 @@ def rows(out):
     return {row["learner"]: row for row in csv.DictReader((out / "grades.csv").open())}
 
 
+@pytest.mark.slow
 def test_a_class_is_checked_whole(graded_before):
     out = graded_before / "grades"
     assert {name: row["status"] for name, row in rows(out).items()} == STATUS

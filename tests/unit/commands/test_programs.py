@@ -12,7 +12,7 @@ from multigpu.cli import main
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 RANKS = {"collectives": 4, "fsdp_tp_mesh": 4}  # else 2
-FAST = ("collectives", "point_to_point")  # less than 3 s
+FAST = ("point_to_point",)
 
 
 @pytest.mark.parametrize(

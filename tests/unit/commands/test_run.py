@@ -80,7 +80,7 @@ def test_memory_is_limited(program, capsys):
     assert "OutOfMemoryError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_script_for_torchrun_and_nccl_trains(program, capsys, world):
     ending = "print(rank, loss.device, dist.get_backend())\ndist.destroy_process_group()\n"
     path = program(textwrap.dedent(TRAINING) + ending, before=SETUP)

@@ -41,6 +41,7 @@ def furthest_apart(shapes, causal):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("world", "shapes"), SHAPES)
 def test_it_is_attention_in_one_process(world, shapes, causal):

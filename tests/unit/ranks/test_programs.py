@@ -67,6 +67,7 @@ def test_valid_programs_on_ranks_raise_no_alarm():
     assert not alarms
 
 
+@pytest.mark.slow
 def test_faults_on_ranks_are_found_and_the_right_rank_is_named():
     kinds = [FAULTS[number % len(FAULTS)] for number in range(PROGRAMS or len(FAULTS))]
     planted = [faulty_program(seed, fault) for seed, fault in enumerate(kinds)]

@@ -49,6 +49,7 @@ def one_run(served):
     return number
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_server_is_no_fault_of_ours(served):
     with served.run("is told to end") as receive:
         receive()
@@ -81,6 +82,7 @@ def test_an_interruption_while_a_run_begins_leaves_the_connection_in_order(
     del caught  # whose frames hold on to what the interrupted run had
 
 
+@pytest.mark.slow
 def test_a_child_of_the_caller_has_a_server_of_its_own(served):
     first, child = one_run(served), os.fork()
     if child == 0:

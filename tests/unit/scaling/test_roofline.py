@@ -123,6 +123,7 @@ def test_backward_and_the_optimizer_are_counted():
     assert any("add_" in name for name in names)
 
 
+@pytest.mark.slow
 def test_a_machine_is_measured():
     here = Roofline.measure()
     assert 1e8 < here.flops_per_second < 1e14

@@ -267,6 +267,7 @@ def shifted(rows):
     return torch.stack(inputs) + 1, (torch.stack(targets) + 1) % 3
 
 
+@pytest.mark.slow
 def test_a_collate_fn_and_a_loader_train_alike_in_every_mode():
     rows = assert_same_in_every_mode({"collate_fn": shifted})
     loader = DataLoader(data(), batch_size=5, shuffle=True, collate_fn=shifted)
@@ -287,6 +288,7 @@ class Stream(IterableDataset):
         return ROWS
 
 
+@pytest.mark.slow
 def test_rows_that_can_only_be_iterated_train_alike_in_every_mode():
     assert_same_in_every_mode({"collate_fn": shifted}, train=Stream())
 

@@ -48,7 +48,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(value, other[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_seven_functions_train_as_one_gpu_does(parts: int) -> None:
     alone = weights("single", None, parts=parts)
     with virtual_gpus(3):
@@ -56,7 +56,9 @@ def test_the_seven_functions_train_as_one_gpu_does(parts: int) -> None:
         assert_same(weights("dp", None, gpus=3, parts=parts), alone)
 
 
-@pytest.mark.parametrize(("world_size", "parts"), [(3, 1), (2, 3)])
+@pytest.mark.parametrize(
+    ("world_size", "parts"), [pytest.param(3, 1, marks=pytest.mark.slow), (2, 3)]
+)
 def test_bucketed_ddp_trains_as_pytorchs_does(world_size: int, parts: int) -> None:
     def both() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         by_hand = weights("ddp", ROOT / "solutions", parts=parts)

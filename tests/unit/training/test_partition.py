@@ -102,7 +102,9 @@ def test_stages_compute_what_the_model_computes(points, name, training):
     assert_same(whole[2].values(), parts[2].values())  # BatchNorm's buffers and the like
 
 
-@pytest.mark.parametrize("name", ["gpt", "unet", "named", "turned"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("gpt", marks=pytest.mark.slow), "unet", "named", "turned"]
+)
 def test_a_cut_at_any_place_gives_the_same(points, name):
     found = points(name)
     model, end = found.model, found.places[-1]

@@ -71,7 +71,15 @@ def test_one_process_trains_as_the_loop_by_hand(tmp_path, parts):
     assert_trained_as_by_hand(tmp_path / "model.pt")
 
 
-@pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3", "pipeline"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "ddp",
+        pytest.param("zero2", marks=pytest.mark.slow),
+        "zero3",
+        pytest.param("pipeline", marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_train_as_the_loop_by_hand(tmp_path, mode):
     path = tmp_path / "model.pt"
     losses = run_ranks(own_loop, 2, mode, path, show=False)
@@ -87,6 +95,7 @@ def resumed(mode, first, last):
     own_loop(mode, last, steps=range(2, STEPS), resume=first)
 
 
+@pytest.mark.slow
 def test_a_loop_goes_on_in_another_mode_and_on_other_ranks(tmp_path):
     first, second, last = (tmp_path / f"{name}.pt" for name in "abc")
     own_loop("single", first, steps=range(2))

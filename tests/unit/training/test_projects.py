@@ -201,7 +201,13 @@ def contrastive():
 
 
 @pytest.mark.parametrize(
-    ("project", "ranks"), [(routed_experts, 2), (contrastive, 2), (causal_lm, 2), (unet, 3)]
+    ("project", "ranks"),
+    [
+        (routed_experts, 2),
+        pytest.param(contrastive, 2, marks=pytest.mark.slow),
+        pytest.param(causal_lm, 2, marks=pytest.mark.slow),
+        pytest.param(unet, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_the_trainer_trains_it_alike_in_every_mode(project, ranks):
     assert_same_weights(trained, project, ranks=ranks)
@@ -246,5 +252,6 @@ def gan(mode):
     return {(n, name): value for n, state in enumerate(states) for name, value in state.items()}
 
 
+@pytest.mark.slow
 def test_a_gan_with_prepare_trains_alike_in_every_mode():
     assert_same_weights(gan)

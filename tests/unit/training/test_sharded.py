@@ -143,6 +143,7 @@ def test_bfloat16_computes_in_16_bits_and_keeps_weights_and_statistics_in_32():
         assert scores == {torch.float32}, "the loss is computed as under autocast"
 
 
+@pytest.mark.slow
 def test_all_ranks_start_from_rank_0s_weights_and_end_with_its_statistics():
     def on_a_rank():
         torch.manual_seed(dist.get_rank())
