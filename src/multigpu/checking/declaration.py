@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from multigpu.checking.source import reached
-from multigpu.checking.verdicts import Status
+from multigpu.checking.verdicts import Status, listed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
@@ -493,7 +493,8 @@ _imported: dict[str, Version] = {}  # by package
 def load(path: Path) -> Declaration:
     """The declaration in a file, read again where a file of its folder has changed.
 
-    The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise.
+    The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise,
+    or if a program breaks a property that is not declared.
     """
     name, version = f"exercises_of_{path.parent.name}", version_of(path.parent)
     if _imported.get(name) != version:
@@ -506,4 +507,11 @@ def load(path: Path) -> Declaration:
     found = [value for value in vars(module).values() if isinstance(value, Declaration)]
     if len(found) != 1:
         raise ValueError(f"{path} declares {len(found)} exercises; it must be one")
+    known = [each.id for each in found[0].properties]
+    for mistake in found[0].mistakes:
+        if not mistake.usually and mistake.id not in known:
+            raise ValueError(
+                f"{path}: {mistake.program.name} breaks {mistake.id}, which is not a property of"
+                f" {found[0].name}. It has {listed(known, most=len(known))}."
+            )
     return found[0]

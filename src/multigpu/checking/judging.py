@@ -6,7 +6,6 @@ cases: the one that gives the same result is the diagnosis, and if none does the
 came and stops.
 """
 
-import ast
 import re
 import time
 from bisect import bisect
@@ -19,6 +18,7 @@ from typing import Any
 
 from multigpu.checking.catalog import Course, find_course
 from multigpu.checking.comparing import (
+    RESULT,
     Comparison,
     Difference,
     Either,
@@ -65,17 +65,12 @@ def examine(run: Run, learner: Learner, *, first: bool) -> None:
             if found is None:
                 continue
             came, where = (found, "") if isinstance(found, str) else found
-            if not where:
-                blames = run.declaration.blames(each.id)
-                where = definition(learner, each.id) if blames else run.where()
-            raise told(run.declaration, each, case, came, where)
+            raise told(run.declaration, each, case, came, where or place_of(each.id, learner))
 
 
-def definition(learner: Learner, message_id: str) -> str:
-    """Where the learner defines the function that a message is about: "model_server.py:41"."""
-    function, source = message_id.partition(".")[0], learner.submission.source(learner.exercise)
-    lines = [n.lineno for n in ast.parse(source).body if getattr(n, "name", "") == function]
-    return f"{learner.exercise.file}:{lines[-1]}" if lines else ""
+def place_of(message_id: str, learner: Learner) -> str:
+    """The function that a message is about: no line of it is known to be at fault."""
+    return f"{message_id.partition('.')[0]} in {learner.exercise.file}"
 
 
 def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
@@ -184,6 +179,13 @@ def _in_place(
     return None
 
 
+def is_of_result(difference: Difference, declaration: Declaration) -> bool:
+    """Whether it is in what the learner's function returned: then a line is to blame for it."""
+    if declaration.call[0] == "drive":
+        return RESULT in difference.came
+    return declaration.result == "returned" and difference.kind != "input_changed"
+
+
 # --- which mistake it is -------------------------------------------------------------------------
 
 
@@ -217,9 +219,11 @@ class Diagnosis:
         usually = difference.usually
         if mistake is not None:
             usually = self._sentences(mistake, case)
-        where = run.where(difference.rank)
-        if mistake is not None and self.declaration.blames(mistake.id):
-            where = definition(self.learner, mistake.id)
+        where = ""
+        if is_of_result(difference, self.declaration):
+            where = run.where(case, difference.rank)
+        if not where or (mistake and self.declaration.blames(mistake.id)):
+            where = place_of(mistake.id if mistake else self.declaration.function, self.learner)
         return Wrong(
             mistake.id if mistake else difference.kind,
             expected=self._expected(case),

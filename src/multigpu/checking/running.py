@@ -163,9 +163,12 @@ class Run:
         """Without what is large in it: for runs that stay for all answers."""
         return replace(self, answer=replace(self.answer, trace=None))
 
-    def where(self, rank: int = 0) -> str:
-        """The line from which the exercise returned last."""
-        return self.answer.wheres[rank]
+    def where(self, case: Case, rank: int) -> str:
+        """The return statement that gave the result of a case; empty if it is not known which."""
+        began, ended = self._notes(case)[rank]["times"]
+        places = [place for time, place in self.answer.returns[rank] if began <= time <= ended]
+        of_several_calls = self.declaration.call[0] == "drive" and len({*places}) > 1
+        return places[-1] if places and not of_several_calls else ""
 
     def _notes(self, case: Case) -> list[dict[str, Any]]:
         """What ``drive_cases`` noted, by rank."""

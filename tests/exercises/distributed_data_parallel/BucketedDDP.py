@@ -110,7 +110,7 @@ def sent_inside(run, case):
 def swallows(run, case):
     for rank, came in enumerate(run.came(case)):
         if came.get("watched", {}).get("swallowed"):
-            return f"on rank {rank} it did not", run.where(rank)
+            return f"on rank {rank} it did not"
     return None
 
 
@@ -143,12 +143,12 @@ def cuts(sizes, limit):
 
 
 def steps_sent(run, case):
-    """Bytes of gradients from the last to the first, the bytes of each collective, and where."""
-    for rank, note, sent in steps_of(run, case):
+    """Bytes of gradients from the last to the first, and the bytes of each collective."""
+    for _, note, sent in steps_of(run, case):
         if case.world > 1 and note["own"]:  # empty where this rank did not use all parameters
             trainable = [p for p in case.model(0).parameters() if p.requires_grad]
             sizes = [p.numel() * p.element_size() for p in reversed(trainable)]
-            yield sizes, [call.bytes for call in sent], run.where(rank)
+            yield sizes, [call.bytes for call in sent]
 
 
 def in_buckets(name, is_wrong, *, usually, fix):
@@ -162,10 +162,10 @@ def in_buckets(name, is_wrong, *, usually, fix):
         fix=fix,
     )
     def _(run, case):
-        for sizes, sent, where in steps_sent(run, case):
+        for sizes, sent in steps_sent(run, case):
             if is_wrong(sizes, sent, case.options.get("bucket_bytes", DEFAULT)):
                 made = f"{count(len(sent), 'collective')} of {listed(sent)} bytes"
-                return f"{made} for gradients of {listed(sizes)} bytes", where
+                return f"{made} for gradients of {listed(sizes)} bytes"
         return None
 
 

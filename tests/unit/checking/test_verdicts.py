@@ -148,6 +148,19 @@ FAULTS = {
         "ZeroDivisionError",
     ),
     "it declares nothing": ("del double", "declares 0 exercises"),
+    "a mistake breaks what is not declared": (
+        """
+        @double.holds("quick", "it is quick", "it waits", fix="Do not wait.")
+        def quick(run, case):
+            return None
+
+        @double.breaks("quik")
+        def waits(x):
+            return 2 * x
+        """,
+        "waits breaks double.quik, which is not a property of data_parallel.double. It has"
+        " double.quick.",
+    ),
     "it cannot be imported": ("import nothing_of_this_name", "nothing_of_this_name"),
     "it names no exercise": (
         """
