@@ -419,7 +419,7 @@ def exercise(
     * ``keeps``: the arguments, by name, that must be afterwards what they were.
     * ``result``: what is compared with ``expected``: what is ``returned``, or the argument of this
       name, into which the function writes.
-    * ``fresh``: whether the result needs memory of its own.
+    * ``fresh``: whether the result needs memory of its own, as do the entries of a list.
     * ``everywhere``: whether an answer must be like a mistake in all cases, not only in the one
       that failed: for results so small that two of them are often equal by chance.
     * ``works_with``: another function of the learner's, which is declared beside this one and runs

@@ -136,7 +136,7 @@ def _compare_one(
     if declaration.fresh and came["shares_memory"]:
         return Difference(
             "shares_memory",
-            "the result is right, but it is in the memory of the argument",
+            "the result is right, but it shares memory with an argument",
             "it is a view of the argument, or the argument itself: clone() makes a copy.",
         )
     if declaration.fresh and comparison.difference(came["kept"], right) is not None:

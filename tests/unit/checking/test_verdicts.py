@@ -110,6 +110,47 @@ def test_what_was_printed_before_a_crash_is_kept(check):
     assert check("def double(x):\n    print('x is', x)\n    return 1 / 0\n").output == "x is 1\n"
 
 
+HALVES = """
+import torch
+from multigpu.checking.declaration import on
+
+double = exercise("data_parallel.double", expects="both halves", parts="half", fresh=True)
+
+@double.cases
+def cases():
+    for number in (1, 2):
+        yield case(f"the number {number}", gpus=1, rows=number * torch.arange(4.0))
+
+@double.arguments
+def arguments(case, devices):
+    return (case.rows.to(devices[0]),)
+
+@double.expected
+def expected(case):
+    return [on("cuda:0", half) for half in case.rows.chunk(2)]
+"""
+ONE_BUFFER = """
+KEPT = []
+def double(x):
+    KEPT.extend([half.clone() for half in x.chunk(2)] if not KEPT else [])
+    for kept, half in zip(KEPT, x.chunk(2)):
+        kept.copy_(half)
+    return KEPT
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "message_id"),
+    [
+        ("def double(x):\n    return [half.clone() for half in x.chunk(2)]\n", None),
+        ("def double(x):\n    return list(x.chunk(2))\n", "shares_memory"),
+        (ONE_BUFFER, "result_overwritten"),
+    ],
+)
+def test_the_entries_of_a_list_can_need_memory_of_their_own(check, source, message_id):
+    assert check(source, HALVES).message_id == message_id
+
+
 FAULTS = {
     "it stumbles": (
         """
