@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.specimen import rows_by_step
-from multigpu.checking.verdicts import count, listed
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .models import accumulated, chain, fork, forked, specimen
 from .wrapped_training import (
@@ -123,6 +123,27 @@ some_are_averaged(
     " never made.",
     fix="Close the last bucket too, and start in sync_gradients what has not been started.",
 )
+
+
+@bucketed.holds(
+    "missing_stays_none",
+    expects="after sync_gradients a parameter has a gradient on all ranks, or on none",
+    usually="a bucket that this rank did not fill was not sent, or what arrived in it was thrown"
+    " away.",
+    fix="sync_gradients starts every bucket, with zeros where there is no gradient. Put the mean"
+    " into .grad here too, or the weights of the ranks drift apart.",
+    first=True,
+)
+def some_ranks_have_none(run, case):
+    ranks = run.came(case)
+    for name in ranks[0]:
+        if name.endswith(".grad") and "no_sync" not in name:
+            without = [rank for rank, came in enumerate(ranks) if came[name] is None]
+            if 0 < len(without) < len(ranks):
+                return f"on {numbered('rank', without)}, {name} is None, and not on the others"
+    return None
+
+
 every_wrapper.add_to(bucketed)
 
 
@@ -324,24 +345,18 @@ class coalesced(Buckets):
 # --- mistakes ------------------------------------------------------------------------------------
 
 
-@bucketed.mistake(
-    "missing_stays_none",
-    "this rank took part with zeros, but threw away what the others sent.",
-    fix="Put the mean into .grad here too, or the weights of the ranks drift apart.",
-)
-class spreads_where_there_was_something(Buckets):
-    def spread(self, bucket, flat):
-        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
-            if p.grad is not None:
-                p.grad.copy_(piece.view_as(p))
+def sizes_differ(finding):
+    return finding.details["difference"] == "numel"
 
 
 @bucketed.mistake(
     "unused_out_of_step",
-    "each rank starts its buckets as they fill, in another order where it lacks a parameter.",
+    "the ranks start their buckets in different orders, for example as they fill: that differs"
+    " where a rank lacks a parameter.",
     fix="Start them in one order everywhere: the second one waits for the first, and"
     " sync_gradients starts the rest.",
     status="mismatch",
+    roughly=sizes_differ,
 )
 class starts_whatever_is_full(Buckets):
     def hook(self, p):
@@ -469,6 +484,22 @@ class no_finally(Buckets):
 
 
 # --- what breaks a property ----------------------------------------------------------------------
+
+
+@bucketed.breaks("missing_stays_none")
+class spreads_where_there_was_something(Buckets):
+    def spread(self, bucket, flat):
+        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
+            if p.grad is not None:
+                p.grad.copy_(piece.view_as(p))
+
+
+@bucketed.breaks("missing_stays_none")
+class sends_only_what_is_full(Buckets):
+    def sync_gradients(self):
+        if not self.quiet:
+            self.next = len(self.buckets)
+            super().sync_gradients()
 
 
 @bucketed.breaks("sent_inside_no_sync")
