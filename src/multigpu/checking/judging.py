@@ -36,9 +36,14 @@ UNUSABLE = "unusable_result"  # the id of a refusal where the drive failed on wh
 TRIES = 4  # mistakes that are run one by one even if it takes longer
 
 
-def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> None:
-    """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis."""
-    diagnosis = Diagnosis(declaration, learner, cases)
+def check(
+    declaration: Declaration, learner: Learner, cases: Sequence[Case], *, explain: bool = True
+) -> None:
+    """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis.
+
+    Without ``explain`` no mistake is looked for: nobody will see which it was.
+    """
+    diagnosis = Diagnosis(declaration, learner, cases, explain)
     try:
         run = perform(declaration, learner, cases)
         diagnosis.examine_values(run)
@@ -196,6 +201,7 @@ class Diagnosis:
     declaration: Declaration
     learner: Learner
     cases: Sequence[Case]
+    explain: bool = True
 
     def examine_values(self, run: Run) -> None:
         """Raise Wrong where a case is not right, or where a property explains why it may not be."""
@@ -215,7 +221,7 @@ class Diagnosis:
 
     def of_difference(self, difference: Difference, run: Run, case: Case) -> Wrong:
         """What to raise for a wrong result."""
-        mistake = self.mistake_like(run, case)
+        mistake = self.mistake_like(run, case) if self.explain else None
         usually = difference.usually
         if mistake is not None:
             usually = self._sentences(mistake, case)
@@ -240,7 +246,7 @@ class Diagnosis:
         finding = refused.finding
         ends: str = "mismatch" if finding and finding.kind == "mismatch" else refused.status
         ends = "unusable" if refused.message_id == UNUSABLE else ends
-        if ends not in ("crash", "hang", "mismatch", "unusable"):
+        if not self.explain or ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
         done = stuck_in(refused, self.cases)
         noted = raised(refused) and refused.message_id != UNUSABLE  # shown with the exception

@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.running import perform_programs
 from multigpu.checking.session import check_with
 from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.commands.showing import console, show_verdicts
@@ -91,6 +92,26 @@ def test_after_a_wrong_answer_the_other_checks_still_count(check):
     assert expected.startswith("expected: ")
     assert "1" in came
     assert where == "where: data_parallel.py:3"
+
+
+SQUARED = """
+@double.mistake("squared", "it is squared.", fix="Add.")
+def squares(x):
+    return x * x
+"""
+
+
+def test_only_the_check_that_is_shown_is_explained(check, monkeypatch):
+    runs = []
+
+    def counting(*given):
+        runs.append(given)
+        return perform_programs(*given)
+
+    monkeypatch.setattr("multigpu.checking.judging.perform_programs", counting)
+    verdict = check("def double(x):\n    return x * x\n", CHECKS + SQUARED)
+    assert (verdict.message_id, verdict.passed) == ("double.squared", 1)
+    assert len(runs) == 1
 
 
 @pytest.mark.parametrize(
