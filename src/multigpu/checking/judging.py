@@ -292,10 +292,10 @@ class Diagnosis:
             mistake
             for mistake, other in zip(mistakes, self.results(mistakes, cases), strict=True)
             if other is not None
-            and any(compare(other, each) is not None for each in cases)
             and all(
                 alike_results(run.came(each), other.came(each), self._right(each)) for each in cases
             )
+            and any(compare(other, each) is not None for each in cases)
         ]
 
     def _right(self, case: Case) -> Any:
