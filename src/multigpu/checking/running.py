@@ -119,7 +119,7 @@ def drive_programs(
 ) -> list[Any]:
     """Run every case with every program, each a module as text.  One that raises gives None."""
     results: list[Any] = []
-    # It takes half of the time to note where they return and what they call: nobody needs it here.
+    # To note where they return and what they call takes half of the time, and no check needs it.
     sys.settrace(None)
     threading.settrace(None)
     for text in texts:
