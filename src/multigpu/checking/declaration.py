@@ -25,7 +25,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
@@ -127,12 +127,18 @@ class Program:
 
 def answered(solution: str, exercise: str, answer: str) -> str:
     """The solution's module with another answer to an exercise in the place of its own."""
-    function = exercise.rpartition(".")[2]
-    (node,) = [n for n in ast.parse(solution).body if getattr(n, "name", None) == function]
-    assert isinstance(node, Definition)
+    first, end = _lines_of(exercise.rpartition(".")[2], solution)
     lines = solution.splitlines()
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-    return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", answer, ""])
+    return "\n".join([*lines[:first], *lines[end:], "", "", answer, ""])
+
+
+@lru_cache
+def _lines_of(name: str, source: str) -> tuple[int, int]:
+    """Where a definition is; kept, because all mistakes take the place of the same one."""
+    (node,) = [n for n in ast.parse(source).body if getattr(n, "name", None) == name]
+    assert isinstance(node, Definition)
+    assert node.end_lineno is not None
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1, node.end_lineno
 
 
 @dataclass(frozen=True)
