@@ -17,10 +17,10 @@ SOURCES = [HERE / "tensor_pair_recording.py"]
 HABIT = "X and Z have 4 rows and 4 columns, Y has 8 columns, all in float32"
 KINDS = {"tensor": "Tensor parallel", "sequence": "Sequence parallel"}
 COLUMNS = "Each rank multiplies all rows by its columns of A, then applies GELU to its part of Y."
-SHARES = "Each rank multiplies its columns of Y by its rows of B. The result is a share of Z."
+SHARES = "Each rank multiplies its columns of Y by its rows of B. The result is a partial sum of Z."
 BACK_ROWS = "The gradient of a rank's part of Y needs only its rows of B, so nothing is sent."
 BACK_COLUMNS = (
-    "Each rank multiplies by its columns of A, transposed: its share of the gradient of X."
+    "Each rank multiplies by its columns of A, transposed: its partial sum of the gradient of X."
 )
 SAYS = {
     "tensor": (
@@ -28,22 +28,22 @@ SAYS = {
         "The operator f changes nothing in forward.",
         COLUMNS,
         SHARES,
-        "The operator g adds the shares up with an all-reduce: {each:g} B from each rank.",
+        "The operator g adds the partial sums up with an all-reduce: {each:g} B from each rank.",
         "Backward begins. All ranks have the whole gradient of Z, and g changes nothing.",
         BACK_ROWS,
         BACK_COLUMNS,
-        "The operator f adds the shares up with an all-reduce: {each:g} B from each rank.",
+        "The operator f adds the partial sums up with an all-reduce: {each:g} B from each rank.",
     ),
     "sequence": (
         "Each rank holds its rows of X.",
         "An all-gather brings all rows to every rank: {each:g} B from each.",
         COLUMNS,
         SHARES,
-        "A reduce-scatter adds the shares up, and each rank keeps its rows of Z: {each:g} B.",
+        "A reduce-scatter adds the partial sums up, and each rank keeps its rows of Z: {each:g} B.",
         "Backward begins. An all-gather brings all rows of Z's gradient: {each:g} B.",
         BACK_ROWS,
         BACK_COLUMNS,
-        "A reduce-scatter adds the shares up, and each rank keeps its rows: {each:g} B.",
+        "A reduce-scatter adds the partial sums up, and each rank keeps its rows: {each:g} B.",
     ),
 }
 PRODUCTS = ("Y = gelu(X @ A_r)", "share = Y @ B_r")

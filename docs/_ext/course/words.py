@@ -22,7 +22,7 @@ ORDINARY = {
     *("GPU", "batch", "broadcast", "buffer", "check", "checkpoint", "chunk", "device", "epoch"),
     *("efficiency", "gather", "gradient", "handle", "hook", "host", "in flight", "link", "node"),
     *("mismatch", "overlap", "owner", "parameter", "partition", "process", "reduce", "replicate"),
-    *("ring", "row group", "scatter", "schedule", "speed-up", "split", "stage", "starter"),
+    *("ring", "row group", "scatter", "schedule", "share", "speed-up", "split", "stage", "starter"),
     *("submission", "thread", "timeout", "trace", "traffic", "verdict", "warm-up", "worker"),
 }
 INSIDE_NO_LINK = (

@@ -25,13 +25,13 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from multigpu.checking.source import reached
-from multigpu.checking.verdicts import Status
+from multigpu.checking.verdicts import Status, listed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
@@ -127,12 +127,18 @@ class Program:
 
 def answered(solution: str, exercise: str, answer: str) -> str:
     """The solution's module with another answer to an exercise in the place of its own."""
-    function = exercise.rpartition(".")[2]
-    (node,) = [n for n in ast.parse(solution).body if getattr(n, "name", None) == function]
-    assert isinstance(node, Definition)
+    first, end = _lines_of(exercise.rpartition(".")[2], solution)
     lines = solution.splitlines()
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-    return "\n".join([*lines[:first], *lines[node.end_lineno :], "", "", answer, ""])
+    return "\n".join([*lines[:first], *lines[end:], "", "", answer, ""])
+
+
+@lru_cache
+def _lines_of(name: str, source: str) -> tuple[int, int]:
+    """Where a definition is; kept, because all mistakes take the place of the same one."""
+    (node,) = [n for n in ast.parse(source).body if getattr(n, "name", None) == name]
+    assert isinstance(node, Definition)
+    assert node.end_lineno is not None
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1, node.end_lineno
 
 
 @dataclass(frozen=True)
@@ -419,7 +425,7 @@ def exercise(
     * ``keeps``: the arguments, by name, that must be afterwards what they were.
     * ``result``: what is compared with ``expected``: what is ``returned``, or the argument of this
       name, into which the function writes.
-    * ``fresh``: whether the result needs memory of its own.
+    * ``fresh``: whether the result needs memory of its own, as do the entries of a list.
     * ``everywhere``: whether an answer must be like a mistake in all cases, not only in the one
       that failed: for results so small that two of them are often equal by chance.
     * ``works_with``: another function of the learner's, which is declared beside this one and runs
@@ -493,7 +499,8 @@ _imported: dict[str, Version] = {}  # by package
 def load(path: Path) -> Declaration:
     """The declaration in a file, read again where a file of its folder has changed.
 
-    The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise.
+    The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise,
+    or if a program breaks a property that is not declared.
     """
     name, version = f"exercises_of_{path.parent.name}", version_of(path.parent)
     if _imported.get(name) != version:
@@ -506,4 +513,11 @@ def load(path: Path) -> Declaration:
     found = [value for value in vars(module).values() if isinstance(value, Declaration)]
     if len(found) != 1:
         raise ValueError(f"{path} declares {len(found)} exercises; it must be one")
+    known = [each.id for each in found[0].properties]
+    for mistake in found[0].mistakes:
+        if not mistake.usually and mistake.id not in known:
+            raise ValueError(
+                f"{path}: {mistake.program.name} breaks {mistake.id}, which is not a property of"
+                f" {found[0].name}. It has {listed(known, most=len(known))}."
+            )
     return found[0]

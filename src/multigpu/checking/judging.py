@@ -6,7 +6,6 @@ cases: the one that gives the same result is the diagnosis, and if none does the
 came and stops.
 """
 
-import ast
 import re
 import time
 from bisect import bisect
@@ -19,6 +18,7 @@ from typing import Any
 
 from multigpu.checking.catalog import Course, find_course
 from multigpu.checking.comparing import (
+    RESULT,
     Comparison,
     Difference,
     Either,
@@ -36,9 +36,14 @@ UNUSABLE = "unusable_result"  # the id of a refusal where the drive failed on wh
 TRIES = 4  # mistakes that are run one by one even if it takes longer
 
 
-def check(declaration: Declaration, learner: Learner, cases: Sequence[Case]) -> None:
-    """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis."""
-    diagnosis = Diagnosis(declaration, learner, cases)
+def check(
+    declaration: Declaration, learner: Learner, cases: Sequence[Case], *, explain: bool = True
+) -> None:
+    """Judge one run of the learner's code.  Raises Refused, or Wrong with a diagnosis.
+
+    Without ``explain`` no mistake is looked for, which saves the time of a diagnosis.
+    """
+    diagnosis = Diagnosis(declaration, learner, cases, explain)
     try:
         run = perform(declaration, learner, cases)
         diagnosis.examine_values(run)
@@ -65,17 +70,12 @@ def examine(run: Run, learner: Learner, *, first: bool) -> None:
             if found is None:
                 continue
             came, where = (found, "") if isinstance(found, str) else found
-            if not where:
-                blames = run.declaration.blames(each.id)
-                where = definition(learner, each.id) if blames else run.where()
-            raise told(run.declaration, each, case, came, where)
+            raise told(run.declaration, each, case, came, where or place_of(each.id, learner))
 
 
-def definition(learner: Learner, message_id: str) -> str:
-    """Where the learner defines the function that a message is about: "model_server.py:41"."""
-    function, source = message_id.partition(".")[0], learner.submission.source(learner.exercise)
-    lines = [n.lineno for n in ast.parse(source).body if getattr(n, "name", "") == function]
-    return f"{learner.exercise.file}:{lines[-1]}" if lines else ""
+def place_of(message_id: str, learner: Learner) -> str:
+    """The function that a message is about: no line of it is known to be at fault."""
+    return f"{message_id.partition('.')[0]} in {learner.exercise.file}"
 
 
 def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
@@ -141,7 +141,7 @@ def _compare_one(
     if declaration.fresh and came["shares_memory"]:
         return Difference(
             "shares_memory",
-            "the result is right, but it is in the memory of the argument",
+            "the result is right, but it shares memory with an argument",
             "it is a view of the argument, or the argument itself: clone() makes a copy.",
         )
     if declaration.fresh and comparison.difference(came["kept"], right) is not None:
@@ -184,6 +184,13 @@ def _in_place(
     return None
 
 
+def is_of_result(difference: Difference, declaration: Declaration) -> bool:
+    """Whether it is in what the learner's function returned: then a line is to blame for it."""
+    if declaration.call[0] == "drive":
+        return RESULT in difference.came
+    return declaration.result == "returned" and difference.kind != "input_changed"
+
+
 # --- which mistake it is -------------------------------------------------------------------------
 
 
@@ -194,6 +201,7 @@ class Diagnosis:
     declaration: Declaration
     learner: Learner
     cases: Sequence[Case]
+    explain: bool = True
 
     def examine_values(self, run: Run) -> None:
         """Raise Wrong where a case is not right, or where a property explains why it may not be."""
@@ -213,13 +221,15 @@ class Diagnosis:
 
     def of_difference(self, difference: Difference, run: Run, case: Case) -> Wrong:
         """What to raise for a wrong result."""
-        mistake = self.mistake_like(run, case)
+        mistake = self.mistake_like(run, case) if self.explain else None
         usually = difference.usually
         if mistake is not None:
             usually = self._sentences(mistake, case)
-        where = run.where(difference.rank)
-        if mistake is not None and self.declaration.blames(mistake.id):
-            where = definition(self.learner, mistake.id)
+        where = ""
+        if is_of_result(difference, self.declaration):
+            where = run.where(case, difference.rank)
+        if not where or (mistake and self.declaration.blames(mistake.id)):
+            where = place_of(mistake.id if mistake else self.declaration.function, self.learner)
         return Wrong(
             mistake.id if mistake else difference.kind,
             expected=self._expected(case),
@@ -236,7 +246,7 @@ class Diagnosis:
         finding = refused.finding
         ends: str = "mismatch" if finding and finding.kind == "mismatch" else refused.status
         ends = "unusable" if refused.message_id == UNUSABLE else ends
-        if ends not in ("crash", "hang", "mismatch", "unusable"):
+        if not self.explain or ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
         done = stuck_in(refused, self.cases)
         noted = raised(refused) and refused.message_id != UNUSABLE  # shown with the exception
@@ -282,10 +292,10 @@ class Diagnosis:
             mistake
             for mistake, other in zip(mistakes, self.results(mistakes, cases), strict=True)
             if other is not None
-            and any(compare(other, each) is not None for each in cases)
             and all(
                 alike_results(run.came(each), other.came(each), self._right(each)) for each in cases
             )
+            and any(compare(other, each) is not None for each in cases)
         ]
 
     def _right(self, case: Case) -> Any:

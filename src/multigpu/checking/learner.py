@@ -29,14 +29,14 @@ class Answer:
     """What came back from one run, of which every worker ended cleanly.
 
     ``results[r]`` is what the drive returned on rank r: plain data, Returned for tensors, Foreign
-    for all else.  ``wheres[r]`` is the line from which the exercise's function returned last there
-    ("data_parallel.py:41"), ``outputs[r]`` what rank r printed.  A run in one process has one of
-    each, and no trace; ``trace`` has every call of ``torch.distributed`` that any rank made.
+    for all else.  ``returns[r]`` says when the exercise's function returned there, and from which
+    line ("data_parallel.py:41"), ``outputs[r]`` what rank r printed.  A run in one process has one
+    of each, and no trace; ``trace`` has every call of ``torch.distributed`` that any rank made.
     ``memory[r]`` is the most that rank r's tensors held at once, in bytes, if ranks had a limit.
     """
 
     results: list[Any]
-    wheres: list[str]
+    returns: list[list[tuple[float, str]]]
     outputs: list[str]
     seconds: float
     trace: Trace | None = None
@@ -204,7 +204,7 @@ class Learner:
         measured = world and memory is not None
         answer = Answer(
             results=[read(ending) for ending in endings],
-            wheres=[ending.where for ending in endings],
+            returns=[ending.returns for ending in endings],
             outputs=[ending.output for ending in endings],
             seconds=report["seconds"],
             trace=trace,

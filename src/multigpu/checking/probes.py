@@ -12,7 +12,7 @@ from typing import Any
 from multigpu.checking.declaration import Case, Declaration
 from multigpu.ranks.calls import Call
 
-Found = tuple[str, str] | None  # what came, and the line to blame
+Found = str | tuple[str, str] | None  # what came, and perhaps the line to blame
 
 
 def handles_are_waited_for(
@@ -86,7 +86,7 @@ def noted_on_each_rank(
         for rank, came in enumerate(run.came(case)):
             words = wrong(came["watched"], case)
             if words:
-                return f"on rank {rank} {words}", run.where(rank)
+                return f"on rank {rank} {words}"
         return None
 
 

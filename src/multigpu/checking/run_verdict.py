@@ -61,11 +61,12 @@ class Ending:
         return printable(self.report["output"])
 
     @property
-    def where(self) -> str:
-        """The line of the last return of the exercise, or of its definition."""
-        notes = self.phases["returning"]
-        found = notes["returned"] or notes["line"]
-        return self.place(*found) if found else self.path.name
+    def returns(self) -> list[tuple[float, str]]:
+        """When the exercise returned, and the return statement; "" if it ended without one."""
+        notes = self.phases.get("returning") or self.phases["raised"]
+        return [
+            (time, f"{self.path.name}:{line}" if line else "") for time, line in notes["returned"]
+        ]
 
     def place(self, file: str, line: int) -> str:
         """``data_parallel.py:41``, seen from the folder of the submission."""
@@ -275,7 +276,8 @@ def raised(ending: Ending) -> Refused | None:
             came=text,
             usually=explanation(error["text"])
             or "the result has another type or device than the task asks for.",
-            where=ending.place(*error["returned"]) if error["returned"] else "",
+            where=(ending.returns and ending.returns[-1][1])
+            or f"{exercise.function} in {exercise.file}",
         )
     if "SystemExit" in error["types"]:
         what = f"your code ended the program with sys.exit({error['status']})"

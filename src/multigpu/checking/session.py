@@ -126,8 +126,11 @@ class Session:
         self.tallies[exercise.name] = Tally(exercise.name, total=len(checks))
         return checks
 
-    def run(self, check: Check) -> Refused | None:
-        """Run a check and note what came of it: why the submission does not pass, or None."""
+    def run(self, check: Check, *, explain: bool = True) -> Refused | None:
+        """Run a check and note what came of it: why the submission does not pass, or None.
+
+        ``explain=False`` saves the time of a diagnosis.
+        """
         from multigpu.checking import judging
 
         self.server = self.server or WarmServer()
@@ -138,7 +141,7 @@ class Session:
         tally, began = self.tallies[check.exercise.name], time.perf_counter()
         refused = None
         try:
-            judging.check(check.declaration, learner, check.cases)
+            judging.check(check.declaration, learner, check.cases, explain=explain)
             tally.passed += 1
             tally.notes += learner.notes
         except Refused as error:
@@ -195,6 +198,6 @@ def check_with(
             tally = session.tallies[exercise.name]
             for each in checks:
                 if not (tally.stopped or (stop_at_first and tally.first)):
-                    session.run(each)
+                    session.run(each, explain=tally.first is None)  # the first one is shown
             verdicts.append(tally.verdict())
     return verdicts

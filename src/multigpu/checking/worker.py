@@ -16,6 +16,7 @@ import threading
 import time
 import types
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -137,7 +138,7 @@ def run(request: Request, devices_or_rank: Any, say: Write) -> None:
         say({"phase": "raised", **said})
         return
     tracer.stop()
-    say({"phase": "returning", **tracer.notes(), "line": definition_line(exercise)})
+    say({"phase": "returning", **tracer.notes()})
     say({"phase": "answer"}, encoder.encode(result))
     say({"phase": "returned", "time": time.monotonic(), "costly": costly_imports()})
 
@@ -289,12 +290,6 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
     sys.addaudithook(look)
 
 
-def definition_line(exercise: Any) -> list[Any] | None:
-    """File and line of a function's definition, or of a class's first method."""
-    code = next(iter(codes_of(exercise)), None)
-    return [code.co_filename, code.co_firstlineno] if code else None
-
-
 # --- watching it run -----------------------------------------------------------------------------
 
 
@@ -312,7 +307,8 @@ class Tracer:
     forbidden: dict[str, str]
     say: Write
     calls: int = 0
-    returned: tuple[str, int] | None = None  # file and line of the last return
+    # When the exercise returned, and from which return statement: None if it just ended.
+    returned: deque[tuple[float, int | None]] = field(default_factory=lambda: deque(maxlen=1000))
     # What is known of a code by its id, which is quicker than its hash, and the codes themselves,
     # so that no other one gets the same id.
     _known: dict[int, str | None] = field(default_factory=dict)
@@ -347,7 +343,7 @@ class Tracer:
 
     def notes(self) -> dict[str, Any]:
         """What was seen, as plain data."""
-        return {"calls": self.calls, "returned": self.returned}
+        return {"calls": self.calls, "returned": list(self.returned)}
 
     def _call(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
@@ -382,7 +378,7 @@ class Tracer:
         if event == "line" and file == self.path and line in self.return_lines:
             self._returning[id(frame)] = self.return_lines[line]
         elif event == "return":  # at the end of a `with` block the line is that of the `with`
-            self.returned = (file, self._returning.pop(id(frame), line))
+            self.returned.append((time.monotonic(), self._returning.pop(id(frame), None)))
         return self._inside
 
     def _caller(self, frame: types.FrameType | None) -> tuple[str, int] | None:

@@ -3,6 +3,7 @@
 ``multigpu author check NAME`` tries every program of a declaration: each right answer must pass,
 each mistake must be refused under its own id, and the starter must be reported as not started.
 Then it shows the entries of the troubleshooting page, and the cases in which no mistake shows.
+``--only PROGRAM`` tries one program, and shows its verdict as a learner sees it.
 ``multigpu author starter MODULE`` makes the learners' file from the solution.
 """
 
@@ -16,7 +17,6 @@ from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.declaration import Declaration
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.source import starter_for, written_in
-from multigpu.checking.verdicts import Verdict
 
 
 def author_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,11 @@ def author_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check", "starter"])
     parser.add_argument("name", metavar="NAME", help="data_parallel.split; for a starter: a module")
     parser.add_argument("--course", metavar="DIR", type=Path, help="a course of your own")
-    parser.add_argument("--only", metavar="WORD", help="programs whose name or id has WORD in it")
+    parser.add_argument(
+        "--only",
+        metavar="PROGRAM",
+        help="try this program alone, or those with this word in their name or id, with --messages",
+    )
     parser.add_argument("--messages", action="store_true", help="show what learners are told")
 
 
@@ -34,23 +38,45 @@ def run_author(options: argparse.Namespace) -> int:
     if options.action == "starter":
         return make_starter(course, options.name)
     from multigpu.checking.declaration import load
-    from multigpu.commands.showing import console
+    from multigpu.checking.session import check_with
+    from multigpu.commands.showing import console, show_verdicts
 
     exercise = Catalog(course).one(options.name)
     path = course.check_file(exercise.chapter.module, exercise.function)
     if path.stem != exercise.function:
         print(f"{exercise.name} has no declaration: {path.with_name(exercise.function)}.py")
         return 2
-    declaration, out, failed = load(path), console(), 0
-    with WarmServer() as server:
-        tried = trials(course, exercise, declaration, server, only=options.only or "")
-        for program, due, verdict in tried:
+    try:
+        declaration = load(path)
+    except ValueError as error:
+        print(error)
+        return 2
+    programs = [*programs_of(course, exercise, declaration)]
+    if options.only:
+        chosen = [each for each in programs if each[0] == options.only]
+        chosen = chosen or [each for each in programs if options.only in " ".join(each[:2])]
+        if not chosen:
+            names = ", ".join(name for name, _, _ in programs)
+            print(f"{exercise.name} has no program {options.only}. It has {names}.")
+            return 2
+        programs = chosen
+    out, failed = console(), 0
+    with WarmServer() as server, tempfile.TemporaryDirectory() as folder:
+        for name, due, text in programs:
+            Path(folder, exercise.file).write_text(text, encoding="utf-8")
+            (verdict,) = check_with(
+                server,
+                [exercise],
+                course,
+                submission=Path(folder),
+                stop_at_first=not options.only,
+            )
             came = verdict.message_id or verdict.status
             failed += came != due
-            line = f"{' ' if came == due else '!'} {program:<44} {came}"
+            line = f"{' ' if came == due else '!'} {name:<44} {came}"
             out.print(line + ("" if came == due else f"   must be {due}"), markup=False)
-            if (options.messages and verdict.message) or came != due:
-                out.print(f"\n{verdict.message}\n", markup=False)
+            if options.only or options.messages or came != due:
+                show_verdicts([verdict], out)
         silent = [] if options.only else silent_cases(course, exercise, declaration, server)
     if not options.only:
         out.print("\non the troubleshooting page:", markup=False)
@@ -63,31 +89,22 @@ def run_author(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def trials(
-    course: Course, exercise: Exercise, declaration: Declaration, server: WarmServer, *, only: str
-) -> Iterator[tuple[str, str, Verdict]]:
-    """Try every program of a declaration, the starter and the solution.
+def programs_of(
+    course: Course, exercise: Exercise, declaration: Declaration
+) -> Iterator[tuple[str, str, str]]:
+    """The solution, the starter, and every program of a declaration.
 
     Yields its name, what its verdict must be ("pass", "not_started" or the id of a message), and
-    the verdict that it got.
+    the module with it.
     """
-    from multigpu.checking.session import check_with
-
     solution = (course.solutions / exercise.file).read_text(encoding="utf-8")
-    programs = [("the solution", "pass", solution)]
+    yield "the solution", "pass", solution
     if not course.broken(exercise.chapter.module).is_file():
-        starter = starter_for(exercise.chapter.module, course)
-        programs.append(("the starter", "not_started", starter))
-    programs += [(p.name, "pass", p.module(solution)) for p in declaration.rights]
-    programs += [(m.program.name, m.id, m.program.module(solution)) for m in declaration.mistakes]
-    with tempfile.TemporaryDirectory() as folder:
-        for name, due, text in programs:
-            if only in f"{name} {due}":
-                Path(folder, exercise.file).write_text(text, encoding="utf-8")
-                (verdict,) = check_with(
-                    server, [exercise], course, submission=Path(folder), stop_at_first=True
-                )
-                yield name, due, verdict
+        yield "the starter", "not_started", starter_for(exercise.chapter.module, course)
+    for program in declaration.rights:
+        yield program.name, "pass", program.module(solution)
+    for mistake in declaration.mistakes:
+        yield mistake.program.name, mistake.id, mistake.program.module(solution)
 
 
 def silent_cases(

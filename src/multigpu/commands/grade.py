@@ -11,8 +11,10 @@ import html
 import json
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
@@ -224,7 +226,9 @@ class Class:
 
     def page(self, results: Results) -> str:
         """One static page: learners × exercises, and below it what each one was told."""
-        head = "".join(f"<th><span>{html.escape(e.name)}</span></th>" for e in self.exercises)
+        by_module = groupby(self.exercises, key=lambda exercise: exercise.chapter.module)
+        modules = "".join(f'<th colspan="{len([*own])}">{name}</th>' for name, own in by_module)
+        names = "".join(f'<th scope="col"><span>{e.function}</span></th>' for e in self.exercises)
         most = sum(self.points[e.name] for e in self.exercises)
         rows, told = [], []
         for learner, verdicts in results.items():
@@ -238,34 +242,40 @@ class Class:
             )
             total = sum(map(self.earned, verdicts))
             rows.append(
-                f'<tr><th scope="row"><a href="#{anchor}">{name}</a></th>{cells}'
-                f"<td>{total:g} of {most:g}</td></tr>"
+                f'<tr><th scope="row"><a href="#{anchor}">{name}</a></th>'
+                f"<td>{total:g} of {most:g}</td>{cells}</tr>"
             )
-            told.append(f'<h2 id="{anchor}">{name}</h2>')
-            told += [self._told(v, anchor) for v in verdicts if v.status != "not_started"]
-            missing = [v.exercise for v in verdicts if v.status == "not_started"]
-            if missing:
-                told.append(f"<p>Not started: {html.escape(', '.join(missing))}.</p>")
+            told += [f'<h2 id="{anchor}">{name}</h2>', *self._told(verdicts, anchor)]
         return PAGE.format(
             style=STYLE,
-            head=head,
+            modules=modules,
+            names=names,
             rows="\n".join(rows),
             told="\n".join(told),
             learners=len(results),
             exercises=len(self.exercises),
         )
 
-    def _told(self, verdict: Verdict, anchor: str) -> str:
-        title = (
-            f'<b class="{verdict.status}">{SIGNS.get(verdict.status, "×")}</b> {verdict.exercise}'
-        )
-        told = f'<h3 id="{anchor}-{verdict.exercise}">{title} <small>{verdict.status}</small></h3>'
-        if verdict.message:
-            told += f"<pre>{html.escape(verdict.message)}</pre>"
-        if verdict.output.strip():
-            output = html.escape(verdict.output)
-            told += f"<details><summary>printed</summary><pre>{output}</pre></details>"
-        return told
+    def _told(self, verdicts: Sequence[Verdict], anchor: str) -> Iterator[str]:
+        """Each message once, below all exercises that got it."""
+        groups: dict[tuple[str, str, str], list[Verdict]] = defaultdict(list)
+        for v in verdicts:
+            message = "" if v.status == "not_started" else v.message
+            groups[v.status, message, v.output.strip()].append(v)
+        for (status, message, output), group in groups.items():
+            names = ", ".join(
+                f'<span id="{anchor}-{v.exercise}">{v.exercise}</span>' for v in group
+            )
+            sign = f'<b class="{status}">{SIGNS.get(status, "×")}</b> {status}'
+            message_id = group[0].message_id or status
+            small = f" <small>{html.escape(message_id)}</small>" if message_id != status else ""
+            tag = "h3" if message else "p"
+            yield f"<{tag}>{sign} {names}{small}</{tag}>"
+            if message:
+                yield f"<pre>{html.escape(message)}</pre>"
+            if output:
+                printed = html.escape(output)
+                yield f"<details><summary>printed</summary><pre>{printed}</pre></details>"
 
 
 SIGNS = {"pass": "✓", "not_started": "·", "missing_file": "·", "checker_fault": "!"}
@@ -276,10 +286,13 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem
 .table { overflow-x: auto }
 table { border-collapse: collapse }
 th, td { border: 1px solid #8886; padding: .2rem .5rem; text-align: center; white-space: nowrap }
+thead th { font-size: .8rem; vertical-align: bottom }
 thead th span { writing-mode: vertical-rl; transform: rotate(180deg); font-weight: normal }
 tbody th { text-align: left; position: sticky; left: 0; background: Canvas }
 td a { display: block; text-decoration: none; color: inherit }
 .pass { color: #1a7f37 } .wrong, .crash, .hang { color: #b35900 } .checker_fault { color: #8250df }
+h2, h3, p { overflow-wrap: anywhere }
+:target { background: #fc08 }
 pre { background: #8882; padding: .6rem; overflow-x: auto; white-space: pre-wrap }
 small { color: #777; font-weight: normal }
 """
@@ -292,7 +305,9 @@ PAGE = """<!doctype html>
 <p>{learners} learners, {exercises} exercises. ✓ pass, × wrong, crash or hang, · not started or no
 file, ! a fault of the checker. Each mark links to the message that the learner got.</p>
 <div class="table"><table>
-<thead><tr><th scope="col">learner</th>{head}<th scope="col">points</th></tr></thead>
+<thead><tr><th scope="col" rowspan="2">learner</th><th scope="col" rowspan="2">points</th>
+{modules}</tr>
+<tr>{names}</tr></thead>
 <tbody>
 {rows}
 </tbody></table></div>

@@ -109,7 +109,7 @@ def show_message(
         else:
             label, text = "", line.removeprefix("      ")
         if part == "where" and folder:
-            text = re.sub(r"\b\w+\.py(?=:\d)", lambda file: seen_from_here(folder, file[0]), text)
+            text = re.sub(r"\b\w+\.py(?=:\d|$)", lambda file: seen_from_here(folder, file[0]), text)
         show_row(label, text, out)
     if verdict.message_id and verdict.status != "not_started":
         built = messages if messages and messages.is_file() else None

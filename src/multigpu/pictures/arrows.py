@@ -56,9 +56,13 @@ class Link:
     copies: int = 0
 
     def __str__(self) -> str:
-        plural = "copy" if self.copies == 1 else "copies"
-        amount = f"{exact_bytes(self.bytes)} in {self.copies} {plural}"
-        return f"{self.source} to {self.target}: {amount}"
+        return f"{self.source} to {self.target}: {exact_bytes(self.bytes)} in {self.counted}"
+
+    @property
+    def counted(self) -> str:
+        """For example "2 copies"; bytes between ranks move in calls of torch.distributed."""
+        one, several = ("copy", "copies") if self.source[:4] != "rank" else ("call", "calls")
+        return f"{self.copies} {one if self.copies == 1 else several}"
 
 
 def links(copies: Iterable[Any]) -> list[Link]:
@@ -212,8 +216,8 @@ def _text_lines(movement: Step, group: Sequence[Link]) -> Iterable[str]:
     if movement.name:
         yield f"{movement.name}: {movement.note}" if movement.note else movement.name
     for link in group:
-        copies = f"  in {link.copies} copies" if link.copies > 1 else ""
-        yield f"  {link.source:>7} ──▶ {link.target:<7} {human_bytes(link.bytes):>10}{copies}"
+        several = f"  in {link.counted}" if link.copies > 1 else ""
+        yield f"  {link.source:>7} ──▶ {link.target:<7} {human_bytes(link.bytes):>10}{several}"
     for device, label in movement.work.items():
         yield f"  {device!s:>7}  {label}"
     if not group and not movement.work and not movement.note:

@@ -236,7 +236,7 @@ def travels_as_promised(ring_attention):
     def inputs_stay(run, case):
         for rank, came in enumerate(run.came(case)):
             if came["watched"]["changed"]:
-                return f"on rank {rank}, {came['watched']['changed'][0]} changed", run.where(rank)
+                return f"on rank {rank}, {came['watched']['changed'][0]} changed"
         return None
 
     @ring_attention.holds(
@@ -262,7 +262,7 @@ def travels_as_promised(ring_attention):
     def some_message(run, case):
         for rank in range(case.world if case.world > 1 and not case.causal else 0):
             if not any(call.op == "send" for call in run.calls(case, rank)):
-                return f"rank {rank} sent no message", run.where(rank)
+                return f"rank {rank} sent no message"
         return None
 
     @ring_attention.holds(
@@ -337,7 +337,7 @@ def keeps_at_most(ring_attention, phase, limit, name, *, expects, usually, fix):
         for rank, came in enumerate(run.came(case) if case.measured and case.world > 1 else ()):
             blocks = came["watched"][phase] / case.block
             if blocks > limit + 0.5:
-                return f"rank {rank} had {blocks:.1f} blocks", run.where(rank)
+                return f"rank {rank} had {blocks:.1f} blocks"
         return None
 
 

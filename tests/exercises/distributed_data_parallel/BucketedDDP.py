@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.specimen import rows_by_step
-from multigpu.checking.verdicts import count, listed
+from multigpu.checking.verdicts import count, listed, numbered
 
 from .models import accumulated, chain, fork, forked, specimen
 from .wrapped_training import (
@@ -110,7 +110,7 @@ def sent_inside(run, case):
 def swallows(run, case):
     for rank, came in enumerate(run.came(case)):
         if came.get("watched", {}).get("swallowed"):
-            return f"on rank {rank} it did not", run.where(rank)
+            return f"on rank {rank} it did not"
     return None
 
 
@@ -123,6 +123,27 @@ some_are_averaged(
     " never made.",
     fix="Close the last bucket too, and start in sync_gradients what has not been started.",
 )
+
+
+@bucketed.holds(
+    "missing_stays_none",
+    expects="after sync_gradients a parameter has a gradient on all ranks, or on none",
+    usually="a bucket that this rank did not fill was not sent, or what arrived in it was thrown"
+    " away.",
+    fix="sync_gradients starts every bucket, with zeros where there is no gradient. Put the mean"
+    " into .grad here too, or the weights of the ranks drift apart.",
+    first=True,
+)
+def some_ranks_have_none(run, case):
+    ranks = run.came(case)
+    for name in ranks[0]:
+        if name.endswith(".grad") and "no_sync" not in name:
+            without = [rank for rank, came in enumerate(ranks) if came[name] is None]
+            if 0 < len(without) < len(ranks):
+                return f"on {numbered('rank', without)}, {name} is None, and not on the others"
+    return None
+
+
 every_wrapper.add_to(bucketed)
 
 
@@ -143,12 +164,12 @@ def cuts(sizes, limit):
 
 
 def steps_sent(run, case):
-    """Bytes of gradients from the last to the first, the bytes of each collective, and where."""
-    for rank, note, sent in steps_of(run, case):
+    """Bytes of gradients from the last to the first, and the bytes of each collective."""
+    for _, note, sent in steps_of(run, case):
         if case.world > 1 and note["own"]:  # empty where this rank did not use all parameters
             trainable = [p for p in case.model(0).parameters() if p.requires_grad]
             sizes = [p.numel() * p.element_size() for p in reversed(trainable)]
-            yield sizes, [call.bytes for call in sent], run.where(rank)
+            yield sizes, [call.bytes for call in sent]
 
 
 def in_buckets(name, is_wrong, *, usually, fix):
@@ -162,10 +183,10 @@ def in_buckets(name, is_wrong, *, usually, fix):
         fix=fix,
     )
     def _(run, case):
-        for sizes, sent, where in steps_sent(run, case):
+        for sizes, sent in steps_sent(run, case):
             if is_wrong(sizes, sent, case.options.get("bucket_bytes", DEFAULT)):
                 made = f"{count(len(sent), 'collective')} of {listed(sent)} bytes"
-                return f"{made} for gradients of {listed(sizes)} bytes", where
+                return f"{made} for gradients of {listed(sizes)} bytes"
         return None
 
 
@@ -324,24 +345,18 @@ class coalesced(Buckets):
 # --- mistakes ------------------------------------------------------------------------------------
 
 
-@bucketed.mistake(
-    "missing_stays_none",
-    "this rank took part with zeros, but threw away what the others sent.",
-    fix="Put the mean into .grad here too, or the weights of the ranks drift apart.",
-)
-class spreads_where_there_was_something(Buckets):
-    def spread(self, bucket, flat):
-        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
-            if p.grad is not None:
-                p.grad.copy_(piece.view_as(p))
+def sizes_differ(finding):
+    return finding.details["difference"] == "numel"
 
 
 @bucketed.mistake(
     "unused_out_of_step",
-    "each rank starts its buckets as they fill, in another order where it lacks a parameter.",
+    "the ranks start their buckets in different orders, for example as they fill: that differs"
+    " where a rank lacks a parameter.",
     fix="Start them in one order everywhere: the second one waits for the first, and"
     " sync_gradients starts the rest.",
     status="mismatch",
+    roughly=sizes_differ,
 )
 class starts_whatever_is_full(Buckets):
     def hook(self, p):
@@ -469,6 +484,22 @@ class no_finally(Buckets):
 
 
 # --- what breaks a property ----------------------------------------------------------------------
+
+
+@bucketed.breaks("missing_stays_none")
+class spreads_where_there_was_something(Buckets):
+    def spread(self, bucket, flat):
+        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
+            if p.grad is not None:
+                p.grad.copy_(piece.view_as(p))
+
+
+@bucketed.breaks("missing_stays_none")
+class sends_only_what_is_full(Buckets):
+    def sync_gradients(self):
+        if not self.quiet:
+            self.next = len(self.buckets)
+            super().sync_gradients()
 
 
 @bucketed.breaks("sent_inside_no_sync")

@@ -347,7 +347,7 @@ def in_each_step(exercise, name, wrong, *, first=True, of=None, **sentences):
         for rank, note, sent in (of or steps_of)(run, case):
             found = wrong(note, sent, case)
             if found:
-                words, line = found if isinstance(found, tuple) else (found, run.where(rank))
+                words, line = found if isinstance(found, tuple) else (found, "")
                 return f"on rank {rank}, step {note['number']}, {words}", line
         return None
 

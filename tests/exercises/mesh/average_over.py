@@ -153,7 +153,7 @@ def calling(case):
 def nothing_sent(run, case):
     for rank in calling(case):
         if not sent_by(run, case, rank):
-            return f"rank {rank} called nothing of torch.distributed", run.where(rank)
+            return f"rank {rank} called nothing of torch.distributed"
     return None
 
 
@@ -167,7 +167,7 @@ def nothing_sent(run, case):
 def weights_changed(run, case):
     for rank, came in enumerate(run.came(case)):
         if came["changed"]:
-            return f"on rank {rank}, {listed(came['changed'])} changed", run.where(rank)
+            return f"on rank {rank}, {listed(came['changed'])} changed"
     return None
 
 
@@ -190,7 +190,7 @@ def too_many_bytes(run, case):
         fills = "broadcast", "scatter"  # these fill a buffer on all ranks but the root
         sent = sum(call.bytes for call in calls if call.op not in fills or call.root == rank)
         if sent > 2 * trained + 8 * len(held) + 8:  # 8: to tell who has a gradient
-            return f"rank {rank} sent {sent:g} bytes; its gradients have {trained}", run.where(rank)
+            return f"rank {rank} sent {sent:g} bytes; its gradients have {trained}"
     return None
 
 

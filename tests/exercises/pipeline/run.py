@@ -115,7 +115,7 @@ def on_each_side(name, wrong, expects, usually, *, fix, first=True):
         for side in sides_of(answer, case):
             words = wrong(side)
             if words:
-                return f"rank {side.rank} {words}", answer.where(side.rank)
+                return f"rank {side.rank} {words}"
         return None
 
 

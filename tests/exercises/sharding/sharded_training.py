@@ -298,7 +298,7 @@ def as_plain_training(exercise):
             step, rank, name, _ = found
             where = f"on rank {rank}" if new_elsewhere else "on all ranks"
             came = f"{where}, {step}: {name} is what it was before the step, or parts of it are"
-            return f"{came}; another rank has it new" if new_elsewhere else came, run.where(rank)
+            return f"{came}; another rank has it new" if new_elsewhere else came
 
     @exercise.holds(
         "inner_not_used",

@@ -49,10 +49,14 @@ class Wrapper(Base):
 """
 
 
-def test_where_is_the_line_of_the_last_return_of_any_method(run):
+def test_the_returns_of_all_methods_are_noted(run):
     answer = run(RIGHT)
-    assert (answer.results[0], answer.wheres[0]) == ([3, 6], "data_parallel.py:13")
-    assert run(RIGHT.replace("    @property", "    double = 6")).wheres[0] == "data_parallel.py:4"
+    assert answer.results[0] == [3, 6]
+    assert [place for _, place in answer.returns[0]] == [
+        "",
+        "data_parallel.py:4",
+        "data_parallel.py:13",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,16 @@ def test_what_no_mistake_does_is_told_without_a_guess(judge):
 def test_an_argument_that_is_changed_is_told(judge):
     source = f"def split(batch, devices):\n    chunks = [{RIGHT}]\n    batch.zero_()\n"
     source += "    return chunks\n"
-    assert judge(source).message_id == "input_changed"
+    refused = judge(source)
+    assert refused.message_id == "input_changed"
+    assert refused.where == "split in data_parallel.py"  # no line is known to be at fault
+
+
+def test_where_is_the_return_statement_of_the_case_that_failed(judge):
+    early = "    if len(batch) == 7:\n        return [batch]\n"
+    cases = sorted(GPUS[3], key=lambda each: len(each.batch) != 7)
+    refused = judge(f"def split(batch, devices):\n{early}    return [{RIGHT}]\n", cases=cases)
+    assert refused.where == "data_parallel.py:3"
 
 
 @pytest.mark.parametrize(

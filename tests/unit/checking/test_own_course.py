@@ -6,6 +6,7 @@ import re
 import pytest
 
 from multigpu.cli import main
+from multigpu.commands import author as author_command
 from multigpu.commands import check as check_command
 
 SOLUTION = '''"""Numbers over ranks."""
@@ -79,7 +80,7 @@ REFUSED = '[ranks_of_numbers]\nrefused = ["torch.distributed.nn"]\n'
 
 @pytest.fixture
 def course(tmp_path, monkeypatch, server):
-    """One exercise in a folder of its own; `multigpu check` works in the warm server."""
+    """One exercise in a folder of its own; the commands work in the warm server."""
     folder = tmp_path / "my_course"
     (folder / "tests" / "exercises" / "ranks_of_numbers").mkdir(parents=True)
     (folder / "solutions").mkdir()
@@ -87,7 +88,8 @@ def course(tmp_path, monkeypatch, server):
     declaration = folder / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
     declaration.write_text(DECLARATION)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(check_command, "WarmServer", lambda: contextlib.nullcontext(server))
+    for command in (author_command, check_command):
+        monkeypatch.setattr(command, "WarmServer", lambda: contextlib.nullcontext(server))
     assert main(["author", "starter", "ranks_of_numbers", "--course", str(folder)]) == 0
     return folder
 
@@ -113,6 +115,17 @@ def test_the_declaration_is_tried_whole(course, capsys):
         assert re.search(line, out)
     assert "no mistake shows in these cases:\n  1 ranks" in out
     assert "largest.own: rank 2 - 1 alone has it. Compare with the others." in out
+
+
+def test_one_program_is_tried_alone_and_shown_as_to_a_learner(course, capsys):
+    only = ["author", "check", "largest", "--course", str(course), "--only"]
+    assert main([*only, "keeps_its_own"]) == 0
+    out = capsys.readouterr().out
+    assert "waits_alone" not in out
+    assert re.search(r"✗ ranks_of_numbers\.largest +wrong +1 of 3 checks passed", out)
+    assert re.search(r"usually +rank 2 - 1 alone has it\. Compare with the others\.", out)
+    assert main([*only, "keeps_all"]) == 2
+    assert "keeps_its_own, receives_from_nobody" in capsys.readouterr().out
 
 
 def test_a_learner_s_way_through_it(course, capsys):

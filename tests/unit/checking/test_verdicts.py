@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
+from multigpu.checking.running import perform_programs
 from multigpu.checking.session import check_with
 from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.commands.showing import console, show_verdicts
@@ -93,6 +94,26 @@ def test_after_a_wrong_answer_the_other_checks_still_count(check):
     assert where == "where: data_parallel.py:3"
 
 
+SQUARED = """
+@double.mistake("squared", "it is squared.", fix="Add.")
+def squares(x):
+    return x * x
+"""
+
+
+def test_only_the_check_that_is_shown_is_explained(check, monkeypatch):
+    runs = []
+
+    def counting(*given):
+        runs.append(given)
+        return perform_programs(*given)
+
+    monkeypatch.setattr("multigpu.checking.judging.perform_programs", counting)
+    verdict = check("def double(x):\n    return x * x\n", CHECKS + SQUARED)
+    assert (verdict.message_id, verdict.passed) == ("double.squared", 1)
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "status"),
     [
@@ -108,6 +129,47 @@ def test_anything_else_ends_the_exercise(check, source, status):
 
 def test_what_was_printed_before_a_crash_is_kept(check):
     assert check("def double(x):\n    print('x is', x)\n    return 1 / 0\n").output == "x is 1\n"
+
+
+HALVES = """
+import torch
+from multigpu.checking.declaration import on
+
+double = exercise("data_parallel.double", expects="both halves", parts="half", fresh=True)
+
+@double.cases
+def cases():
+    for number in (1, 2):
+        yield case(f"the number {number}", gpus=1, rows=number * torch.arange(4.0))
+
+@double.arguments
+def arguments(case, devices):
+    return (case.rows.to(devices[0]),)
+
+@double.expected
+def expected(case):
+    return [on("cuda:0", half) for half in case.rows.chunk(2)]
+"""
+ONE_BUFFER = """
+KEPT = []
+def double(x):
+    KEPT.extend([half.clone() for half in x.chunk(2)] if not KEPT else [])
+    for kept, half in zip(KEPT, x.chunk(2)):
+        kept.copy_(half)
+    return KEPT
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "message_id"),
+    [
+        ("def double(x):\n    return [half.clone() for half in x.chunk(2)]\n", None),
+        ("def double(x):\n    return list(x.chunk(2))\n", "shares_memory"),
+        (ONE_BUFFER, "result_overwritten"),
+    ],
+)
+def test_the_entries_of_a_list_can_need_memory_of_their_own(check, source, message_id):
+    assert check(source, HALVES).message_id == message_id
 
 
 FAULTS = {
@@ -148,6 +210,19 @@ FAULTS = {
         "ZeroDivisionError",
     ),
     "it declares nothing": ("del double", "declares 0 exercises"),
+    "a mistake breaks what is not declared": (
+        """
+        @double.holds("quick", "it is quick", "it waits", fix="Do not wait.")
+        def quick(run, case):
+            return None
+
+        @double.breaks("quik")
+        def waits(x):
+            return 2 * x
+        """,
+        "waits breaks double.quik, which is not a property of data_parallel.double. It has"
+        " double.quick.",
+    ),
     "it cannot be imported": ("import nothing_of_this_name", "nothing_of_this_name"),
     "it names no exercise": (
         """

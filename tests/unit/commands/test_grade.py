@@ -1,12 +1,14 @@
 """``multigpu grade``: a class is checked, whatever one learner's answers do."""
 
 import csv
+import re
 import shutil
 from xml.etree import ElementTree
 
 import pytest
 
 from multigpu.checking.catalog import Catalog, find_course
+from multigpu.checking.verdicts import Verdict
 from multigpu.cli import main
 from multigpu.commands import grade
 
@@ -86,6 +88,19 @@ def test_a_class_is_checked_whole(graded_before):
     assert all(f">{name}</h2>" in page for name in ANSWERS)
     assert "whole_batch_everywhere" in page
     assert "<script>" not in page
+
+
+def test_each_mark_leads_to_the_message_that_the_learner_got(tmp_path):
+    exercises = Catalog(COURSE).exercises
+    statuses = ["pass", "wrong", "not_started", "missing_file"] * len(exercises)
+    verdicts = [
+        Verdict(exercise.name, status, None, "the same words", 0, 1, 0.0)
+        for exercise, status in zip(exercises, statuses, strict=False)
+    ]
+    graded = grade.Class(COURSE, exercises, [], tmp_path, grade.points_in(None, exercises))
+    page = graded.page({"ada": verdicts})
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
+    assert page.count("<pre>the same words</pre>") == 3  # one for each status but not_started
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def test_it_sums_by_link_and_says_what_the_centre_carries():
         "rank 0 server",
         "rank 1 8 rows",
         "to rank 0",
-        "rank 1 ──▶ rank 0 120 B in 2 copies",
+        "rank 1 ──▶ rank 0 120 B in 2 calls",
         "rank 2 ──▶ rank 0 100 B",
         "from rank 0",
         "rank 0 ──▶ rank 2 300 B",
