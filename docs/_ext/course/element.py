@@ -17,9 +17,9 @@ class element(nodes.General, nodes.TextElement):
 
 def html(tag, *children, classes=(), ids=(), **attributes):
     """An element of nodes and words. ``aria_label="…"`` is written ``aria-label``."""
-    children = [c if isinstance(c, nodes.Node) else nodes.Text(c) for c in children]
+    inside = [c if isinstance(c, nodes.Node) else nodes.Text(c) for c in children]
     written = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-    return element("", "", *children, tag=tag, html=written, classes=list(classes), ids=list(ids))
+    return element("", "", *inside, tag=tag, html=written, classes=list(classes), ids=list(ids))
 
 
 def box(kind, label, *children, tag="div", **attributes):

@@ -213,7 +213,7 @@ def picture(in_use, arriving, has, messages, holds, what):
     pairs = {}
     for message in messages:
         pairs.setdefault((message.source, message.target), []).append(message)
-    body += [arrow(*pair, together) for pair, together in pairs.items()]
+    body += [arrow(source, target, together) for (source, target), together in pairs.items()]
     states = (", ".join(f"{name} {value}" for name, value in held.items()) for held in holds)
     said = [f"rank {rank}: {state}" for rank, state in enumerate(states)]
     return Picture(
