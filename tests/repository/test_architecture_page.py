@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course.stations import Station, way  # noqa: E402 (found through sys.path)
+from course.package import Station, way  # noqa: E402 (found through sys.path)
 
 PAGE = (ROOT / "docs" / "reference" / "architecture.rst").read_text(encoding="utf-8")
 WAYS = tomllib.loads((ROOT / "docs" / "reference" / "ways.toml").read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def test_a_file_that_the_page_names_is_in_its_layer() -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_a_way_is_told_station_by_station(name: str) -> None:
     stations = [Station(**{**each, "files": tuple(each["files"])}) for each in WAYS[name]]
-    told = way(stations, title="A way").text()
+    told = way(stations, title="A way").description
     assert [told.index(station.name) for station in stations] == sorted(
         told.index(station.name) for station in stations
     )

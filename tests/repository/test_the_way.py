@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))
 
-from course import course_map, times  # noqa: E402 (found through sys.path)
+from course import times, way  # noqa: E402 (found through sys.path)
 
 lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.page)
 
@@ -96,7 +96,7 @@ def test_what_two_exercises_share_is_counted_once() -> None:
 
 
 def test_no_two_lines_of_the_map_lie_on_each_other() -> None:
-    found = course_map.tracks_of(LESSONS)
+    found = way.tracks_of(LESSONS)
     assert len(found.lanes) == len(LESSONS)
     for track in found.tracks:
         others = [other for other in found.tracks if other != track and other.lane == track.lane]

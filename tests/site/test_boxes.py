@@ -86,12 +86,6 @@ def test_a_served_page_opens_the_notebook_in_the_lab(open_page: Callable, served
     assert button.evaluate("link => link.href") == f"{served}/lab/tree/notebooks/multi_GPU.ipynb"
 
 
-def test_search_works_from_a_file(open_page: Callable) -> None:
-    page = open_page("search.html?q=replicate")
-    found = page.locator("#search-results li", has_text="DataParallel")
-    found.first.wait_for(timeout=30_000)  # results come one after the other
-
-
 def test_a_formula_wider_than_a_phone_scrolls_in_its_box(open_page: Callable) -> None:
     page = open_page("lessons/long_sequences.html", viewport={"width": 390, "height": 844})
     wider = [each for each in page.locator("div.math").evaluate_all(WIDER) if each[0] > 0]

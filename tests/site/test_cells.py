@@ -124,7 +124,7 @@ def wrong_build(tmp_path_factory: pytest.TempPathFactory) -> subprocess.Complete
         r"lessons/index\.rst:10: WARNING: .*KeyError",
         r"lessons/index\.rst:15: WARNING: .*Python",
         r"'that one'.*answer",
-        r"'data_parallel\.no_such_exercise'.*data_parallel\.split",
+        r"no exercise data_parallel\.no_such_exercise",
         r"hangs\.rst:9: WARNING: .*\b3 s\b",
     ],
 )

@@ -1,7 +1,8 @@
-"""The course's Sphinx extension, piece by piece: quizzes, outputs, exercises."""
+"""The course's Sphinx extension, piece by piece: quizzes, outputs, exercises, ways."""
 
 import ast
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import nbformat
@@ -11,7 +12,8 @@ from bs4 import BeautifulSoup
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course import difference, outputs, quiz, starters  # noqa: E402 (found through sys.path)
+from course import cells, exercises, quiz  # noqa: E402 (found through sys.path)
+from course.package import Station, way  # noqa: E402
 
 
 def test_a_choice_may_go_on_in_the_next_line() -> None:
@@ -52,16 +54,16 @@ def stream(words: str, name: str = "stdout") -> nbformat.NotebookNode:
 
 
 def test_prints_that_follow_each_other_are_one_block() -> None:
-    joined = outputs.joined([stream("a\n"), stream("b\n"), stream("c\n", "stderr")])
+    joined = cells.joined([stream("a\n"), stream("b\n"), stream("c\n", "stderr")])
     assert [output["text"] for output in joined] == ["a\nb\n", "c\n"]
 
 
 def test_colors_of_the_terminal_do_not_reach_the_page() -> None:
-    assert outputs.printed("\x1b[31mred\x1b[0m\n", "course-stdout").astext() == "red"
+    assert cells.printed("\x1b[31mred\x1b[0m\n", "course-stdout").astext() == "red"
 
 
 def test_an_svg_is_preferred_to_its_words() -> None:
-    shown = outputs.displayed({"image/svg+xml": "<?xml?><svg></svg>", "text/plain": "<Figure>"})
+    shown = cells.displayed({"image/svg+xml": "<?xml?><svg></svg>", "text/plain": "<Figure>"})
     assert shown.astext() == "<svg></svg>"
 
 
@@ -71,20 +73,60 @@ def test_every_exercise_has_its_task_and_its_command_on_the_page(site: Path, mod
     page = BeautifulSoup(html, "html.parser")
     tree = ast.parse((ROOT / "solutions" / f"{module}.py").read_text(encoding="utf-8"))
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    exercises = starters.module_of(module).exercises
-    assert {exercise.function for exercise in exercises} == {
-        name for name in names if not name.startswith("_") and name != "main"
+    found = exercises.catalog().find(module)
+    assert {exercise.function for exercise in found} == {
+        name for name in names if not name.startswith("_")
     }
-    for exercise in exercises:
-        section = page.find(id=exercise.anchor).get_text()
+    for exercise in found:
+        section = page.find(id=exercises.anchor_of(exercise)).get_text()
         assert f"multigpu check {exercise.name}" in section
-        assert exercise.summary.split("``")[0] in section.replace("\n", " ")
+        summary = exercise.task.partition("\n\n")[0].replace("\n", " ")
+        assert summary.split("``")[0] in section.replace("\n", " ")
 
 
 def test_a_script_is_shown_whole_with_the_lines_that_are_gone(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text('"""What it is for."""\n\na = 1\nb = 2\n\n\nc = 3\n')
-    old = difference.code_of(script)
+    old = cells.without_docstring(script)
     assert old == ["a = 1", "b = 2", "", "", "c = 3"]
-    shown = difference.difference(old, ["a = 1", "b = 0  # NEW", "", "", "c = 3"])
+    shown = cells.difference(old, ["a = 1", "b = 0  # NEW", "", "", "c = 3"])
     assert shown == [" a = 1", "-b = 2", "+b = 0  # NEW", " ", " ", " c = 3"]
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+STATIONS = [
+    Station("Ask", "It asks.", ("ask.py",), "the judge", hands="a question"),
+    Station("Send", "It sends.", ("send.py",), "the judge", hands="bytes", link="#send"),
+    Station("Answer", "It answers.", ("answer.py",), "the ranks", ranks=2, shares="numbers"),
+]
+
+
+def drawn(stations: list) -> ElementTree.Element:
+    return ElementTree.fromstring(way(stations, title="A way").svg())
+
+
+def test_stations_of_one_process_share_a_frame_and_ranks_have_their_colors() -> None:
+    words = [node.text for node in drawn(STATIONS).iter(f"{SVG}text")]
+    assert words.count("the judge") == words.count("the ranks") == 1
+    assert [word for word in words if word.startswith("rank ")] == ["rank 0", "rank 1"]
+
+
+def test_only_what_goes_to_another_process_is_striped() -> None:
+    def striped(stations: list) -> int:
+        paths = drawn(stations).iter(f"{SVG}path")
+        return sum(path.get("stroke-dasharray") is not None for path in paths)
+
+    assert striped(STATIONS) == 1
+    assert striped(STATIONS[:2]) == 0
+
+
+def test_a_picture_with_links_is_no_mere_image() -> None:
+    assert [link.get("href") for link in drawn(STATIONS).iter(f"{SVG}a")] == ["#send"]
+    assert drawn(STATIONS).get("role") == "group"
+    assert drawn(STATIONS[:1]).get("role") == "img"
+
+
+def test_who_cannot_see_a_way_is_told_all_of_it() -> None:
+    told = way(STATIONS, title="A way").description
+    for part in ("Ask", "ask.py", "It asks.", "a question", "the ranks", "numbers"):
+        assert part in told

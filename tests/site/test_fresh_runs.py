@@ -17,17 +17,10 @@ from course import (  # noqa: E402 (found through sys.path)
     execution,
     kernels,
     records,
-    stepping,
 )
+from course.explorers import cases  # noqa: E402
 
 SECONDS_PER_CELL = 300
-SCRIPTS = {
-    "dp_step": "dp_step_recording",
-    "ring": "ring_recording",
-    "ring_attention": "ring_attention_recording",
-    "tensor_pair": "tensor_pair_recording",
-    "pipeline_bubble": "pipeline_recording",
-}
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +94,7 @@ def test_a_forked_kernel_that_dies_is_noticed(tmp_path: Path, warm: kernels.Warm
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.json")))
 def test_a_recorded_animation_comes_out_again(name: str) -> None:
     kept = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
-    script = ROOT / "docs" / "_ext" / "course" / f"{SCRIPTS[name]}.py"
-    assert json.loads(stepping.printed_by(script)) == kept["recording"]
+    assert json.loads(cases.printed_by(cases.script_of(name))) == kept["recording"]
 
 
 def test_numbers_that_differ_are_seen_and_times_are_not() -> None:

@@ -1,8 +1,11 @@
-"""What the pages' files say: links that lead somewhere, no outside asset, no page too heavy."""
+"""What the pages' files say: links that lead somewhere, no outside asset, no page too heavy,
+all of them valid HTML."""
 
 import gc
+import json
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -137,3 +140,19 @@ def test_each_page_explains_its_words_and_links_each_by_itself_once(
         assert not inside & {"h1", "h2", "h3", "pre", "code", "button", "summary"}, page
         seen += len(words)
     assert seen
+
+
+@pytest.mark.slow
+def test_every_page_is_valid_html(
+    site: Path, pages: list[Path], node_module: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # "standard" is what the HTML standard asks for, without house rules of style.
+    config = {"root": True, "extends": ["html-validate:standard"]}
+    (tmp_path / "rules.json").write_text(json.dumps(config))
+    command = ["node", str(node_module("html-validate") / "bin" / "html-validate.mjs")]
+    ran = subprocess.run(
+        [*command, "--config", str(tmp_path / "rules.json"), "--formatter", "text",
+         *(str(site / page) for page in pages)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -43,7 +43,7 @@
     .. ring-attention-stepper::                 ring attention on four ranks, forward and backward
     .. tensor-pair-stepper::                    column and row parallel, forward and backward
     .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
-                                      server-traffic, planned-run, mesh-groups; explorer.py says
+                                      server-traffic, planned-run, mesh-groups; explorers says
                                       how to add one
     .. course-path::                            the lessons with their times (landing page)
     .. course-map::                             lessons, notebooks and exercises as a picture
@@ -68,37 +68,25 @@ from course import (
     asked,
     boxes,
     cells,
-    course_map,
-    difference,
     element,
     exercises,
-    explorer,
+    explorers,
+    head,
     lesson_notebooks,
-    mathml,
     messages,
-    missing,
     notebooks,
     package,
-    path,
     quiz,
-    ring,
-    ring_attention,
     script,
-    sharing,
-    stepper,
-    tensor_pair,
     way,
-    what_next,
     words,
 )
 
 
 def setup(app):
     for part in (
-        *(element, mathml, notebooks, way, path, course_map, what_next, boxes, quiz),
-        *(cells, package, difference, exercises, explorer, script),
-        *(stepper, ring, ring_attention, tensor_pair),
-        *(words, messages, asked, sharing, missing, lesson_notebooks),
+        *(element, notebooks, way, boxes, quiz, cells, package, exercises, explorers, script),
+        *(words, messages, asked, head, lesson_notebooks),
     ):
         part.setup(app)
     return {
@@ -111,5 +99,5 @@ def setup(app):
 
 def state_of_the_extension():
     """A number that changes with these files; Sphinx sees changes of pages only."""
-    files = sorted(Path(__file__).parent.glob("*.*"))
+    files = sorted(p for p in Path(__file__).parent.rglob("*") if p.suffix in {".py", ".toml"})
     return int(sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12], 16)

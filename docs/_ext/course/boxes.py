@@ -6,7 +6,7 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from course import times
-from course.element import html, text
+from course.element import box, html
 from course.way import lesson_of, said
 from multigpu.checking.lessons import LESSONS
 
@@ -23,18 +23,15 @@ class Overview(SphinxDirective):
             raise self.error(f"{self.env.docname} is not in multigpu.checking.lessons")
         facts = html("dl", classes=["course-facts"])
         for term, body in self.facts_of(lesson):
-            facts += html("div", html("dt", text(term)), body)
+            facts += html("div", html("dt", term), body)
         return [
-            html(
-                "div",
-                html(
-                    "p", text(f"Lesson {lesson.number} of {len(LESSONS)}"), classes=["course-label"]
-                ),
+            box(
+                "overview",
+                f"Lesson {lesson.number} of {len(LESSONS)}",
                 facts,
-                html("p", text("Afterwards you can"), classes=["course-lead"]),
+                html("p", "Afterwards you can", classes=["course-lead"]),
                 *self.parse_content_to_nodes(),
                 open_in_lab(f"lessons/{lesson.page}.ipynb", "Open this lesson as a notebook"),
-                classes=["course-box", "course-overview"],
             )
         ]
 
@@ -42,9 +39,9 @@ class Overview(SphinxDirective):
         # The page's end fills this in: only then are its words known.
         yield "Reading", html("dd", classes=["course-reading-time"])
         if lesson.notebook:
-            yield "Notebook", html("dd", text(said(times.of_notebook(lesson.notebook))))
+            yield "Notebook", html("dd", said(times.of_notebook(lesson.notebook)))
         if lesson.exercises:
-            yield "Exercises", html("dd", text(said(times.of_exercises(lesson.exercises))))
+            yield "Exercises", html("dd", said(times.of_exercises(lesson.exercises)))
         needs = [f":ref:`lesson-{page.replace('_', '-')}`" for page in lesson.needs]
         before = self.options.get("before") or " and ".join(needs)
         yield "Before you start", html("dd", *self.parse_inline(before, lineno=self.lineno)[0])
@@ -55,9 +52,7 @@ class KeyPoints(SphinxDirective):
 
     def run(self):
         self.assert_has_content()
-        label = html("p", text("Key points"), classes=["course-label"])
-        body = self.parse_content_to_nodes()
-        return [html("div", label, *body, classes=["course-box", "course-keypoints"])]
+        return [box("keypoints", "Key points", *self.parse_content_to_nodes())]
 
 
 class Surprise(SphinxDirective):
@@ -67,15 +62,8 @@ class Surprise(SphinxDirective):
 
     def run(self):
         title, _ = self.parse_inline(self.arguments[0], lineno=self.lineno)
-        return [
-            html(
-                "div",
-                html("p", text("Surprise"), classes=["course-label"]),
-                html("p", *title, classes=["course-title"]),
-                *self.parse_content_to_nodes(),
-                classes=["course-box", "course-surprise"],
-            )
-        ]
+        title = html("p", *title, classes=["course-title"])
+        return [box("surprise", "Surprise", title, *self.parse_content_to_nodes())]
 
 
 class Predict(SphinxDirective):
@@ -91,9 +79,9 @@ class Predict(SphinxDirective):
         label = "Answer" if self.arguments[0].startswith("Answer") else "Predict"
         summary = html(
             "summary",
-            html("span", text(label), classes=["course-label"]),
+            html("span", label, classes=["course-label"]),
             html("span", *question, classes=["course-question"]),
-            html("span", text("Show the answer"), classes=["course-ask"]),
+            html("span", "Show the answer", classes=["course-ask"]),
         )
         answer = html("div", *self.parse_content_to_nodes(), classes=["course-answer"])
         return [html("details", summary, answer, classes=["course-box", "course-predict"])]
@@ -116,7 +104,7 @@ def open_in_lab(name, words):
     """
     button = html(
         "a",
-        text(words),
+        words,
         classes=["course-button"],
         href=f"/lab/tree/notebooks/{name}",
         target="_blank",  # the page stays where it is, beside the notebook
@@ -125,11 +113,11 @@ def open_in_lab(name, words):
     )
     how = html(
         "p",
-        text("This lesson is also a notebook: type " if "/" in name else "To work in it, type "),
-        html("code", text("make start")),
-        text(" in the folder of the course, and open "),
-        html("code", text(f"notebooks/{name}")),
-        text(" in JupyterLab."),
+        "This lesson is also a notebook: type " if "/" in name else "To work in it, type ",
+        html("code", "make start"),
+        " in the folder of the course, and open ",
+        html("code", f"notebooks/{name}"),
+        " in JupyterLab.",
         data_how_to_start="",
     )
     return html("div", button, how, classes=["course-open"])

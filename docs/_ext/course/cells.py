@@ -1,11 +1,17 @@
 """``.. run::`` and ``:run:``: Python in a lesson, run by the build, with what it gave below it.
 
+    .. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py
+
+shows a script, and what is new in it.
+
 The directive only leaves a marker. When a page has been read, all its cells in reading order, and
 then the values of ``:run:``, are one notebook. Its outputs come from the page's record
 (:mod:`course.records`), and the markers become code and outputs.
 """
 
 import os
+import re
+from difflib import unified_diff
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,12 +21,13 @@ from docutils.parsers.rst import directives
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from course import execution, outputs, records
-from course.element import html
+from course import execution, records
+from course.element import html, raw
 
 logger = logging.getLogger(__name__)
 FOLDER = "notebooks/lessons"  # where the lessons' notebooks are, so that both run alike
 FLAGS = ("varies", "quiet", "hide-code", "hide-output")  # options that are tags of the cell
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 PYTHON = {"python", "python3", "py", "py3", "pycon", "ipython", "ipython3", "default"}
 
 
@@ -58,20 +65,18 @@ class RunRole(SphinxRole):
 
 def notebook_of(cells, values):
     """The page as a notebook: its cells, then one print per value."""
-    notebook = nbformat.v4.new_notebook()
+    made = []
     for node in cells:
         tags = [flag for flag in FLAGS if flag in node["options"]]
         tags += ["raises-exception"] if "raises" in node["options"] else []
-        notebook.cells.append(
-            nbformat.v4.new_code_cell(node["source"], metadata={"tags": tags} if tags else {})
-        )
-    for node in values:
-        notebook.cells.append(
-            nbformat.v4.new_code_cell(
-                f"print({node['expression']}, end='')", metadata={"tags": [records.VALUE]}
-            )
-        )
-    return notebook
+        made.append((node["source"], tags))
+    made += [(f"print({node['expression']}, end='')", [records.VALUE]) for node in values]
+    return nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(source, metadata={"tags": tags} if tags else {})
+            for source, tags in made
+        ]
+    )
 
 
 def fill_page(app, doctree):
@@ -84,7 +89,10 @@ def fill_page(app, doctree):
     failed = None
     try:
         said = records.outputs(app, notebook, docname, Path(app.srcdir).parent / FOLDER)
-        note_record(app, docname, said)
+        app.env.metadata[docname]["course_record"] = said  # for the foot of the page
+        root = Path(app.srcdir).parent
+        for path in (records.path_of(root, docname), *(root / name for name in said["reads"])):
+            app.env.note_dependency(os.path.relpath(path, app.srcdir))
     except execution.CellFailed as failure:
         app.env.note_reread()  # else the next build would take the page as done
         logger.warning("cell failed: %s", failure, location=[*cells, *values][failure.index])
@@ -97,14 +105,6 @@ def fill_page(app, doctree):
         else:
             words = "".join(output.get("text", "") for output in ran.get("outputs", []))
             node.replace_self(nodes.inline("", words, classes=["course-value"]))
-
-
-def note_record(app, docname, said):
-    """Remember what the foot of the page says, and what makes the page be read again."""
-    app.env.course_records[docname] = said
-    root = Path(app.srcdir).parent
-    for path in (records.path_of(root, docname), *(root / name for name in said["reads"])):
-        app.env.note_dependency(os.path.relpath(path, app.srcdir))
 
 
 def warn_unless_it_raised(node, ran):
@@ -122,7 +122,7 @@ def shown_cell(node, ran):
         code["classes"].append("course-code")
         box += code
     if "hide-output" not in node["options"]:
-        box += outputs.shown(ran.outputs)
+        box += shown(ran.outputs)
     return box
 
 
@@ -141,24 +141,84 @@ def warn_of_unrun_python(app, doctree):
 
 def say_record(app, pagename, templatename, context, doctree):
     """Tell the page's foot when and where its outputs were recorded."""
-    said = getattr(app.env, "course_records", {}).get(pagename)
+    said = app.env.metadata.get(pagename, {}).get("course_record")
     if said:
         context["body"] += records.foot(said)
 
 
-def prepare(app):
-    if not hasattr(app.env, "course_records"):
-        app.env.course_records = {}  # docname -> what its record says of itself
+# --- what a cell gave ----------------------------------------------------------------------------
 
 
-def forget(app, env, docname):
-    env.course_records.pop(docname, None)
+def shown(cell_outputs):
+    """The outputs in order, in one box; neighboring prints are one block."""
+    box = html("div", classes=["course-output"])
+    for output in joined(cell_outputs):
+        kind = output["output_type"]
+        if kind == "stream":
+            box += printed(output["text"], "course-" + output["name"])
+        elif kind == "error":
+            box += printed(f"{output['ename']}: {output['evalue']}", "course-error")
+        else:
+            box += displayed(output["data"])
+    return box if box.children else []
 
 
-def merge(app, env, docnames, other):
-    env.course_records.update(
-        {name: other.course_records[name] for name in docnames if name in other.course_records}
-    )
+def joined(cell_outputs):
+    """Streams of the same name that follow each other become one output."""
+    outputs = []
+    for output in cell_outputs:
+        before = outputs[-1] if outputs else None
+        if before and output.output_type == "stream" and before.get("name") == output.name:
+            outputs[-1] = {**before, "text": before["text"] + output.text}
+        else:
+            outputs.append(dict(output))
+    return outputs
+
+
+def printed(words, style):
+    words = ANSI.sub("", words).rstrip("\n")
+    # A long line scrolls inside the block, so the keyboard must be able to reach it.
+    return html("pre", words, classes=[style], tabindex="0") if words else []
+
+
+def displayed(data):
+    """The richest form that needs neither script nor request."""
+    if "image/svg+xml" in data:
+        svg = data["image/svg+xml"]
+        drawn = svg[svg.index("<svg") :]  # an XML declaration has no place inside a page
+        return html("div", raw(drawn), classes=["course-picture"])
+    if "text/html" in data:
+        # A wide table scrolls, too.
+        return html("div", raw(data["text/html"]), classes=["course-html"], tabindex="0")
+    if "image/png" in data:
+        encoded = data["image/png"].replace("\n", "")
+        words = ANSI.sub("", data.get("text/plain", "figure"))
+        return html("img", src=f"data:image/png;base64,{encoded}", alt=words)
+    return printed(data.get("text/plain", ""), "course-result")
+
+
+def without_docstring(path):
+    """The lines of a script after its docstring."""
+    return path.read_text(encoding="utf-8").split('"""', 2)[2].strip("\n").splitlines()
+
+
+def difference(old, new):
+    """All lines of ``new``, and those of ``old`` that are gone: marked ``+``, ``-`` or blank."""
+    lines = unified_diff(old, new, lineterm="", n=len(old))
+    return list(lines)[3:]  # without the names of the files and the numbers of the lines
+
+
+class ScriptDiff(SphinxDirective):
+    required_arguments = 2
+
+    def run(self):
+        code = []
+        for name in self.arguments:
+            relative, path = self.env.relfn2path(name)
+            self.env.note_dependency(relative)
+            code.append(without_docstring(Path(path)))
+        words = "\n".join(difference(*code))
+        return [nodes.literal_block(words, words, language="diff")]
 
 
 def setup(app):
@@ -168,8 +228,6 @@ def setup(app):
     app.add_node(value)
     app.add_directive("run", Run)
     app.add_role("run", RunRole())
-    app.connect("builder-inited", prepare)
-    app.connect("env-purge-doc", forget)
-    app.connect("env-merge-info", merge)
+    app.add_directive("script-diff", ScriptDiff)
     app.connect("doctree-read", fill_page)
     app.connect("html-page-context", say_record)

@@ -1,10 +1,12 @@
-"""A document node that becomes one HTML element, and raw HTML for readers of HTML only.
+"""A document node that becomes one HTML element, raw HTML for readers of HTML only, and MathML.
 
 Docutils knows no ``<details>`` and no ``<button>``. With this node a directive builds them out of
-ordinary children, so that links, code and formulas inside them keep working.
+ordinary children, so that links, code and formulas inside them keep working. Formulas become MathML
+at build time: no script, no font, no request.
 """
 
 from docutils import nodes
+from latex2mathml.converter import convert
 
 INLINE = {"a", "code", "span", "strong"}
 
@@ -14,13 +16,16 @@ class element(nodes.General, nodes.TextElement):
 
 
 def html(tag, *children, classes=(), ids=(), **attributes):
-    """An element with ``attributes`` (``aria_label="…"`` is written ``aria-label``)."""
+    """An element of nodes and words. ``aria_label="…"`` is written ``aria-label``."""
+    inside = [c if isinstance(c, nodes.Node) else nodes.Text(c) for c in children]
     written = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-    return element("", "", *children, tag=tag, html=written, classes=list(classes), ids=list(ids))
+    return element("", "", *inside, tag=tag, html=written, classes=list(classes), ids=list(ids))
 
 
-def text(words):
-    return nodes.Text(words)
+def box(kind, label, *children, tag="div", **attributes):
+    """A box of a lesson: its label, then what is in it."""
+    label = html("p", label, classes=["course-label"])
+    return html(tag, label, *children, classes=["course-box", f"course-{kind}"], **attributes)
 
 
 def raw(markup):
@@ -36,10 +41,19 @@ def depart_html(self, node):
     self.body.append(f"</{node['tag']}>" + ("" if node["tag"] in INLINE else "\n"))
 
 
-def ignore(self, node):
-    """Other builders show the children without the element."""
+def visit_inline_math(self, node):
+    self.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_math_block(self, node):
+    # A long formula scrolls inside its own box, which therefore takes the keyboard focus.
+    self.body.append(self.starttag(node, "div", CLASS="math", tabindex="0"))
+    self.body.append(convert(node.astext(), display="block"))
+    self.body.append("</div>\n")
+    raise nodes.SkipNode
 
 
 def setup(app):
-    others = dict.fromkeys(("latex", "text", "man", "texinfo"), (ignore, ignore))
-    app.add_node(element, html=(visit_html, depart_html), **others)
+    app.add_node(element, html=(visit_html, depart_html))
+    app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_math_block, None))

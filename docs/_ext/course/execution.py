@@ -2,7 +2,6 @@
 
 import os
 from ast import literal_eval
-from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -43,16 +42,6 @@ class CellFailed(Exception):
         self.index = index
 
 
-@dataclass
-class _Progress:
-    """Which cell the kernel is at: the only way to name the one that hung."""
-
-    cell: int = 0
-
-    def note(self, cell, cell_index):
-        self.cell = cell_index
-
-
 def run(
     notebook,
     *,
@@ -86,7 +75,7 @@ def run(
         *notebook.cells,
         nbformat.v4.new_code_cell(OPENED),
     ]
-    progress = _Progress()
+    started = [0]  # the last one is what the kernel is at: the only way to name a cell that hung
     folder.mkdir(parents=True, exist_ok=True)
     client = NotebookClient(
         watched,
@@ -97,18 +86,18 @@ def run(
         record_timing=False,
         skip_cells_with_tag="" if quiet else QUIET,
         resources={"metadata": {"path": str(folder)}},
-        on_cell_start=progress.note,
+        on_cell_start=lambda cell, cell_index: started.append(cell_index),
         extra_arguments=["--IPKernelApp.log_level=ERROR"],  # it warns of its own transport
     )
     try:
         client.execute(env=environment() | ({"MULTIGPU_TIMES": "rough"} if rough else {}))
     except CellExecutionError as failure:
-        raise CellFailed(progress.cell - 1, f"{failure.ename}: {failure.evalue}") from None
+        raise CellFailed(started[-1] - 1, f"{failure.ename}: {failure.evalue}") from None
     except CellTimeoutError:
         limit = f"the cell ran for more than {seconds_per_cell} s and was stopped"
-        raise CellFailed(progress.cell - 1, limit) from None
+        raise CellFailed(started[-1] - 1, limit) from None
     except DeadKernelError:
-        raise CellFailed(progress.cell - 1, "the kernel died during this cell") from None
+        raise CellFailed(started[-1] - 1, "the kernel died during this cell") from None
     for cell in notebook.cells:
         if cell.cell_type == "code":
             clean(cell, root)

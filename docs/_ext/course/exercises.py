@@ -1,19 +1,46 @@
 """Exercise cards and exercise pages, made from the docstrings that every starter has.
 
 The docstrings are reStructuredText; the page shows them as they are, so the task a learner reads in
-the editor and on the site is the same text.
+the editor and on the site is the same text. They come from the solutions, of which starters are
+made: a learner who is writing an answer in ``exercises/`` should not have to wait for a new site.
 """
 
+import ast
 import re
+from functools import cache
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from course.element import html, text
-from course.starters import find, module_of, path_of
+from course.element import box, html
+from course.execution import ROOT
+from multigpu.checking.catalog import Catalog, Course, UnknownExercise
+from multigpu.checking.source import definitions
 
 NO_CODE = ".. code-block:: none\n\n"
 LESSON = re.compile(r"\b(?:docs)?/?lessons/(\w+)(?:\.rst)?")
+
+
+@cache
+def catalog():
+    return Catalog(Course(ROOT))
+
+
+def find(name):
+    """The exercise ``module.function``.  Raises UnknownExercise with a suggestion."""
+    return catalog().one(name)
+
+
+def source_of(module):
+    return ROOT / "solutions" / f"{module}.py"
+
+
+def anchor_of(exercise):
+    return f"exercise-{exercise.name}".replace("_", "-").replace(".", "-")
+
+
+def label_of(exercise):
+    return f"exercise-{exercise.name}".replace(".", "-").lower()
 
 
 def as_page_text(docstring):
@@ -35,67 +62,70 @@ def commands(exercise):
 
 
 def signature(exercise):
-    words = exercise.signature
+    """What the exercise takes and returns, with its types."""
+    source = source_of(exercise.chapter.module).read_text(encoding="utf-8")
+    node = definitions(source)[exercise.function]
+    if isinstance(node, ast.ClassDef):
+        inits = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+        arguments = ast.unparse(inits[0].args).removeprefix("self").lstrip(", ") if inits else ""
+        words = f"{node.name}({arguments})"
+    else:
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        words = f"{node.name}({ast.unparse(node.args)}){returns}"
     return nodes.literal_block(words, words, language="python3", classes=["course-signature"])
 
 
-class FromSource(SphinxDirective):
-    required_arguments = 1
-
-    def look_up(self, lookup):
-        """``lookup`` of the directive's argument; the page depends on the file it came from."""
-        try:
-            found = lookup(self.arguments[0])
-        except LookupError as problem:
-            raise self.error(str(problem)) from None
-        self.env.note_dependency(path_of(self.arguments[0].partition(".")[0]))
-        return found
-
-    def link(self, exercise, words):
-        return self.parse_inline(f":ref:`{words} <{exercise.label}>`", lineno=self.lineno)[0]
-
-
-class Card(FromSource):
+class Card(SphinxDirective):
     """``.. exercise:: data_parallel.split``: task, where to write it, how to check it."""
 
+    required_arguments = 1
+
     def run(self):
-        exercise = self.look_up(find)
-        place = f"exercises/{exercise.module}.py"
+        try:
+            exercise = find(self.arguments[0])
+        except UnknownExercise as problem:
+            raise self.error(str(problem)) from None
+        self.env.note_dependency(str(source_of(exercise.chapter.module)))
+        summary = as_page_text(exercise.task.partition("\n\n")[0])
+        place = html("code", f"exercises/{exercise.file}")
+        in_full = f":ref:`The task in full <{label_of(exercise)}>`"
+        link, _ = self.parse_inline(in_full, lineno=self.lineno)
         return [
-            html(
-                "div",
-                html("p", text("Exercise"), classes=["course-label"]),
-                html("p", html("code", text(exercise.function)), classes=["course-title"]),
-                *self.parse_text_to_nodes(as_page_text(exercise.summary)),
-                html("p", text("Write it in "), html("code", text(place)), text(", then type:")),
+            box(
+                "exercise",
+                "Exercise",
+                html("p", html("code", exercise.function), classes=["course-title"]),
+                *self.parse_text_to_nodes(summary),
+                html("p", "Write it in ", place, ", then type:"),
                 commands(exercise),
-                html("p", *self.link(exercise, "The task in full"), classes=["course-more"]),
-                classes=["course-box", "course-exercise"],
+                html("p", *link, classes=["course-more"]),
             )
         ]
 
 
-class ModulePage(FromSource):
+class ModulePage(SphinxDirective):
     """``.. exercise-module:: data_parallel``: its introduction and every exercise in full."""
 
+    required_arguments = 1
+
     def run(self):
-        module = self.look_up(module_of)
-        introduction = as_page_text(with_literal_blocks(module.introduction))
-        found = self.parse_text_to_nodes(introduction.partition("\n\n")[2])
-        for exercise in module.exercises:
-            found.append(self.section(exercise))
-        return found
+        source = source_of(self.arguments[0])
+        self.env.note_dependency(str(source))
+        said = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+        introduction = as_page_text(with_literal_blocks(said)).partition("\n\n")[2]
+        exercises = catalog().find(self.arguments[0])
+        return [*self.parse_text_to_nodes(introduction), *map(self.section, exercises)]
 
     def section(self, exercise):
-        section = nodes.section(ids=[exercise.anchor], names=[exercise.label])
+        anchor, label = anchor_of(exercise), label_of(exercise)
+        section = nodes.section(ids=[anchor], names=[label])
         section += nodes.title("", "", nodes.literal("", exercise.function))
         section += signature(exercise)
         section.extend(self.parse_text_to_nodes(as_page_text(exercise.task)))
         section += commands(exercise)
-        place = self.env.docname, exercise.anchor
-        labels = self.env.domains.standard_domain
-        labels.labels[exercise.label] = (*place, exercise.function)
-        labels.anonlabels[exercise.label] = place
+        domain = self.env.domains.standard_domain
+        domain.labels[label] = self.env.docname, anchor, exercise.function
+        domain.anonlabels[label] = self.env.docname, anchor
         return section
 
 

@@ -54,7 +54,7 @@ def note_record(app, docname, source):
     """The staged notebook says what its record is; the page's foot shows it."""
     if docname.startswith("_notebooks/"):
         staged = nbformat.read(app.env.doc2path(docname), as_version=4)
-        app.env.course_records[docname] = staged.metadata.get("course")
+        app.env.metadata[docname]["course_record"] = staged.metadata.get("course")
 
 
 def setup(app):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from course.element import html, text
+from course.element import box, html
 
 CHOICE = re.compile(r"^- \[(?P<mark>[ xX])\] (?P<words>.*)$")
 YES = re.compile(r"Yes[.,:]? ?")
@@ -67,26 +67,17 @@ class Quiz(SphinxDirective):
             choices = choices_of(list(self.content))
         except ValueError as problem:
             raise self.error(f"quiz: {problem}") from None
-        number = self.env.new_serialno("course-quiz")
-        question = f"quiz-{number}"
-        listing = html("ul", classes=["course-choices"])
-        for choice in choices:
-            listing += self.listed(choice)
-        label = html("p", text("Quiz"), classes=["course-label"])
-        words = html(
-            "p", *self.inline(self.arguments[0]), classes=["course-question"], ids=[question]
-        )
-        # The script writes the answer here; a screen reader then says it.
-        said = html("div", classes=["course-said"], role="status")
+        name = f"quiz-{self.env.new_serialno('course-quiz')}"
+        question = self.inline(self.arguments[0])
         return [
-            html(
-                "div",
-                label,
-                words,
-                listing,
-                said,
-                classes=["course-box", "course-quiz"],
-                data_quiz=question,
+            box(
+                "quiz",
+                "Quiz",
+                html("p", *question, classes=["course-question"], ids=[name]),
+                html("ul", *map(self.listed, choices), classes=["course-choices"]),
+                # The script writes the answer here; a screen reader then says it.
+                html("div", classes=["course-said"], role="status"),
+                data_quiz=name,
             )
         ]
 

@@ -11,11 +11,10 @@ picture.py; the other modules each draw one kind.
 """
 
 from multigpu.pictures.arrows import Step, star, steps, traffic
+from multigpu.pictures.axes import curves, roofline
 from multigpu.pictures.bars import Stack, memory, row_groups, stacks
-from multigpu.pictures.curves import curves
 from multigpu.pictures.holdings import holdings
 from multigpu.pictures.picture import Picture, Slide, Slides, Table
-from multigpu.pictures.roofline import roofline
 from multigpu.pictures.timeline import schedule, timeline
 from multigpu.pictures.units import human_bytes, human_count
 

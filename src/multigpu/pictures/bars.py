@@ -5,8 +5,6 @@ or rank has its color, the rest is gray. Solid is compute, striped is communicat
 is the baseline, a solid one the limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -202,14 +200,11 @@ def stacks(
 ) -> Picture:
     """Draw a bar in parts for each stack, in the color of `rank`, whose memory it is.
 
-    All bars have one scale. `expected` names the dashed lines, `amount` writes bytes.
-
-    Raises ValueError for more than four names of parts.
+    All bars have one scale, and at most four names of parts. `expected` names the dashed lines,
+    `amount` writes bytes.
     """
     given = list(bars)
     kinds = list(dict.fromkeys(name for bar in given for name in bar.parts))
-    if len(kinds) > len(SHADES):
-        raise ValueError(f"{len(kinds)} parts ({', '.join(kinds)}): at most {len(SHADES)} shades")
     full = max([limit or 0, *(max(bar.total, bar.expected or 0) for bar in given)]) or 1
     base = HOST if rank is None else color(rank)
     fills = {name: tint(base, shade) for name, shade in zip(kinds, SHADES, strict=False)}
@@ -345,7 +340,7 @@ def row_groups(
 
     A plan says rank by rank which ranges of rows it reads: `group`, `start` and `stop` of each.
     The rows of a row group that a rank reads are a part of the bar in its color. Rows that no rank
-    reads stay empty. Raises ValueError for a plan that names rows which are not in the file.
+    reads stay empty.
     """
     *starts, total = accumulate(sizes, initial=0)
     gap = 4.0 / WIDTH  # between row groups
@@ -356,9 +351,6 @@ def row_groups(
         loads = [sum(piece.stop - piece.start for piece in pieces) for pieces in plan]
         for rank, pieces in enumerate(plan):
             for piece in pieces:
-                known = piece.group < len(sizes) and 0 <= piece.start <= piece.stop
-                if not (known and piece.stop <= sizes[piece.group]):
-                    raise ValueError(f"{name}, rank {rank}: there is no {piece} in sizes {sizes}")
                 left, right = (
                     (starts[piece.group] + row) / total for row in (piece.start, piece.stop)
                 )

@@ -4,8 +4,6 @@ all-reduce.
 What comes from a rank has its color; a sum of several ranks' values has all of theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +13,13 @@ from multigpu.pictures.palette import color
 from multigpu.pictures.picture import (
     Picture,
     chip,
-    element,
     line,
+    rank_lane,
     rectangle,
     text,
     text_on,
     tooltip,
+    traveling,
 )
 from multigpu.pictures.units import human_bytes
 
@@ -37,22 +36,13 @@ class Block:
     owners: tuple[int, ...]
 
     @classmethod
-    def of(cls, held: Any) -> Block:
+    def of(cls, held: Any) -> "Block":
         """From an owner, a set of owners (their sum), None (nothing) or a pair (label, owners)."""
-        label = None
-        if isinstance(held, tuple):
-            label, held = held
-        if held is None:
-            owners: tuple[int, ...] = ()
-        elif isinstance(held, int):
-            owners = (held,)
-        elif isinstance(held, set | frozenset):
+        label, held = held if isinstance(held, tuple) else (None, held)
+        if isinstance(held, set | frozenset):
             owners = tuple(sorted(held))
         else:
-            raise ValueError(
-                "a block is a rank, a set of ranks, None or a pair (label, ranks), "
-                f"for example 0, {{0, 1}} or ('a', 0); got {held!r}"
-            )
+            owners = () if held is None else (held,)
         return cls("+".join(map(str, owners)) if label is None else label, owners)
 
     def drawn(self, x: float, y: float, says: str) -> str:
@@ -95,11 +85,7 @@ def holdings(
         everyone = {0, 1, 2}
         holdings([[0], [1], [2]], [[everyone]] * 3, title="all_reduce")
         holdings([[0], [1], [2]], [[0, 1, 2]] * 3, title="all_gather")
-
-    Raises ValueError if the two have different numbers of ranks, or for any other value.
     """
-    if len(before) != len(after):
-        raise ValueError(f"before has {len(before)} ranks and after has {len(after)}")
     rows = {
         name: [[Block.of(each) for each in held] for held in held_by_rank]
         for name, held_by_rank in (("before", before), ("after", after))
@@ -193,11 +179,7 @@ def chunks(
     ]
     for rank in range(world):
         y = LANES_TOP + rank * LANE + 1
-        body += [
-            rectangle(0.5, y, LANES_WIDTH - 1, LANE - 4, rx=7, fill="var(--band)"),
-            rectangle(0.5, y, 5, LANE - 4, rx=2.5, fill=color(rank)),
-            text(11, y + (LANE - 4) / 2, f"rank {rank}", size=11.5, class_="strong"),
-        ]
+        body.append(rank_lane(rank, y, LANES_WIDTH, LANE - 4))
         for chunk in range(columns):
             says = f"rank {rank}, chunk {chunk}: {added(after[rank][chunk])}"
             x, wide = LANE_LEFT + chunk * column + 2, column - TRACKS
@@ -243,15 +225,11 @@ def _arrow(message: ChunksSent, x: float, *, width: float) -> str:
     start, end = (LANES_TOP + rank * LANE + 15 for rank in (source, target))
     shift = 3.0 if source < target else -3.0
     way = f"M{x:g} {start + shift:g}H{track:g}V{end - shift:g}H{x + 5:g}"
-    shaft = {"d": way, "stroke": color(source), "stroke_width": width, "fill": "none"}
+    tip = f"M{x - 1:g} {end - shift:g}l6.5 -4v8z"
     middle = LANES_TOP + target * LANE + (-2 if source < target else LANE - 2)  # between lanes
     return tooltip(
         str(message),
-        element("path", **shaft, stroke_opacity=0.35),
-        element("path", **shaft, stroke_dasharray="5 3", class_="stripes"),
-        element("path", d=f"M{x - 1:g} {end - shift:g}l6.5 -4v8z", fill=color(source)),
-        rectangle(-4, -4, 8, 8, rx=2, fill=color(source), class_="packet",
-                  stroke="var(--line)", style=f'offset-path:path("{way}");opacity:0'),
+        traveling(way, tip, color(source), width),
         text(track - 3, middle, human_bytes(message.bytes), size=10, class_="strong",
              text_anchor="end", style="paint-order:stroke;stroke:var(--band);stroke-width:3px"),
     )  # fmt: skip

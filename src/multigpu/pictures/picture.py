@@ -4,8 +4,6 @@ A `Picture` is drawn once. `Slides` are pictures one after the other, a `Table` 
 All of them are shown by a notebook as they are, and `text()` is for a terminal.
 """
 
-from __future__ import annotations
-
 import html
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +13,7 @@ from math import floor, log10
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
-from multigpu.pictures.palette import CLASS, HOST, ink_on, style_sheet
+from multigpu.pictures.palette import CLASS, HOST, color, ink_on, style_sheet
 
 CHARACTER = 0.6  # width of a character relative to the font size: a safe upper guess
 MARGIN = 14.0
@@ -116,6 +114,27 @@ def arrow(x1: float, x2: float, y: float, thickness: float, fill: str) -> str:
         fill=fill,
     )
     return striped_bar(x1, neck, y, thickness, fill) + head
+
+
+def rank_lane(rank: int, y: float, width: float, height: float) -> str:
+    """The ground on which a rank's values are drawn, with its name and its color."""
+    return (
+        rectangle(0.5, y, width - 1, height, rx=7, fill="var(--band)")
+        + rectangle(0.5, y, 5, height, rx=2.5, fill=color(rank))
+        + text(11, y + height / 2, f"rank {rank}", size=11.5, class_="strong")
+    )
+
+
+def traveling(way: str, tip: str, fill: str, thickness: float) -> str:
+    """A striped arrow along the path `way`, and what the site's script moves along it."""
+    shaft = {"d": way, "stroke": fill, "stroke_width": thickness, "fill": "none"}
+    return (
+        element("path", **shaft, stroke_opacity=0.35)
+        + element("path", **shaft, stroke_dasharray="5 3", class_="stripes")
+        + element("path", d=tip, fill=fill)
+        + rectangle(-4, -4, 8, 8, rx=2, fill=fill, class_="packet", stroke="var(--line)",
+                    style=f'offset-path:path("{way}");opacity:0')
+    )  # fmt: skip
 
 
 def tooltip(content: str, *children: str, **attributes: object) -> str:

@@ -6,8 +6,6 @@ each micro-batch that a rank works on, forward pale, backward full; where a lane
 is idle (the bubble). Predicted and recorded schedules are drawn alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import floor
 from typing import Any, NamedTuple

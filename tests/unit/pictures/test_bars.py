@@ -1,11 +1,12 @@
-"""Bars of memory and of time, read back from their SVG."""
+"""Bars of memory, of time and of rows, read back from their SVG."""
 
 import re
 import xml.etree.ElementTree as ElementTree
+from typing import NamedTuple
 
 import pytest
 
-from multigpu.pictures import Stack, palette, stacks
+from multigpu.pictures import Stack, memory, palette, row_groups, stacks
 from multigpu.pictures.bars import BARS, SHADES, WIDTH, BarGroup, Duration, durations
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,11 +51,6 @@ def test_the_memory_of_a_rank_has_its_color_and_names_can_be_read():
             assert palette.contrast(palette.ink_on(fill), fill) > 4.5
 
 
-def test_more_parts_than_shades_are_refused():
-    with pytest.raises(ValueError, match=r"\b5 parts\b.*\b4\b"):
-        stacks([Stack("a", dict.fromkeys("abcde", 1))])
-
-
 def bar(label, seconds, **more):
     return Duration(label=label, seconds=seconds, value=f"{seconds:g} s", **more)
 
@@ -64,20 +60,16 @@ def drawn(*bars, **more):
     return picture, ElementTree.fromstring(picture.svg())
 
 
-def widths_of_durations(root, fill):
-    return [float(r.get("width")) for r in root.iter(f"{SVG}rect") if r.get("fill") == fill]
-
-
 def test_bars_are_as_long_as_their_times():
-    _, root = drawn(bar("a", 2.0), bar("b", 1.0))
-    long, short, *_ = widths_of_durations(root, palette.HOST)
+    picture, _ = drawn(bar("a", 2.0), bar("b", 1.0))
+    long, short, *_ = widths(picture, palette.HOST)
     assert long == pytest.approx(BARS)
     assert short == pytest.approx(BARS / 2)
 
 
 def test_the_share_of_communication_is_striped():
-    _, root = drawn(bar("a", 1.0, communication=0.25))
-    assert widths_of_durations(root, palette.HOST)[0] == pytest.approx(0.75 * BARS)
+    picture, root = drawn(bar("a", 1.0, communication=0.25))
+    assert widths(picture, palette.HOST)[0] == pytest.approx(0.75 * BARS)
     stripes = next(e for e in root.iter(f"{SVG}line") if e.get("stroke-dasharray") == "5 3")
     assert float(stripes.get("x2")) - float(stripes.get("x1")) == pytest.approx(0.25 * BARS)
 
@@ -93,19 +85,19 @@ def test_each_group_has_its_own_scale():
         [BarGroup("slow", [bar("a", 100.0)]), BarGroup("fast", [bar("b", 0.001)])],
         title="T",
     )
-    found = widths_of_durations(ElementTree.fromstring(picture.svg()), palette.HOST)
+    found = widths(picture, palette.HOST)
     assert found[0] == found[1] == pytest.approx(BARS)
 
 
 def test_the_spread_belongs_to_the_scale_and_is_told():
-    picture, root = drawn(bar("a", 1.0, spread=(0.5, 1.25)))
-    assert widths_of_durations(root, palette.HOST)[0] == pytest.approx(BARS / 1.25)
+    picture, _ = drawn(bar("a", 1.0, spread=(0.5, 1.25)))
+    assert widths(picture, palette.HOST)[0] == pytest.approx(BARS / 1.25)
     assert re.search(r"\b500 ms\D*1\.25 s\b", picture.description)
 
 
 def test_one_slow_round_does_not_squeeze_the_bars():
     picture, root = drawn(bar("a", 1.0, spread=(0.5, 100.0)))
-    assert widths_of_durations(root, palette.HOST)[0] == pytest.approx(BARS / 1.3)
+    assert widths(picture, palette.HOST)[0] == pytest.approx(BARS / 1.3)
     assert max(float(e.get("x2")) for e in root.iter(f"{SVG}line")) == pytest.approx(BARS)
     assert re.search(r"\b500 ms\D*100 s\b", picture.description)
 
@@ -121,3 +113,60 @@ def test_the_text_has_every_bar_and_fits_a_terminal():
 def test_no_bars_are_a_picture_too():
     assert durations([], title="Nothing").svg()
     assert durations([BarGroup("empty", [])], title="Nothing").text()
+
+
+def texts(picture):
+    return [node.text for node in ElementTree.fromstring(picture.svg()).iter(f"{SVG}text")]
+
+
+def test_a_memory_bar_is_filled_against_its_limit():
+    picture = memory([("cuda:0", 50, 100), ("cuda:1", 25, 100)])
+    (half,), (quarter,) = widths(picture, palette.color(0)), widths(picture, palette.color(1))
+    assert half == pytest.approx(2 * quarter, rel=0.01)
+    assert any(re.fullmatch(r"50 B\D*100 B", words) for words in texts(picture))
+    assert any("limit" in words for words in texts(picture))
+
+
+def test_without_limits_the_fullest_bar_is_the_measure():
+    picture = memory([("cuda:0", 50, None), ("cuda:1", 25, None)])
+    (full,), (half,) = widths(picture, palette.color(0)), widths(picture, palette.color(1))
+    assert full == pytest.approx(2 * half, rel=0.01)
+    assert "50 B" in texts(picture)
+    assert any("largest" in words for words in texts(picture))
+
+
+def test_a_bar_never_leaves_its_frame_and_a_little_is_seen():
+    picture = memory([("cuda:0", 300, 100), ("cuda:1", 1, 10**9), ("cuda:2", 0, 100)])
+    assert widths(picture, palette.color(0)) <= widths(picture, "var(--band)")[:1]
+    assert widths(picture, palette.color(1))[0] >= 1
+    assert widths(picture, palette.color(2)) == []
+
+
+def test_a_peak_is_drawn_behind_what_is_used_now():
+    picture = memory([("cuda:0", 20, 100, 60)])
+    peak, now = widths(picture, palette.color(0))
+    assert peak == pytest.approx(3 * now, rel=0.02)
+    assert any("pale" in words for words in texts(picture))
+    for told in (picture.description, picture.text()):
+        assert re.findall(r"\d+ B", told) == ["20 B", "100 B", "60 B"]
+
+
+class Rows(NamedTuple):
+    group: int
+    start: int
+    stop: int
+
+
+DEALT = [[Rows(0, 0, 10), Rows(2, 0, 4)], [Rows(1, 0, 10)]]
+CUT = [[Rows(0, 0, 10)], [Rows(1, 0, 10)], [Rows(2, 0, 2)], [Rows(2, 2, 4)], []]
+
+
+def test_it_says_who_reads_what_and_how_much():
+    picture = row_groups([10, 10, 4], {"dealt": DEALT, "cut": CUT})
+    assert re.search(r"rank 0\D*\b0, 2\D*\b14 rows\b", picture.description)
+    assert re.search(r"rank 4\D*\b0 rows\b", picture.text())
+    svg = picture.svg()
+    assert "14 · 10<" in svg
+    assert re.search(r"rank 3\D*\b2\D+\b4\D+\b2<", svg)
+    assert svg.count(f'fill="{palette.color(0)}"') == 3
+    assert f'fill="{palette.color(4)}"' not in svg

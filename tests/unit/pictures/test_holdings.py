@@ -1,13 +1,42 @@
-"""Pictures of who holds which sums, and of who reads which row group."""
+"""Pictures of who holds which values and sums."""
 
 import re
-from typing import NamedTuple
+import xml.etree.ElementTree as ElementTree
 
-import pytest
-
-from multigpu.pictures import row_groups
+from multigpu.pictures import holdings, palette
 from multigpu.pictures.holdings import ChunksSent, added, chunks
 from multigpu.pictures.palette import color
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def nodes(picture, tag):
+    return list(ElementTree.fromstring(picture.svg()).iter(f"{SVG}{tag}"))
+
+
+def texts(picture):
+    return [node.text for node in nodes(picture, "text")]
+
+
+def fills(picture):
+    return [node.get("fill") for node in nodes(picture, "rect")]
+
+
+def test_a_sum_has_the_colors_of_all_whose_values_are_in_it():
+    picture = holdings([[0], [1], [2]], [[{0, 2}], [1], [None]])
+    assert "0+2" in texts(picture)
+    assert fills(picture).count(palette.color(0)) == 3  # chip, before, sum
+    assert fills(picture).count(palette.color(1)) == 3  # chip, before, after
+    after = picture.description.partition("After")[2]
+    assert re.search(r"rank 0\D*0\+2\b", after)
+    assert re.search(r"rank 2\D*nothing", after)
+
+
+def test_values_can_have_names():
+    picture = holdings([[("w", 0)], []], [[("w", 0)], [("w", 0)]], title="broadcast")
+    assert texts(picture).count("w") == 3
+    assert "before  [w]     -" in picture.text()
+    assert "after   [w]     [w]" in picture.text()
 
 
 def held(*sets):
@@ -32,30 +61,3 @@ def test_it_can_be_read_in_letters_and_by_a_screen_reader():
     picture = chunks(holds, holds, [ChunksSent(1, 0, 48, {1: frozenset([0, 1])})])
     assert re.search(r"rank 1\D*rank 0\D*\b1\D*0\+1\D*48 B", picture.text())
     assert re.search(r"rank 1\D*\b1, 0\+1\b", picture.description)
-
-
-class Rows(NamedTuple):
-    group: int
-    start: int
-    stop: int
-
-
-DEALT = [[Rows(0, 0, 10), Rows(2, 0, 4)], [Rows(1, 0, 10)]]
-CUT = [[Rows(0, 0, 10)], [Rows(1, 0, 10)], [Rows(2, 0, 2)], [Rows(2, 2, 4)], []]
-
-
-def test_it_says_who_reads_what_and_how_much():
-    picture = row_groups([10, 10, 4], {"dealt": DEALT, "cut": CUT})
-    assert re.search(r"rank 0\D*\b0, 2\D*\b14 rows\b", picture.description)
-    assert re.search(r"rank 4\D*\b0 rows\b", picture.text())
-    svg = picture.svg()
-    assert "14 · 10<" in svg
-    assert re.search(r"rank 3\D*\b2\D+\b4\D+\b2<", svg)
-    assert svg.count(f'fill="{color(0)}"') == 3
-    assert f'fill="{color(4)}"' not in svg
-
-
-@pytest.mark.parametrize("wrong", [Rows(3, 0, 1), Rows(2, 0, 5), Rows(0, -1, 3)])
-def test_rows_that_are_not_in_the_file_are_refused(wrong):
-    with pytest.raises(ValueError, match="wrong, rank 1"):
-        row_groups([10, 10, 4], {"wrong": [[], [wrong]]})

@@ -1,0 +1,89 @@
+"""Pictures that answer: the reader chooses, and the page shows the case that belongs to it.
+
+    {"title": …, "draw": "bars",          which drawing of docs/_script shows a case
+     "choices": [choice("gpus", …), …],   one group of buttons each
+     "cases": {"64 mixed": {…}, …}}       by the values of the choices, in their order
+
+is a record: everything that can be chosen, computed or recorded when the site is built. Our script
+looks up and draws, it computes nothing. A stepper is a record, too, with frames in its cases. The
+tables are what a reader without JavaScript sees, and everybody's way to the numbers.
+
+``.. explorer:: NAME`` stands for one of ``EXPLORERS``, and a stepper has a directive of its own.
+For another one write a module with ``record(env)``, ``tables(record)`` and ``SUMMARY``, and name it
+here.
+"""
+
+import json
+from inspect import getfile
+
+from sphinx.util.docutils import SphinxDirective
+
+from course.element import html, raw
+from course.explorers import (
+    cases,
+    dp_step,
+    mesh_groups,
+    pipeline_bubble,
+    planned_run,
+    ring,
+    ring_attention,
+    server_traffic,
+    sharded_memory,
+    tensor_pair,
+)
+
+EXPLORERS = {
+    "sharded-memory": sharded_memory,
+    "pipeline-bubble": pipeline_bubble,
+    "server-traffic": server_traffic,
+    "planned-run": planned_run,
+    "mesh-groups": mesh_groups,
+}
+STEPPERS = {
+    "dp-stepper": dp_step,
+    "ring-stepper": ring,
+    "ring-attention-stepper": ring_attention,
+    "tensor-pair-stepper": tensor_pair,
+}
+
+
+class Explorer(SphinxDirective):
+    required_arguments = 1
+
+    def run(self):
+        if self.arguments[0] not in EXPLORERS:
+            raise self.error(f"{self.arguments[0]}: choose one of {', '.join(EXPLORERS)}")
+        return self.box(EXPLORERS[self.arguments[0]], ["course-explorer"])
+
+    def box(self, made, classes):
+        """Title, the stage for our script, the tables, and the record."""
+        for source in (__file__, cases.__file__, getfile(made)):
+            self.env.note_dependency(source)
+        record = made.record(self.env)
+        # "</" would end the script element early.
+        data = json.dumps(record, separators=(",", ":")).replace("</", "<\\/")
+        summary = html("summary", made.SUMMARY)
+        tables = made.tables(record)
+        return [
+            html(
+                "div",
+                html("p", record["title"], classes=["course-label"]),
+                html("div", classes=["course-stage"]),
+                html("details", summary, *tables, classes=["course-numbers"], open=""),
+                raw(f'<script type="application/json">{data}</script>'),
+                classes=classes,
+            )
+        ]
+
+
+class Stepper(Explorer):
+    required_arguments = 0
+
+    def run(self):
+        return self.box(STEPPERS[self.name], ["course-explorer", "course-stepper"])
+
+
+def setup(app):
+    app.add_directive("explorer", Explorer)
+    for name in STEPPERS:
+        app.add_directive(name, Stepper)

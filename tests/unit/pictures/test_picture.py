@@ -1,0 +1,217 @@
+"""What all pictures share: SVG and text, slides, tables, colors, units; drawing needs no torch."""
+
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from bs4 import BeautifulSoup
+
+from multigpu.pictures import (
+    Slide,
+    Slides,
+    Step,
+    Table,
+    memory,
+    palette,
+    steps,
+    timeline,
+    traffic,
+)
+from multigpu.pictures.units import exact_bytes, human_bytes, human_count, human_seconds
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+SVG = "{http://www.w3.org/2000/svg}"
+FAN = [SimpleNamespace(source="cpu", target=f"cuda:{i}", bytes=100 * (i + 1)) for i in range(4)]
+EVERY_PICTURE = {
+    "traffic": traffic(FAN),
+    "no traffic": traffic([]),
+    "steps": steps([Step("1 split", FAN), Step("2 forward", work={"cuda:1": "8 rows"})]),
+    "memory": memory([("cuda:0", 5, 10), ("cuda:1", 3, 10)]),
+    "no memory": memory([]),
+    "timeline": timeline([("rank 0", "forward", 0.0, 0.5, "compute")]),
+    "no time": timeline([]),
+}
+
+
+@pytest.mark.parametrize("picture", EVERY_PICTURE.values(), ids=EVERY_PICTURE.keys())
+def test_every_picture_is_an_image_with_a_name_and_a_description(picture):
+    root = ElementTree.fromstring(picture.svg())
+    assert root.get("role") == "img"
+    assert root.find(f"{SVG}title").text == picture.title
+    assert root.find(f"{SVG}desc").text
+
+
+@pytest.mark.parametrize("picture", EVERY_PICTURE.values(), ids=EVERY_PICTURE.keys())
+def test_many_pictures_can_stand_on_one_page(picture):
+    """No ids at all, so none can clash; a scalable size; nothing from outside."""
+    root = ElementTree.fromstring(picture.svg())
+    assert not [node for node in root.iter() if node.get("id")]
+    assert root.get("viewBox")
+    assert "max-width:100%" in root.get("style")
+    assert "url(" not in picture.svg()
+    assert "href" not in picture.svg()
+
+
+def test_a_notebook_shows_the_svg_and_a_terminal_the_text():
+    picture = traffic(FAN)
+    assert picture._repr_html_() == picture.svg()
+    written = []
+
+    class Printer:
+        text = written.append
+
+    picture._repr_pretty_(Printer(), cycle=False)
+    assert written == [picture.text()]
+
+
+def test_drawing_needs_no_torch():
+    code = "import sys, multigpu.pictures; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_stored_picture_is_the_recorded_run():
+    spec = importlib.util.spec_from_file_location("draw_readme", DOCS / "draw_readme.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    stored = (DOCS / "_static" / "readme.svg").read_text(encoding="utf-8")
+    assert stored == script.draw().svg() + "\n", "draw it again: python docs/draw_readme.py"
+
+
+def test_a_table_is_html_in_a_notebook_and_letters_in_a_terminal():
+    table = Table("T", ("call", "took"), (("<send>", "1 ms"),), numbers=frozenset({"took"}))
+    assert table._repr_html_() == table.html()
+    root = ElementTree.fromstring(table.html())
+    assert [cell.text for cell in root.iter("td")] == ["<send>", "1 ms"]
+    assert str(table).splitlines() == ["T", "", "call    took", "──────  ────", "<send>  1 ms"]
+
+
+PICTURE = memory([("cuda:0", 5, None)])
+SLIDES = Slides("Two <steps>", [Slide("one", PICTURE, "a < b"), Slide("two", PICTURE)])
+
+
+def test_each_step_has_a_button_and_a_rule_that_shows_it():
+    page = BeautifulSoup(SLIDES.html(), "html.parser")
+    (group,) = page.select("fieldset")
+    buttons = group.select("input[type=radio]")
+    assert [label.text for label in group.select("label")] == ["one", "two"]
+    assert [label["for"] for label in group.select("label")] == [b["id"] for b in buttons]
+    assert len({button["name"] for button in buttons}) == 1
+    assert [button.has_attr("checked") for button in buttons] == [True, False]
+    # JupyterLab looks for it on the element that has the focus.
+    assert all(button["data-lm-suppress-shortcuts"] == "true" for button in buttons)
+    style = page.select_one("style").text
+    assert re.findall(r"nth-of-type\((\d)\):checked", style) == ["1", "2"]
+    assert f"#{group['id']} " in style
+    assert "#ID" not in style
+
+
+def test_words_are_no_markup():
+    html = SLIDES.html()
+    assert "Two &lt;steps&gt;" in html
+    assert "a &lt; b" in html
+
+
+def test_two_on_one_page_do_not_disturb_each_other():
+    ids = [set(re.findall(r'id="(steps-[\w-]+)"', SLIDES.html())) for _ in range(2)]
+    assert not ids[0] & ids[1]
+
+
+def test_in_letters_all_steps_stand_below_each_other():
+    assert re.findall(r"^(one|two)$", SLIDES.text(), re.MULTILINE) == ["one", "two"]
+
+
+def test_a_gpu_and_a_rank_of_the_same_number_share_their_color():
+    for name in ("cuda:2", "GPU 2", "rank 2", "cuda:2, peak"):
+        assert palette.color_of(name) == palette.color(2)
+
+
+def test_the_cpu_is_gray_and_no_gpu_is():
+    assert palette.color_of("cpu") == palette.color_of("host") == palette.HOST
+    assert palette.HOST not in palette.COLORS
+
+
+def test_seven_devices_have_seven_colors():
+    assert len({palette.color(i) for i in range(7)}) == 7
+
+
+@pytest.mark.parametrize("fill", [*palette.COLORS, palette.HOST])
+def test_names_on_a_color_can_be_read(fill):
+    assert palette.contrast(palette.ink_on(fill), fill) >= 4.5
+
+
+@pytest.mark.parametrize(
+    ("sheet", "ground", "voice"),
+    [*itertools.product((palette.LIGHT, palette.DARK), ("paper", "band"), ("ink", "muted"))],
+)
+def test_text_can_be_read_on_light_and_on_dark_paper(sheet, ground, voice):
+    assert palette.contrast(sheet[voice], sheet[ground]) >= 4.5
+
+
+def test_contrast_is_the_one_of_wcag():
+    assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
+    assert palette.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [
+        (0, "0 B"),
+        (1234, "1,234 B"),
+        (10 * 1024 - 1, "10,239 B"),
+        (10 * 1024, "10.0 KiB"),
+        (1_258_291, "1.2 MiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (8 * 2**30, "8.0 GiB"),
+        (3 * 2**40, "3.0 TiB"),
+    ],
+)
+def test_bytes_are_exact_below_10_kib_and_rounded_above(count, written):
+    assert human_bytes(count) == written
+
+
+def test_the_exact_form_keeps_every_byte():
+    assert exact_bytes(24_360) == "24,360 B (23.8 KiB)"
+    assert exact_bytes(640) == "640 B"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0, "0 s"),
+        (4.56, "4.56 s"),
+        (123.4, "123 s"),
+        (0.0123, "12.3 ms"),
+        (0.005, "5.00 ms"),
+        (0.0001, "100 µs"),
+        (0.9999, "1.00 s"),
+    ],
+)
+def test_seconds_are_written_with_three_figures(seconds, written):
+    assert human_seconds(seconds) == written
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [
+        (0, "0"),
+        (0.25, "0.25"),
+        (999, "999"),
+        (1000, "1 k"),
+        (78_240_000_000, "78.2 G"),
+        (999_700, "1 M"),
+        (3.14e23, "3.14e+05 E"),
+    ],
+)
+def test_large_numbers_have_three_figures_and_a_prefix(count, written):
+    assert human_count(count) == written
+
+
+def test_a_unit_follows_the_prefix():
+    assert human_count(312e12, "FLOP/s") == "312 TFLOP/s"
+    assert human_count(5, "B/s") == "5 B/s"
