@@ -45,8 +45,8 @@ from multigpu.scaling.comparison import (
     Settings,
     load_here,
 )
-from multigpu.scaling.effort import only_roughly
 from multigpu.scaling.formulas import ring_bytes
+from multigpu.scaling.roofline import only_roughly
 from multigpu.training.config import MODES, OF_PIPELINE, TrainConfig
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
