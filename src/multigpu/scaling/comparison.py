@@ -409,7 +409,7 @@ def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
         return float(line[name]) if line[name] else None
 
     counts = (whole(name) for name in ("batch size", "steps", "warm-up steps", "seed", "threads"))
-    settings = Settings(line["work"], line["date"], *counts, load=known("load before"))
+    settings = Settings(line["work"], line["date"], *counts, known("load before"))
     gpus = tuple(filter(None, line["real GPUs"].split("; ")))
     versions = line["system"], line["Python"], line["torch"]
     machine = Machine(line["processor"], whole("cores"), gpus, *versions)
