@@ -408,8 +408,10 @@ def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
     def known(name: str) -> float | None:
         return float(line[name]) if line[name] else None
 
-    counts = (whole(name) for name in ("batch size", "steps", "warm-up steps", "seed", "threads"))
-    settings = Settings(line["work"], line["date"], *counts, known("load before"))
+    settings = Settings(
+        line["work"], line["date"], whole("batch size"), whole("steps"), whole("warm-up steps"),
+        whole("seed"), whole("threads"), known("load before"),
+    )  # fmt: skip
     gpus = tuple(filter(None, line["real GPUs"].split("; ")))
     versions = line["system"], line["Python"], line["torch"]
     machine = Machine(line["processor"], whole("cores"), gpus, *versions)
