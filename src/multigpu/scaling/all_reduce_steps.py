@@ -36,7 +36,6 @@ class AllReduceStep:
     holds: Holds
 
     def picture(self) -> Picture:
-        """What travels and what has changed."""
         return chunks(self.before, self.holds, self.messages)
 
 
@@ -107,7 +106,7 @@ def in_steps(queues: list[list[ChunksSent]]) -> list[AllReduceStep]:
     chunks elsewhere, which is not visible here), the next message of every rank is sent.
     """
     holds = [[frozenset([rank])] * NUMBERS for rank in range(len(queues))]
-    held = [_copied(holds)]  # after each step
+    held = [list(map(list, holds))]  # after each step
     sent: list[list[ChunksSent]] = [[]]
     labels = ["start"]
     while any(queues):
@@ -124,7 +123,7 @@ def in_steps(queues: list[list[ChunksSent]]) -> list[AllReduceStep]:
         kind = kinds.pop() if len(kinds) == 1 else "step"
         labels.append(f"{kind} {1 + sum(label.startswith(kind) for label in labels)}")
         sent.append(ready or heads)
-        held.append(_copied(holds))
+        held.append(list(map(list, holds)))
     # Neighboring numbers that always share the same fate are one chunk.
     fates = [[of_rank[i] for step in held for of_rank in step] for i in range(NUMBERS)]
     starts = [i for i in range(NUMBERS) if i == 0 or fates[i] != fates[i - 1]]
@@ -138,10 +137,6 @@ def in_steps(queues: list[list[ChunksSent]]) -> list[AllReduceStep]:
         says = _says(number, sent[number], held[number])
         steps.append(AllReduceStep(labels[number], says, messages, before, after))
     return steps
-
-
-def _copied(holds: Holds) -> list[list[Sum]]:
-    return [list(of_rank) for of_rank in holds]
 
 
 def _says(number: int, messages: Sequence[ChunksSent], holds: Holds) -> str:

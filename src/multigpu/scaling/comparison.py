@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import platform
+import re
 import statistics
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,6 @@ class Candidate:
 
     @property
     def ranks(self) -> int:
-        """How many processes it needs."""
         return 1 if self.mode in ONE_PROCESS else self.gpus
 
 
@@ -66,20 +66,17 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """This machine."""
         import torch  # late: reading a CSV needs none
 
-        try:
-            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        except OSError:
-            lines = []
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        cpuinfo = Path("/proc/cpuinfo")
+        text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+        name = re.search(r"^model name\s*:[ \t]*(.+)", text, re.MULTILINE)
         if hasattr(os, "sched_getaffinity"):  # which may be fewer than the machine has
             cores = len(os.sched_getaffinity(0))
         else:
             cores = os.cpu_count() or 1
         return cls(
-            processor=next(iter(names), "") or platform.processor() or platform.machine(),
+            processor=name[1].strip() if name else platform.processor() or platform.machine(),
             cores=cores,
             gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
             system=f"{platform.system()} {platform.machine()}",
@@ -138,7 +135,6 @@ class Row:
 
     @property
     def step_seconds(self) -> float:
-        """The median over the rounds."""
         return statistics.median(self.rounds)
 
 
@@ -167,11 +163,11 @@ class Comparison:
 
     def row(self, mode: str, gpus: int = 1) -> Row:
         """One of the rows.  Raises KeyError if it is not there, and names those that are."""
-        for row in self.rows:
-            if row.candidate == Candidate(mode, gpus):
-                return row
-        there = ", ".join(str(row.candidate) for row in self.rows)
-        raise KeyError(f"{Candidate(mode, gpus)} was not measured; measured were: {there}")
+        rows = {row.candidate: row for row in self.rows}
+        if (wanted := Candidate(mode, gpus)) not in rows:
+            there = ", ".join(map(str, rows))
+            raise KeyError(f"{wanted} was not measured; measured were: {there}")
+        return rows[wanted]
 
     @property
     def single(self) -> Row | None:
@@ -211,8 +207,8 @@ class Comparison:
     @property
     def metric(self) -> str:
         """The figure that is shown beside the time: a metric if there is one, else the loss."""
-        names = [name for row in self.rows for name in row.figures if name != "loss"]
-        return next(iter(names), "loss")
+        names = (name for row in self.rows for name in row.figures if name != "loss")
+        return next(names, "loss")
 
     @property
     def largest_difference(self) -> float:
@@ -244,15 +240,13 @@ class Comparison:
     @property
     def conditions(self) -> str:
         """The number of rounds, what a speed-up is, the threads, and whether it was busy."""
-        rounds = counted(len(self.rows[0].rounds), "round")
-        ups = "" if self.single is None else " (×: median of the rounds' ratios)"
-        busy = ""
+        said = f"median of {counted(len(self.rows[0].rounds), 'round')} in turn"
+        if self.single is not None:
+            said += " (×: median of the rounds' ratios)"
+        said += f", {counted(self.settings.threads, 'thread')} per GPU"
         if self.busy:
-            busy = f"; busy with other work (load {self.settings.load:.1f} before it began)"
-        return (
-            f"median of {rounds} in turn{ups}, {counted(self.settings.threads, 'thread')} per GPU"
-            f"{busy}"
-        )
+            said += f"; busy with other work (load {self.settings.load:.1f} before it began)"
+        return said
 
     def table(self, *, full: bool = False) -> Table:
         """All rows as a table: a notebook shows it, and `print` writes it as text.
@@ -283,13 +277,8 @@ class Comparison:
             f"{counted(settings.steps, 'step')} after {settings.warmup} of warm-up;\n"
             "speed-up: median of the rounds' ratios"
         )
-        text = {"mode", "ran on"}  # all else are numbers
-        return Table(
-            title,
-            tuple(rows[0]),
-            tuple(tuple(cells.values()) for cells in rows),
-            numbers=frozenset(rows[0].keys() - text),
-        )
+        numbers = frozenset(rows[0]) - {"mode", "ran on"}
+        return Table(title, tuple(rows[0]), tuple(tuple(row.values()) for row in rows), numbers)
 
     def picture(self, *, published: bool = True) -> Picture:
         """Bars of the time of a step, each with its devices; published times are below."""
@@ -357,10 +346,9 @@ class Comparison:
     def json(self) -> str:
         """The lines as JSON, which has no NaN: such a loss is null."""
 
-        def plain(value: Any) -> Any:
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
-        lines = [{name: plain(value) for name, value in line.items()} for line in self.lines()]
+        lines = self.lines()
+        for line in lines:
+            line |= {k: None for k, v in line.items() if isinstance(v, float) and not isfinite(v)}
         return json.dumps(lines, indent=2, ensure_ascii=False, allow_nan=False)
 
 
@@ -474,43 +462,43 @@ class PublishedPipeline(SimpleNamespace):
         return [each / useful[0] for each in useful]
 
 
-def _published(kind: str) -> list[dict[str, Any]]:
+def _published(kind: str, record: Any = SimpleNamespace) -> tuple[Any, ...]:
     text = Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
-    return list(tomllib.loads(text)[kind])
+    return tuple(record(**row) for row in tomllib.loads(text)[kind])
 
 
 def published_times() -> tuple[PublishedTimes, ...]:
     """Published times of single, DP and DDP."""
-    return tuple(PublishedTimes(**row) for row in _published("times"))
+    return _published("times", PublishedTimes)
 
 
 def published_efficiencies() -> tuple[SimpleNamespace, ...]:
     """The share of the ideal speed-up: work, gpus, hardware, efficiency, source, url."""
-    return tuple(SimpleNamespace(**row) for row in _published("efficiencies"))
+    return _published("efficiencies")
 
 
 def published_overlaps() -> tuple[SimpleNamespace, ...]:
     """The share of a step that overlapping with backward saved: work, saved, source, url."""
-    return tuple(SimpleNamespace(**row) for row in _published("overlaps"))
+    return _published("overlaps")
 
 
 def published_pipelines() -> tuple[PublishedPipeline, ...]:
     """Published speed-ups of pipelines with more GPUs."""
-    return tuple(PublishedPipeline(**row) for row in _published("pipelines"))
+    return _published("pipelines", PublishedPipeline)
 
 
 def published_steps() -> tuple[SimpleNamespace, ...]:
     """Published throughputs of steps on clusters, with their layouts; plan.py predicts them."""
     return tuple(
-        SimpleNamespace(**{key: value for key, value in suite.items() if key != "rows"}, **row)
-        for suite in _published("steps")
-        for row in suite["rows"]
+        SimpleNamespace(**suite, **row)
+        for suite in _published("steps", dict)
+        for row in suite.pop("rows")
     )
 
 
 def links() -> tuple[SimpleNamespace, ...]:
     """Links between GPUs, the slowest first: name, bytes_per_second in one direction, source."""
-    return tuple(SimpleNamespace(**row) for row in _published("links"))
+    return _published("links")
 
 
 def published_picture() -> Picture:

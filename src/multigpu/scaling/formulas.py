@@ -131,7 +131,6 @@ class MemoryByUse:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return sum(self.parts.values())
 
     @property
@@ -164,10 +163,7 @@ def memory_per_gpu(
     Source: Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054 (figure 1, sections 5 and 7).
     """
     if stage not in STAGES:
-        raise ValueError(
-            f"stage={stage!r}: 0 divides nothing (DDP), 1 the optimizer's state, 2 also the "
-            "gradients, 3 also the parameters"
-        )
+        raise ValueError(f"stage={stage!r}: choose one of 0, 1, 2, 3")
     if optimizer not in STATE:
         raise ValueError(f"optimizer={optimizer!r}: choose one of {', '.join(STATE)}")
     if precision not in PRECISIONS:
@@ -194,9 +190,7 @@ def traffic_per_step(
     for that, (n - 1)/n as much. `bytes_per_element=4` gives the bytes of float32.
     """
     passes = 3 if stage == 3 else 2
-    ring = 1.0
-    if gpus is not None:
-        ring = (gpus - 1) / gpus
+    ring = 1.0 if gpus is None else (gpus - 1) / gpus
     return passes * ring * parameters * bytes_per_element
 
 
@@ -212,7 +206,6 @@ def held_by(model: nn.Module, optimizer: Optimizer) -> MemoryByUse:
     seen: set[int] = set()
 
     def new_bytes(values: Iterable[Any]) -> Iterator[int]:
-        """The bytes of each storage that was not seen before."""
         for value in values:
             if not isinstance(value, Tensor):
                 continue

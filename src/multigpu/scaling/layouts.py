@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import gcd
 from typing import Any
 
@@ -43,43 +43,40 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
     Of the layouts with the same dp, tp, pp and cp only the fastest is listed. Raises ValueError if
     there is none at all, or if a fixed value is not possible.
     """
-    tried = fitting = 0
-    fastest: dict[tuple[Any, ...], Plan] = {}  # by kind and sizes
-    smallest: dict[str, Plan] = {}  # by kind
+    of_kind: dict[str, list[Plan]] = {}
     for layout in layouts(model, cluster, global_batch, **fixed):
         planned = plan(model, cluster, layout, global_batch=global_batch)
-        tried += 1
-        kind = kind_of(layout)
-        if kind not in smallest or planned.memory_gib < smallest[kind].memory_gib:
-            smallest[kind] = planned
-        if planned.fits:
-            fitting += 1
-            key = (kind, layout.dp, layout.tp, layout.pp, layout.cp)
-            if key not in fastest or _rank(planned) < _rank(fastest[key]):
-                fastest[key] = planned
-    if not tried:
+        of_kind.setdefault(kind_of(layout), []).append(planned)
+    every = list(chain.from_iterable(of_kind.values()))
+    if not every:
         raise ValueError(
             f"no layout of {cluster.gpus} GPUs divides global_batch={global_batch} and the model: "
             "try a batch that is a multiple of the number of GPUs"
         )
-    ranked = sorted(fastest.values(), key=_rank)
-    by_sizes: dict[tuple[int, ...], Plan] = {}
-    for planned in ranked:
+    # The faster first; of equally fast ones that with less memory.
+    fitting = sorted(
+        (planned for planned in every if planned.fits),
+        key=lambda planned: (round(planned.step_seconds, 6), planned.memory_gib),
+    )
+    fastest: dict[tuple[int, ...], Plan] = {}  # by sizes
+    for planned in fitting:
         each = planned.layout
-        by_sizes.setdefault((each.dp, each.tp, each.pp, each.cp), planned)
-    best = tuple(by_sizes.values())[:SHOWN]
-    listed = {kind_of(planned.layout) for planned in best}
+        fastest.setdefault((each.dp, each.tp, each.pp, each.cp), planned)
+    best = tuple(fastest.values())[:SHOWN]
     others: dict[str, str] = {}
-    for planned in ranked:  # the first of a kind is its fastest
-        others.setdefault(kind_of(planned.layout), why_slower(planned, best[0]))
-    for kind, least in smallest.items():
-        others.setdefault(kind, why_too_large(least))
-    return Found(best, {k: why for k, why in others.items() if k not in listed}, tried, fitting)
-
-
-def _rank(planned: Plan) -> tuple[float, float]:
-    """The faster first; of equally fast ones that with less memory."""
-    return round(planned.step_seconds, 6), planned.memory_gib
+    for planned in fitting:  # the first of a kind is its fastest
+        kind = kind_of(planned.layout)
+        if kind not in others:
+            others[kind] = why_slower(planned, best[0])
+    for kind, plans in of_kind.items():
+        if kind not in others:
+            least = min(plans, key=lambda planned: planned.memory_gib)
+            use = max(least.memory, key=least.memory.__getitem__)
+            needs = f"needs {least.memory_gib:.0f} GiB"
+            others[kind] = f"{needs} ({use} {least.memory[use] / GIB:.0f})"
+    for planned in best:
+        others.pop(kind_of(planned.layout), None)
+    return Found(best, others, len(every), len(fitting))
 
 
 def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> Iterator[Layout]:
@@ -88,7 +85,7 @@ def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> 
     def choices(name: str, usual: Any) -> Any:
         return (fixed[name],) if name in fixed else usual
 
-    rest = {name: value for name, value in fixed.items() if name in ("attention", "precision")}
+    rest = {name: fixed[name] for name in ("attention", "precision") if name in fixed}
     micro_sizes = choices("micro_batch", MICRO_BATCHES)
     schedules = choices("schedule", ("1f1b", "interleaved"))
     for tp, pp, cp, dp in sizes(model, cluster):
@@ -147,9 +144,3 @@ def why_slower(planned: Plan, best: Plan) -> str:
     worst = max(more, key=more.__getitem__)
     ratio = planned.step_seconds / best.step_seconds
     return f"{ratio:.2f} × the step, {worst} +{more[worst]:.2f} s"
-
-
-def why_too_large(least: Plan) -> str:
-    """What the smallest plan of a kind needs, and for what."""
-    use = max(least.memory, key=least.memory.__getitem__)
-    return f"needs {least.memory_gib:.0f} GiB ({use} {least.memory[use] / GIB:.0f})"

@@ -45,8 +45,8 @@ from multigpu.scaling.comparison import (
     Settings,
     load_here,
 )
-from multigpu.scaling.effort import only_roughly
 from multigpu.scaling.formulas import ring_bytes
+from multigpu.scaling.roofline import only_roughly
 from multigpu.training.config import MODES, OF_PIPELINE, TrainConfig
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
@@ -220,9 +220,8 @@ def plan_of(
     }
     candidates = [Candidate("single", 1)] if "single" in modes else []
     left_out: dict[Candidate, str] = {}
-    for mode, count in itertools.product(MODES, sorted(set(gpus))):
-        if mode not in modes or mode == "single":
-            continue
+    parallel = [mode for mode in MODES if mode in modes and mode != "single"]
+    for mode, count in itertools.product(parallel, sorted(set(gpus))):
         if count == 1 and mode in pointless:
             left_out[Candidate(mode, count)] = pointless[mode]
             continue

@@ -64,7 +64,6 @@ class Layout:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it needs."""
         return self.dp * self.tp * self.pp * self.cp
 
     def __str__(self) -> str:
@@ -94,7 +93,6 @@ class Plan:
 
     @property
     def step_seconds(self) -> float:
-        """The step."""
         return sum(part.exposed for part in self.parts.values())
 
     @property
@@ -109,7 +107,6 @@ class Plan:
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
-        """Throughput."""
         tokens = self.global_batch * self.model.seq
         return tokens / self.step_seconds / self.layout.gpus
 
@@ -176,13 +173,13 @@ def plan(model: Model, cluster: Cluster, layout: Layout, *, global_batch: int) -
 def check(model: Model, cluster: Cluster, layout: Layout, global_batch: int) -> None:
     """Raise ValueError for what is not possible."""
     dp, tp, pp, cp = layout.dp, layout.tp, layout.pp, layout.cp
-    for name in ("dp", "tp", "pp", "cp", "micro_batch", "stages_per_rank"):
-        if getattr(layout, name) < 1:
-            raise ValueError(f"{name}={getattr(layout, name)}: at least 1")
-    for name, known in {**WORDS, "zero": (0, 1, 2, 3)}.items():
-        if getattr(layout, name) not in known:
-            choices = ", ".join(map(str, known))
-            raise ValueError(f"{name}={getattr(layout, name)}: choose one of {choices}")
+    known: dict[str, tuple[Any, ...]] = {**WORDS, "zero": (0, 1, 2, 3)}
+    for name, value in vars(layout).items():
+        if name not in known and value < 1:
+            raise ValueError(f"{name}={value}: at least 1")
+        if name in known and value not in known[name]:
+            choices = ", ".join(map(str, known[name]))
+            raise ValueError(f"{name}={value}: choose one of {choices}")
     if layout.gpus != cluster.gpus:
         raise ValueError(
             f"dp {dp} · tp {tp} · pp {pp} · cp {cp} is {layout.gpus} GPUs, not {cluster.gpus}: "

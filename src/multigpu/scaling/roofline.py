@@ -12,6 +12,7 @@ of the ACM 52.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -25,8 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
-
-from multigpu.scaling.effort import only_roughly
 
 SIZE = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 NUMBERS = {"cpu": 2**23, "cuda": 2**28}  # of the vector that is read and written
@@ -111,6 +110,14 @@ class Roofline:
         return replace(self, bytes_per_second=high)
 
 
+def only_roughly() -> bool:
+    """Whether times only have to be there, and measurements repeat as little as they can.
+
+    Tests that run a page and compare all on it but times set `MULTIGPU_TIMES=rough`.
+    """
+    return os.environ.get("MULTIGPU_TIMES") == "rough"
+
+
 def median_seconds(step: Callable[[], Any], *, at_least: float = MEASURED) -> float:
     """The median time of a call, repeated for `at_least` seconds; it waits for GPUs."""
     if only_roughly():  # a roofline never is: too slow a one would refuse to be fitted
@@ -145,10 +152,9 @@ def operations(step: Callable[[], Any]) -> list[Operation]:
     FLOPs are counted as PyTorch's `FlopCounterMode` does, and also those of attention on the CPU,
     which it leaves out. Views are left out, because they move nothing.
     """
-    watching = _Watching()
-    with watching:
+    with _Watching() as watching:
         step()
-    return watching.done
+    return watching.done  # type: ignore[no-any-return]
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:

@@ -129,9 +129,9 @@ def model_of(name: str = "", **sizes: Any) -> Model:
         raise ValueError(
             f"model={name}: choose one of {', '.join(known_models())}, or give the sizes"
         )
-    known = dict(_data()["models"].get(name, {}))
-    known.pop("source", None)
+    known = _data()["models"].get(name, {})
     sizes = known | {key: value for key, value in sizes.items() if value is not None}
+    sizes.pop("source", None)
     if "hidden" in sizes:
         sizes.setdefault("ffn", 4 * sizes["hidden"])
     if "heads" in sizes:

@@ -78,6 +78,7 @@ def test_json_is_all_that_is_printed_when_asked_for(asked, capsys):
         ("--data tiny --batch-size 65 --gpus 2", "64 or 66"),
         ("--data tiny --steps 0 --gpus 1 --modes single", "--steps 0, --warmup 5: measure"),
         ("--data tiny --threads 0", "--threads 0: each"),
+        ("--data tiny --repeats 0", "--repeats 0: measure"),
         ("--data tiny --batch-size 5000 --gpus 1 --modes single", "batch of 5000"),
     ],
 )

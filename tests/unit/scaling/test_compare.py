@@ -46,6 +46,7 @@ def compared(heard):
 
 
 def test_every_mode_has_a_row_and_was_measured_in_turn(compared, heard):
+    assert all(len(row.rounds) == 1 and min(row.rounds) > 0 < row.first for row in compared.rows)
     names = [str(row.candidate) for row in compared.rows]
     assert names == ["single", "dp on 3", "ddp on 3"]
     for line, name in zip(heard[:3], names, strict=True):
@@ -79,11 +80,6 @@ def test_it_is_the_training_of_a_plain_loop(compared):
     loss = nn.functional.cross_entropy(model(images), labels).item()
     for row in compared.rows:
         assert row.figures["loss"] == pytest.approx(loss, rel=1e-5)
-
-
-def test_every_row_has_a_time_for_each_round(compared):
-    assert all(len(row.rounds) == 1 and min(row.rounds) > 0 for row in compared.rows)
-    assert all(row.first and row.first > 0 for row in compared.rows)
 
 
 def test_a_pipeline_sends_activations_and_their_gradients_and_nothing_else_is_counted():
@@ -159,15 +155,6 @@ def test_a_model_that_fails_is_told_with_its_own_error():
     broken = Workload(name="broken", model=Broken(), train=TRAIN, config=CONFIG)
     with pytest.raises(RankError, match="no idea what to do with these"):
         compare(broken, modes=["single"], gpus=[1], steps=1, warmup=0, repeats=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"repeats": 0}, "repeats=0"), ({"gpus": [5]}, "10 or 15"), ({"modes": ["dpp"]}, "'dpp'")],
-)
-def test_wrong_options_are_refused_before_anything_runs(options, said):
-    with pytest.raises(ValueError, match=said):
-        compare(SMALL, **{"modes": ["ddp"], "gpus": [2], **options})
 
 
 def test_a_task_of_the_course_can_be_compared_with_another_batch():

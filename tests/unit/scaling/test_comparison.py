@@ -32,14 +32,11 @@ DDP = row("ddp", 2, (0.005, 0.015, 0.020), communication=0.25, traffic=77, peak_
 BOTH = Comparison(SETTINGS, MACHINE, (SINGLE, DDP))
 
 
-def test_a_row_has_the_median_of_its_rounds():
-    assert DDP.step_seconds == 0.015
-
-
 def test_the_speed_up_is_the_median_of_the_rounds_ratios():
     assert BOTH.speed_up(DDP) == pytest.approx(2.0)  # 2, 2 and 0.5; the medians would give 0.67
     assert BOTH.efficiency(DDP) == pytest.approx(1.0)
     assert BOTH.speed_up(SINGLE) == 1.0
+    assert DDP.step_seconds == 0.015
 
 
 def test_what_a_speed_up_is_stands_beside_it():
@@ -102,14 +99,6 @@ def test_a_small_speed_up_keeps_its_digits():
     slow = Comparison(SETTINGS, MACHINE, (SINGLE, row("ddp", 2, (3.0, 9.0, 3.0))))
     assert "0.0033" in slow.table().text()
     assert "0.0033 ×" in slow.picture().text()
-
-
-def test_every_line_of_the_csv_says_when_and_on_what(tmp_path):
-    write_csv(BOTH, tmp_path / "kept.csv")
-    _, *lines = (tmp_path / "kept.csv").read_text().splitlines()
-    for line in lines:
-        for said in ("2026-11-21", "AMD", "2.13.0", "two tin cans"):
-            assert said in line
 
 
 @pytest.mark.parametrize(("content", "said"), [("", "measurements"), ("a,b\n1,2\n", "column")])
@@ -182,11 +171,6 @@ def test_links_go_from_slow_to_fast():
     speeds = [link.bytes_per_second for link in links()]
     assert speeds == sorted(speeds)
     assert {link.name: link.bytes_per_second for link in links()}["NVLink, H100"] == 450e9
-
-
-@pytest.mark.parametrize("row", published_efficiencies(), ids=lambda row: f"{row.work} {row.gpus}")
-def test_an_efficiency_is_a_share(row):
-    assert 0 < row.efficiency < 1
 
 
 def test_pipelines_of_equal_layers_are_as_fast_as_their_bubble_says_within_5_percent():

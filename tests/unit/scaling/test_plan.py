@@ -7,8 +7,8 @@ import pytest
 from multigpu.scaling import published_steps
 from multigpu.scaling.layouts import kind_of, layouts, search
 from multigpu.scaling.pipeline_times import bubble
-from multigpu.scaling.plan import GIB, RESERVED, Layout, plan, plan_of, predicted
-from multigpu.scaling.specs import Cluster, cluster_of, known_gpus, known_models, model_of
+from multigpu.scaling.plan import GIB, Layout, plan, plan_of, predicted
+from multigpu.scaling.specs import cluster_of, known_gpus, known_models, model_of
 
 ROWS = published_steps()
 MEGATRON = [row for row in ROWS if row.suite.startswith("Megatron")]
@@ -239,20 +239,15 @@ def test_gpt_with_full_recomputation_has_standard_attention_unless_it_is_said():
         ({"tp": 0}, 64, "tp=0: at least 1"),
         ({"dp": 8, "zero": 4}, 64, "zero=4: choose one of 0, 1, 2, 3"),
         ({"dp": 8, "recompute": "some"}, 64, "none, selective, full"),
-        ({"dp": 8, "schedule": "zb"}, 64, "1f1b, gpipe, interleaved"),
-        ({"dp": 8, "precision": "fp8"}, 64, "precision=fp8"),
-        ({"dp": 8, "attention": "paged"}, 64, "attention=paged"),
         ({"dp": 8, "micro_batch": 3}, 64, r"global_batch=64.* = 24; try 72"),
         ({"dp": 8}, 0, "global_batch=0.*try 8"),
         ({"pp": 8, "stages_per_rank": 2, "schedule": "interleaved"}, 64, "16 stages for 8 layers"),
-        ({"pp": 8, "stages_per_rank": 2}, 64, "every other schedule has 1"),
+        ({"pp": 4, "dp": 2, "stages_per_rank": 2}, 64, "every other schedule has 1"),
         ({"dp": 8, "schedule": "interleaved"}, 64, "2 stages per rank or more"),
         ({"pp": 4, "dp": 2, "stages_per_rank": 2, "schedule": "interleaved"}, 6, "divides, not 3"),
     ],
 )  # fmt: skip
 def test_an_impossible_layout_is_refused(layout, batch, said):
-    if layout.get("stages_per_rank") == 2 and layout.get("schedule") is None:
-        layout = layout | {"pp": 4, "dp": 2}
     with pytest.raises(ValueError, match=said):
         small(batch=batch, **layout)
 
@@ -301,26 +296,17 @@ def test_names_of_gpus_are_found_in_small_letters_and_rates_can_be_replaced():
     assert (found.gpu, found.network, found.node) == ("H100", 1e9, 450e9)
 
 
-@pytest.fixture(scope="module")
-def found():
-    return search(model_of("llama-3-8b"), cluster_of("H100", gpus=16), global_batch=64)
-
-
-def test_a_search_lists_layouts_that_fit_the_fastest_first(found):
-    steps = [planned.step_seconds for planned in found.best]
-    assert 1 < len(steps) <= 10
-    assert steps == sorted(steps)
-    assert all(planned.fits and planned.layout.gpus == 16 for planned in found.best)
-    assert len({(p.layout.dp, p.layout.tp, p.layout.pp, p.layout.cp) for p in found.best}) == len(
-        steps
-    )
-
-
-def test_a_search_finds_what_planning_every_layout_finds(found):
+def test_a_search_finds_what_planning_every_layout_finds():
     model, cluster = model_of("llama-3-8b"), cluster_of("H100", gpus=16)
+    found = search(model, cluster, global_batch=64)
     every = [plan(model, cluster, each, global_batch=64) for each in layouts(model, cluster, 64)]
     fit = [planned for planned in every if planned.fits]
     assert (found.tried, found.fitting) == (len(every), len(fit))
+    steps = [planned.step_seconds for planned in found.best]
+    assert steps == sorted(steps)
+    assert all(planned.fits and planned.layout.gpus == 16 for planned in found.best)
+    sizes = {(p.layout.dp, p.layout.tp, p.layout.pp, p.layout.cp) for p in found.best}
+    assert 1 < len(sizes) == len(steps) <= 10
     assert found.best[0].step_seconds == pytest.approx(min(p.step_seconds for p in fit), abs=2e-6)
     assert max(planned.layout.tp for planned in every) == 8, "tensor parallelism stays in a node"
     kinds = {kind_of(planned.layout) for planned in every}
@@ -359,14 +345,3 @@ def test_a_batch_that_no_layout_divides_is_refused():
     prime = replace(SMALL, heads=1, kv_heads=1, layers=1, seq=2049)
     with pytest.raises(ValueError, match=r"global_batch=3.*multiple of the number of GPUs"):
         search(prime, cluster_of("H100", gpus=8), global_batch=3)
-
-
-def test_what_the_framework_takes_is_in_the_memory():
-    assert small(gpus=1).memory["reserved"] == RESERVED
-    assert small(gpus=1).memory_gib * GIB == pytest.approx(sum(small(gpus=1).memory.values()))
-
-
-def test_a_layout_tells_its_sizes():
-    assert str(Layout(dp=4, tp=2)) == "dp 4, tp 2"
-    assert str(Layout()) == "one GPU"
-    assert isinstance(cluster_of("H100", gpus=1), Cluster)
