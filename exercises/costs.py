@@ -76,7 +76,7 @@ def all_reduce_time(
 
 
 def step_time(forward: float, backward: Sequence[float], all_reduce: Sequence[float]) -> float:
-    """Predict the seconds of one step with DDP, which sends gradients while backward continues.
+    """Predict the seconds of one step with DDP, which sends gradients while backward still runs.
 
     DDP collects gradients in buckets.  When a bucket is complete, its all-reduce starts, and
     backward continues with the layers below at the same time.
@@ -84,7 +84,7 @@ def step_time(forward: float, backward: Sequence[float], all_reduce: Sequence[fl
     * Forward takes ``forward`` seconds.  Then backward takes ``backward[i]`` seconds until the
       gradients of bucket i are complete, one bucket after the other: bucket 0 is complete
       ``backward[0]`` seconds after backward began, bucket 1 ``backward[1]`` seconds later.
-    * The all-reduce of bucket i takes ``all_reduce[i]`` seconds.  Both lists have one entry for each
+    * The all-reduce of bucket i takes ``all_reduce[i]`` seconds.  Both lists have one entry per
       bucket, and there is at least one bucket.
     * An all-reduce starts when its bucket is complete, but not before the all-reduce of the
       previous bucket has ended, because they all use the same link.

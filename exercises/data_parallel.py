@@ -215,7 +215,7 @@ def train_step(
     * The step must equal ``optimizer.zero_grad(); loss = loss_fn(model(inputs), targets);
       loss.backward(); optimizer.step()`` on one GPU, step after step, also with momentum.
       Gradients of an earlier step must not count, whichever replica they are in.  A layer that a
-      step does not use has ``None`` as its gradient, not zeros, so that momentum does not change it.
+      step does not use has the gradient ``None``, not zeros, so that momentum does not change it.
     * Afterwards all replicas have equal parameters and buffers again.
 
     Returns the loss of the whole batch before the step, as a Python ``float``.  You may call the

@@ -50,7 +50,7 @@ def shard_indices(
       With ``shuffle`` it is ``torch.randperm(num_samples, generator=generator)``, where
       ``generator`` is a new ``torch.Generator`` with the seed ``seed + epoch``, so every epoch has
       a different order.  Without ``shuffle`` it is 0, 1, 2, and so on, in every epoch.
-    * Then the list's length is made divisible by ``world_size``, because ranks with more steps would
+    * Then this list gets a length divisible by ``world_size``, because ranks with more steps would
       wait for those with fewer.  With ``drop_last`` as few rows as possible are left out at the
       end.  Otherwise as few as possible are added, taken from the beginning of the list, which is
       repeated if there are fewer rows than ranks.
