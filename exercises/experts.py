@@ -1,7 +1,7 @@
 """Experts on many GPUs: tokens travel to the weights that they need, and back.
 
-A mixture of experts has many MLPs, its experts, in the place of one, and a router chooses an expert
-for each token.  Each rank holds some of the experts and some of the tokens.  So a
+A mixture of experts has many MLPs, its experts, in the place of one, and a router chooses for each
+token which of them it goes to.  Each rank holds some of the experts and some of the tokens.  So a
 token is sent to the rank of its expert, and the result is sent back:
 
     dispatch    send every token to the rank of its expert, and sort the tokens there by expert
