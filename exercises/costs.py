@@ -23,7 +23,7 @@ from collections.abc import Sequence
 def flops_per_token(num_parameters: int, layers: int, hidden: int, seq: int) -> int:
     """Count the floating-point operations (FLOPs) with which a transformer trains on one token.
 
-    Only matrix products count, because all else is small beside them.  Multiplying an m × k matrix
+    Only matrix products count, because the rest is small beside them.  Multiplying an m × k matrix
     by a k × n matrix takes m · n · k multiplications and as many additions: 2 · m · n · k FLOPs.
 
     * ``num_parameters`` are the weights of all matrices that a token is multiplied by.  The
@@ -76,7 +76,7 @@ def all_reduce_time(
 
 
 def step_time(forward: float, backward: Sequence[float], all_reduce: Sequence[float]) -> float:
-    """Predict the seconds of one step with DDP, which sends gradients while backward goes on.
+    """Predict the seconds of one step with DDP, which sends gradients while backward still runs.
 
     DDP collects gradients in buckets.  When a bucket is complete, its all-reduce starts, and
     backward continues with the layers below at the same time.
@@ -84,10 +84,10 @@ def step_time(forward: float, backward: Sequence[float], all_reduce: Sequence[fl
     * Forward takes ``forward`` seconds.  Then backward takes ``backward[i]`` seconds until the
       gradients of bucket i are complete, one bucket after the other: bucket 0 is complete
       ``backward[0]`` seconds after backward began, bucket 1 ``backward[1]`` seconds later.
-    * The all-reduce of bucket i takes ``all_reduce[i]`` seconds.  There are as many of these as of
-      the others, at least one.
-    * An all-reduce starts when its bucket is complete, but not before the all-reduce of the bucket
-      before has ended: they all use the same link.
+    * The all-reduce of bucket i takes ``all_reduce[i]`` seconds.  Both lists have one entry per
+      bucket, and there is at least one bucket.
+    * An all-reduce starts when its bucket is complete, but not before the all-reduce of the
+      previous bucket has ended, because they all use the same link.
     * The step ends when backward and all all-reduces have ended.  The optimizer is not counted.
 
     Returns seconds.

@@ -1,6 +1,6 @@
-"""Training in less memory: compute in 16 bits, and forget activations to compute them again.
+"""Training in less memory: compute in 16 bits, and discard activations to compute them again.
 
-Between forward and backward, activations often take more memory than everything else.  There are
+Between forward and backward, activations often take more memory than everything else.  You write
 two ways to need fewer bytes for them:
 
     ScaledStep      train in float16, whose small gradients would become zero without loss scaling
@@ -28,8 +28,8 @@ class ScaledStep:
     """Steps for training in float16: scaled losses, and no step with gradients that overflowed.
 
     Numbers below 3e-8 become zero in float16, and many gradients are smaller than that.  So the
-    loss is multiplied by a large ``scale`` before backward, and all gradients with it.  If they get
-    too large for float16 they are infinite or not a number, and the step is skipped.
+    loss is multiplied by a large ``scale`` before backward, and all gradients with it.  Gradients
+    that get too large for float16 are infinite or not a number, and then the step is skipped.
 
     * ``ScaledStep(optimizer, scale, growth_interval)`` takes any torch optimizer whose ``step()``
       needs no closure, of one or more groups of parameters.  Parameters, their gradients and the
@@ -48,7 +48,7 @@ class ScaledStep:
     * The attribute ``scale`` is a float, which is the same on all ranks.  After a skipped step it
       is halved.  When ``growth_interval`` steps in a row were made it is doubled, and the count
       begins again.
-    * The caller clears the gradients after each step, also after a skipped one.
+    * The caller clears the gradients after each step, even after a skipped one.
 
     Example::
 

@@ -36,7 +36,7 @@ def groups_of(world_size: int, *, tp: int, pp: int) -> dict[str, list[list[int]]
 
       ``init_device_mesh("cpu", (pp, dp, tp), mesh_dim_names=("pp", "dp", "tp"))`` numbers ranks in
       the same way.
-    * A group of one direction has all ranks that differ in this direction's index only.  So each
+    * A group of one direction has all ranks that differ only in this direction's index.  So each
       rank is in exactly one group of each direction.
     * Returns a dict with the keys "dp", "tp" and "pp".  Each value is the list of all groups of
       that direction, and a group is the list of its ranks in ascending order.  The groups may come

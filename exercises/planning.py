@@ -30,9 +30,9 @@ def memory_per_gpu(
       gradient, and 12 for the optimizer's state (a copy of the weight, and Adam's two numbers, in
       float32).
     * ZeRO divides among the ``dp`` replicas: stage 1 the optimizer's state, stage 2 also the
-      gradients, stage 3 also the weights.  Of what is divided, a GPU holds the numbers of one of dp
-      parts of its parameters, rounded up again.  With ``zero=0`` nothing is divided.
-    * ``activation_bytes`` are what the GPU's activations take; they are added.
+      gradients, stage 3 also the weights.  A GPU holds what is divided for only one of dp parts of
+      its parameters, rounded up again.  With ``zero=0`` nothing is divided.
+    * ``activation_bytes`` is the number of bytes that the GPU's activations take; it is added.
 
     Returns bytes.
 
@@ -69,7 +69,7 @@ def best_layout(
     Both functions may be called for every layout that uses all GPUs, and for no other.  Either may
     give ``math.inf`` for a layout that is not possible.
 
-    Returns (dp, tp, pp), or None where nothing fits.
+    Returns (dp, tp, pp), or None if nothing fits.
 
     Example::
 

@@ -48,7 +48,7 @@ class Zero1Optimizer:
       in one process on the rows of all ranks together, with the same options.  Momentum, averages
       and counts are kept from step to step.  Nothing but ``step()`` changes weights.
     * A rank holds optimizer state for at most ⌈Ψ/n⌉ elements plus those of the largest parameter,
-      at any time, during the step too.  (Adam has two numbers for each such element, SGD with
+      at any time, even during the step.  (Adam has two numbers for each such element, SGD with
       momentum has one.)  A view keeps the memory of the whole tensor that it is a part of.  You may
       divide the work by whole parameters, by slices of all parameters side by side, or by slices
       of each parameter: all of these stay below that limit.
@@ -57,8 +57,8 @@ class Zero1Optimizer:
     * ``zero_grad()`` sets the gradients of all parameters to ``None`` or to zeros.
     * On every rank ``param_groups`` is a list with a dict as in a torch optimizer: ``params`` and
       all options, given or not.  Setting ``group["lr"]`` on all ranks changes the learning rate.
-      (This is no ``torch.optim.Optimizer``, so the schedulers of torch refuse it.)
-    * Frozen parameters (``requires_grad=False``) do not change, and a tied one comes once.  A
+      (This is not a ``torch.optim.Optimizer``, so the schedulers of torch refuse it.)
+    * Frozen parameters (``requires_grad=False``) do not change, and a tied one counts once.  A
       gradient that is ``None`` on some ranks counts as zeros there.  If it is ``None`` on all
       ranks, you may leave the parameter unchanged or step it with a gradient of zeros.
     * All parameters have one dtype and are on one device.
@@ -85,7 +85,7 @@ class Zero1Optimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """One dict with the options, such as ``lr``.  An attribute does as well as a property."""
+        """One dict with the options, such as ``lr``.  An attribute works as well as a property."""
         raise NotImplementedError
 
     def zero_grad(self) -> None:
@@ -131,7 +131,7 @@ class Zero2Optimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """One dict with the options, such as ``lr``.  An attribute does as well as a property."""
+        """One dict with the options, such as ``lr``.  An attribute works as well as a property."""
         raise NotImplementedError
 
     def zero_grad(self) -> None:
@@ -164,14 +164,14 @@ class Zero3(nn.Module):
     * From the end of ``__init__`` on, this rank never has more weights than its shards and two
       whole layers.  Besides the shards' ``.grad`` it has at most the whole gradients of two layers,
       each of which may exist twice while it is sent.  Padding is not counted.  A layer that
-      contains other layers may stay while these run.
+      contains other layers may stay in memory while these run.
     * All memory that is still in use counts.  A view keeps the whole tensor that it is a part of.
       Autograd keeps what backward needs, and that includes weights: dropping your own reference to
       a gathered layer after its forward does not free it.
     * One step sends at most 3 Ψ elements per rank: Ψ to gather for forward, Ψ to gather for
       backward, Ψ to reduce-scatter the gradients.  (An all-reduce counts twice its elements.)
     * ``eval()``, ``train()`` and ``torch.no_grad()`` do what they do with the module itself.  A
-      forward for evaluation only has no backward.
+      forward that is only for evaluation has no backward.
     * Every parameter is trained, is in one layer only, and is used once in each forward on all
       ranks.  All have one dtype.  There is one backward for each forward that trains, and gradients
       are zeroed before.  There is no BatchNorm and no other buffer that changes.

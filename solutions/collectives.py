@@ -36,7 +36,7 @@ def shift(tensor: Tensor) -> Tensor:
     * The ranks form a ring: rank r sends to rank r + 1, and the last rank sends to rank 0.  So rank
       r gets the tensor of rank r - 1, and rank 0 gets that of the last rank.
     * All ranks call it at the same time, with tensors of one shape and dtype but with different
-      numbers.  Any shape is possible, also no dimension or no element.  Tensors are contiguous:
+      numbers.  Any shape is possible, even without dimensions or elements.  Tensors are contiguous:
       their numbers are side by side in memory, row after row.
     * It must not hang.  ``dist.send`` may wait until the receiver takes the message, so if all
       ranks send first, all of them wait forever.
@@ -72,7 +72,7 @@ def broadcast(tensor: Tensor, src: int) -> None:
     * Afterwards ``tensor`` holds on every rank what it held on rank ``src`` before.  On rank
       ``src`` it does not change.
     * All ranks call it at the same time, with the same ``src``, which may be any rank, and with
-      tensors of one shape and dtype.  Any shape is possible, also no dimension or no element.
+      tensors of one shape and dtype.  Any shape is possible, even without dimensions or elements.
       Tensors are contiguous.
     * Write into the tensor that you were given: it keeps its memory, and a view of it sees the new
       numbers.  ``tensor = ...`` only assigns another tensor to your variable.
@@ -103,7 +103,7 @@ def all_reduce(tensor: Tensor) -> None:
       once.
     * All ranks call it at the same time, with tensors of one shape and dtype but with different
       numbers.  Sums of integers must be exact, so do not add in another dtype.  Any shape is
-      possible, also no dimension or no element.  Tensors are contiguous.
+      possible, even without dimensions or elements.  Tensors are contiguous.
     * Write into the tensor that you were given: it keeps its memory, and a view of it sees the sum.
     * With one rank the sum is the tensor itself.
 
@@ -133,13 +133,13 @@ def ring_all_reduce(tensor: Tensor) -> None:
     The tensor is cut into n chunks, one per rank.  In the first n - 1 steps (reduce-scatter) every
     rank sends one chunk to its neighbor and adds the chunk that arrives to its own.  Then each rank
     holds one chunk with the sum of all ranks.  In the next n - 1 steps (all-gather) these finished
-    chunks travel around the ring.  In every step all links carry the same number of elements,
-    if n divides the tensor.
+    chunks travel around the ring.  In every step all links carry the same number of elements, if
+    the number of elements is divisible by n.
 
     * Afterwards ``tensor`` holds on every rank the sum of the tensors of all ranks.
     * All ranks call it at the same time, with tensors of one shape and dtype but with different
-      numbers.  Sums of integers must be exact.  Any shape and any number of elements is possible:
-      a number that n does not divide, fewer elements than n, none at all, or no dimension.
+      numbers.  Sums of integers must be exact.  Any shape and any number of elements is possible: a
+      number that is not divisible by n, fewer elements than n, none at all, or no dimension.
       Tensors are contiguous.
     * Write into the tensor that you were given: it keeps its memory, and a view of it sees the sum.
     * Only neighbors communicate: rank r sends to rank r + 1 or to rank r - 1.  The last rank and

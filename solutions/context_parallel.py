@@ -81,8 +81,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> 
       split in rank order: rank 0 has the first positions, rank 1 the next ones, and so on.  With
       ``causal``, i and j are positions in the whole sequence.
     * All ranks call it at the same time, with tensors of the same shapes.  (A caller whose sequence
-      cannot be divided by the number of ranks pads it.)  Only the local sequence of ``q`` may
-      differ from that of ``k`` and ``v``, without ``causal``.
+      cannot be divided by the number of ranks pads it.)  Without ``causal``, the local sequence of
+      ``q`` may have another length than that of ``k`` and ``v``.
     * Returns what belongs to the rank's own queries, in the shape and dtype of ``q``.  With
       bfloat16 or float16, compute scores, softmax and sums in float32.
     * The tensors need not be contiguous, and ``q``, ``k`` and ``v`` may be the same tensor.  They
@@ -94,8 +94,8 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> 
     * **Memory.** A block is the ``k`` and ``v`` of one rank.  Besides the tensors that it was
       given, a rank has at most two blocks at any time in forward, such as the one with which it
       computes and the one that arrives.  Between forward and backward it has at most one, such as a
-      copy of its own: the others come by again.  Backward may need the memory of five blocks more,
-      such as for the gradients of blocks.
+      copy of its own, because the others are sent around again.  Backward may need the memory of
+      five more blocks, for example for gradients of blocks.
     * **Messages.** Ranks send to their neighbors in the ring only, with ``send``, ``recv``,
       ``isend``, ``irecv`` or ``batch_isend_irecv``; a collective would bring all blocks at once.
       With n ranks, forward sends at most n - 1 blocks per rank, and backward at most n blocks and

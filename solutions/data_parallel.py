@@ -60,7 +60,7 @@ def replicate(module: nn.Module, devices: Sequence[torch.device]) -> list[nn.Mod
     """Put a full copy of the model on every GPU.
 
     * ``replicas[0]`` is ``module`` itself, moved to ``devices[0]``.  The optimizer keeps training
-      this module and no copy of it.
+      this module and not a copy of it.
     * Every other replica i is an independent copy on ``devices[i]``.  It has the same parameter
       values, the same train or eval mode in every submodule and the same ``requires_grad`` on
       every parameter.
@@ -252,7 +252,7 @@ def train_step(
     * The step must equal ``optimizer.zero_grad(); loss = loss_fn(model(inputs), targets);
       loss.backward(); optimizer.step()`` on one GPU, step after step, also with momentum.
       Gradients of an earlier step must not count, whichever replica they are in.  A layer that a
-      step does not use has no gradient (``None``, not zeros), so that momentum does not change it.
+      step does not use has the gradient ``None``, not zeros, so that momentum does not change it.
     * Afterwards all replicas have equal parameters and buffers again.
 
     Returns the loss of the whole batch before the step, as a Python ``float``.  You may call the

@@ -50,7 +50,7 @@ def shard_indices(
       With ``shuffle`` it is ``torch.randperm(num_samples, generator=generator)``, where
       ``generator`` is a new ``torch.Generator`` with the seed ``seed + epoch``, so every epoch has
       a different order.  Without ``shuffle`` it is 0, 1, 2, and so on, in every epoch.
-    * Then this list gets a length that ``world_size`` divides, because ranks with more steps would
+    * Then this list gets a length divisible by ``world_size``, because ranks with more steps would
       wait for those with fewer.  With ``drop_last`` as few rows as possible are left out at the
       end.  Otherwise as few as possible are added, taken from the beginning of the list, which is
       repeated if there are fewer rows than ranks.
@@ -220,7 +220,7 @@ class BucketedDDP(nn.Module):
     * ``BucketedDDP(module, bucket_bytes=...)`` wraps the module itself and starts all ranks from
       rank 0's parameters and buffers, and ``forward`` calls the module, as in NaiveDDP.
     * A bucket is a group of parameters.  They are assigned from the last to the first, because
-      backward reaches the last layers first.  Frozen ones are left out, a tied one is in once.
+      backward reaches the last layers first.  Frozen ones are left out, a tied one counts once.
       Add parameters until the bucket passes ``bucket_bytes``.  The parameter that passes it may be
       the bucket's last or the next one's first.  A parameter larger than ``bucket_bytes`` may be
       alone in its bucket.  A gradient has ``numel() * element_size()`` bytes.
@@ -234,7 +234,7 @@ class BucketedDDP(nn.Module):
       gradient, it may stay ``None`` or become zeros.
     * ``with model.no_sync():`` around forward and backward sends nothing.  The gradients of this
       rank add up in ``.grad``, as without a wrapper, and ``sync_gradients()`` does nothing there.
-      The next backward outside the block averages the whole sums, also if an exception has ended
+      The next backward outside the block averages the whole sums, even if an exception has ended
       the block.  Outside, backward is called once per step.
 
     Training is the same as in one process, as with NaiveDDP.

@@ -1,13 +1,13 @@
 """Experts on many GPUs: tokens travel to the weights that they need, and back.
 
 A mixture of experts has many MLPs, its experts, in the place of one, and a router chooses for each
-token which of them it passes.  Each rank holds some of the experts and some of the tokens.  So a
+token which of them it goes to.  Each rank holds some of the experts and some of the tokens.  So a
 token is sent to the rank of its expert, and the result is sent back:
 
-    dispatch    send every token to the rank of its expert; there, the tokens of an expert in a row
-    combine     send the results back, in the order in which the tokens were
+    dispatch    send every token to the rank of its expert, and sort the tokens there by expert
+    combine     send the results back, in the original order of the tokens
 
-The router is not part of them: they are told which expert each token goes to.  Every rank calls
+You do not write the router: an argument says which expert each token goes to.  Every rank calls
 both at the same time, and ``torch.distributed`` is initialized: ask ``dist.get_rank()`` and
 ``dist.get_world_size()``.  They work on the CPU and on GPUs.
 
@@ -47,8 +47,8 @@ def dispatch(tokens: Tensor, expert: Tensor, num_experts: int) -> tuple[Tensor, 
       of its token, where it becomes the token's gradient, neither summed nor averaged with others.
       Either the tokens of all ranks need a gradient or those of none do.
     * The numbers of a token go to the rank of its expert and nowhere else, once in forward, and
-      those of a gradient come back once.  No padding is sent.  How many rows each rank sends may
-      travel besides, also the numbers of the experts.
+      those of a gradient come back once.  No padding is sent.  In addition, ranks may tell each
+      other how many rows they send, and the numbers of the experts.
     * Several calls may come before their ``combine``, in any order.
 
     Example::
@@ -90,13 +90,13 @@ def combine(outputs: Tensor, sent: Any) -> Tensor:
     """Send the results of the experts back to where their tokens came from.
 
     * ``outputs`` has one row for each row of what ``dispatch`` returned, in the same order.  Its
-      width and dtype may be others than those of the tokens; they are the same on all ranks.
+      width and dtype may differ from those of the tokens; they are the same on all ranks.
       It is not changed.
     * ``sent`` is what ``dispatch`` returned beside those rows.  It may be used more than once.
     * Returns a tensor (n, width of ``outputs``): row i is the result for token i of this rank.
     * It is **differentiable**: in backward the gradient of a result travels to the rank of its
       expert, where it becomes the gradient of its row of ``outputs``.  Either the outputs of all
-      ranks need a gradient or those of none do, also on a rank without rows.
+      ranks need a gradient or those of none do, even on a rank without rows.
     * A result goes to the rank of its token and nowhere else, once in forward, and its gradient
       comes back once.  No padding is sent.
 

@@ -97,8 +97,8 @@ def reordered_reductions(tensors: dict[str, Tensor]) -> None:
       because a dict keeps the order in which it was filled.
     * Afterwards ``tensors[name]`` holds, on every rank, the sum of what the ranks held under this
       name.  It is the same tensor object as before.
-    * The tensors have any shape, also no dimension (a single number), and are contiguous.  All
-      tensors in a dict have the same dtype.  The dict may be empty, but then it is on all ranks.
+    * The tensors have any shape, even no dimension (a single number), and are contiguous.  All
+      tensors in a dict have the same dtype.  The dict may be empty, but then it is so on all ranks.
 
     Returns nothing.
 

@@ -76,7 +76,7 @@ def server_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
       stays None.  Gradients of earlier steps do not count.
     * Then it does one step of the optimizer and sends the new weights to every worker.
     * Step after step this equals training in one process on the mean of the workers' losses.
-    * With no workers (world size 1) it returns without communicating, and the weights do not
+    * Without workers (world size 1) it returns without communicating, and the weights do not
       change.
 
     Returns nothing.

@@ -2,7 +2,7 @@
 
 Stage 0 holds the first layers, the last stage the last ones.  Outputs are sent to the next stage,
 and in backward their gradients are sent back.  With one batch only one stage would work at a time.
-So it is cut into **micro-batches**: while stage 1 works on the first, stage 0 starts the second.
+So a batch is cut into **micro-batches**: while stage 1 works on the first, stage 0 starts the next.
 
     balance         cut the layers into stages that take equally long
     gpipe           the order of work on each stage: all forwards, then all backwards
@@ -33,7 +33,7 @@ WAYS_BACK = {}  # by group: a second one of the same ranks  # solution only
 
 
 def balance(costs: Sequence[float], num_stages: int) -> list[range]:
-    """Cut the layers of a model into stages, so that the largest cost of a stage is smallest.
+    """Cut the layers of a model into stages, so that the most expensive one costs least.
 
     All stages work at the same time, so each step of the pipeline takes as long as its slowest
     stage.
@@ -42,9 +42,9 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
       There is at least one layer and at least one stage.
     * The result has ``num_stages`` ranges of layers, which follow each other: the first starts at
       layer 0, each next one where the one before ends, and the last ends with the last layer.
-    * The cost of a stage is the sum over its layers.  The largest cost of a stage is the smallest
-      that is possible, and if several cuts reach it, any of them is right.  Models have few layers,
-      so any method is fast enough that does not try all cuts.
+    * The cost of a stage is the sum over its layers.  The cost of the most expensive stage is as
+      small as possible, and if several cuts reach this, any of them is right.  Models have few
+      layers, so any method that does not try all cuts is fast enough.
     * No stage is empty if there are at least as many layers as stages.  With fewer layers some
       stages are empty, and you choose which: ``range(2, 2)``, or any other empty range.
 
