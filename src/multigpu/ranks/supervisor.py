@@ -202,7 +202,7 @@ class ChildProcess:
         self.answer = b""  # the bytes that came with the phase of this name
         self.status: int | None = None  # once it is gone; negative for a signal
         self.holding = False  # it waits to be let go
-        self.loads_compiler = False  # its import is no work of the answer
+        self.loads_compiler = False  # this takes long, and is not what the answer does
         self.output, self.stack = bytearray(), bytearray()  # the first bytes of each
         self._kept_output = limits.kept_output
         self.total = 0  # bytes from all pipes
