@@ -265,6 +265,7 @@ def _switch_on() -> None:
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
+        _replace(torch._C, "_cuda_setStream", torch_cuda.set_stream_by_id)  # also without CUDA
         for module in (torch.nn.parallel.comm, torch.cuda.comm):
             for name, value in comm.STAND_INS.items():
                 if hasattr(module, name):
@@ -273,6 +274,7 @@ def _switch_on() -> None:
         _wrap(torch.nn.Module, "to", functions.module_to)
         for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
             _wrap(lazy, "__new__", functions.lazy_parameter)
+            _wrap(lazy, "materialize", functions.materialize)
         _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
         for export in ("export", "draft_export"):
             _wrap(torch.export, export, functions.refused(errors.no_export))
