@@ -456,6 +456,13 @@ def refused_compile(model: Any = None, **options: Any) -> Any:
     )
 
 
+def not_shared(tensor: VirtualTensor) -> Any:
+    """A queue of torch.multiprocessing is given a tensor for another process."""
+    raise RuntimeError(
+        "a tensor on a virtual GPU cannot be sent to another process: send tensor.cpu()."
+    )
+
+
 def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
     """A wrapper for functions that raise `error()` for tensors or modules on virtual GPUs."""
 

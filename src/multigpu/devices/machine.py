@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -286,6 +287,8 @@ def _switch_on() -> None:
         _wrap(graph.saved_tensors_hooks, "__init__", saved_tensors_hooks)
         _wrap(DeviceContext, "__torch_function__", device_context)
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
+        _wrap(torch.autograd.profiler.profile, "__init__", torch_cuda.profile_without_gpu)
+        ForkingPickler.register(VirtualTensor, functions.not_shared)  # for good: ours alone
         _replace(torch, "compile", functions.refused_compile)
         if rpc.is_available():  # not on Windows
             _wrap(rpc.internal, "_run_function", intercepted)  # C++ calls it, in its own threads
