@@ -38,6 +38,7 @@
     .. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py   a script, and what is new in it
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. package-layers::, -reading::, -way::     the package, counted by the build (package.py)
+    .. differences:: refused                    what virtual GPUs do, from the entries of a test
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
     .. ring-attention-stepper::                 ring attention on four ranks, forward and backward
@@ -70,6 +71,7 @@ from course import (
     cells,
     course_map,
     difference,
+    differences,
     element,
     exercises,
     explorer,
@@ -96,7 +98,7 @@ from course import (
 def setup(app):
     for part in (
         *(element, mathml, notebooks, way, path, course_map, what_next, boxes, quiz),
-        *(cells, package, difference, exercises, explorer, script),
+        *(cells, package, difference, differences, exercises, explorer, script),
         *(stepper, ring, ring_attention, tensor_pair),
         *(words, messages, asked, sharing, missing, lesson_notebooks),
     ):
