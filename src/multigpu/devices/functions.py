@@ -166,7 +166,8 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
         return
     if isinstance(tensor, UninitializedTensorMixin):
         if isinstance(new, VirtualTensor | UninitializedTensorMixin):  # and not one of half()
-            vars(tensor)["_gpu"] = getattr(new, "_gpu", None)
+            gpu = new._gpu if isinstance(new, VirtualTensor) else getattr(new, "_lazy_gpu", None)
+            vars(tensor)["_lazy_gpu"] = gpu
             new = torch.empty(0, dtype=new.dtype, device=CPU)
         func(tensor, new)
     elif type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
@@ -217,7 +218,7 @@ def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
 @takes_over(_data.__get__)
 def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`p.data`; of a lazy parameter, empty data on the GPU that it belongs to."""
-    gpu = getattr(args[0], "_gpu", None)
+    gpu = getattr(args[0], "_lazy_gpu", None)
     if gpu is None:
         return call(func, [type(args[0])], args, kwargs)
     return VirtualTensor(torch.empty(0, dtype=args[0].dtype, device=CPU), gpu)
@@ -242,7 +243,7 @@ def materialize(plain: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(plain)
     def run(parameter: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         device = device or parameter.data.device
-        vars(parameter)["_gpu"] = None
+        vars(parameter)["_lazy_gpu"] = None
         plain(parameter, shape, CPU, dtype)
         parameter.data = parameter.data.to(device)
 
@@ -275,7 +276,7 @@ def _of_any_class(name: str) -> StandIn:
     def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
         tensor = args[0]
         gpu = None if running.in_core else gpu_of(_device.__get__(tensor))
-        gpu = gpu or getattr(tensor, "_gpu", None)
+        gpu = gpu or getattr(tensor, "_lazy_gpu", None)
         if gpu is None:
             return func(tensor)
         return gpu.device if name == "device" else name == "is_cuda"
