@@ -20,13 +20,13 @@ class Differences(SphinxDirective):
     def run(self):
         self.env.note_dependency(str(ENTRIES))
         entries = tomllib.loads(ENTRIES.read_text(encoding="utf-8"))[self.arguments[0]]
-        with_cuda = "cuda" in entries[0]
+        columns = ["What you write", "Virtual GPU", "CUDA"][: len(entries[0])]
         lines = [".. list-table::", "   :header-rows: 1", "   :class: course-differences", ""]
-        lines += row("What you write", "Virtual GPU", *["CUDA"] * with_cuda)
+        lines += row(*columns)
         for entry in entries:
             program = ".. code-block:: python\n\n" + textwrap.indent(entry["write"].strip(), "   ")
             comes = f"``{entry['virtual'].strip()}``" if entry["virtual"] else "runs"
-            lines += row(program, comes, *[f"{entry['cuda']}."] * with_cuda)
+            lines += row(*[program, comes, f"{entry.get('cuda')}."][: len(columns)])
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -167,7 +167,7 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
     if isinstance(tensor, UninitializedTensorMixin):
         if isinstance(new, VirtualTensor | UninitializedTensorMixin):  # and not one of half()
             gpu = new._gpu if isinstance(new, VirtualTensor) else getattr(new, "_lazy_gpu", None)
-            vars(tensor)["_lazy_gpu"] = gpu
+            tensor.__dict__["_lazy_gpu"] = gpu
             new = torch.empty(0, dtype=new.dtype, device=CPU)
         func(tensor, new)
     elif type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
@@ -243,7 +243,7 @@ def materialize(plain: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(plain)
     def run(parameter: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         device = device or parameter.data.device
-        vars(parameter)["_lazy_gpu"] = None
+        parameter.__dict__["_lazy_gpu"] = None
         plain(parameter, shape, CPU, dtype)
         parameter.data = parameter.data.to(device)
 

@@ -19,7 +19,7 @@ ENTRIES = [entry for entries in KINDS.values() for entry in entries]
 
 def outcome(program: str) -> str:
     """The value of a program's last line, or its exception; empty for None."""
-    names = {"torch": torch, "nn": nn, "functional": functional}
+    names: dict[str, object] = {"torch": torch, "nn": nn, "functional": functional}
     names["x"] = torch.ones(2, 2, device="cuda")
     *before, last = ast.parse(program).body
     assert isinstance(last, ast.Expr)
@@ -39,21 +39,21 @@ def fits(virtual: str, came: str) -> bool:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["write"].split("\n")[-2:][0])
-def test_virtual_gpus_do_what_the_page_says(entry):
+def test_virtual_gpus_do_what_the_page_says(entry: dict[str, str]) -> None:
     came = outcome(entry["write"])
     assert fits(entry["virtual"], came), came
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("entry", KINDS["same"], ids=lambda entry: entry["write"])
-def test_a_real_gpu_raises_the_same(entry):
+def test_a_real_gpu_raises_the_same(entry: dict[str, str]) -> None:
     if "DataParallel" in entry["write"] and torch.cuda.device_count() < 2:
         pytest.skip("nn.DataParallel checks its model on two GPUs and more")
     came = outcome(entry["write"])
     assert fits(entry["virtual"], came), came
 
 
-def test_each_entry_has_what_the_page_shows():
+def test_each_entry_has_what_the_page_shows() -> None:
     assert list(KINDS) == ["same", "no-op", "answers", "differs", "refused"]
     for kind, entries in KINDS.items():
         for entry in entries:
