@@ -21,7 +21,14 @@ class Differences(SphinxDirective):
         self.env.note_dependency(str(ENTRIES))
         entries = tomllib.loads(ENTRIES.read_text(encoding="utf-8"))[self.arguments[0]]
         columns = ["What you write", "Virtual GPU", "CUDA"][: len(entries[0])]
-        lines = [".. list-table::", "   :header-rows: 1", "   :class: course-differences", ""]
+        widths = "45 25 30" if len(columns) == 3 else "45 55"
+        lines = [
+            ".. list-table::",
+            "   :header-rows: 1",
+            f"   :widths: {widths}",
+            "   :class: course-differences",
+            "",
+        ]
         lines += row(*columns)
         for entry in entries:
             program = ".. code-block:: python\n\n" + textwrap.indent(entry["write"].strip(), "   ")
