@@ -38,6 +38,7 @@
     .. script-diff:: ../scripts/one_gpu.py ../scripts/ddp.py   a script, and what is new in it
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. package-layers::, -reading::, -way::     the package, counted by the build (package.py)
+    .. differences:: refused                    what virtual GPUs do, from the entries of a test
     .. dp-stepper::                             one step of data parallelism, movement by movement
     .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
     .. ring-attention-stepper::                 ring attention on four ranks, forward and backward
@@ -68,6 +69,7 @@ from course import (
     asked,
     boxes,
     cells,
+    differences,
     element,
     exercises,
     explorers,
@@ -85,8 +87,8 @@ from course import (
 
 def setup(app):
     for part in (
-        *(element, notebooks, way, boxes, quiz, cells, package, exercises, explorers, script),
-        *(words, messages, asked, head, lesson_notebooks),
+        *(element, notebooks, way, boxes, quiz, cells, package, differences, exercises),
+        *(explorers, script, words, messages, asked, head, lesson_notebooks),
     ):
         part.setup(app)
     return {

@@ -31,6 +31,7 @@ from multigpu.ranks.process_tree import adopt_orphans, descendants
 SOURCES = (
     *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
     "tests/exercises",  # the troubleshooting page lists their mistakes
+    "tests/unit/devices/differences.toml",  # the tables of the page on virtual GPUs
 )
 INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")

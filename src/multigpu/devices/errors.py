@@ -162,15 +162,6 @@ def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeE
     )
 
 
-def uninitialized() -> RuntimeError:
-    """A parameter of a lazy module (nn.LazyLinear) goes to a virtual GPU."""
-    return RuntimeError(
-        "virtual GPUs do not support parameters without a shape. Create lazy modules "
-        "(nn.LazyLinear) on the CPU, run one batch through them there, and then move them with "
-        ".to(device)."
-    )
-
-
 def no_export() -> RuntimeError:
     """torch.export gets something on a virtual GPU."""
     return RuntimeError(

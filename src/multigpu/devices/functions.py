@@ -8,6 +8,7 @@ without `takes_over` are put into torch by machine.py.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -58,9 +59,13 @@ def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -
 @takes_over(torch.Tensor.to)
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` in all its forms."""
-    if isinstance(args[0], UninitializedTensorMixin):
-        raise errors.uninitialized()
     if virtual_machine() is not None:
+        if isinstance(args[0], UninitializedTensorMixin):
+            lazy = args[0]
+            with gate.functions():
+                empty = torch.empty(0, dtype=lazy.dtype, device=lazy.device)
+                like = func(empty, *args[1:], **kwargs)
+                return type(lazy)(lazy.requires_grad, like.device, like.dtype)
         if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
             args = (args[0], core_device(args[1]), *args[2:])
         elif kwargs.get("device") is not None:
@@ -159,7 +164,13 @@ def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
     tensor, new = args
     if tensor is new:
         return
-    if type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
+    if isinstance(tensor, UninitializedTensorMixin):
+        if isinstance(new, VirtualTensor | UninitializedTensorMixin):  # and not one of half()
+            gpu = new._gpu if isinstance(new, VirtualTensor) else getattr(new, "_lazy_gpu", None)
+            tensor.__dict__["_lazy_gpu"] = gpu
+            new = torch.empty(0, dtype=new.dtype, device=CPU)
+        func(tensor, new)
+    elif type(tensor) is VirtualTensor and type(new) is VirtualTensor and new._gpu is tensor._gpu:
         run_in_core(func, args, kwargs)
         tensor._data = new._data
     elif isinstance(tensor, VirtualTensor) or isinstance(new, VirtualTensor):
@@ -200,6 +211,45 @@ def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
         func(tensor, gradient)
 
 
+# A parameter of a lazy module (nn.LazyLinear) has no shape before its first batch. Until then its
+# empty data are on the CPU, and it remembers the GPU that it belongs to.
+
+
+@takes_over(_data.__get__)
+def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`p.data`; of a lazy parameter, empty data on the GPU that it belongs to."""
+    gpu = getattr(args[0], "_lazy_gpu", None)
+    if gpu is None:
+        return call(func, [type(args[0])], args, kwargs)
+    return VirtualTensor(torch.empty(0, dtype=args[0].dtype, device=CPU), gpu)
+
+
+def lazy_parameter(new: Any) -> Any:
+    """`UninitializedParameter.__new__`."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(new).bind(*args, **kwargs)
+        device, given.arguments["device"] = given.arguments.get("device"), CPU
+        parameter = new(*given.args, **given.kwargs)
+        parameter.data = torch.empty(0, device=device, dtype=parameter.dtype)
+        return parameter
+
+    return staticmethod(made)
+
+
+def materialize(plain: Callable[..., None]) -> Callable[..., None]:
+    """`UninitializedParameter.materialize`: the first batch has told the shape."""
+
+    @functools.wraps(plain)
+    def run(parameter: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        device = device or parameter.data.device
+        parameter.__dict__["_lazy_gpu"] = None
+        plain(parameter, shape, CPU, dtype)
+        parameter.data = parameter.data.to(device)
+
+    return run
+
+
 # Questions to a tensor
 
 
@@ -226,6 +276,7 @@ def _of_any_class(name: str) -> StandIn:
     def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
         tensor = args[0]
         gpu = None if running.in_core else gpu_of(_device.__get__(tensor))
+        gpu = gpu or getattr(tensor, "_lazy_gpu", None)
         if gpu is None:
             return func(tensor)
         return gpu.device if name == "device" else name == "is_cuda"
@@ -406,6 +457,13 @@ def refused_compile(model: Any = None, **options: Any) -> Any:
     )
 
 
+def not_shared(tensor: VirtualTensor) -> Any:
+    """A queue of torch.multiprocessing is given a tensor for another process."""
+    raise RuntimeError(
+        "a tensor on a virtual GPU cannot be sent to another process: send tensor.cpu()."
+    )
+
+
 def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
     """A wrapper for functions that raise `error()` for tensors or modules on virtual GPUs."""
 
@@ -423,17 +481,3 @@ def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
         return checked
 
     return wrapper
-
-
-def lazy_parameter(new: Any) -> Any:
-    """`UninitializedParameter(device=...)`: a parameter of nn.LazyLinear before its first batch."""
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return new(*args, **kwargs)
-        except RuntimeError as error:
-            if "Tensor subclass" not in str(error):
-                raise
-            raise errors.uninitialized() from None
-
-    return staticmethod(checked)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -265,6 +266,7 @@ def _switch_on() -> None:
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
+        _replace(torch._C, "_cuda_setStream", torch_cuda.set_stream_by_id)  # also without CUDA
         for module in (torch.nn.parallel.comm, torch.cuda.comm):
             for name, value in comm.STAND_INS.items():
                 if hasattr(module, name):
@@ -273,6 +275,7 @@ def _switch_on() -> None:
         _wrap(torch.nn.Module, "to", functions.module_to)
         for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
             _wrap(lazy, "__new__", functions.lazy_parameter)
+            _wrap(lazy, "materialize", functions.materialize)
         _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
         for export in ("export", "draft_export"):
             _wrap(torch.export, export, functions.refused(errors.no_export))
@@ -284,6 +287,8 @@ def _switch_on() -> None:
         _wrap(graph.saved_tensors_hooks, "__init__", saved_tensors_hooks)
         _wrap(DeviceContext, "__torch_function__", device_context)
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
+        _wrap(torch.autograd.profiler.profile, "__init__", torch_cuda.profile_without_gpu)
+        ForkingPickler.register(VirtualTensor, functions.not_shared)  # for good: ours alone
         _replace(torch, "compile", functions.refused_compile)
         if rpc.is_available():  # not on Windows
             _wrap(rpc.internal, "_run_function", intercepted)  # C++ calls it, in its own threads

@@ -9,11 +9,13 @@ wait is over at once and every event has happened. Events still measure time bet
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -160,6 +162,30 @@ def _no_sensor(device: Any = None) -> NoReturn:
     )
 
 
+def _refusing(what: str) -> Callable[..., NoReturn]:
+    """Stands in for a class of torch.cuda that needs a driver."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(f"virtual GPUs have no {what}")
+
+    return refuse
+
+
+def profile_without_gpu(init: Callable[..., None]) -> Callable[..., None]:
+    """`torch.autograd.profiler.profile.__init__`.
+
+    Told to record CUDA, the profiler would print a warning with a stack for each operator.
+    """
+
+    @functools.wraps(init)
+    def run(profile: Any, *args: Any, use_device: str | None = None, **options: Any) -> None:
+        if use_device == "cuda":
+            options["use_cpu"] = True
+        init(profile, *args, **options)
+
+    return run
+
+
 # Streams and events
 
 
@@ -259,6 +285,11 @@ def set_stream(stream: Stream | None) -> None:
         machine_in_use().streams[stream.device_index] = stream
 
 
+def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    """`torch._C._cuda_setStream`, which tests of programs use."""
+    set_stream(Stream(device_index, stream_id=stream_id))
+
+
 # Generators
 
 
@@ -310,12 +341,14 @@ _CUDA: dict[str, Any] = {
     "_lazy_init": _lazy_init,
     "can_device_access_peer": lambda device, peer_device: True,
     "clock_rate": _no_sensor,
+    "CUDAGraph": _refusing("CUDA graphs. Call the model itself, or the function."),
     "cudart": lambda: _CUDART,
     "current_device": lambda: machine_in_use().current,
     "default_generators": DefaultGenerators(),
     "default_stream": default_stream,
     "device_count": lambda: len(machine_in_use().gpus),
     "Event": Event,
+    "ExternalStream": _refusing("streams of other libraries. Use torch.cuda.Stream()."),
     "get_device_properties": get_device_properties,
     "get_per_process_memory_fraction": get_per_process_memory_fraction,
     "ipc_collect": _nothing,

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -98,14 +99,31 @@ def test_deep_copies_are_independent_and_on_the_same_gpu(module):
         copy.deepcopy(module[0].weight * 2)
 
 
-def test_lazy_modules_are_refused_until_they_have_a_shape():
-    lazy = nn.LazyLinear(4)
-    with pytest.raises(RuntimeError, match="run one batch"):
-        lazy.to("cuda:1")
-    lazy(torch.randn(3, 5))
-    assert devices(lazy.to("cuda:1")) == {CUDA_1}
-    with pytest.raises(RuntimeError, match=r"lazy modules .* on the CPU"):
-        nn.LazyBatchNorm1d(device="cuda:0")
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda make: make().to("cuda:1"),
+        lambda make: make(device="cuda:1"),
+        lambda make: make().cuda(1).float(),
+        lambda make: make().cuda(0).to("cpu").cuda(1),
+    ],
+)
+@pytest.mark.parametrize("make", [partial(nn.LazyLinear, 4), nn.LazyBatchNorm1d])
+def test_lazy_modules_get_their_shape_on_their_gpu(make, place):
+    lazy = place(make)
+    assert lazy.has_uninitialized_params()
+    assert {each.device for each in lazy.parameters()} == {CUDA_1}
+    lazy(torch.ones(3, 5, device="cuda:1")).sum().backward()
+    assert devices(lazy) == {CUDA_1}
+    assert lazy.weight.grad.device == CUDA_1
+    again = place(make)
+    again.load_state_dict(lazy.state_dict())
+    assert torch.equal(again.weight, lazy.weight)
+
+
+def test_a_copied_lazy_module_is_on_the_same_gpu():
+    lazy = copy.deepcopy(nn.LazyLinear(4).cuda(1))
+    assert lazy(torch.ones(3, 5, device="cuda:1")).device == CUDA_1
 
 
 def test_functions_of_the_user_inside_torchs_get_tensors_on_gpus():

@@ -67,6 +67,8 @@ def test_streams_select_their_gpu_and_give_it_back():
     assert torch.Stream(device="cuda:2").device.index == 2
     with torch.cuda.stream(None):
         pass
+    torch._C._cuda_setStream(stream.stream_id, device_index=1, device_type=stream.device_type)
+    assert torch.cuda.current_stream(1) == stream
 
 
 def test_streams_and_events_keep_their_order():
