@@ -154,7 +154,8 @@ def main() -> None:
         for what, times in measured(model).items():
             for name, taken in times.items():
                 against = f"{ratio(taken, times['torchrun']):.2f}"
-                rows.append([model, what, name, f"{1e3 * statistics.median(taken):.3g}", against])
+                ms = 1e3 * statistics.median(taken)
+                rows.append([model, what, name, f"{ms:.0f}" if ms > 100 else f"{ms:.3g}", against])
     TARGET.parent.mkdir(exist_ok=True)
     with TARGET.open("w", encoding="utf-8", newline="") as file:
         file.write(
