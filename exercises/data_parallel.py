@@ -265,7 +265,7 @@ if __name__ == "__main__":
         with movement("gather: ten scores per image"):
             scores = gather(outputs, gpu[0])
         wanted = labels.to(gpu[0])
-        with movement("backward: gradients of the scores go back to where these came from"):
+        with movement("backward: gradients of the scores go to the GPUs of the scores"):
             loss_fn(scores, wanted).backward()
         with movement("sum_gradients: one gradient per weight and replica"):
             sum_gradients(replicas)

@@ -151,7 +151,7 @@ def early_stop(
 
 
 if __name__ == "__main__":
-    # Each function on three ranks: what it returns, or which rank waits for whom.
+    # Each function on three ranks: what it returns, or which rank waits for which.
     from multigpu import RankError, run_ranks
 
     def training(count):

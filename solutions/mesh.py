@@ -132,7 +132,7 @@ if __name__ == "__main__":
     try:
         for direction, groups in groups_of(8, tp=2, pp=2).items():
             print(f"8 ranks, {direction}: {groups}")
-        print("Ranks 0 and 2 hold one part of a model, ranks 1 and 3 another one.")
+        print("Ranks 0 and 2 hold one part of a model, ranks 1 and 3 the other part.")
         for name, world in (("their own group", False), ("the whole world", True)):
             weights = run_ranks(train, 4, world, backend="gloo", show=False)
             print(f"averaged over {name}: weights", *(f"{weight:.2f}" for weight in weights))

@@ -1,7 +1,7 @@
 """The package in numbers and pictures, for docs/reference/architecture.rst, counted by each build.
 
 ``.. package-layers::`` is the table of subpackages with files and lines; its body is a list of
-``name: what lives there``.  ``.. package-reading::`` is the same for files, in the order of its
+``name: what it contains``.  ``.. package-reading::`` is the same for files, in the order of its
 body, each named from the package's folder.  ``.. package-way:: batch`` draws one of the ways in
 ``ways.toml``.
 """
@@ -69,13 +69,13 @@ class PackageLayers(SphinxDirective):
         named = {ROOT / file for station in stations for file in station.files}
         table = Table(
             "src/multigpu",
-            ("subpackage", "what lives there", "files", "lines"),
+            ("subpackage", "what it contains", "files", "lines"),
             tuple(rows),
             frozenset({"files", "lines"}),
         )
         words = (
             f"{sum(map(code_of, everything)):,} of these lines are code, the others docstrings, "
-            f"comments and blank lines. The two ways below pass through {len(named)} files with "
+            f"comments and blank lines. The two paths below pass through {len(named)} files with "
             f"{lines_of(named):,} lines. The first lines of each file say what it is for and what "
             "to read next."
         )
@@ -105,7 +105,7 @@ class PackageWay(SphinxDirective):
     def run(self):
         self.env.note_dependency(str(WAYS))
         name = self.arguments[0]
-        return [shown(way(ways()[name], title=f"The way of one {name}"))]
+        return [shown(way(ways()[name], title=f"The path of one {name}"))]
 
 
 def shown(picture):
