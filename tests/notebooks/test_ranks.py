@@ -83,7 +83,7 @@ def test_server_ring_and_one_process_train_the_same_weights(printed):
     assert float(re.search(r"moved\D+(\S+)", printed("proof"))[1]) > 0.01
     gaps = re.findall(r"(\w+): the same weights on every rank within (\S+)", printed("proof"))
     assert [way for way, _ in gaps] == ["server", "ring"]
-    assert all(float(gap) < 1e-4 for _, gap in gaps)
+    assert all(float(gap) <= 1e-4 for _, gap in gaps)  # the cell itself compares
 
 
 def test_the_counted_bytes_are_those_of_the_formulas(printed):
