@@ -28,6 +28,7 @@ from multigpu.checking.comparing import (
 )
 from multigpu.checking.declaration import Case, Declaration, Mistake, Program, Property
 from multigpu.checking.learner import Learner, Submission
+from multigpu.checking.run_verdict import place_of
 from multigpu.checking.running import DONE, IN_CASE, Run, perform, perform_programs
 from multigpu.checking.verdicts import Refused, Wrong
 
@@ -70,12 +71,9 @@ def examine(run: Run, learner: Learner, *, first: bool) -> None:
             if found is None:
                 continue
             came, where = (found, "") if isinstance(found, str) else found
-            raise told(run.declaration, each, case, came, where or place_of(each.id, learner))
-
-
-def place_of(message_id: str, learner: Learner) -> str:
-    """The function that a message is about: no line of it is known to be at fault."""
-    return f"{message_id.partition('.')[0]} in {learner.exercise.file}"
+            raise told(
+                run.declaration, each, case, came, where or place_of(each.id, learner.exercise)
+            )
 
 
 def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
@@ -229,7 +227,8 @@ class Diagnosis:
         if is_of_result(difference, self.declaration):
             where = run.where(case, difference.rank)
         if not where or (mistake and self.declaration.blames(mistake.id)):
-            where = place_of(mistake.id if mistake else self.declaration.function, self.learner)
+            about = mistake.id if mistake else self.declaration.function
+            where = place_of(about, self.learner.exercise)
         return Wrong(
             mistake.id if mistake else difference.kind,
             expected=self._expected(case),

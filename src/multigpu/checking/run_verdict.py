@@ -236,6 +236,11 @@ def excess(ending: Ending) -> Refused | None:
     )
 
 
+def place_of(message_id: str, exercise: Exercise) -> str:
+    """The function that a message is about: no line of it is known to be at fault."""
+    return f"{message_id.partition('.')[0]} in {exercise.file}"
+
+
 def raised(ending: Ending) -> Refused | None:
     """The learner's code raised an exception, which the worker described as plain data."""
     error = ending.phases.get("raised")
@@ -277,7 +282,7 @@ def raised(ending: Ending) -> Refused | None:
             usually=explanation(error["text"])
             or "the result has another type or device than the task asks for.",
             where=(ending.returns and ending.returns[-1][1])
-            or f"{exercise.function} in {exercise.file}",
+            or place_of(exercise.function, exercise),
         )
     if "SystemExit" in error["types"]:
         what = f"your code ended the program with sys.exit({error['status']})"

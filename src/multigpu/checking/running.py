@@ -44,9 +44,9 @@ def call_once(
         value.view(-1) if is_tensor(value) and value.is_contiguous() else None for value in given
     ]
     returned = getattr(submission, function)(*given)
-    note: dict[str, Any] = {"result": copied(returned)}
+    note: dict[str, Any] = {"result": copied(returned, always=fresh)}
     if fresh:
-        note = {"result": copied(returned, always=True), "kept": returned}
+        note["kept"] = returned
     changed = [
         name
         for name, value, old in zip(names, given, before, strict=True)
