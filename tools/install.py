@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -107,26 +108,28 @@ def install(extras: Sequence[str], *, has_gpu: bool) -> None:
         raise failure(log)
     constraints += ["--progress-bar=raw"]  # numbers that pip_progress reads; the old pip had none
     install_torch(constraints, has_gpu=has_gpu, log=log)
-    print(f"Installing the other packages ({', '.join(extras)})")
+    print(f"Compiling PyTorch, and installing the other packages ({', '.join(extras)})")
     course = f"{ROOT}[{','.join(extras)}]"
-    if not run_pip(PYTHON, [*constraints, "--editable", course], log=log):
+    with compiling_torch():
+        installed = run_pip(PYTHON, [*constraints, "--editable", course], log=log)
+    if not installed:
         raise failure(log)
-    if not sys.dont_write_bytecode:
-        compile_torch()
 
 
-def compile_torch() -> None:
-    """Compile PyTorch's modules, on all cores; pip would compile all packages on one.
+def compiling_torch() -> AbstractContextManager[object]:
+    """Compile PyTorch's modules on one core, beside something else; wait for the end of it.
 
     Other packages are compiled when they are imported first. Those of PyTorch are too many for
     that: a check writes no compiled files, so each would compile what its answer imports.
     """
-    print("Compiling PyTorch's Python modules")
+    if sys.dont_write_bytecode:
+        return nullcontext()
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     found = subprocess.run([PYTHON, "-c", where], capture_output=True, text=True, check=True)
     packages = [Path(found.stdout.strip()) / name for name in ("torch", "sympy")]
+    command = [PYTHON, "-m", "compileall", "-q", *packages]
     # Not the exit code: some files are templates, which are not Python.
-    subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", *packages], capture_output=True)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def install_torch(constraints: Sequence[str], *, has_gpu: bool, log: Path) -> None:

@@ -18,15 +18,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import zmq
-from jupyter_server.auth.decorator import allow_unauthenticated
-from jupyter_server.base.handlers import JupyterHandler
-from jupyter_server.serverapp import ServerApp
-from tornado.web import RedirectHandler, StaticFileHandler
-from traitlets.config import Config
+# jsonschema would build a grammar of international addresses from it, which takes two seconds on a
+# slow machine and which no schema of Jupyter's needs. Where it is not installed, it does without.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-from multigpu.checking.catalog import Course, this_course
-from multigpu.commands import site
+import zmq  # noqa: E402 (after the line above, as all below)
+from jupyter_server.auth.decorator import allow_unauthenticated  # noqa: E402
+from jupyter_server.base.handlers import JupyterHandler  # noqa: E402
+from jupyter_server.serverapp import ServerApp  # noqa: E402
+from tornado.web import RedirectHandler, StaticFileHandler  # noqa: E402
+from traitlets.config import Config  # noqa: E402
+
+from multigpu.checking.catalog import Course, this_course  # noqa: E402
+from multigpu.commands import site  # noqa: E402
 
 ANNOUNCEMENTS = "@jupyterlab/apputils-extension:announcements"
 NOTEBOOK = "notebooks/multi_GPU.ipynb"
