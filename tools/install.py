@@ -127,7 +127,7 @@ def compiling_torch() -> AbstractContextManager[object]:
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     found = subprocess.run([PYTHON, "-c", where], capture_output=True, text=True, check=True)
     packages = [Path(found.stdout.strip()) / name for name in ("torch", "sympy")]
-    command = [PYTHON, "-m", "compileall", "-q", *packages]
+    command = [str(PYTHON), "-m", "compileall", "-q", *map(str, packages)]
     # Not the exit code: some files are templates, which are not Python.
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
