@@ -110,10 +110,3 @@ def dispatch(tokens, expert, num_experts):
 
 def combine(outputs, sent):
     return with_inverse_permutations(outputs, sent.rest.pop())
-
-
-# %% twice_as_wide: wrong combine.too_many_bytes
-def combine(outputs, sent):
-    rows = outputs.repeat(1, 2)[inverse(sent.by_expert)]
-    returned = Exchange.apply(rows, sent.to_ranks, sent.from_ranks)
-    return returned[inverse(sent.order)][:, : outputs.shape[1]]

@@ -1,6 +1,7 @@
 """``mesh.average_over``: gradients become their mean over one group only."""
 
 import math
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -110,7 +111,8 @@ def expected(case):
 
 
 def means_of(case, rank):
-    number, right = own_group(case, rank), {CHANGED: []}
+    number = own_group(case, rank)
+    right: dict[str, Any] = {CHANGED: []}
     group = case.groups[number]
     for name, (values, _) in case.gradients[rank].items() if number in case.callers else ():
         parts = [case.gradients[each][name] for each in group]
@@ -196,13 +198,20 @@ def divided_sum(model, group, divisor):
         p.grad /= divisor
 
 
-@average_over.mistake(
+WHOLE_WORLD = (
     "whole_world",
     "a call without group=group is for all {n} ranks, also those of other groups.",
-    fix="Pass group=group to every call.",
 )
+
+
+@average_over.mistake(*WHOLE_WORLD, fix="Pass group=group to every call.")
 def reduces_over_the_world(model, group):
     divided_sum(model, None, dist.get_world_size())
+
+
+@average_over.mistake(*WHOLE_WORLD, fix="Pass group=group to every call.")
+def reduces_over_the_world_and_divides_by_the_group(model, group):
+    divided_sum(model, None, dist.get_world_size(group))
 
 
 @average_over.mistake(

@@ -8,7 +8,7 @@ from multigpu.checking.declaration import exercise
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, most_sent
 from .volume import sends_at_most
-from .wrong_steps import AllReduced, Flat, GathersGradients, Owners, every_optimizer
+from .wrong_steps import UNUSED, AllReduced, Flat, GathersGradients, Owners, every_optimizer
 
 zero1 = exercise(
     "sharding.Zero1Optimizer",
@@ -55,6 +55,16 @@ class one_flat_tensor(Flat):
 @zero1.right
 class all_reduce_and_broadcast(AllReduced):
     pass
+
+
+@zero1.mistake(*UNUSED, fix="Send zeros in its place.", status="mismatch")
+class all_reduces_what_is_there(Owners):
+    def reduce(self):
+        for p in self.params:
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+                mine = self.owner[p] == dist.get_rank()
+                p.grad = p.grad / dist.get_world_size() if mine else None
 
 
 # --- what breaks a property ----------------------------------------------------------------------

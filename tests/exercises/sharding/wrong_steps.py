@@ -235,12 +235,13 @@ class who_owns_nothing_stays_away(Owners):
             super().step()
 
 
-@every_optimizer.mistake(
+UNUSED = (
     "unused_out_of_step",
     "a gradient that is None was left out on one rank, while another rank waits for it.",
-    fix="Send zeros in its place.",
-    status="mismatch",
 )
+
+
+@every_optimizer.mistake(*UNUSED, fix="Send zeros in its place.", status="mismatch")
 class skips_missing_gradients(Owners):
     def reduce(self):
         for p in self.params:

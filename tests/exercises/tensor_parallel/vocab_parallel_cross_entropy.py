@@ -307,6 +307,15 @@ def rank_times_size(logits, targets, first):
 
 @loss.mistake(
     "targets_not_shifted",
+    "target words were used as columns of this rank's logits, whose column 0 is word first.",
+    fix="The column is targets - first, where it is one of this rank's.",
+)
+def words_as_columns(logits, targets, first):
+    return parallel(logits, targets, 0)
+
+
+@loss.mistake(
+    "targets_not_shifted",
     "target words were used as columns of this rank's logits, which has fewer.",
     fix="The column is targets - first, where it is one of this rank's.",
     status="crash",
