@@ -8,47 +8,8 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-
-
-class Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows, arriving, leaving):
-        ctx.sizes = leaving, arriving
-        received = torch.empty(sum(arriving), rows.shape[1], dtype=rows.dtype)
-        dist.all_to_all_single(received, rows.contiguous(), arriving, leaving)
-        return received
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Exchange.apply(gradient, *ctx.sizes), None, None
-
-
-def counted(expert, num_experts):
-    leaving = torch.bincount(expert, minlength=num_experts)
-    arriving = torch.empty_like(leaving)
-    dist.all_to_all_single(arriving, leaving)
-    return [t.view(dist.get_world_size(), -1) for t in (leaving, arriving)]
-
-
-def inverse(order):
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order), device=order.device)
-    return places
-
-
-def dispatched(tokens, expert, num_experts):
-    """Right: the rows, how many each expert has, and what a ``combine`` below needs."""
-    leaving, arriving = counted(expert, num_experts)
-    order = expert.argsort(stable=True)
-    come, go = arriving.sum(1).tolist(), leaving.sum(1).tolist()
-    numbers = torch.arange(arriving.shape[1]).repeat(len(arriving))
-    by_expert = numbers.repeat_interleave(arriving.flatten()).argsort(stable=True)
-    rows = Exchange.apply(tokens[order], come, go)[by_expert]
-    return rows, arriving.sum(0).tolist(), (order, by_expert, come, go)
-
-
-def combined(outputs, order, by_expert, come, go):
-    return Exchange.apply(outputs[inverse(by_expert)], go, come)[inverse(order)]
+from exercises.experts.exchanging import Exchange, counted, dispatched, exchanged
+from exercises.experts.combine import inverse, with_inverse_permutations
 
 
 # %% rows_one_by_one: pass
@@ -114,12 +75,12 @@ def combine(outputs, sent):
 
 # %% a_closure: pass
 def dispatch(tokens, expert, num_experts):
-    rows, counts, rest = dispatched(tokens, expert, num_experts)
+    rows, order = dispatched(tokens, expert, num_experts, exchanged)
 
     def sent(outputs):
-        return combined(outputs, *rest)
+        return with_inverse_permutations(outputs, order)
 
-    sent.counts = counts
+    sent.counts = order.counts
     return rows, sent
 
 
@@ -132,27 +93,20 @@ last = []
 
 
 def dispatch(tokens, expert, num_experts):
-    rows, counts, last[:] = dispatched(tokens, expert, num_experts)
-    return rows, SimpleNamespace(counts=counts)
+    rows, sent = dispatched(tokens, expert, num_experts, exchanged)
+    last[:] = [sent]
+    return rows, SimpleNamespace(counts=sent.counts)
 
 
 def combine(outputs, sent):
-    return combined(outputs, *last)
+    return with_inverse_permutations(outputs, *last)
 
 
 # %% used_up: crash exception
 def dispatch(tokens, expert, num_experts):
-    rows, counts, rest = dispatched(tokens, expert, num_experts)
-    return rows, SimpleNamespace(counts=counts, rest=[*rest])
+    rows, sent = dispatched(tokens, expert, num_experts, exchanged)
+    return rows, SimpleNamespace(counts=sent.counts, rest=[sent])
 
 
 def combine(outputs, sent):
-    go, come, by_expert, order = [sent.rest.pop() for _ in range(4)]
-    return combined(outputs, order, by_expert, come, go)
-
-
-# %% twice_as_wide: wrong combine.too_many_bytes
-def combine(outputs, sent):
-    rows = outputs.repeat(1, 2)[inverse(sent.by_expert)]
-    returned = Exchange.apply(rows, sent.to_ranks, sent.from_ranks)
-    return returned[inverse(sent.order)][:, : outputs.shape[1]]
+    return with_inverse_permutations(outputs, sent.rest.pop())

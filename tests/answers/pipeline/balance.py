@@ -84,7 +84,7 @@ def balance(costs, num_stages):
     return tries_every_cut(costs, min(num_stages, len(costs)))
 
 
-# %% last_layer_lost: wrong balance.layers_missing
+# %% last_layer_lost: wrong balance.not_contiguous
 def balance(costs, num_stages):
     stages = tries_every_cut(costs, num_stages)
     return [*stages[:-1], range(stages[-1].start, max(stages[-1].start, len(costs) - 1))]

@@ -5,7 +5,7 @@ import queue
 import threading
 import torch
 import torch.distributed as dist
-from exercises.pipeline.run import own_row, pipeline, receive_activation, send_activation
+from exercises.pipeline.run import pipeline, receive_activation, send_activation
 
 
 # %% objects: pass
@@ -100,12 +100,12 @@ def run(stage, schedule, microbatches, loss_fn):
         dist.send(gradient.contiguous(), dst)
         return []
 
-    return pipeline(stage, own_row(schedule), microbatches, loss_fn, send=send)
+    return pipeline(stage, schedule, microbatches, loss_fn, send=send)
 
 
 # %% no_loss: wrong returned_nothing
 def run(stage, schedule, microbatches, loss_fn):
-    pipeline(stage, own_row(schedule), microbatches, loss_fn)
+    pipeline(stage, schedule, microbatches, loss_fn)
 
 
 # %% pytorchs_own: wrong refused_name

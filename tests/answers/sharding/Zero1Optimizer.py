@@ -7,21 +7,6 @@ from torch import nn
 from exercises.sharding.wrong_steps import Owners
 
 
-# %% handles: pass
-class Zero1Optimizer(Owners):
-    def step(self):
-        started = []
-        for p in self.params:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad / dist.get_world_size()
-            started.append(dist.reduce(p.grad, self.owner[p], async_op=True))
-        for handle in started:
-            handle.wait()
-        if self.inner:
-            self.inner.step()
-        for handle in [dist.broadcast(p.data, self.owner[p], async_op=True) for p in self.params]:
-            handle.wait()
-
-
 # %% made_at_the_first_step: pass
 class Zero1Optimizer(Owners):
     """Options of its own on every rank, copied into the inner optimizer before each step."""

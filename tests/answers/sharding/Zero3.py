@@ -286,35 +286,3 @@ class Zero3(nn.Module):
 
     def forward(self, *inputs, **named):
         return self.module(*inputs, **named)
-
-
-# %% shards_only_the_optimizer: wrong Zero3.whole_module_kept
-class Zero3(nn.Module):
-    """The optimizer steps shards, but every rank has all weights as well."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module, self.shards = module, []
-        n, rank = dist.get_world_size(), dist.get_rank()
-        for p in module.parameters():
-            dist.broadcast(p.data, src=0)
-            shard = nn.Parameter(pad(p.detach().flatten()).chunk(n)[rank].clone())
-            self.shards.append(shard)
-            p.register_post_accumulate_grad_hook(lambda p, shard=shard: self.average(p, shard))
-
-    def average(self, p, shard):
-        n = dist.get_world_size()
-        shard.grad = torch.empty_like(shard)
-        dist.reduce_scatter(shard.grad, list(pad(p.grad.flatten()).chunk(n)))
-        shard.grad /= n
-        p.grad = None
-
-    def parameters(self, recurse=True):
-        return iter(self.shards)
-
-    def forward(self, *inputs, **named):
-        for p, shard in zip(self.module.parameters(), self.shards):
-            pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
-            dist.all_gather(pieces, shard.detach())
-            p.data.copy_(torch.cat(pieces)[: p.numel()].view(p.shape))
-        return self.module(*inputs, **named)

@@ -8,10 +8,9 @@ import torch
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
 
-from .exchanging import Exchange, by_lists
+from .exchanging import Exchange
 from .routing import (
     LEFT_OUT,
-    LISTS,
     each_routing,
     given,
     gradient_at,
@@ -229,9 +228,3 @@ def clears_the_outputs(outputs, sent):
 def sends_twice(outputs, sent):
     swapped(outputs.detach(), sent)
     return swapped(outputs[inverse(sent.by_expert)], sent)[inverse(sent.order)]
-
-
-@combine.mistake(**LISTS)
-def sends_lists(outputs, sent):
-    by_rank = by_lists(outputs[inverse(sent.by_expert)], sent.to_ranks, sent.from_ranks)
-    return by_rank[inverse(sent.order)]

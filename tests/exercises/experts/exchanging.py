@@ -54,13 +54,5 @@ def dispatched(tokens, expert, num_experts, exchange):
     return exchange(tokens[order], sent)[sent.by_expert], sent
 
 
-def by_lists(rows, arriving, leaving):
-    """Wrong with gloo, unless all parts have one size."""
-    import torch.distributed.nn.functional as functional
-
-    received = [rows.new_empty(size, rows.shape[1]) for size in arriving]
-    return torch.cat(functional.all_to_all(received, list(rows.split(leaving))))
-
-
 def exchanged(rows, sent):
     return Exchange.apply(rows, sent.from_ranks, sent.to_ranks)

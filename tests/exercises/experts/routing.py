@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import case
-from multigpu.checking.verdicts import count
+from multigpu.checking.probes import noted_on_each_rank
+from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 
 LEFT_OUT: Any = {
@@ -23,14 +24,6 @@ LEFT_OUT: Any = {
     " so that autograd calls its backward.",
     "status": "hang",
     "roughly": True,
-}
-LISTS: Any = {
-    "name": "lists_of_one_size",
-    "usually": "without NCCL, all_to_all of lists is made of scatters, whose parts must have one"
-    " size.",
-    "fix": "all_to_all_single takes rows with the two lists of sizes.",
-    "status": "mismatch",
-    "roughly": lambda finding: " by all_to_all " in finding.message,
 }
 PER_ROW, PER_CALL = 24, 2000  # bytes that may travel besides: numbers of experts, counts, headers
 
@@ -133,9 +126,8 @@ def weighted_sum(case, rank, rows):
     """A number whose gradient is ``gradient_at``; for ones one that takes no memory of its own."""
     if case.ones:
         return rows.sum()
-    return (
-        rows * gradient_at(case, rank, len(rows), rows.shape[1], rows.dtype).to(rows.device)
-    ).sum()
+    gradient = gradient_at(case, rank, len(rows), rows.shape[1], rows.dtype)
+    return (rows * gradient.to(rows.device)).sum()
 
 
 def given(case, call, rank):
@@ -185,9 +177,8 @@ def sends_once(exercise, part, row_bytes):
         fix="all_to_all_single with the numbers of rows as split sizes sends each row once.",
     )
     def _(run, case):
-        for rank in range(case.world):
-            seen = run.came(case)[rank]["watched"]
-            windows = seen["times"].get(part, [])
+        for rank, came in enumerate(run.came(case)):
+            windows = came["watched"]["times"].get(part, [])
             calls = [
                 each
                 for each in run.calls(case, rank)
@@ -197,8 +188,7 @@ def sends_once(exercise, part, row_bytes):
                 len(chosen[rank]) + sum(map(len, routes(case, number, rank)))
                 for number, chosen in enumerate(case.calls)
             )
-            most = rows * row_bytes(case)
-            sent = sum(map(outgoing, calls))
+            most, sent = rows * row_bytes(case), sum(map(outgoing, calls))
             besides = PER_ROW * rows + (PER_CALL + 16 * case.experts * case.world) * len(windows)
             if sent > most + besides:
                 came = f"rank {rank} sent {sent:,} bytes where its rows have {most:,}"
@@ -208,19 +198,15 @@ def sends_once(exercise, part, row_bytes):
 
 def inputs_stay(exercise, *names):
     """These are what they were, after the call."""
-
-    @exercise.holds(
+    noted_on_each_rank(
+        exercise,
         "input_changed",
+        lambda notes, case: notes["changed"] and f"{listed(notes['changed'])} changed",
         expects=f"{' and '.join(names)} stay as they are",
         usually="something wrote into them in place, such as a method with _ at its end.",
         fix=f"{names[0]}[order] makes a new tensor.",
+        first=False,
     )
-    def _(run, case):
-        for rank, came in enumerate(run.came(case)):
-            for name in came["watched"]["changed"]:
-                if name in names:
-                    return f"on rank {rank}, {name} is another one after the call"
-        return None
 
 
 def outgoing(call):

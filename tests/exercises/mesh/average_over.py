@@ -19,6 +19,7 @@ average_over = exercise(
     expects="every .grad is the sum over the ranks of the group divided by their number",
     share_of=lambda case: math.prod(map(len, case.groups)),
 )
+CHANGED = "the list of changed weights"
 
 
 class Part(nn.Module):
@@ -89,7 +90,7 @@ def drive(submission, case, rank):
     made = [dist.new_group(ranks) for ranks in case.groups]  # every rank makes all of them
     number = own_group(case, rank)
     if number not in case.callers:
-        return {"changed": []}
+        return {CHANGED: []}
     model = seeded(case.kinds[number], rank)  # weights that differ, as after different steps
     before = {}
     for name, parameter in model.named_parameters():
@@ -101,7 +102,7 @@ def drive(submission, case, rank):
     now = dict(model.named_parameters())
     changed = [name for name, old in before.items() if name not in now or not now[name].equal(old)]
     gradients = {f"{name}.grad": parameter.grad for name, parameter in now.items()}
-    return gradients | {"changed": changed}
+    return gradients | {CHANGED: changed}
 
 
 @average_over.expected
@@ -110,7 +111,8 @@ def expected(case):
 
 
 def means_of(case, rank):
-    number, right = own_group(case, rank), {}
+    number = own_group(case, rank)
+    right: dict[str, Any] = {CHANGED: []}
     group = case.groups[number]
     for name, (values, _) in case.gradients[rank].items() if number in case.callers else ():
         parts = [case.gradients[each][name] for each in group]
@@ -130,47 +132,6 @@ def words(case):
 handles_are_waited_for(average_over)
 
 
-def sent_by(run, case, rank):
-    """The calls in which a rank sends something; the drive makes the groups."""
-    silent = ("new_group", "barrier", "recv")
-    return [call for call in run.calls(case, rank) if call.op not in silent]
-
-
-def calling(case):
-    """The ranks that call, and have another one in their group."""
-    groups = [case.groups[number] for number in case.callers]
-    return [rank for group in groups if len(group) > 1 for rank in group]
-
-
-@average_over.holds(
-    "nothing_sent",
-    expects="every rank sends its gradients to the others of its group",
-    usually="the call is not there, or it is in a loop that had nothing left to go through:"
-    " model.parameters() is a generator, and what uses it a second time gets nothing.",
-    fix="Ask for model.parameters() again in every loop, or make a list of it once.",
-    first=True,
-)
-def nothing_sent(run, case):
-    for rank in calling(case):
-        if not sent_by(run, case, rank):
-            return f"rank {rank} called nothing of torch.distributed"
-    return None
-
-
-@average_over.holds(
-    "weights_changed",
-    expects="the weights stay as they are, and only .grad changes",
-    usually="the parameter itself was averaged.",
-    fix="Average parameter.grad, and leave the parameter to the optimizer.",
-    first=True,
-)
-def weights_changed(run, case):
-    for rank, came in enumerate(run.came(case)):
-        if came["changed"]:
-            return f"on rank {rank}, {listed(came['changed'])} changed"
-    return None
-
-
 @average_over.holds(
     "too_many_bytes",
     expects="a rank sends at most twice the bytes of its trainable parameters' gradients",
@@ -178,19 +139,15 @@ def weights_changed(run, case):
     fix="Leave out parameters whose requires_grad is False, and use one all_reduce per gradient.",
 )
 def too_many_bytes(run, case):
-    for rank in calling(case):
-        kind = case.kinds[own_group(case, rank)]()
-        held = {
-            name: case.gradients[rank][name][0].nbytes
-            for name, parameter in kind.named_parameters()
-            if parameter.requires_grad
-        }
-        trained = sum(held.values())
-        calls = sent_by(run, case, rank)
-        fills = "broadcast", "scatter"  # these fill a buffer on all ranks but the root
+    silent, fills = ("new_group", "barrier", "recv"), ("broadcast", "scatter")  # by the root alone
+    for rank in range(case.world):
+        named = case.kinds[own_group(case, rank)]().named_parameters()
+        of_gradient = {name: values.nbytes for name, (values, _) in case.gradients[rank].items()}
+        held = [of_gradient[name] for name, parameter in named if parameter.requires_grad]
+        calls = [call for call in run.calls(case, rank) if call.op not in silent]
         sent = sum(call.bytes for call in calls if call.op not in fills or call.root == rank)
-        if sent > 2 * trained + 8 * len(held) + 8:  # 8: to tell who has a gradient
-            return f"rank {rank} sent {sent:g} bytes; its gradients have {trained}"
+        if sent > 2 * sum(held) + 8 * len(held) + 8:  # 8: to tell who has a gradient
+            return f"rank {rank} sent {sent:g} bytes; its gradients have {sum(held)}"
     return None
 
 
@@ -206,22 +163,17 @@ def trained(model):
     return parameters
 
 
-def flat_mean(parameters, group):
-    """The mean over the group, by way of one flat tensor."""
-    flat = torch.cat([p.grad.flatten() for p in parameters])
-    dist.all_reduce(flat, group=group)
-    flat /= dist.get_world_size(group)
-    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        p.grad = piece.view_as(p)
-
-
 @average_over.right
 def a_flat_tensor_for_each_dtype(model, group):
     buffers = {}
     for p in trained(model):
         buffers.setdefault(p.dtype, []).append(p)
     for parameters in buffers.values():
-        flat_mean(parameters, group)
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        dist.all_reduce(flat, group=group)
+        flat /= dist.get_world_size(group)
+        for p, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad = piece.view_as(p)
 
 
 @average_over.right
@@ -246,29 +198,20 @@ def divided_sum(model, group, divisor):
         p.grad /= divisor
 
 
-WHOLE_WORLD: Any = {
-    "name": "whole_world",
-    "usually": "a call without group=group is for all {n} ranks, also those of other groups.",
-    "fix": "Pass group=group to every call.",
-}
+WHOLE_WORLD = (
+    "whole_world",
+    "a call without group=group is for all {n} ranks, also those of other groups.",
+)
 
 
-@average_over.mistake(**WHOLE_WORLD)
+@average_over.mistake(*WHOLE_WORLD, fix="Pass group=group to every call.")
 def reduces_over_the_world(model, group):
     divided_sum(model, None, dist.get_world_size())
 
 
-@average_over.mistake(**WHOLE_WORLD)
+@average_over.mistake(*WHOLE_WORLD, fix="Pass group=group to every call.")
 def reduces_over_the_world_and_divides_by_the_group(model, group):
     divided_sum(model, None, dist.get_world_size(group))
-
-
-@average_over.mistake(**WHOLE_WORLD, status="mismatch")
-def asks_the_world_who_has_one(model, group):
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
-    dist.all_reduce(used, op=dist.ReduceOp.MAX)
-    divided_sum(model, group, dist.get_world_size(group))
 
 
 @average_over.mistake(
@@ -304,8 +247,10 @@ def skips_none(model, group):
 
 @average_over.mistake(
     "not_averaged",
-    "the mean was computed in another tensor and never came into .grad.",
-    fix="Reduce into .grad itself, or copy the result back.",
+    "the mean never came into .grad: it was computed in another tensor, or the loop had nothing to"
+    " go through, because model.parameters() is a generator that works only once.",
+    fix="Reduce into .grad itself, or copy the result back; and call model.parameters() for each"
+    " loop.",
 )
 def throws_the_result_away(model, group):
     for p in trained(model):
@@ -315,16 +260,10 @@ def throws_the_result_away(model, group):
 
 
 @average_over.mistake(
-    "one_dtype_expected",
-    "torch.cat made one flat tensor of gradients with different dtypes.",
-    fix="Reduce each gradient by itself, or make a flat tensor for each dtype.",
-    status="crash",
+    "weights_changed",
+    "the parameter itself was averaged.",
+    fix="Average parameter.grad, and leave the parameter to the optimizer.",
 )
-def one_flat_tensor_for_all(model, group):
-    flat_mean(trained(model), group)
-
-
-@average_over.breaks("weights_changed")
 def averages_the_weights(model, group):
     for p in trained(model):
         dist.all_reduce(p.data, group=group)
@@ -335,16 +274,5 @@ def averages_the_weights(model, group):
 def sends_zeros_for_frozen_ones(model, group):
     for p in model.parameters():
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        dist.all_reduce(p.grad, group=group)
-        p.grad /= dist.get_world_size(group)
-
-
-@average_over.breaks("nothing_sent")
-def goes_through_a_generator_twice(model, group):
-    parameters = (p for p in model.parameters() if p.requires_grad)
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    for p in parameters:
         dist.all_reduce(p.grad, group=group)
         p.grad /= dist.get_world_size(group)

@@ -9,6 +9,7 @@ import torch
 from multigpu.checking.comparing import Difference, Rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
+from multigpu.checking.verdicts import count
 
 groups_of = exercise("mesh.groups_of", expects="{right}", everywhere=True)
 
@@ -105,25 +106,10 @@ def is_lists_of_ints(groups):
 def shortened(groups):
     if sum(map(len, groups)) <= 32:
         return str(groups)
-    first = [group if len(group) <= 8 else [*group[:3], "...", group[-1]] for group in groups[:2]]
-    return f"{first}".replace("'...'", "...")[:-1] + f", ...], {len(groups)} groups"
+    return f"{count(len(groups), 'group')} that begin with {groups[0][:8]}"
 
 
 # --- right answers -------------------------------------------------------------------------------
-
-
-@groups_of.right
-def by_the_place_of_each_rank(world_size, *, tp, pp):
-    if world_size < tp * pp or world_size % (tp * pp) != 0:
-        raise ValueError("does not divide")
-    dp = world_size // (tp * pp)
-    groups = {name: {} for name in ("dp", "tp", "pp")}
-    for rank in range(world_size):
-        tp_index, dp_index, pp_index = rank % tp, rank // tp % dp, rank // (tp * dp)
-        groups["dp"].setdefault((pp_index, tp_index), []).append(rank)
-        groups["tp"].setdefault((pp_index, dp_index), []).append(rank)
-        groups["pp"].setdefault((dp_index, tp_index), []).append(rank)
-    return {name: list(found.values()) for name, found in groups.items()}
 
 
 @groups_of.right
@@ -196,17 +182,6 @@ def every_tp_th_rank(world_size, *, tp, pp):
 
 
 @groups_of.mistake(
-    "dp_with_tp",
-    "the ranks of a dp group follow each other, so some of them are also in one tp group.",
-    fix="A dp group has one rank of each tp group, so its ranks are {tp} apart.",
-)
-def consecutive_copies(world_size, *, tp, pp):
-    dp = refused(world_size, tp, pp)
-    copies = [[*range(at, at + dp)] for at in range(0, world_size, dp)]
-    return right(world_size, tp, pp) | {"dp": copies}
-
-
-@groups_of.mistake(
     "not_transposed",
     "the ranks of dp and pp groups follow each other, as after view() without a transpose.",
     fix="The ranks of a dp group are {tp} apart, those of a pp group dp * tp = {stage}. Of a tensor"
@@ -218,41 +193,9 @@ def all_follow_each_other(world_size, *, tp, pp):
 
 
 @groups_of.mistake(
-    "groups_of_one_left_out",
-    "a direction of size 1 has no groups.",
-    fix="Each rank is in one group of each direction, if necessary alone.",
-)
-def without_groups_of_one(world_size, *, tp, pp):
-    groups = right(world_size, tp, pp)
-    return {name: [each for each in some if len(each) > 1] for name, some in groups.items()}
-
-
-@groups_of.mistake(
     "not_refused",
     "tp * pp = {tp} * {pp} does not divide the {ranks} ranks, so some of them are in no group.",
     fix="Raise ValueError if world_size % (tp * pp) is not 0.",
 )
 def rounds_down(world_size, *, tp, pp):
     return numbered(("pp", "dp", "tp"), (pp, world_size // (tp * pp), tp))
-
-
-@groups_of.mistake(
-    "not_refused",
-    "tp and pp each divide the {ranks} ranks, but their product does not.",
-    fix="Raise ValueError if world_size % (tp * pp) is not 0.",
-)
-def looks_at_each_alone(world_size, *, tp, pp):
-    if world_size % tp or world_size % pp:
-        raise ValueError(f"{world_size} ranks cannot be divided by tp {tp} and pp {pp}")
-    return rounds_down(world_size, tp=tp, pp=pp)
-
-
-@groups_of.mistake(
-    "assert_for_error",
-    "an assert raises AssertionError, and python -O leaves it out.",
-    fix="Raise ValueError.",
-    status="crash",
-)
-def asserts(world_size, *, tp, pp):
-    assert world_size % (tp * pp) == 0
-    return rounds_down(world_size, tp=tp, pp=pp)

@@ -34,11 +34,8 @@ FEW_LAYERS = [([5, 1], 3), ([1], 4), ([2, 2, 2], 5), ([0.5], 2)]
 def random_calls():
     """Few and many different costs, up to eight stages."""
     draw = random.Random(0)
-    for layers in range(1, 13):
-        for most in (1, 3, 9, 100):
-            costs: list[float] = [draw.randint(0, most) for _ in range(layers)]
-            yield from ((costs, stages) for stages in draw.sample(range(1, 9), 3))
-        costs = [round(draw.random(), 3) for _ in range(layers)]
+    for layers, most in itertools.product(range(1, 13), (1, 3, 9, 100)):
+        costs = [draw.randint(0, most) for _ in range(layers)]
         yield from ((costs, stages) for stages in draw.sample(range(1, 9), 3))
     yield from (([draw.randint(1, 20) for _ in range(24)], 4) for _ in range(4))
 
@@ -51,113 +48,79 @@ def cases():
 
 @balance.drive
 def drive(submission, case, devices):
-    """A range comes as ("range", start, stop), with its step if that matters."""
+    """A range comes as ("range", start, stop, step)."""
     result = submission.balance(case.costs, case.n)
     if type(result) is not list:
         return result
-    return [ends_of(item) if type(item) is range else item for item in result]
+    return [("range", i.start, i.stop, i.step) if type(i) is range else i for i in result]
 
 
-def ends_of(item):
-    ends = ("range", item.start, item.stop)
-    return ends if item.step == 1 or len(item) < 2 else (*ends, item.step)
+def ranges_in(came):
+    """The ranges that came; none at all if something else is among them."""
+    there = came if isinstance(came, list) else []
+    are_ranges = all(isinstance(item, tuple) and item[:1] == ("range",) for item in there)
+    return [range(*item[1:]) for item in there] if are_ranges else []
 
 
-def best_cut(costs, stages):
+def shown(ranges):
+    return listed(map(str, ranges))
+
+
+def sums_of(case):
+    """Of the first layers; exact, so that the order of adding up makes no difference."""
+    return [0, *itertools.accumulate(map(Fraction, case.costs))]
+
+
+def largest(sums, ranges):
+    return max(sums[each.stop] - sums[each.start] for each in ranges)
+
+
+def best_cut(case):
     """Ranges of which the largest cost is smallest, none of them empty while there are layers."""
-    total = [Fraction(0), *itertools.accumulate(map(Fraction, costs))]
-    filled = min(stages, len(costs))
-    best: dict[int, tuple[Fraction, tuple[int, ...]]]
-    best = {k: (total[k], (k,)) for k in range(1, len(costs) + 1)}
-    for number in range(2, filled + 1):
-        best = {
-            k: min(
-                (max(best[j][0], total[k] - total[j]), (*best[j][1], k))
-                for j in range(number - 1, k)
-            )
-            for k in range(number, len(costs) + 1)
-        }
-    ends = best[len(costs)][1] + (len(costs),) * (stages - filled)
-    return list(itertools.pairwise((0, *ends)))
-
-
-def largest(costs, cut):
-    """Exact, so that the order of adding up makes no difference."""
-    return max(sum(map(Fraction, costs[first:end])) for first, end in cut)
-
-
-def shown(cut):
-    return listed(f"range({first}, {end})" for first, end in cut)
+    cuts, sums = every_cut(len(case.costs), case.n), sums_of(case)
+    return min(cuts, key=lambda ranges: largest(sums, ranges))
 
 
 @balance.words
 def words(case):
-    cut = best_cut(case.costs, case.n)
-    smallest = f"{float(largest(case.costs, cut)):g}"
-    return {"n": case.n, "layers": len(case.costs), "smallest": smallest, "best": shown(cut)}
+    best = best_cut(case)
+    smallest = f"{float(largest(sums_of(case), best)):g}"
+    return {"n": case.n, "layers": len(case.costs), "smallest": smallest, "best": shown(best)}
 
 
 @balance.expected
 def expected(case):
+    sums = sums_of(case)
+    smallest = largest(sums, best_cut(case))
+
     def examine(came):
-        if not isinstance(came, list):
-            return Difference("wrong_type", f"{describe(came)} and not a list of ranges")
-        for item in came:
-            if not (isinstance(item, tuple) and item[:1] == ("range",)):
-                return Difference("wrong_type", f"a list with {describe(item)} in it, not ranges")
-        cut = cut_of(came)
-        if len(cut) != case.n:
-            found = f"{count(len(cut), 'range')} ({shown(cut)}), and not {case.n}"
+        ranges = ranges_in(came)
+        if not ranges:
+            return Difference("wrong_type", f"{describe(came)}, and not a list of ranges only")
+        if len(ranges) != case.n:
+            found = f"{count(len(ranges), 'range')} ({shown(ranges)}), and not {case.n}"
             return Difference("wrong_count", found)
-        if any(end > len(case.costs) for first, end in cut if first < end):
-            found = f"{shown(cut)}, but there are only {count(len(case.costs), 'layer')}"
-            return Difference("wrong_values", found)
-        reached, smallest = (
-            largest(case.costs, each) for each in (cut, best_cut(case.costs, case.n))
-        )
+        reached = largest(sums, ranges)
         if reached > smallest * (1 + ROUNDING):
-            return Difference("wrong_values", f"{shown(cut)}: one stage costs {float(reached):g}")
+            found = f"{shown(ranges)}: one stage costs {float(reached):g}"
+            return Difference("wrong_values", found)
         return None
 
     return Rule(examine)
 
 
-def cut_of(came):
-    """The starts and ends of the ranges; none at all if it is not a list of ranges."""
-    if not isinstance(came, list):
-        return []
-    ranges = [item for item in came if isinstance(item, tuple) and item[:1] == ("range",)]
-    return [item[1:3] for item in ranges] if len(ranges) == len(came) else []
-
-
 @balance.holds(
     "not_contiguous",
-    expects="every range begins where the one before ends",
-    usually="a layer is in two stages, or a stage is not one piece of the model.",
-    fix="Use range(first, end) with a step of 1, and let the next stage begin at end.",
-    first=True,
-)
-def each_range_is_one_piece(run, case):
-    came = run.came(case)
-    cut = cut_of(came)
-    if cut and any(len(item) > 3 for item in came):
-        return "a range with a step, which leaves layers out or counts backward"
-    layers = [layer for first, end in cut for layer in range(first, end)]
-    return shown(cut) if layers != sorted(set(layers)) else None
-
-
-@balance.holds(
-    "layers_missing",
-    expects="ranges that hold all {layers} layers",
-    usually="a range ends before its end: range(0, 2) holds the layers 0 and 1.",
+    expects="ranges that hold all {layers} layers, each of which begins where the one before ends",
+    usually="a layer is in no stage or in two, or a stage is not one piece of the model:"
+    " range(0, 2) holds the layers 0 and 1.",
     fix="Let each stage begin where the one before ends, and the last end with the last layer.",
     first=True,
 )
-def no_layer_is_missing(run, case):
-    cut = cut_of(run.came(case))
-    there = {layer for first, end in cut for layer in range(first, end)}
-    missing = sorted(set(range(len(case.costs))) - there)
-    return f"{shown(cut)}: {numbered('layer', missing)} in no stage" if cut and missing else None
+def every_layer_is_in_its_stage(run, case):
+    ranges = ranges_in(run.came(case))
+    layers = [layer for each in ranges for layer in each]
+    return shown(ranges) if ranges and layers != [*range(len(case.costs))] else None
 
 
 @balance.holds(
@@ -167,11 +130,11 @@ def no_layer_is_missing(run, case):
     fix="With {n} or more layers, give each of the {n} stages at least one.",
 )
 def every_stage_has_a_layer(run, case):
-    cut = cut_of(run.came(case))
-    empty = [stage for stage, (first, end) in enumerate(cut) if end <= first]
+    ranges = ranges_in(run.came(case))
+    empty = [stage for stage, each in enumerate(ranges) if not each]
     if not empty or len(case.costs) < case.n:
         return None
-    return f"{shown(cut)}: {numbered('stage', empty)} without a layer"
+    return f"{shown(ranges)}: {numbered('stage', empty)} without a layer"
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -181,15 +144,18 @@ def ranges_of(ends):
     return [range(first, end) for first, end in itertools.pairwise([0, *ends])]
 
 
+def every_cut(layers, stages):
+    filled = min(stages, layers)
+    for cuts in itertools.combinations(range(1, layers), filled - 1):
+        yield ranges_of([*cuts, *[layers] * (stages - filled + 1)])
+
+
 @balance.right
 def tries_every_cut(costs, num_stages):
-    n = len(costs)
-    filled = min(num_stages, n)
-    best = min(
-        itertools.combinations(range(1, n), filled - 1),
-        key=lambda cuts: max(sum(costs[a:b]) for a, b in itertools.pairwise((0, *cuts, n))),
-    )
-    return ranges_of([*best, *[n] * (num_stages - filled + 1)])
+    def slowest(ranges):
+        return max(sum(costs[each.start : each.stop]) for each in ranges)
+
+    return min(every_cut(len(costs), num_stages), key=slowest)
 
 
 @balance.right
@@ -223,23 +189,21 @@ def rounds_down(costs, num_stages):
     return ranges_of([*(share * s for s in range(1, num_stages)), len(costs)])
 
 
-@balance.mistake("greedy", GREEDY, fix=COMPARE)
-def stops_before_the_share(costs, num_stages):
+def filled_up(costs, num_stages, is_full):
     share, ends, held = sum(costs) / num_stages, [], 0
     for layer, cost in enumerate(costs):
-        if held and held + cost > share and len(ends) < num_stages - 1:
+        if held and is_full(held, cost, share) and len(ends) < num_stages - 1:
             ends.append(layer)
             held = 0
         held += cost
     return ranges_of(ends + [len(costs)] * (num_stages - len(ends)))
+
+
+@balance.mistake("greedy", GREEDY, fix=COMPARE)
+def stops_before_the_share(costs, num_stages):
+    return filled_up(costs, num_stages, lambda held, cost, share: held + cost > share)
 
 
 @balance.mistake("greedy", GREEDY, fix=COMPARE)
 def fills_to_the_share(costs, num_stages):
-    share, ends, held = sum(costs) / num_stages, [], 0
-    for layer, cost in enumerate(costs, 1):
-        held += cost
-        if held >= share and len(ends) < num_stages - 1:
-            ends.append(layer)
-            held = 0
-    return ranges_of(ends + [len(costs)] * (num_stages - len(ends)))
+    return filled_up(costs, num_stages, lambda held, cost, share: held >= share)

@@ -33,26 +33,13 @@ def vectors():
     return [*(nn.Sequential(layer, nn.Tanh()) for layer in layers), nn.Linear(3, 2)]
 
 
-def images():
-    """(rows, 1, 6, 6) becomes (rows, 1, 6, 4), (rows, 1, 3, 2), (rows, 6) and (rows, 4).
-
-    Without a convolution: the first one of a process takes a second to begin.
-    """
-    return [
-        nn.Sequential(nn.Linear(6, 4), nn.Tanh()),
-        nn.Sequential(nn.MaxPool2d(2), Residual(2)),
-        nn.Sequential(nn.Flatten(), Residual(6)),
-        nn.Linear(6, 4),
-    ]
-
-
 def sequences():
-    """Tokens (rows, 5), int64, become (rows, 5, 4) twice, (rows, 5, 3) and (rows, 5, 7)."""
+    """Tokens (rows, 5), int64, become (rows, 5, 4), (rows, 5, 2, 2), (rows, 5, 4), (rows, 5, 7)."""
     return [
         nn.Embedding(TOKENS, 4),
-        Residual(4),
-        nn.Sequential(nn.Linear(4, 3), nn.Tanh()),
-        nn.Linear(3, TOKENS),
+        nn.Sequential(Residual(4), nn.Unflatten(-1, (2, 2))),
+        nn.Sequential(nn.Flatten(2), Residual(4)),
+        nn.Linear(4, TOKENS),
     ]
 
 
@@ -64,18 +51,12 @@ def vector_rows(count, generator):
     return [torch.randn(count, width, generator=generator) for width in (5, 2)]
 
 
-def image_rows(count, generator):
-    pictures = torch.randn(count, 1, 6, 6, generator=generator)
-    return pictures, torch.randint(4, (count,), generator=generator)
-
-
 def sequence_rows(count, generator):
     return [torch.randint(TOKENS, (count, LENGTH), generator=generator) for _ in range(2)]
 
 
 KINDS = {  # layers, rows and loss
     "vectors": (vectors, vector_rows, nn.MSELoss()),
-    "images": (images, image_rows, nn.CrossEntropyLoss()),
     "sequences": (sequences, sequence_rows, token_loss),
 }
 

@@ -152,18 +152,6 @@ def three_loops(gpus, gpus_per_node, memory, time_of, memory_of):
     return best
 
 
-@best_layout.right
-def sorted_layouts(gpus, gpus_per_node, memory, time_of, memory_of):
-    every = [
-        (gpus // tp // pp, tp, pp)
-        for tp in range(gpus_per_node, 0, -1)
-        for pp in range(gpus, 0, -1)
-        if gpus_per_node % tp == 0 and gpus % (tp * pp) == 0
-    ]
-    every.sort(key=lambda each: (time_of(*each), each[2]))
-    return next((each for each in every if memory_of(*each) <= memory), None)
-
-
 # --- mistakes ------------------------------------------------------------------------------------
 
 
@@ -232,13 +220,3 @@ def most_stages_of_equals(*given):
 )
 def stages_before_time(*given):
     return chosen(*given, key=lambda seconds, needs, dp, tp, pp: (pp, seconds))
-
-
-@best_layout.mistake(
-    "order_of_sizes",
-    "the three sizes come in another order.",
-    fix="Return (dp, tp, pp).",
-)
-def pipeline_first(*given):
-    found = chosen(*given)
-    return found and found[::-1]

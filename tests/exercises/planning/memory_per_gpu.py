@@ -64,14 +64,6 @@ def expected(case):
 
 
 @memory_per_gpu.right
-def stage_by_stage(num_parameters, *, dp, tp, pp, zero, activation_bytes):
-    p = (num_parameters + tp * pp - 1) // (tp * pp)
-    q = (p + dp - 1) // dp
-    each = {0: 16 * p, 1: 4 * p + 12 * q, 2: 2 * p + 14 * q, 3: 16 * q}
-    return each[zero] + activation_bytes
-
-
-@memory_per_gpu.right
 def with_ceil(num_parameters, dp, tp, pp, zero, activation_bytes):
     mine = math.ceil(num_parameters / (tp * pp))
     total = activation_bytes
@@ -85,12 +77,12 @@ def with_ceil(num_parameters, dp, tp, pp, zero, activation_bytes):
 
 def counted(
     num_parameters, *, dp, tp, pp, zero, activation_bytes,
-    sizes=(2, 2, 12), stages=(3, 2, 1), divided=operator.ge, divide=lambda a, b: -(-a // b),
+    sizes=(2, 2, 12), divided=operator.ge, divide=lambda a, b: -(-a // b),
 ):  # fmt: skip
     """Right, and each mistake below changes one argument."""
     mine = divide(num_parameters, tp * pp)
     part = divide(mine, dp)
-    held = [part if divided(zero, stage) else mine for stage in stages]
+    held = [part if divided(zero, stage) else mine for stage in (3, 2, 1)]
     return sum(size * each for size, each in zip(sizes, held, strict=True)) + activation_bytes
 
 
@@ -119,24 +111,6 @@ def stage_three(num_parameters, **given):
 )
 def equal_to_the_stage(num_parameters, **given):
     return counted(num_parameters, **given, divided=operator.eq)
-
-
-@memory_per_gpu.mistake(
-    "order_of_stages",
-    "ZeRO divides the weights first and the optimizer's state last.",
-    fix="It begins with what is largest: state from stage 1, gradients from 2, weights from 3.",
-)
-def weights_first(num_parameters, **given):
-    return counted(num_parameters, **given, stages=(1, 2, 3))
-
-
-@memory_per_gpu.mistake(
-    "parts_forgotten",
-    "only tensor parallelism divides the parameters, not the pipeline.",
-    fix="A GPU has one of tp · pp parts.",
-)
-def without_stages(num_parameters, **given):
-    return counted(num_parameters, **given | {"pp": 1})
 
 
 @memory_per_gpu.mistake(

@@ -8,7 +8,7 @@ from multigpu.checking.declaration import exercise
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured, most_sent
 from .volume import sends_at_most
-from .wrong_steps import UNUSED, AllReduced, Flat, Owners, every_optimizer
+from .wrong_steps import UNUSED, AllReduced, Flat, GathersGradients, Owners, every_optimizer
 
 zero1 = exercise(
     "sharding.Zero1Optimizer",
@@ -83,7 +83,7 @@ class as_in_data_parallel(Unsharded):
     pass
 
 
-@zero1.breaks("state_for_a_while")
+@zero1.breaks("state_not_sharded")
 class makes_all_state_and_deletes_it(Unsharded):
     def share(self):
         super().share()
@@ -92,14 +92,17 @@ class makes_all_state_and_deletes_it(Unsharded):
                 del self.inner.state[p]
 
 
-@zero1.breaks("state_unbalanced")
-class rank_0_owns_everything(Owners):
+@zero1.breaks("state_not_sharded")
+class as_many_parameters_for_each(Owners):
+    """The list of parameters in n pieces of one length: the front has the large ones."""
+
     def share_out(self, params):
-        self.owner = dict.fromkeys(params, 0)
-        self.mine = params if dist.get_rank() == 0 else []
+        n, count = dist.get_world_size(), len(params)
+        self.owner = {p: i * n // count for i, p in enumerate(params)}
+        self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
 
 
-@zero1.breaks("state_is_a_view")
+@zero1.breaks("state_not_sharded")
 class state_in_one_flat_tensor(Flat):
     def step(self):
         super().step()
@@ -111,7 +114,7 @@ class state_in_one_flat_tensor(Flat):
                     own[name] = whole[: value.numel()].view_as(value)
 
 
-@zero1.breaks("weights_not_shared")
+@zero1.breaks("not_stepped")
 class keeps_its_weights(Owners):
     def share(self):
         pass
@@ -162,11 +165,5 @@ class sgd_by_hand(Owners):
 
 
 @zero1.breaks("too_much_traffic")
-class gathers_the_gradients_of_all(Owners):
-    def reduce(self):
-        for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            grads = [torch.empty_like(p) for _ in range(dist.get_world_size())]
-            dist.all_gather(grads, p.grad)
-            p.grad = sum(grads) / dist.get_world_size()
+class gathers_the_gradients_of_all(GathersGradients):
+    pass

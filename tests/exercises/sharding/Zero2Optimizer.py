@@ -1,5 +1,7 @@
 """``sharding.Zero2Optimizer``: as Zero1Optimizer, and each rank keeps its part of the gradients."""
 
+import functools
+
 import torch
 import torch.distributed as dist
 
@@ -8,7 +10,7 @@ from multigpu.checking.probes import noted_on_each_rank
 
 from .sharded_training import PROMISE, allowed, as_plain_training, is_measured
 from .volume import sends_at_most
-from .wrong_steps import AllReduced, Flat, Owners, every_optimizer
+from .wrong_steps import AllReduced, Flat, GathersGradients, Owners, every_optimizer
 
 zero2 = exercise(
     "sharding.Zero2Optimizer",
@@ -22,6 +24,7 @@ FREED = (
 
 as_plain_training(zero2)
 every_optimizer.add_to(zero2)
+on_a_rank = functools.partial(noted_on_each_rank, zero2, expects=FREED, first=False)
 
 
 def views(notes, case):
@@ -34,44 +37,36 @@ def views(notes, case):
 def too_many(notes, case):
     for step, held, _, in_model in notes["gradients"]:
         if held > case.bound:
-            more = f", of what the inner optimizer steps {held - in_model} more"
-            came = f".grad of the model's parameters has {in_model} elements in step {step}"
-            return f"{came}{more if held > in_model else ''}"
+            inner = f"{held - in_model} more in what the inner optimizer steps"
+            return (
+                f".grad of the model has {in_model} elements in step {step}, and there are {inner}"
+            )
     return None
 
 
-noted_on_each_rank(
-    zero2,
+on_a_rank(
     "gradients_are_views",
     views,
-    expects=FREED,
     usually="a slice of a flat tensor keeps all of it alive.",
     fix="clone() the slice, or receive into a tensor of that size.",
-    first=False,
 )
-noted_on_each_rank(
-    zero2,
+on_a_rank(
     "gradients_not_freed",
     too_many,
-    expects=FREED,
     usually="gradients stay in .grad after they were reduced to their owners. Zeros take as much"
     " memory as numbers.",
     fix="Set .grad = None for what this rank does not own, before the inner step and not after it.",
-    first=False,
 )
 # Counted are numbers that are new since backward began and that live in any tensor of Python's, but
 # for the model's weights.  Each may be there twice: the sum, and the mean that was made of it.
-noted_on_each_rank(
-    zero2,
+on_a_rank(
     "gradients_kept_elsewhere",
     lambda notes, case: (
         notes["kept"] > 2 * case.bound and f"{notes['kept']} numbers of gradients lived in step 2"
     ),
-    expects=FREED,
     usually="a flat tensor, a list or a view still holds the gradients: a local variable and an"
     " attribute keep what they name.",
     fix="del it before the inner step, or copy your part out of it.",
-    first=False,
 )
 sends_at_most(
     zero2,
@@ -142,25 +137,12 @@ class a_local_variable(Flat):
 
 
 @zero2.breaks("too_much_traffic")
-class gathers_the_gradients_of_all(Owners):
+class gathers_the_gradients_of_all(GathersGradients):
     def reduce(self):
+        super().reduce()
         for p in self.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            grads = [torch.empty_like(p) for _ in range(dist.get_world_size())]
-            dist.all_gather(grads, p.grad)
-            mine = self.owner[p] == dist.get_rank()
-            p.grad = sum(grads) / dist.get_world_size() if mine else None
-
-
-@zero2.breaks("state_unbalanced")
-class as_many_parameters_for_each(Owners):
-    """The list of parameters in n pieces of one length: the front has the large ones."""
-
-    def share_out(self, params):
-        n, count = dist.get_world_size(), len(params)
-        self.owner = {p: i * n // count for i, p in enumerate(params)}
-        self.mine = [p for p in params if self.owner[p] == dist.get_rank()]
+            if self.owner[p] != dist.get_rank():
+                p.grad = None
 
 
 @zero2.breaks("param_groups_missing")

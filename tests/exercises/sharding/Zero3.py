@@ -17,7 +17,7 @@ from torch import nn
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for, noted_on_each_rank
-from multigpu.checking.verdicts import listed
+from multigpu.checking.verdicts import count, listed
 
 from .volume import sends_at_most
 from .zero3_training import cases, expected, train
@@ -35,46 +35,16 @@ zero3.drive(train)
 zero3.expected(expected)
 handles_are_waited_for(zero3)
 
-SHARDS = "parameters() gives this rank's shards: at most {shards} of {total} elements"
-HELD = (
-    "of {total} weights in {layers} layers a rank holds at most {at_rest} at any time: {shards} in"
-    " its shards and {two} in two whole layers"
-)
-
-
 on_a_rank = functools.partial(noted_on_each_rank, zero3)
 
 # --- the shards ----------------------------------------------------------------------------------
 
-on_a_rank(
-    "no_parameters",
-    lambda notes, case: (
-        (notes["strange"] or not notes["shards"][0])
-        and f"it gives {listed(notes['strange'], most=3)}"
-    ),
-    expects=SHARDS,
-    usually="parameters() of nn.Module finds an nn.Parameter that was assigned to a module or put"
-    " into an nn.ParameterList, and none that is in a plain list.",
-    fix="Write a method parameters() of your own.",
-)
-on_a_rank(
-    "parameters_not_sharded",
-    lambda notes, case: (
-        notes["shards"][1] > case.shards and f"it gives {notes['shards'][1]} elements"
-    ),
-    expects=SHARDS,
-    usually="parameters() of nn.Module also gives the parameters of the module inside; or the"
-    " shards are whole parameters.",
-    fix="Write a method parameters() that gives the shards and nothing else: rank r keeps the r-th"
-    " of {n} pieces of equal length.",
-)
-on_a_rank(
-    "no_output",
-    lambda notes, case: "returned" in notes and f"it returned {notes['returned']}",
-    expects="forward returns what the module returns",
-    usually="a return is missing in forward.",
-    fix="Write return self.module(*inputs, **named).",
-)
+
+def no_shards(notes, case):
+    tensors, elements, others = notes["shards"]
+    if others or not tensors or elements > case.shards:
+        return f"it gives {listed([count(elements, 'element'), *others])}"
+    return None
 
 
 def without_gradient(notes, case):
@@ -82,6 +52,15 @@ def without_gradient(notes, case):
     return missing and f".grad is None for {missing[0]} of {notes['shards'][0]} shards"
 
 
+on_a_rank(
+    "parameters_not_sharded",
+    no_shards,
+    expects="parameters() gives this rank's shards: at most {shards} of {total} elements",
+    usually="parameters() of nn.Module also gives the parameters of the module inside, and no"
+    " parameter that is in a plain list; or the shards are whole parameters.",
+    fix="Write a method parameters() that gives the shards and nothing else: rank r keeps the r-th"
+    " of {n} pieces of equal length.",
+)
 on_a_rank(
     "no_gradient",
     without_gradient,
@@ -93,18 +72,9 @@ on_a_rank(
 
 # --- what is held --------------------------------------------------------------------------------
 
-
-on_a_rank(
-    "whole_module_kept",
-    lambda notes, case: (
-        notes["at_rest"] > case.at_rest and f"there were {notes['at_rest']} after __init__"
-    ),
-    expects=HELD,
-    usually="the parameters of the module still hold their numbers; or a shard is a slice of a"
-    " tensor with all of them, and keeps it alive.",
-    fix="Make each shard a clone(), and free the rest at once: p.data = torch.empty(0), or"
-    " p.untyped_storage().resize_(0).",
-    first=False,
+HELD = (
+    "of {total} weights in {layers} layers a rank holds at most {at_rest} at any time: {shards} in"
+    " its shards and {two} in two whole layers"
 )
 
 
@@ -121,43 +91,28 @@ def beyond(notes, phase, place, most):
 
 
 on_a_rank(
-    "kept_after_forward",
+    "whole_module_kept",
     lambda notes, case: (
-        notes.get("in_module", 0) > case.two and beyond(notes, "forward", 1, case.in_forward)
+        notes["at_rest"] > case.at_rest and f"there were {notes['at_rest']} after __init__"
     ),
     expects=HELD,
-    usually="nothing discards a layer after its forward.",
-    fix="register_forward_hook calls you there. Empty the storage, untyped_storage().resize_(0):"
-    " p.data = torch.empty(0) is not enough, because autograd has saved the weights for backward.",
+    usually="the parameters of the module still hold their numbers; or a shard is a slice of a"
+    " tensor with all of them, and keeps it alive.",
+    fix="Make each shard a clone(), and free the rest at once: p.data = torch.empty(0), or"
+    " p.untyped_storage().resize_(0).",
     first=False,
 )
 on_a_rank(
     "kept_for_backward",
-    lambda notes, case: beyond(notes, "forward", 1, case.in_forward),
+    lambda notes, case: (
+        beyond(notes, "forward", 1, case.in_forward) or beyond(notes, "evaluation", 1, case.two)
+    ),
     expects=HELD,
-    usually="autograd has saved the gathered weights for backward and keeps them, whatever your own"
-    " references are.",
-    fix="Empty the storage itself, untyped_storage().resize_(0), and fill it again before backward;"
-    " or have something else saved, with torch.autograd.graph.saved_tensors_hooks or a"
-    " torch.autograd.Function.",
-    first=False,
-)
-on_a_rank(
-    "kept_after_evaluation",
-    lambda notes, case: beyond(notes, "evaluation", 1, case.two),
-    expects=HELD,
-    usually="without gradients no backward comes that would discard the layers.",
-    fix="Discard each layer after its forward, always.",
-    first=False,
-)
-on_a_rank(
-    "kept_after_backward",
-    lambda notes, case: beyond(notes, "backward", 1, case.shards + case.two),
-    expects=HELD,
-    usually="layers were gathered again for backward and then kept; or whole gradients were: .grad"
-    " of a shard that is a slice of a flat tensor keeps all of it alive.",
-    fix="A layer can go when the last of its gradients is there, and the gradients can go when they"
-    " were sent: register_post_accumulate_grad_hook tells. clone() the slices.",
+    usually="a layer is not discarded after each forward, also in evaluation; or autograd has saved"
+    " the gathered weights for backward and keeps them, whatever your own references are.",
+    fix="register_forward_hook calls you there. Empty the storage itself,"
+    " untyped_storage().resize_(0), and fill it again before backward; or have other things saved,"
+    " with torch.autograd.graph.saved_tensors_hooks or a torch.autograd.Function.",
     first=False,
 )
 on_a_rank(
@@ -175,37 +130,28 @@ on_a_rank(
 )
 on_a_rank(
     "gradients_kept",
-    lambda notes, case: beyond(notes, "backward", 0, case.in_backward),
+    lambda notes, case: (
+        beyond(notes, "backward", 1, case.shards + case.two)
+        or beyond(notes, "backward", 0, case.in_backward)
+    ),
     expects="in backward a rank has at most two whole layers and their gradients, which may be"
-    " there once more while they are sent, besides its shards and their .grad",
+    " there once more while they are sent, besides its shards and their .grad; after it less",
     usually="gradients are reduced only when backward is over, or the whole ones stay in .grad of"
-    " the module's parameters; or gathered layers stay during backward.",
-    fix="When a layer's gradients are there, discard the layer, reduce-scatter the gradients, and"
-    " set .grad of these parameters to None.",
+    " the module's parameters, or .grad of a shard is a slice of them; or gathered layers stay.",
+    fix="When the last of a layer's gradients is there (register_post_accumulate_grad_hook),"
+    " discard the layer, reduce-scatter the gradients, and set .grad of these parameters to None."
+    " clone() the slices.",
     first=False,
-)
-
-# --- what is sent --------------------------------------------------------------------------------
-
-THREE = "one step sends at most 3 Ψ elements per rank, Ψ = {total}"
-sends_at_most(
-    zero3,
-    "all_reduced",
-    lambda case: case.total + 16 if case.world > 1 else None,
-    ops=("all_reduce",),
-    expects=THREE,
-    usually="an all-reduce brings the whole sum to every rank, and costs 2 Ψ.",
-    fix="A rank needs the sum of its own part only: dist.reduce_scatter costs Ψ.",
 )
 sends_at_most(
     zero3,
     "sent_too_much",
     lambda case: 3 * case.total + 16 if case.world > 1 else None,
-    expects=THREE,
-    usually="a layer is gathered more than once in forward or in backward, or its gradients are"
-    " sent more than once.",
-    fix="Gather each layer once in forward and once in backward. Compare the number of your calls"
-    " with the number of layers, which is {layers}.",
+    expects="one step sends at most 3 Ψ elements per rank, Ψ = {total}",
+    usually="an all-reduce brings the whole sum of the gradients to every rank, and costs 2 Ψ; or a"
+    " layer is gathered more than once in forward or in backward.",
+    fix="A rank needs the sum of its own part only: dist.reduce_scatter costs Ψ. Gather each of the"
+    " {layers} layers once in forward and once in backward.",
 )
 
 
@@ -230,8 +176,12 @@ class Layer:
             self.start_equal(flat)
             self.shards.append(nn.Parameter(self.cut(flat)))
             p.data = flat[: p.numel()].view(p.shape)
+            p.register_post_accumulate_grad_hook(self.gradient_ready)
             self.numbers.append(len(flat))
         self.free()
+        module.register_forward_pre_hook(lambda *_: self.before_forward())
+        module.register_forward_hook(lambda *_: self.after_forward())
+        module.register_full_backward_pre_hook(lambda *_: self.before_backward())
 
     def start_equal(self, flat):
         dist.broadcast(flat, src=0)
@@ -285,18 +235,8 @@ class Wrapper(nn.Module):
 
     def __init__(self, module):
         super().__init__()
-        self.module, self.layers = module, []
-        for part in module.modules():
-            if own(part):
-                self.layers.append(self.Layer(part))
-                self.hook(part, self.layers[-1])
-
-    def hook(self, part, layer):
-        part.register_forward_pre_hook(lambda *_: layer.before_forward())
-        part.register_forward_hook(lambda *_: layer.after_forward())
-        part.register_full_backward_pre_hook(lambda *_: layer.before_backward())
-        for p in own(part):
-            p.register_post_accumulate_grad_hook(layer.gradient_ready)
+        self.module = module
+        self.layers = [self.Layer(part) for part in module.modules() if own(part)]
 
     def parameters(self, recurse=True):
         return iter([shard for layer in self.layers for shard in layer.shards])
@@ -372,12 +312,6 @@ class drops_the_rest(Wrapper):
                 shard.data[max(0, cut - rank * len(shard)) :] = 0
 
 
-@zero3.breaks("no_output")
-class returns_nothing(Wrapper):
-    def forward(self, *inputs, **named):
-        self.module(*inputs, **named)
-
-
 @zero3.mistake(
     "not_gathered",
     "backward read a weight whose storage is empty: nothing gathered the layer again.",
@@ -434,7 +368,7 @@ class does_not_clone(Wrapper):
             return flat.clone().chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@zero3.breaks("kept_after_backward")
+@zero3.breaks("gradients_kept")
 class cuts_gradients_without_a_copy(Wrapper):
     class Layer(Layer):
         def mean(self, flat):
@@ -443,18 +377,7 @@ class cuts_gradients_without_a_copy(Wrapper):
             return own
 
 
-@zero3.breaks("kept_after_forward")
-class keeps_every_layer(Wrapper):
-    class Layer(Layer):
-        def before_forward(self):
-            self.free()
-            self.gather()
-
-        def after_forward(self):
-            pass
-
-
-@zero3.breaks("kept_after_evaluation")
+@zero3.breaks("kept_for_backward")
 class frees_only_while_it_trains(Wrapper):
     class Layer(Layer):
         def before_forward(self):
@@ -464,18 +387,6 @@ class frees_only_while_it_trains(Wrapper):
         def after_forward(self):
             if torch.is_grad_enabled():
                 self.free()
-
-
-@zero3.breaks("kept_after_backward")
-class keeps_what_backward_used(Wrapper):
-    class Layer(Layer):
-        def before_forward(self):
-            self.free()
-            self.gather()
-
-        def gradient_ready(self, p):
-            if all(p.grad is not None for p in self.params):
-                self.send()
 
 
 @zero3.breaks("kept_for_backward")
@@ -523,7 +434,7 @@ class reduces_after_backward(Wrapper):
                 self.waiting.pop().send()
 
 
-@zero3.breaks("all_reduced")
+@zero3.breaks("sent_too_much")
 class all_reduces(Wrapper):
     class Layer(Layer):
         def mean(self, flat):

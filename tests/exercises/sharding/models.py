@@ -3,6 +3,7 @@
 ``Specimen`` (multigpu.checking.specimen) has tied, frozen and zero-dimensional parameters.
 """
 
+import functools
 import itertools
 
 import torch
@@ -39,9 +40,7 @@ class Biased(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(
-            *(nn.Linear(8, 8, dtype=torch.float64) for _ in range(6)),
-        )
+        self.layers = nn.Sequential(*(nn.Linear(8, 8, dtype=torch.float64) for _ in range(6)))
         self.scales = nn.ParameterList(
             1 + torch.randn(8, dtype=torch.float64) / 10 for _ in range(12)
         )
@@ -67,28 +66,9 @@ class Scales(nn.Module):
         return rows * self.scale
 
 
-def specimen():
-    return Specimen(seed=7)
-
-
-def deep():
-    return seeded(Deep, 7)
-
-
-def biased():
-    return seeded(Biased, 7)
-
-
-def fork():
-    return seeded(Fork, 7)
-
-
-def seven():
-    return seeded(lambda: Scales(7), 7)
-
-
-def two():
-    return seeded(lambda: Scales(2), 7)
+specimen = functools.partial(Specimen, seed=7)
+deep, biased, fork = (functools.partial(seeded, kind, 7) for kind in (Deep, Biased, Fork))
+two, seven = (functools.partial(seeded, functools.partial(Scales, n), 7) for n in (2, 7))
 
 
 def forked(world, steps):
@@ -96,12 +76,9 @@ def forked(world, steps):
 
     In the last step all are narrow: no rank uses the wide layer.
     """
-    return [
-        [
-            [
-                batch(3 + 3 * ((rank + s) % 2 if s < steps - 1 else 0), 2, seed=100 * s + rank)
-                for rank in range(world)
-            ]
-        ]
-        for s in range(steps)
-    ]
+
+    def rows(s, rank):
+        is_wide = (rank + s) % 2 and s < steps - 1
+        return batch(6 if is_wide else 3, 2, seed=100 * s + rank)
+
+    return [[[rows(s, rank) for rank in range(world)]] for s in range(steps)]

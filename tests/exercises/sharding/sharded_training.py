@@ -63,6 +63,7 @@ def a_case(world, model_of, kind, options, steps, *, rates=(), measured=False, u
     """
     said = ", ".join([kind, *(f"{name}={value}" for name, value in options.items())])
     sizes = [p.numel() for p in model_of().parameters() if p.requires_grad]
+    share = -(-sum(sizes) // world)  # rounded up
     return case(
         f"{count(len(sizes), 'parameter')}, {said}, on {count(world, 'rank')}",
         world=world,
@@ -75,9 +76,9 @@ def a_case(world, model_of, kind, options, steps, *, rates=(), measured=False, u
         unused=unused,
         parameters=len(sizes),
         total=sum(sizes),
-        share=-(-sum(sizes) // world),  # rounded up
+        share=share,
         largest=max(sizes),
-        bound=-(-sum(sizes) // world) + max(sizes),
+        bound=share + max(sizes),
         example=measured,
     )
 
@@ -91,14 +92,14 @@ def training_of(name):
     def drive(submission, case, rank):
         forget_the_past()
         kind, model = getattr(torch.optim, case.kind), case.model_of().to(rank_device())
-        slots = slots_of(case)
-        seen = {"steps": [], "left": []}
+        slots, default = slots_and_rate(kind, case.options)
+        seen = {"steps": [], "left": [], "default": default}
         with watched(kind, slots, model) as watch:
             optimizer = getattr(submission, name)(model.parameters(), kind, **case.options)
             came = named("at the start", model)
-            seen["groups"] = groups_of(optimizer)
+            seen["rates"] = rates_of(optimizer)
             for number, passes in enumerate(case.steps):
-                if number in case.rates and "rates" in seen["groups"]:
+                if number in case.rates and isinstance(seen["rates"], list):
                     for group in optimizer.param_groups:
                         group["lr"] = case.rates[number]
                 began = time.monotonic()
@@ -131,18 +132,14 @@ def named(when, model):
     return {f"{when}: {name}": p.detach().clone() for name, p in model.named_parameters()}
 
 
-def groups_of(optimizer):
-    """What ``param_groups`` is, in plain words and numbers."""
-    try:
-        groups = optimizer.param_groups
-    except AttributeError as error:
-        return {"problem": str(error)}
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        return {"problem": f"it is a {type(groups).__name__}"}
-    return {
-        "rates": [group.get("lr") for group in groups],
-        "missing": sorted({"params", "lr"}.difference(*groups)) if groups else ["dict"],
-    }
+def rates_of(optimizer):
+    """The ``lr`` of each of the param_groups; in words, if these are something else."""
+    groups = getattr(optimizer, "param_groups", None)
+    if not isinstance(groups, list):
+        return f"it is a {type(groups).__name__}"
+    if not groups or not all({"params", "lr"}.issubset(group) for group in groups):
+        return "it has no dict, or one without params or lr"
+    return [group["lr"] for group in groups]
 
 
 # --- what one process does -----------------------------------------------------------------------
@@ -175,82 +172,49 @@ def trained(case, zeros):
     return came
 
 
-def slots_of(case):
-    """The names of the state that the optimizer keeps for every element."""
+def slots_and_rate(kind, options):
+    """The names of the state that an optimizer keeps for every element, and its first ``lr``."""
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     parameter.grad = torch.ones(2, 3)
-    optimizer = getattr(torch.optim, case.kind)([parameter], **case.options)
+    optimizer = kind([parameter], **options)
     optimizer.step()
     state = optimizer.state[parameter].items()
-    return [n for n, v in state if isinstance(v, torch.Tensor) and v.shape == parameter.shape]
-
-
-def rate_of(case):
-    kind = getattr(torch.optim, case.kind)
-    return kind([torch.nn.Parameter(torch.ones(1))], **case.options).defaults["lr"]
+    slots = [n for n, v in state if isinstance(v, torch.Tensor) and v.shape == parameter.shape]
+    return slots, optimizer.param_groups[0]["lr"]
 
 
 # --- properties of both --------------------------------------------------------------------------
 
 
-def seen(run, case):
-    """What every rank has noted."""
-    return [came["watched"] for came in run.came(case)]
-
-
 def stale(run, case):
-    """Step, rank, names and whether another rank has them, where weights are those of before.
-
-    None where something else is wrong, or nothing.
-    """
+    """Where weights are those of before the step, in words; None if something else is wrong."""
     came, right = run.came(case), expected(case)
     right = (right if isinstance(right, list) else right.results[0])[0]
+    keys = list(right)
+    first = [key for key in keys if key.startswith("at the start")]
+    before = dict(zip(keys[len(first) :], keys, strict=False))  # the same name, a step earlier
     for key, value in right.items():
-        wrong = [r for r, own in enumerate(came) if not same(own[key].value, value)]
+        wrong = [rank for rank, own in enumerate(came) if not same(own[key].value, value)]
         if not wrong:
             continue
-        if key.startswith("at the start"):
-            return None
-        rank, (step, name) = wrong[0], key.split(": ")
-        number = int(step.split()[1])
-        before = f"step {number - 1}: {name}" if number > 1 else f"at the start: {name}"
-        mine = came[rank][key].value
+        mine = came[wrong[0]][key].value
         off = ~torch.isclose(mine, value, rtol=1e-6, atol=1e-9)
-        if not off.any() or not mine[off].equal(came[rank][before].value[off]):
+        if key in first or not off.any():
+            return None
+        if not mine[off].equal(came[wrong[0]][before[key]].value[off]):
             return None
         others = [own[key].value[off] for own in came]
-        return step, rank, name, not all(alike(other, mine[off]) for other in others)
+        is_so = "it is so on all" if all(alike(o, mine[off]) for o in others) else "not on all"
+        found = f"on rank {wrong[0]}, {key} is what it was before the step, or parts of it are"
+        return f"{found} ({is_so} ranks)"
     return None
-
-
-STALE = [  # whether another rank has the new weights
-    (
-        True,
-        "weights_not_shared",
-        "the owner stepped, but its new weights did not reach the other ranks.",
-        "After the inner step, broadcast or all_gather the new weights, and write them into the"
-        " parameters.",
-    ),
-    (
-        False,
-        "not_stepped",
-        "no rank owns these elements, or their owner's step did not reach the model.",
-        "A division with // rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds"
-        " copies changes only the copies. model.parameters() is an iterator that works only"
-        " once, so begin with list(params).",
-    ),
-]
 
 
 def wrong_groups(notes, case):
-    groups = notes["groups"]
-    if "problem" in groups:
-        return groups["problem"]
-    if groups["missing"]:
-        return f"it has no {listed(groups['missing'])}"
-    if any(rate != rate_of(case) for rate in groups["rates"]):
-        return f"lr in it is {listed(groups['rates'])}, and not {rate_of(case)}"
-    return None
+    rates, right = notes["rates"], notes["default"]
+    if isinstance(rates, str):
+        return rates
+    return any(rate != right for rate in rates) and f"lr in it is {listed(rates)}, and not {right}"
 
 
 def left_by_zero_grad(notes, case):
@@ -258,6 +222,17 @@ def left_by_zero_grad(notes, case):
         if left:
             return f"{listed(left, most=4)} still had gradients in step {number}"
     return None
+
+
+def too_much_state(notes, case):
+    """The look at most state; that at first is before any step."""
+    looks = notes["state"] or [(0, "", 0, 0)]
+    step, moment, held, shown = max(looks, key=lambda look: look[2])
+    if held <= case.bound:
+        return None
+    when = f"in step {step}, {moment}" if step else moment
+    views = f", in tensors with {shown} that are views" if shown <= case.bound else ""
+    return f"there was state for {held} elements{views}, {when}"
 
 
 def as_plain_training(exercise):
@@ -287,18 +262,17 @@ def as_plain_training(exercise):
         fix="Clear the parameters that were given to you. model.parameters() is an iterator that"
         " works only once, so begin with list(params).",
     )
-
-    for new_elsewhere, name, usually, fix in STALE:
-
-        @exercise.holds(name, expects=PROMISE, usually=usually, fix=fix, first=True)
-        def _(run, case, new_elsewhere=new_elsewhere):
-            found = stale(run, case)
-            if found is None or found[3] != new_elsewhere:
-                return None
-            step, rank, name, _ = found
-            where = f"on rank {rank}" if new_elsewhere else "on all ranks"
-            came = f"{where}, {step}: {name} is what it was before the step, or parts of it are"
-            return f"{came}; another rank has it new" if new_elsewhere else came
+    exercise.holds(
+        "not_stepped",
+        expects=PROMISE,
+        usually="no rank owns these elements, their owner's step did not reach the model, or the"
+        " owner's new weights did not reach the other ranks.",
+        fix="A division with // rounds down: ⌈Ψ/n⌉ is -(-total // n). An inner optimizer that holds"
+        " copies changes only the copies. model.parameters() is an iterator that works only once,"
+        " so begin with list(params). After the inner step, broadcast or all_gather the new"
+        " weights, and write them into the parameters.",
+        first=True,
+    )(stale)
 
     @exercise.holds(
         "inner_not_used",
@@ -308,73 +282,23 @@ def as_plain_training(exercise):
         first=True,
     )
     def _(run, case):
-        for number in range(len(case.steps)):
-            if not any(notes["inner_steps"][number] for notes in seen(run, case)):
-                came = f"no optimizer of the class {case.kind} stepped on any rank"
-                return f"in step {number + 1}, {came}"
+        for steps in zip(*(came["watched"]["inner_steps"] for came in run.came(case)), strict=True):
+            if not any(steps):
+                return f"no optimizer of the class {case.kind} stepped on any rank"
         return None
 
-    state_is_sharded(exercise)
-
-
-def state_is_sharded(exercise):
-    """A rank never has state for more elements than its share and the largest parameter."""
-    expects = (
-        "each rank holds state for at most {bound} of {total} elements at any time:"
-        " ⌈{total}/{n}⌉ = {share}, and {largest} of the largest parameter"
-    )
-
-    def most_state(run, case):
-        """The look at most state on every rank, and what came in words; None if all is well."""
-        nothing = [0, "", 0, 0]
-        looks = [max(notes["state"] or [nothing], key=lambda n: n[2]) for notes in seen(run, case)]
-        held = [look[2] for look in looks]
-        if max(held) <= case.bound:
-            return None
-        rank = held.index(max(held))
-        step, moment, _, shown = looks[rank]
-        moment = f"in step {step}, {moment}" if step else moment
-        ranks = f" (ranks 0 to {case.world - 1})" if case.world > 1 else ""
-        came = f"the ranks held state for {listed(held)} elements{ranks}, rank {rank} {moment}"
-        lasting = [n[2] for n in seen(run, case)[rank]["state"] if n[1] == "at the end of the step"]
-        return held, shown, max(lasting, default=0), came
-
-    def too_much_state(name, is_it, usually, fix):
-        """A property: too much state is told so where ``is_it(case, held, shown, lasting)``."""
-
-        @exercise.holds(name, expects=expects, usually=usually, fix=fix)
-        def _(run, case):
-            found = most_state(run, case)
-            return found[3] if found and is_it(case, *found[:3]) else None
-
-    too_much_state(
-        "state_is_a_view",
-        lambda case, held, shown, lasting: shown <= case.bound,
-        usually="the state's tensors are small, but they are views of large storages, which stay"
-        " alive with them.",
-        fix="Make the state for the part alone, or clone() the part.",
-    )
-    too_much_state(
-        "state_for_a_while",
-        lambda case, held, shown, lasting: lasting <= case.bound,
-        usually="state was made for everything and deleted later. The limit holds at every moment.",
-        fix="Give the inner optimizer only the parameters that this rank owns. Adagrad makes its"
-        " state in its constructor, the others make it in the first step.",
-    )
-    too_much_state(
+    noted_on_each_rank(
+        exercise,
         "state_not_sharded",
-        lambda case, held, shown, lasting: min(held) >= case.total,
-        usually="the weights are right, but the inner optimizer of every rank holds all"
-        " parameters.",
-        fix="Give it those that this rank owns, and no others.",
-    )
-    too_much_state(
-        "state_unbalanced",
-        lambda *_: True,
-        usually="the shares differ too much. Every n-th parameter, or the same number of parameters"
-        " for each rank, can give one rank all the large ones.",
-        fix="Give each parameter to the rank that has the fewest elements so far, the largest"
-        " parameters first.",
+        too_much_state,
+        expects="each rank holds state for at most {bound} of {total} elements at any time:"
+        " ⌈{total}/{n}⌉ = {share}, and {largest} of the largest parameter",
+        usually="the inner optimizer holds more than this rank's part, perhaps only for a while, or"
+        " views of large tensors. Every n-th parameter, or as many parameters for each rank, can"
+        " give one rank all the large ones.",
+        fix="Give the inner optimizer what this rank owns, and nothing else at any time; and each"
+        " parameter to the rank that has the fewest elements so far, the largest ones first.",
+        first=False,
     )
 
 

@@ -18,8 +18,7 @@ def sends_at_most(exercise, name, most, *, expects, usually, fix, ops=()):
             if limit is not None and sent > limit:
                 parts = [f"{op} {volume / case.total:.1f} Ψ" for op, volume in volumes.items()]
                 total = sum(volumes.values()) / case.total
-                came = f"step {number + 1} sent {total:.1f} Ψ elements per rank: {listed(parts)}"
-                return came
+                return f"step {number + 1} sent {total:.1f} Ψ elements per rank: {listed(parts)}"
         return None
 
 

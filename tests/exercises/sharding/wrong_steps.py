@@ -65,6 +65,18 @@ class AllReduced(Owners):
             p.grad /= dist.get_world_size()
 
 
+class GathersGradients(Owners):
+    """Right, but every rank gets the gradients of all ranks one by one."""
+
+    def reduce(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            grads = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+            dist.all_gather(grads, p.grad)
+            p.grad = sum(grads) / dist.get_world_size()
+
+
 class Flat:
     """All parameters are in one flat tensor, and a rank owns a slice of it."""
 
@@ -129,15 +141,11 @@ class divides_twice(Owners):
             p.grad /= dist.get_world_size()
 
 
-# The result depends on what a rank owns, so there are two programs for each of these two.
+# The result depends on what a rank owns, so there are two programs.
 OF_ONE_RANK = (
     "of_one_rank",
     "the owner stepped with its own gradients: they were not reduced, or the result was not put"
     " into .grad, or not waited for.",
-)
-ONLY_DIVIDED = (
-    "only_divided",
-    "the owner stepped with its own gradients, divided by {n}: the sum is in a copy, or nowhere.",
 )
 
 
@@ -153,23 +161,6 @@ class steps_with_its_own(Owners):
 class cuts_its_own(Flat):
     def reduce(self):
         self.mine.grad = self.gradients()[self.rank * self.length :][: self.length].clone()
-
-
-@every_optimizer.mistake(*ONLY_DIVIDED, fix="Put what was reduced into .grad.")
-class divides_its_own(steps_with_its_own):
-    def reduce(self):
-        super().reduce()
-        for p in self.mine:
-            if p.grad is not None:
-                p.grad /= dist.get_world_size()
-
-
-@every_optimizer.mistake(*ONLY_DIVIDED, fix="Put what was reduced into .grad.")
-class cuts_and_divides_its_own(cuts_its_own):
-    def reduce(self):
-        super().reduce()
-        if self.mine.grad is not None:
-            self.mine.grad.div_(self.n)
 
 
 @every_optimizer.mistake(

@@ -8,7 +8,6 @@ import functools
 import gc
 import time
 import warnings
-import weakref
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from multigpu.checking.declaration import case
 from multigpu.checking.verdicts import count
 from multigpu.ranks import rank_device
 
-from .holdings import capacity, elements, metered, storages
+from .holdings import capacity, metered, storages
 from .zero3_models import bare, deep, rows_for, steps_for, words
 
 RATE, MOMENTUM = 0.02, 0.9
@@ -91,16 +90,13 @@ def train(submission, case, rank):
         seen: dict[str, Any] = {what: [] for what in of_each_step}
         came = {"watched": seen}
         before = meter.begin()
-        module = case.model_of(rank).to(rank_device())
-        module_has = [weakref.ref(parameter) for parameter in module.parameters()]
-        model = submission.Zero3(module)
-        del module
+        model = submission.Zero3(case.model_of(rank).to(rank_device()))
         seen["at_rest"] = meter.now() - before
         shards = list(model.parameters())
         tensors = [p for p in shards if isinstance(p, torch.Tensor)]
-        seen["shards"] = len(shards), sum(p.numel() for p in tensors)
-        seen["strange"] = [type(p).__name__ for p in shards if not isinstance(p, torch.Tensor)]
-        if not shards or seen["strange"]:
+        others = [type(p).__name__ for p in shards if not isinstance(p, torch.Tensor)]
+        seen["shards"] = len(tensors), sum(p.numel() for p in tensors), others
+        if not tensors or others:
             return came
         optimizer = torch.optim.SGD(shards, RATE, momentum=MOMENTUM)
         for number, ranks in enumerate(steps):
@@ -111,9 +107,7 @@ def train(submission, case, rank):
             outputs = model(*inputs, **named)
             came[f"step {number + 1}: the output"] = copied(outputs)
             seen["forward"].append([meter.highest() - base, meter.now() - base])
-            seen["in_module"] = elements(own() for own in module_has)
             if not isinstance(outputs, torch.Tensor):
-                seen["returned"] = "None" if outputs is None else type(outputs).__name__
                 return came
             meter.begin(at_most=case.in_backward)
             loss = mse_loss(outputs, targets)
