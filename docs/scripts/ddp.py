@@ -4,20 +4,20 @@ Run it:     torchrun --standalone --nproc_per_node 2 docs/scripts/ddp.py
 Read first: one_gpu.py beside it, the same on one GPU. The lines that differ say NEW.
 """
 
-import os  # NEW: torchrun tells each process who it is, in environment variables
+import os  # NEW: torchrun sets environment variables, such as LOCAL_RANK
 
 import torch
 from torch import distributed as dist  # NEW: messages between the processes
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel  # NEW: averages the gradients
-from torch.utils.data import DataLoader, DistributedSampler  # NEW: shares rows
+from torch.utils.data import DataLoader, DistributedSampler  # NEW: divides the rows
 
 from multigpu.data import digits
 from multigpu.training.models import SmallCNN
 
 
 def train(epochs: int = 10, *, batch_size: int = 128) -> float:
-    """Train from a fixed seed and return the share of test images that are read right."""
+    """Train from a fixed seed and return the accuracy on the test images."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # NEW: was cuda:0
     data = digits()
@@ -29,7 +29,7 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
     rows = batch_size // dist.get_world_size()  # NEW: batch_size is the global batch
     for epoch in range(epochs):  # NEW: the next line needs the number
         sampler.set_epoch(epoch)  # NEW: without it each epoch has the same order
-        for images, labels in DataLoader(data.train, rows, sampler=sampler):  # NEW: both
+        for images, labels in DataLoader(data.train, rows, sampler=sampler):  # NEW: arguments
             images = images.to(device)
             loss = F.cross_entropy(model(images), labels.to(device))
             optimizer.zero_grad()
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     if torch.cuda.is_available():  # NEW: from here on "cuda" is the GPU of this process
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # NEW: one for each process
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")  # NEW: connect
-    share = train()  # NEW: every rank must train, so this line is not under the if
+    accuracy = train()  # NEW: every rank must train, so this line is not under the if
     if dist.get_rank() == 0:  # NEW: one line of output is enough
-        print(f"{share:.1%} of the test images are read right")  # NEW: only on rank 0
+        print(f"accuracy on the test images: {accuracy:.1%}")  # NEW: only on rank 0
     dist.destroy_process_group()  # NEW: close the connections

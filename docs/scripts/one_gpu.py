@@ -13,7 +13,7 @@ from multigpu.training.models import SmallCNN
 
 
 def train(epochs: int = 10, *, batch_size: int = 128) -> float:
-    """Train from a fixed seed and return the share of test images that are read right."""
+    """Train from a fixed seed and return the accuracy on the test images."""
     torch.manual_seed(0)
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     data = digits()
@@ -35,4 +35,4 @@ def train(epochs: int = 10, *, batch_size: int = 128) -> float:
 
 
 if __name__ == "__main__":
-    print(f"{train():.1%} of the test images are read right")
+    print(f"accuracy on the test images: {train():.1%}")

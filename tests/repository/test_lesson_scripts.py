@@ -63,7 +63,7 @@ def test_ddp_trains_as_well_as_one_gpu_under_torchrun() -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    shown = re.fullmatch(r"([\d.]+)% of the test images are read right\n", done.stdout)
+    shown = re.fullmatch(r"accuracy on the test images: ([\d.]+)%\n", done.stdout)
     assert shown, "one line: only rank 0 prints"
     assert float(shown[1]) / 100 == pytest.approx(alone, abs=0.03)
 

@@ -243,7 +243,7 @@ def told(trace: "Trace", memory: Sequence[int] | None, seconds: float) -> Iterat
     kinds: Counter[str] = Counter(call.op for call in trace.of(0))
     for op, count in kinds.most_common():
         size = sum(call.bytes for call in trace.of(0) if call.op == op)
-        yield f"  {op}  {count} on rank 0, {human_bytes(size)}"
+        yield f"  {op}  {human_bytes(size)}, calls of rank 0: {count}"
 
 
 def write_trace(trace: "Trace", path: Path) -> None:

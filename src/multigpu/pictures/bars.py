@@ -28,7 +28,7 @@ from multigpu.pictures.units import exact_bytes, human_bytes, human_seconds
 WIDTH = 420.0
 ROW, BAR = 44.0, 17.0
 COMPACT_ROW, COMPACT_LEFT = 20.0, 156.0
-BARS = 312.0  # where bars of time end, and their numbers begin
+BARS = 299.0  # where bars of time end, and their numbers begin
 SQUARE, MOST_SQUARES = 8.0, 8
 SIZE = 11.5  # of small text
 SHADES = (1.0, 0.62, 0.3, 0.12)  # of the first part of a bar, the second, ...
