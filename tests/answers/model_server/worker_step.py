@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from exercises.model_server.server_step import send_weights, set_gradients, workers
-from exercises.model_server.worker_step import backward, gradient, receive_weights, send_gradients, trained
+from exercises.model_server.worker_step import backward, gradient, receive_weights
+from exercises.model_server.worker_step import send_gradients, trained
 
 
 # %% with_autograd_grad: pass
