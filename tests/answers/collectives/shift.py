@@ -5,25 +5,7 @@ import pickle
 import threading
 import torch
 import torch.distributed as dist
-
-
-def size():
-    return dist.get_world_size()
-
-
-def right_of():
-    return (dist.get_rank() + 1) % size()
-
-
-def left_of():
-    return (dist.get_rank() - 1) % size()
-
-
-def exchange(outgoing, incoming):
-    sending = dist.isend(outgoing, right_of())
-    dist.recv(incoming, left_of())
-    sending.wait()
-    return incoming
+from exercises.collectives.shift import exchange, left_of, right_of, size
 
 
 # %% from_any_source: pass

@@ -59,14 +59,6 @@ def broadcast(replicas):
                 offset += tensor.numel()
 
 
-# %% clears_all_before_it_copies: wrong wrong_values
-def broadcast(replicas):
-    with torch.no_grad():
-        for replica in replicas:
-            for parameter in replica.parameters():
-                parameter.zero_()
-
-
 # %% deletes_a_buffer: wrong missing
 def broadcast(replicas):
     with torch.no_grad():

@@ -26,16 +26,6 @@ def gather(outputs, device):
     return torch.concat([output.cpu() for output in outputs]).cuda(device)
 
 
-# %% forgets_to_return: wrong returned_nothing
-def gather(outputs, device):
-    torch.cat([output.to(device) for output in outputs])
-
-
-# %% takes_the_largest_only: wrong wrong_values
-def gather(outputs, device):
-    return torch.cat([output.to(device) for output in outputs]).clamp(max=3)
-
-
 # %% cuts_the_gradient_with_chunk: wrong unusable_result
 class _Gather(torch.autograd.Function):
     @staticmethod

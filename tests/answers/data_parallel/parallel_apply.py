@@ -83,7 +83,7 @@ def parallel_apply(replicas, chunks):
     return outputs
 
 
-# %% no_threads: wrong parallel_apply.one_after_another
+# %% no_threads: wrong parallel_apply.one_waits
 def parallel_apply(replicas, chunks):
     return [replica(chunk) for replica, chunk in zip(replicas, chunks)]
 
@@ -151,7 +151,7 @@ def parallel_apply(replicas, chunks):
     return outputs
 
 
-# %% counts_replicas_from_one: wrong parallel_apply.wrong_replica_named
+# %% counts_replicas_from_one: wrong parallel_apply.replica_not_named
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks)
     for i, error in errors.items():
@@ -159,7 +159,7 @@ def parallel_apply(replicas, chunks):
     return outputs
 
 
-# %% another_error_without_a_cause: wrong parallel_apply.cause_lost
+# %% another_error_without_a_cause: wrong parallel_apply.error_swallowed
 def parallel_apply(replicas, chunks):
     outputs, errors = outputs_and_errors(replicas, chunks)
     for i in errors:
@@ -170,12 +170,6 @@ def parallel_apply(replicas, chunks):
 # %% forgets_to_return: wrong returned_nothing
 def parallel_apply(replicas, chunks):
     outputs_and_errors(replicas, chunks)
-
-
-# %% takes_the_mean_of_all_chunks: wrong wrong_values
-def parallel_apply(replicas, chunks):
-    outputs, _ = outputs_and_errors(replicas, chunks)
-    return [output / len(chunks) for output in outputs]
 
 
 # %% waits_for_a_result_that_a_failed_thread_never_puts: hang hang_blocked

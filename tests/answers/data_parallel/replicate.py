@@ -57,15 +57,6 @@ def replicate(module, devices):
         return [module, *pool.map(fill, zip(copies, devices[1:]))]
 
 
-# %% initialises_the_original_again: wrong wrong_values
-def replicate(module, devices):
-    module.to(devices[0])
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-    return [module] + [copy.deepcopy(module).to(device) for device in devices[1:]]
-
-
 # %% returns_the_module: wrong wrong_type
 def replicate(module, devices):
     return module.to(devices[0])

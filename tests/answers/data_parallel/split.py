@@ -40,28 +40,10 @@ def split(batch, devices):
     return list(map(Tensor.to, batch.tensor_split(cuts), devices))
 
 
-# %% shuffles_like_a_data_loader: wrong wrong_values
-def split(batch, devices):
-    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(1))
-    chunks = batch.to("cpu")[order].chunk(len(devices))
-    return [chunk.to(device) for chunk, device in zip(chunks, devices)]
-
-
 # %% flattens_images: wrong wrong_shape
 def split(batch, devices):
     chunks = batch.flatten(1).chunk(len(devices)) if batch.ndim > 1 else batch.chunk(len(devices))
     return [chunk.to(device) for chunk, device in zip(chunks, devices)]
-
-
-# %% forgets_to_return: wrong returned_nothing
-def split(batch, devices):
-    chunks = [chunk.to(device) for chunk, device in zip(batch.chunk(len(devices)), devices)]
-
-
-# %% returns_a_dictionary: wrong wrong_type
-def split(batch, devices):
-    chunks = batch.chunk(len(devices))
-    return {str(device): chunk.to(device) for chunk, device in zip(chunks, devices)}
 
 
 # %% skips_single_rows: wrong wrong_count

@@ -41,14 +41,6 @@ def sum_gradients(replicas):
             torch.autograd.backward(leaves, gradients)
 
 
-# %% adds_up_absolute_values: wrong wrong_values
-def sum_gradients(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        present = [p.grad.to(same[0].device).abs() for p in same if p.grad is not None]
-        if present:
-            same[0].grad = sum(present)
-
-
 # %% switches_gradients_off_for_good: wrong sum_gradients.grad_mode_changed
 def sum_gradients(replicas):
     torch.set_grad_enabled(False)

@@ -3,7 +3,6 @@
 
 import copy
 import torch
-from torch import nn
 
 
 def homes(replicas):
@@ -141,15 +140,6 @@ def train_step(replicas, inputs, targets, loss_fn, optimizer):
 def train_step(replicas, inputs, targets, loss_fn, optimizer):
     backward(replicas, inputs, targets, loss_fn)
     finish(replicas, optimizer)
-
-
-# %% clips_the_gradients_of_each_replica: wrong wrong_values
-def train_step(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
-    for replica in replicas:
-        nn.utils.clip_grad_norm_(replica.parameters(), 0.1)
-    finish(replicas, optimizer)
-    return loss
 
 
 # %% sums_in_float32: wrong rounded

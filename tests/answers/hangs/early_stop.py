@@ -110,11 +110,6 @@ def early_stop(model, batches, optimizer, should_stop):
     return until(stop, model, batches, optimizer)
 
 
-# %% breaks_and_forgets: wrong returned_nothing
-def early_stop(model, batches, optimizer, should_stop):
-    until(lambda loss: any_rank(should_stop(loss)), model, batches, optimizer)
-
-
 # %% returns_a_float: wrong wrong_type
 def early_stop(model, batches, optimizer, should_stop):
     return float(until(lambda loss: any_rank(should_stop(loss)), model, batches, optimizer))

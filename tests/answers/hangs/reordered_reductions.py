@@ -45,12 +45,6 @@ def reordered_reductions(tensors):
         dist.all_reduce(tensors[name], op=dist.ReduceOp.SUM)
 
 
-# %% largest_instead_of_sum: wrong wrong_values
-def reordered_reductions(tensors):
-    for name in sorted(tensors):
-        dist.all_reduce(tensors[name], op=dist.ReduceOp.MAX)
-
-
 # %% joins_an_empty_dict: crash exception
 def reordered_reductions(tensors):
     ordered = [tensors[name] for name in sorted(tensors)]

@@ -4,43 +4,8 @@
 import threading
 import torch
 import torch.distributed as dist
-
-
-def trained(model):
-    return [p for p in model.parameters() if p.requires_grad]
-
-
-def workers():
-    return range(1, dist.get_world_size())
-
-
-def gradients(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(model)]
-
-
-def send(tensors, rank):
-    for tensor in tensors:
-        dist.send(tensor, rank)
-
-
-def receive(tensors, rank):
-    for tensor in tensors:
-        dist.recv(tensor, rank)
-
-
-def set_mean(model):
-    arrived = {worker: [torch.empty_like(p) for p in trained(model)] for worker in workers()}
-    for worker in workers():
-        receive(arrived[worker], worker)
-    for p, *grads in zip(trained(model), *arrived.values()):
-        p.grad = sum(grads) / len(grads)
-
-
-def send_weights(model):
-    for worker in workers():
-        send([p.data for p in trained(model)], worker)
+from exercises.model_server.server_step import send_weights, set_gradients, trained, workers
+from exercises.model_server.worker_step import backward, gradient, receive_weights, send_gradients
 
 
 # %% a_thread_per_worker: pass
@@ -48,7 +13,12 @@ def server_step(model, optimizer):
     if not workers():
         return
     arrived = {worker: [torch.empty_like(p) for p in trained(model)] for worker in workers()}
-    threads = [threading.Thread(target=receive, args=(arrived[w], w)) for w in workers()]
+
+    def receive(worker):
+        for tensor in arrived[worker]:
+            dist.recv(tensor, worker)
+
+    threads = [threading.Thread(target=receive, args=[worker]) for worker in workers()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -99,17 +69,18 @@ def server_step(model, optimizer):
     send_weights(model)
 
 
-# %% meets_its_workers_at_a_barrier: wrong server_step.talks_when_alone
+# %% meets_its_workers_at_a_barrier: wrong server_step.busy_when_alone
 def worker_step(model, loss):
     dist.barrier()
-    send(gradients(model, loss), 0)
-    receive([p.data for p in trained(model)], 0)
+    backward(model, loss)
+    send_gradients(model)
+    receive_weights(model)
 
 
 def server_step(model, optimizer):
     dist.barrier()
     if workers():
-        set_mean(model)
+        set_gradients(trained(model))
         optimizer.step()
         send_weights(model)
 
@@ -118,7 +89,7 @@ def server_step(model, optimizer):
 def server_step(model, optimizer):
     if not workers():
         return
-    set_mean(model)
+    set_gradients(trained(model))
     handles = [dist.isend(p.data, worker) for worker in workers() for p in trained(model)]
     optimizer.step()
     for handle in handles:
@@ -127,18 +98,20 @@ def server_step(model, optimizer):
 
 # %% nobody_gets_the_weights: wrong server_step.weights_not_sent
 def worker_step(model, loss):
-    send(gradients(model, loss), 0)
+    backward(model, loss)
+    send_gradients(model)
 
 
 def server_step(model, optimizer):
     if workers():
-        set_mean(model)
+        set_gradients(trained(model))
         optimizer.step()
 
 
-# %% sends_the_state_dict: wrong server_step.buffers_travel
+# %% sends_the_state_dict: wrong server_step.too_many_bytes
 def worker_step(model, loss):
-    send(gradients(model, loss), 0)
+    backward(model, loss)
+    send_gradients(model)
     names = dict(model.named_parameters())
     for name, value in model.state_dict().items():
         dist.recv(names[name].data if name in names else torch.empty_like(value), 0)
@@ -146,30 +119,36 @@ def worker_step(model, loss):
 
 def server_step(model, optimizer):
     if workers():
-        set_mean(model)
+        set_gradients(trained(model))
         optimizer.step()
     for worker in workers():
-        send(model.state_dict().values(), worker)
+        for value in model.state_dict().values():
+            dist.send(value, worker)
 
 
-# %% sends_every_name: wrong server_step.tied_twice
+# %% sends_every_name: wrong server_step.too_many_bytes
 def worker_step(model, loss):
-    send(gradients(model, loss), 0)
-    receive([p.data for _, p in model.named_parameters(remove_duplicate=False)], 0)
+    backward(model, loss)
+    send_gradients(model)
+    for _, p in model.named_parameters(remove_duplicate=False):
+        dist.recv(p.data, 0)
 
 
 def server_step(model, optimizer):
     if workers():
-        set_mean(model)
+        set_gradients(trained(model))
         optimizer.step()
     for worker in workers():
-        send([p.data for _, p in model.named_parameters(remove_duplicate=False)], worker)
+        for _, p in model.named_parameters(remove_duplicate=False):
+            dist.send(p.data, worker)
 
 
 # %% gets_half_the_digits: wrong rounded
 def worker_step(model, loss):
-    send([gradient.half() for gradient in gradients(model, loss)], 0)
-    receive([p.data for p in trained(model)], 0)
+    backward(model, loss)
+    for p in trained(model):
+        dist.send(gradient(p).half(), 0)
+    receive_weights(model)
 
 
 def server_step(model, optimizer):

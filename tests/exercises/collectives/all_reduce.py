@@ -6,24 +6,18 @@ import torch.distributed as dist
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
 
-from .numbers import each_tensor, made_of, own_tensor, total, travels_in_messages
+from .numbers import arguments, each_world, made_of, total, travels_in_messages
 
 all_reduce = exercise(
     "collectives.all_reduce",
     expects="every rank's tensor holds the sum of all ranks' tensors",
     result="tensor",
 )
-
-
-@all_reduce.cases
-def cases():
-    for world in (3, 2, 4, 1):
-        yield from each_tensor(world)
-
-
-@all_reduce.arguments
-def arguments(case, rank):
-    return (own_tensor(case, rank),)
+all_reduce.cases(each_world)
+all_reduce.arguments(arguments)
+all_reduce.reading(made_of)
+handles_are_waited_for(all_reduce)
+travels_in_messages(all_reduce)
 
 
 @all_reduce.expected
@@ -34,15 +28,6 @@ def expected(case):
 @all_reduce.words
 def words(case):
     return {"steps": case.world - 1}
-
-
-@all_reduce.reading
-def reading(case, tensor):
-    return made_of(case, tensor)
-
-
-handles_are_waited_for(all_reduce)
-travels_in_messages(all_reduce)
 
 
 # --- what answers are made of --------------------------------------------------------------------
@@ -76,9 +61,6 @@ def passed_on(tensor):
     return arrived
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @all_reduce.right
 def everybody_tells_everybody(tensor):
     tensor.copy_(sum(exchanged(tensor)))
@@ -90,9 +72,6 @@ def own_tensor_goes_around(tensor):
     for _ in range(dist.get_world_size() - 1):
         travelling = passed_on(travelling)
         tensor += travelling
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @all_reduce.mistake(

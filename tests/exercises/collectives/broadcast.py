@@ -40,18 +40,11 @@ def expected(case):
     return [held(case, case.src)] * case.world
 
 
-@broadcast.reading
-def reading(case, tensor):
-    return whose(case, tensor)
-
-
+broadcast.reading(whose)
 handles_are_waited_for(broadcast)
 travels_in_messages(
     broadcast, ["recv"], ranks=lambda case: [r for r in range(case.world) if r != case.src]
 )
-
-
-# --- right answers -------------------------------------------------------------------------------
 
 
 def others(src):
@@ -82,9 +75,6 @@ def through_a_new_tensor_and_copy(tensor, src):
         dist.recv(arrived, src)
         tensor.copy_(arrived)
     return tensor
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @broadcast.mistake(

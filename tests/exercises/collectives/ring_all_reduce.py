@@ -7,26 +7,24 @@ from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.verdicts import count, numbered
 
-from .numbers import each_tensor, made_of, own_tensor, total, travels_in_messages
+from .numbers import arguments, each_world, made_of, total, travels_in_messages
 
 ring_all_reduce = exercise(
     "collectives.ring_all_reduce",
     expects="every rank's tensor holds the sum of all ranks' tensors",
     result="tensor",
 )
+ring_all_reduce.arguments(arguments)
+ring_all_reduce.reading(made_of)
+handles_are_waited_for(ring_all_reduce)
+travels_in_messages(ring_all_reduce)
 
 
 @ring_all_reduce.cases
 def cases():
-    for world in (3, 2, 4, 1):
-        for each in each_tensor(world):
-            each.chunk = -(-each.size // world)  # rounded up
-            yield each
-
-
-@ring_all_reduce.arguments
-def arguments(case, rank):
-    return (own_tensor(case, rank),)
+    for each in each_world():
+        each.chunk = -(-each.size // each.world)  # rounded up
+        yield each
 
 
 @ring_all_reduce.expected
@@ -37,15 +35,6 @@ def expected(case):
 @ring_all_reduce.words
 def words(case):
     return {"steps": case.world - 1}
-
-
-@ring_all_reduce.reading
-def reading(case, tensor):
-    return made_of(case, tensor)
-
-
-handles_are_waited_for(ring_all_reduce)
-travels_in_messages(ring_all_reduce)
 
 
 @ring_all_reduce.holds(
@@ -66,26 +55,10 @@ def talks_to_others(run, case):
 
 
 @ring_all_reduce.holds(
-    "whole_tensor",
-    expects="a rank sends at most ceil({size} / {n}) = {chunk} elements in one message",
-    usually="every message is {n} times as large as it may be.",
-    fix="Cut the tensor into {n} chunks.",
-)
-def whole_tensors(run, case):
-    for rank in range(case.world):
-        sends = [call for call in run.calls(case, rank) if call.op == "send"]
-        if sends and case.world > 1 and min(call.numel for call in sends) >= case.size > case.chunk:
-            return f"rank {rank} sent the whole tensor, {count(case.size, 'element')}", sends[
-                0
-            ].place
-    return None
-
-
-@ring_all_reduce.holds(
     "chunk_too_large",
     expects="a rank sends at most ceil({size} / {n}) = {chunk} elements in one message",
-    usually="one chunk takes all that is left over.",
-    fix="tensor_split({n}) makes chunks that differ by one element at most.",
+    usually="the tensor was not cut, or one chunk takes all that is left over.",
+    fix="tensor_split({n}) makes {n} chunks that differ by one element at most.",
 )
 def chunks_too_large(run, case):
     for rank in range(case.world):
@@ -126,39 +99,28 @@ def exchange(outgoing, incoming):
     handle.wait()
 
 
-def reduce_half(chunks, exchange=exchange):
+def around(chunks, half, *, add, exchange=exchange):
+    """Half 0 or 1: what arrives is added to a chunk, or takes its place."""
     rank, size, _, _ = here()
     for step in range(size - 1):
-        target = chunks[(rank - step - 1) % size]
+        target = chunks[(rank + half - step - 1) % size]
         arrived = torch.empty_like(target)
-        exchange(chunks[(rank - step) % size], arrived)
-        target += arrived
+        exchange(chunks[(rank + half - step) % size], arrived)
+        target.copy_(target + arrived if add else arrived)
 
 
-def gather_half(chunks, steps):
-    rank, size, _, _ = here()
-    for step in range(steps):
-        exchange(chunks[(rank + 1 - step) % size], chunks[(rank - step) % size])
+def both_halves(chunks, exchange=exchange, add=(True, False)):
+    for half in range(2):
+        around(chunks, half, add=add[half], exchange=exchange)
 
 
 def cut(tensor):
     return tensor.view(-1).tensor_split(dist.get_world_size())
 
 
-def both_halves(chunks):
-    reduce_half(chunks)
-    gather_half(chunks, dist.get_world_size() - 1)
-
-
-# --- right answers -------------------------------------------------------------------------------
-
-
 @ring_all_reduce.right
 def in_plain_words(tensor):
     both_halves(cut(tensor))
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @ring_all_reduce.mistake(
@@ -174,28 +136,16 @@ def sends_first(tensor):
         dist.send(outgoing, right_of)
         dist.recv(incoming, left_of)
 
-    reduce_half(cut(tensor), exchange)
+    around(cut(tensor), 0, add=True, exchange=exchange)
 
 
 @ring_all_reduce.mistake(
     "second_half_missing",
     "after the first half each rank has one finished chunk, and the others are never sent.",
-    fix="The second half sends the finished chunks around, in {steps} more steps.",
+    fix="The second half sends the finished chunks around, in {n} - 1 = {steps} more steps.",
 )
 def forgets_the_second_half(tensor):
-    reduce_half(cut(tensor))
-
-
-@ring_all_reduce.mistake(
-    "second_half_too_short",
-    "the second half is a step short, so one finished chunk is missing on every rank.",
-    fix="Each of the two halves has n - 1 steps: range(n - 1).",
-)
-def second_half_a_step_short(tensor):
-    size = dist.get_world_size()
-    if size > 1:
-        reduce_half(cut(tensor))
-        gather_half(cut(tensor), size - 2)
+    around(cut(tensor), 0, add=True)
 
 
 @ring_all_reduce.mistake(
@@ -204,14 +154,7 @@ def second_half_a_step_short(tensor):
     fix="In the second half what arrives replaces the chunk.",
 )
 def adds_in_the_second_half_too(tensor):
-    rank, size, _, _ = here()
-    chunks = cut(tensor)
-    reduce_half(chunks)
-    for step in range(size - 1):
-        target = chunks[(rank - step) % size]
-        arrived = torch.empty_like(target)
-        exchange(chunks[(rank + 1 - step) % size], arrived)
-        target += arrived
+    both_halves(cut(tensor), add=(True, True))
 
 
 @ring_all_reduce.mistake(
@@ -220,11 +163,7 @@ def adds_in_the_second_half_too(tensor):
     fix="In the first half add what arrives; the second half starts with the finished chunk.",
 )
 def replaces_in_the_first_half(tensor):
-    rank, size, _, _ = here()
-    chunks = cut(tensor)
-    for step in range(size - 1):
-        exchange(chunks[(rank - step) % size], chunks[(rank - step - 1) % size])
-    gather_half(chunks, size - 1)
+    both_halves(cut(tensor), add=(False, False))
 
 
 @ring_all_reduce.mistake(

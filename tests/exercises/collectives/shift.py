@@ -6,7 +6,7 @@ import torch.distributed as dist
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
 
-from .numbers import each_tensor, held, own_tensor, travels_in_messages, whose
+from .numbers import arguments, each_world, held, travels_in_messages, whose
 
 shift = exercise(
     "collectives.shift",
@@ -14,34 +14,16 @@ shift = exercise(
     keeps=["tensor"],
     fresh=True,
 )
-
-
-@shift.cases
-def cases():
-    for world in (3, 2, 4, 1):
-        yield from each_tensor(world)
-
-
-@shift.arguments
-def arguments(case, rank):
-    return (own_tensor(case, rank),)
+shift.cases(each_world)
+shift.arguments(arguments)
+shift.reading(whose)
+handles_are_waited_for(shift)
+travels_in_messages(shift)
 
 
 @shift.expected
 def expected(case):
     return [held(case, (rank - 1) % case.world) for rank in range(case.world)]
-
-
-@shift.reading
-def reading(case, tensor):
-    return whose(case, tensor)
-
-
-handles_are_waited_for(shift)
-travels_in_messages(shift)
-
-
-# --- right answers -------------------------------------------------------------------------------
 
 
 def size():
@@ -91,9 +73,6 @@ def even_ranks_send_first(tensor):
         dist.recv(received, left_of())
         dist.send(tensor, right_of())
     return received
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @shift.mistake(

@@ -101,16 +101,10 @@ def pairs(replicas, of=tensors):
         yield from zip(of(replica), of(replicas[0]))
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @broadcast.right
 def copies_data(replicas):
     for target, source in pairs(replicas):
         target.data.copy_(source.data)
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @broadcast.mistake(

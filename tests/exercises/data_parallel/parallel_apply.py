@@ -160,7 +160,7 @@ def expected(case):
 
 @parallel_apply.words
 def words(case):
-    return {"n": len(case.chunks), "replicas": len(case.factors)}
+    return {"n": len(case.chunks)}
 
 
 # --- when the forwards run -----------------------------------------------------------------------
@@ -188,25 +188,12 @@ def waits_for_all(run, case):
 
 
 @parallel_apply.holds(
-    "one_after_another",
-    expects="{n} forwards at the same time",
-    usually="there is no thread; or start() and join(), or submit() and result(), are in one loop;"
-    " or target=forward(i) calls the function.",
-    fix="Start all threads, and join them after that.",
-    first=True,
-)
-def not_one_by_one(run, case):
-    meetings = [met for each in run.cases if (met := meeting_of(run, each))]
-    if len(case.chunks) > 1 and meetings and all(met["at once"] == 1 for met in meetings):
-        return "each forward began after the one before it had finished"
-    return None
-
-
-@parallel_apply.holds(
     "one_waits",
     expects="{n} forwards at the same time",
-    usually="the calling thread ran a chunk before start() or after join(); or a pool is small.",
-    fix="A calling thread runs its chunk between start() and join(); a pool needs {n} workers.",
+    usually="there is no thread; start() and join(), or submit() and result(), are in one loop; the"
+    " calling thread ran a chunk before start() or after join(); or a pool is small.",
+    fix="Start all threads, and join them after that. A calling thread runs its chunk in between;"
+    " a pool needs {n} workers.",
     first=True,
 )
 def all_at_once(run, case):
@@ -268,74 +255,41 @@ NAMED = re.compile(
 RAISES = "when a replica raises an error, the caller gets it, and it names this replica by number"
 
 
-def errors_of(run, case):
-    """For each replica in turn: its number, what was reported when it failed, and all texts."""
+def reports_of(run, case):
+    """For each replica in turn: its number, what came when it failed, the kinds and the texts."""
     for bad, report in enumerate(run.came(case).get("errors", ())):
-        raised = report.get("raised", [])
-        yield bad, report, [text for error in raised for text in error["texts"]]
-
-
-def story(bad, report):
-    first = report["raised"][0]
-    told = f"{first['type']}: {'; '.join(first['texts'])}"
-    return f'replica {bad} raised {kind_of_error(bad).__name__}("a row is too long"); came {told}'
+        kind, raised = kind_of_error(bad).__name__, report.get("raised", [])
+        kinds, texts = [e["type"] for e in raised], [text for e in raised for text in e["texts"]]
+        came = f"replica {bad} raised {kind}, and the function "
+        came += f"raised {kinds[0]}" if raised else f"returned {describe(report['returned'])}"
+        came += f": {'; '.join(raised[0]['texts'])}" if raised else ""
+        yield bad, came, kind in kinds or "a row is too long" in " ".join(texts), texts
 
 
 @parallel_apply.holds(
     "error_swallowed",
     expects=RAISES,
-    usually="an error ends its own thread only, or the thread caught some kinds of errors only.",
-    fix="Catch it in the thread, of any kind, keep it, and raise it after join().",
+    usually="an error ends its own thread only, the thread caught some kinds of errors only, or a"
+    " new error took the place of the first one.",
+    fix="Catch errors of any kind in the thread, and raise them after join(): the error itself, or"
+    " `raise RuntimeError(...) from error`.",
 )
 def errors_are_raised(run, case):
-    for bad, report, _ in errors_of(run, case):
-        if "returned" in report:
-            kind, returned = kind_of_error(bad).__name__, describe(report["returned"])
-            return f"replica {bad} raised {kind}, and the function returned {returned}"
-    return None
-
-
-@parallel_apply.holds(
-    "cause_lost",
-    expects=RAISES,
-    usually="a new error took the place of the first one.",
-    fix="Write `raise RuntimeError(...) from error`, or raise the first one again.",
-)
-def causes_are_kept(run, case):
-    for bad, report, texts in errors_of(run, case):
-        kinds = {error["type"] for error in report["raised"]}
-        if kind_of_error(bad).__name__ not in kinds and "a row is too long" not in " ".join(texts):
-            return story(bad, report)
-    return None
+    return next((came for _, came, is_there, _ in reports_of(run, case) if not is_there), None)
 
 
 @parallel_apply.holds(
     "replica_not_named",
     expects=RAISES,
-    usually="nothing in the error tells which replica it was.",
-    fix='Add it: error.add_note(f"replica {{i}}"). The calling thread may raise one too.',
+    usually="nothing in the error tells which replica it was, or it names another one, or others.",
+    fix='Add it: error.add_note(f"replica {{i}}"), counted from 0, by its place in the list and not'
+    " by its GPU. The calling thread may raise one too.",
 )
 def replicas_are_named(run, case):
-    for bad, report, texts in errors_of(run, case):
-        if not NAMED.findall(" ".join(texts)):
-            return story(bad, report)
-    return None
-
-
-@parallel_apply.holds(
-    "wrong_replica_named",
-    expects=RAISES,
-    usually="the error names another replica, or others too.",
-    fix="Replicas are counted from 0, by their place in the list and not by their GPU.",
-)
-def the_right_one_is_named(run, case):
-    for bad, report, texts in errors_of(run, case):
+    for bad, came, _, texts in reports_of(run, case):
         if {int(number) for text in texts for number in NAMED.findall(text)} != {bad}:
-            return story(bad, report)
+            return came
     return None
-
-
-# --- right answers -------------------------------------------------------------------------------
 
 
 @parallel_apply.right
@@ -377,17 +331,6 @@ def calling_thread_takes_the_first(replicas, chunks):
     return outputs
 
 
-# --- mistakes ------------------------------------------------------------------------------------
-
-
-def in_threads(forward, n):
-    threads = [threading.Thread(target=forward, args=(i,)) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 @parallel_apply.mistake(
     "grad_mode_lost",
     "a new thread begins with gradients on, whatever the mode of the caller is.",
@@ -396,20 +339,3 @@ def in_threads(forward, n):
 def threads_with_their_own_grad_mode(replicas, chunks):
     with ThreadPoolExecutor(len(chunks)) as pool:
         return list(pool.map(lambda replica, chunk: replica(chunk), replicas, chunks))
-
-
-@parallel_apply.mistake(
-    "needs_as_many_chunks",
-    "there is an output for each of the {replicas} replicas, but only {n} of them have a chunk.",
-    fix="Start one thread per chunk: a small batch has fewer chunks.",
-)
-def one_thread_per_replica(replicas, chunks):
-    outputs = [None] * len(replicas)
-    enabled = torch.is_grad_enabled()
-
-    def forward(i):
-        with torch.set_grad_enabled(enabled):
-            outputs[i] = replicas[i](chunks[i])
-
-    in_threads(forward, len(replicas))
-    return outputs

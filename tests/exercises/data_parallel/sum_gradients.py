@@ -85,17 +85,6 @@ def words(case):
 leaves_gradients_on(sum_gradients)
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
-@sum_gradients.right
-def stacks_and_sums(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        grads = [p.grad.to(same[0].device) for p in same if p.grad is not None]
-        if grads:
-            same[0].grad = torch.stack(grads).sum(dim=0)
-
-
 @sum_gradients.right
 def in_place_where_there_is_one(replicas):
     first = replicas[0]
@@ -106,9 +95,6 @@ def in_place_where_there_is_one(replicas):
             if mine.grad is None:
                 mine.grad = torch.zeros_like(mine)
             mine.grad += other.grad.to(mine.device)
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 def add(first, gradient):
@@ -145,7 +131,7 @@ def fills_up_with_zeros(replicas):
 @sum_gradients.mistake(
     "first_had_none",
     "a parameter was skipped because replica 0 has no gradient for it.",
-    fix="None counts as zero: then the sum is that of the other replicas.",
+    fix="None counts as zero: the sum is that of the replicas that have one.",
 )
 def needs_a_gradient_in_the_first(replicas):
     for first, *others in zip(*(replica.parameters() for replica in replicas)):
@@ -154,18 +140,6 @@ def needs_a_gradient_in_the_first(replicas):
         for other in others:
             if other.grad is not None:
                 first.grad += other.grad.to(first.device)
-
-
-@sum_gradients.mistake(
-    "skipped_when_one_is_missing",
-    "a parameter was skipped because one of its gradients is None.",
-    fix="None counts as zero: add up those that are there.",
-)
-def only_where_all_have_one(replicas):
-    for same in zip(*(replica.parameters() for replica in replicas)):
-        if any(p.grad is None for p in same):
-            continue
-        same[0].grad = sum(p.grad.to(same[0].device) for p in same)
 
 
 @sum_gradients.mistake(
@@ -221,26 +195,13 @@ def adds_into_a_copy(replicas):
 @sum_gradients.mistake(
     "none_not_handled",
     "a gradient is None, and the code takes it for a tensor.",
-    fix="Leave it out of the sum: None counts as zero.",
+    fix="None counts as zero: leave it out of the sum, or store the gradient that arrives first.",
     status="crash",
 )
 def does_not_know_none(replicas):
     for first, *others in zip(*(replica.parameters() for replica in replicas)):
         for other in others:
             first.grad += other.grad.to(first.device)
-
-
-@sum_gradients.mistake(
-    "none_not_handled",
-    "a gradient of replica 0 is None, and the code adds to it.",
-    fix="None counts as zero: store the gradient that arrives first.",
-    status="crash",
-)
-def adds_to_none(replicas):
-    for first, *others in zip(*(replica.parameters() for replica in replicas)):
-        for other in others:
-            if other.grad is not None:
-                first.grad += other.grad.to(first.device)
 
 
 @sum_gradients.mistake(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from multigpu.checking.declaration import case, exercise, on
-from multigpu.checking.specimen import WIDTH, Specimen, seeded
+from multigpu.checking.specimen import WIDTH, Fork, Specimen, batch, seeded
 from multigpu.checking.verdicts import count, listed
 from multigpu.training.models import SmallCNN
 
@@ -36,10 +36,12 @@ def cases():
             yield a_case(range(n), batches_of(2 * n, 2 * n + 1), example=n == 3)
             yield a_case(range(n), batches_of(2 * n + 1, 1))
             yield a_case(range(n), batches_of(3 * n - 1, n - 1))
-    yield a_case(range(2), batches_of(5, 3), loss_fn=squares)
-    cnn = seeded(SmallCNN, 7).double()
-    yield a_case(range(3), images_of(7, 4), model=cnn, loss_fn=nn.CrossEntropyLoss())
-    yield a_case(range(3), batches_for_fork(), model=seeded(Fork, 7), what="two layers in turn, ")
+    cnn, loss_fn = seeded(SmallCNN, 7).double(), nn.CrossEntropyLoss()
+    images = batches_of(7, 4, widths=(64, 10))
+    images = [(rows.reshape(-1, 1, 8, 8), scores.argmax(dim=1)) for rows, scores in images]
+    yield a_case(range(3), images, model=cnn, loss_fn=loss_fn)
+    batches = [batch(width, 2, seed=width + n, count=n) for n, width in ((6, 3), (5, 6), (4, 3))]
+    yield a_case(range(3), batches, model=seeded(Fork, 7), what="two layers in turn, ")
     for order in ([2, 0, 1], [1]):
         yield a_case(order, batches_of(6, 4), gpus=3)
     for source in (0, 1):
@@ -63,47 +65,8 @@ def a_case(order, batches, model=None, loss_fn=None, gpus=None, source=None, wha
     )
 
 
-def batches_of(*rows):
-    generator = torch.Generator().manual_seed(sum(rows))
-    return [
-        tuple(torch.randn(n, WIDTH, generator=generator, dtype=torch.float64) for _ in "xy")
-        for n in rows
-    ]
-
-
-def images_of(*rows):
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.rand(n, 1, 8, 8, generator=generator, dtype=torch.float64),
-            torch.randint(10, (n,), generator=generator),
-        )
-        for n in rows
-    ]
-
-
-class Fork(nn.Module):
-    """Two layers, of which a step uses one: that for the width of its rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, 2, dtype=torch.float64) for width in (3, 4))
-
-    def forward(self, rows):
-        return self.layers[rows.shape[1] - 3](rows)
-
-
-def batches_for_fork():
-    generator = torch.Generator().manual_seed(2)
-    return [
-        tuple(torch.randn(rows, w, generator=generator, dtype=torch.float64) for w in (width, 2))
-        for rows, width in ((6, 3), (5, 4), (4, 3))
-    ]
-
-
-def squares(outputs, targets):
-    """A loss of your own: a mean over rows."""
-    return (outputs - targets).square().sum(dim=1).mean()
+def batches_of(*rows, widths=(WIDTH, WIDTH)):
+    return [batch(*widths, seed=10 * sum(rows) + n, count=n) for n in rows]
 
 
 def optimizer_of(model):
@@ -114,9 +77,9 @@ def optimizer_of(model):
 def drive(submission, case, devices):
     replicas = placed([case.model] * len(case.order), devices, case.order)
     optimizer, came = optimizer_of(replicas[0]), dict[str, Any]()
-    for step, batch in enumerate(case.batches, 1):
+    for step, given in enumerate(case.batches, 1):
         inputs, targets = (
-            t.clone() if case.source is None else t.to(devices[case.source]) for t in batch
+            t.clone() if case.source is None else t.to(devices[case.source]) for t in given
         )
         with busy_gpus() as busy:
             loss = submission.train_step(replicas, inputs, targets, case.loss_fn, optimizer)
@@ -126,12 +89,12 @@ def drive(submission, case, devices):
         for i, replica in enumerate(replicas):
             came |= weights_of(replica, i, step)
             stale = [n for n, b in replica.named_buffers() if not as_in(replicas[0], n, b)]
-            came[f"the list of stale buffers in replica {i} after step {step}"] = names(stale)
+            came[f"the list of stale buffers in replica {i} after step {step}"] = listed(stale)
         idle = [f"cuda:{i}" for i in case.order if f"cuda:{i}" not in busy]
-        came[f"the list of idle GPUs in step {step}"] = names(idle)
-        pairs = zip(("inputs", "targets"), (inputs, targets), batch, strict=True)
+        came[f"the list of idle GPUs in step {step}"] = listed(idle)
+        pairs = zip(("inputs", "targets"), (inputs, targets), given, strict=True)
         changed = [name for name, now, old in pairs if not torch.equal(now.cpu(), old)]
-        came[f"the list of arguments that step {step} changed"] = names(changed)
+        came[f"the list of arguments that step {step} changed"] = listed(changed)
     return came
 
 
@@ -157,10 +120,6 @@ def busy_gpus():
 
 def as_in(first, name, buffer):
     return torch.equal(first.get_buffer(name).cpu(), buffer.cpu())
-
-
-def names(found):
-    return listed(found) if found else "none"
 
 
 def weights_of(replica, i, step):
@@ -198,65 +157,56 @@ def words(case):
 # --- what answers are made of --------------------------------------------------------------------
 
 
-def homes(replicas):
-    return [next(replica.parameters()).device for replica in replicas]
-
-
 def clear(replicas):
     for replica in replicas:
         replica.zero_grad()
 
 
-def outputs_and_targets(replicas, inputs, targets):
-    """Chunk by chunk, after the gradients have been cleared."""
-    clear(replicas)
-    devices = homes(replicas)
+def outputs_of(replicas, inputs, targets):
+    """Chunk by chunk, with their targets."""
+    devices = [next(replica.parameters()).device for replica in replicas]
     outputs = parallel_apply(replicas, split(inputs, devices))
     return list(zip(outputs, split(targets, devices)))
 
 
-def whole_loss(replicas, inputs, targets, loss_fn):
-    devices = homes(replicas)
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    return loss_fn(gather(outputs, devices[0]), targets.to(devices[0]))
-
-
-def backward(replicas, inputs, targets, loss_fn):
-    """Adds to the gradients that are there."""
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
+def of_the_whole(loss_fn, pairs):
+    home = pairs[0][0].device
+    loss = loss_fn(*(gather(parts, home) for parts in zip(*pairs)))
     loss.backward()
     return loss.item()
 
 
-def until_the_step(replicas, inputs, targets, loss_fn):
-    """All that comes before the optimizer's step."""
-    clear(replicas)
-    loss = backward(replicas, inputs, targets, loss_fn)
-    sum_gradients(replicas)
+def nothing(*_):
+    pass
+
+
+def train(replicas, inputs, targets, loss_fn, optimizer, **instead):
+    """A right step, with other functions ``instead`` of some of its own."""
+    do = {"clear": clear, "backward": of_the_whole, "add": sum_gradients, "send": broadcast}
+    do |= {"step": lambda _: optimizer.step()} | instead
+    do["clear"](replicas)
+    loss = do["backward"](loss_fn, outputs_of(replicas, inputs, targets))
+    for part in ("add", "step", "send"):
+        do[part](replicas)
     return loss
 
 
-def finish(replicas, optimizer):
-    sum_gradients(replicas)
-    optimizer.step()
-    broadcast(replicas)
-
-
-# --- right answers -------------------------------------------------------------------------------
+def weighted(loss_fn, pairs):
+    """The losses of the chunks, after backward of each with its share of the rows."""
+    losses, rows = [], sum(len(target) for _, target in pairs)
+    for output, target in pairs:
+        losses.append(loss_fn(output, target))
+        (losses[-1] * (len(target) / rows)).backward()
+    return [loss.item() for loss in losses]
 
 
 @train_step.right
 def weights_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
-    total = 0.0
-    for output, target in outputs_and_targets(replicas, inputs, targets):
-        loss = loss_fn(output, target) * (len(target) / len(targets))
-        loss.backward()
-        total += loss.item()
-    finish(replicas, optimizer)
-    return total
+    def backward(loss_fn, pairs):
+        losses, rows = weighted(loss_fn, pairs), [len(target) for _, target in pairs]
+        return sum(loss * n for loss, n in zip(losses, rows)) / sum(rows)
 
-
-# --- mistakes ------------------------------------------------------------------------------------
+    return train(replicas, inputs, targets, loss_fn, optimizer, backward=backward)
 
 
 @train_step.mistake(
@@ -266,9 +216,7 @@ def weights_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimiz
 )
 def clears_the_first_replica_only(replicas, inputs, targets, loss_fn, optimizer):
     optimizer.zero_grad()
-    loss = backward(replicas, inputs, targets, loss_fn)
-    finish(replicas, optimizer)
-    return loss
+    return train(replicas, inputs, targets, loss_fn, optimizer, clear=nothing)
 
 
 @train_step.mistake(
@@ -277,9 +225,7 @@ def clears_the_first_replica_only(replicas, inputs, targets, loss_fn, optimizer)
     fix="Clear all replicas at the beginning of each step: replica.zero_grad().",
 )
 def clears_nothing(replicas, inputs, targets, loss_fn, optimizer):
-    loss = backward(replicas, inputs, targets, loss_fn)
-    finish(replicas, optimizer)
-    return loss
+    return train(replicas, inputs, targets, loss_fn, optimizer, clear=nothing)
 
 
 @train_step.mistake(
@@ -290,9 +236,7 @@ def clears_nothing(replicas, inputs, targets, loss_fn, optimizer):
 def fills_with_zeros(replicas, inputs, targets, loss_fn, optimizer):
     for replica in replicas:
         replica.zero_grad(set_to_none=False)
-    loss = backward(replicas, inputs, targets, loss_fn)
-    finish(replicas, optimizer)
-    return loss
+    return train(replicas, inputs, targets, loss_fn, optimizer, clear=nothing)
 
 
 @train_step.mistake(
@@ -301,9 +245,7 @@ def fills_with_zeros(replicas, inputs, targets, loss_fn, optimizer):
     fix="Call broadcast(replicas) after it.",
 )
 def forgets_broadcast(replicas, inputs, targets, loss_fn, optimizer):
-    loss = until_the_step(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    return loss
+    return train(replicas, inputs, targets, loss_fn, optimizer, send=nothing)
 
 
 @train_step.mistake(
@@ -312,13 +254,13 @@ def forgets_broadcast(replicas, inputs, targets, loss_fn, optimizer):
     fix="Send the buffers too, as broadcast(replicas) does.",
 )
 def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
-    loss = until_the_step(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    with torch.no_grad():
+    @torch.no_grad()
+    def send(replicas):
         for first, *others in zip(*(replica.parameters() for replica in replicas)):
             for other in others:
                 other.copy_(first)
-    return loss
+
+    return train(replicas, inputs, targets, loss_fn, optimizer, send=send)
 
 
 @train_step.mistake(
@@ -327,26 +269,13 @@ def broadcasts_parameters_only(replicas, inputs, targets, loss_fn, optimizer):
     fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
 )
 def one_loss_per_chunk(replicas, inputs, targets, loss_fn, optimizer):
-    home = homes(replicas)[0]
-    pairs = outputs_and_targets(replicas, inputs, targets)
-    losses = [loss_fn(*pair).to(home) for pair in pairs]
-    loss = sum(losses) / len(losses)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
+    def backward(loss_fn, pairs):
+        losses = [loss_fn(*pair) / len(pairs) for pair in pairs]
+        for loss in losses:
+            loss.backward()
+        return sum(loss.item() for loss in losses)
 
-
-@train_step.mistake(
-    "losses_added",
-    "the sum of the chunks' losses was trained, and each of them is a mean already.",
-    fix="Compute one loss from the gathered outputs, or weight each chunk's loss by its rows.",
-)
-def adds_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer):
-    losses = [loss_fn(*pair) for pair in outputs_and_targets(replicas, inputs, targets)]
-    for loss in losses:
-        loss.backward()
-    finish(replicas, optimizer)
-    return sum(loss.item() for loss in losses)
+    return train(replicas, inputs, targets, loss_fn, optimizer, backward=backward)
 
 
 @train_step.mistake(
@@ -355,11 +284,7 @@ def adds_the_losses_of_the_chunks(replicas, inputs, targets, loss_fn, optimizer)
     fix="Call sum_gradients(replicas) between backward and optimizer.step().",
 )
 def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    loss = backward(replicas, inputs, targets, loss_fn)
-    optimizer.step()
-    broadcast(replicas)
-    return loss
+    return train(replicas, inputs, targets, loss_fn, optimizer, add=nothing)
 
 
 @train_step.mistake(
@@ -368,13 +293,13 @@ def forgets_sum_gradients(replicas, inputs, targets, loss_fn, optimizer):
     fix="Leave the sum as it is: the loss is a mean over all rows already.",
 )
 def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
-    loss = until_the_step(replicas, inputs, targets, loss_fn)
-    for parameter in replicas[0].parameters():
-        if parameter.grad is not None:
-            parameter.grad /= len(replicas)
-    optimizer.step()
-    broadcast(replicas)
-    return loss
+    def add(replicas):
+        sum_gradients(replicas)
+        for parameter in replicas[0].parameters():
+            if parameter.grad is not None:
+                parameter.grad /= len(replicas)
+
+    return train(replicas, inputs, targets, loss_fn, optimizer, add=add)
 
 
 @train_step.mistake(
@@ -383,24 +308,7 @@ def divides_the_sum_again(replicas, inputs, targets, loss_fn, optimizer):
     fix="Clear the gradients at the beginning, and call optimizer.step() after sum_gradients.",
 )
 def forgets_the_optimizer(replicas, inputs, targets, loss_fn, optimizer):
-    loss = until_the_step(replicas, inputs, targets, loss_fn)
-    broadcast(replicas)
-    return loss
-
-
-@train_step.mistake(
-    "momentum_lost",
-    "the momentum is missing: the weights were changed by hand or by a new optimizer.",
-    fix="Call optimizer.step() of the optimizer that is given.",
-)
-def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
-    loss = until_the_step(replicas, inputs, targets, loss_fn)
-    with torch.no_grad():
-        for parameter in replicas[0].parameters():
-            if parameter.grad is not None:
-                parameter -= optimizer.param_groups[0]["lr"] * parameter.grad
-    broadcast(replicas)
-    return loss
+    return train(replicas, inputs, targets, loss_fn, optimizer, step=nothing)
 
 
 @train_step.mistake(
@@ -409,38 +317,8 @@ def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
     fix="Weight each chunk's loss by its rows, as in training.",
 )
 def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, optimizer):
-    losses = []
-    for output, target in outputs_and_targets(replicas, inputs, targets):
-        losses.append(loss_fn(output, target))
-        (losses[-1] * len(target) / len(targets)).backward()
-    finish(replicas, optimizer)
-    return sum(loss.item() for loss in losses) / len(losses)
+    def backward(loss_fn, pairs):
+        losses = weighted(loss_fn, pairs)
+        return sum(losses) / len(losses)
 
-
-@train_step.mistake(
-    "not_a_float",
-    "a tensor keeps its graph and its GPU memory alive.",
-    fix="Return loss.item(), the number in it.",
-)
-def returns_a_tensor(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    loss = whole_loss(replicas, inputs, targets, loss_fn)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss
-
-
-@train_step.mistake(
-    "targets_not_moved",
-    "the outputs are on a GPU, and the targets are not.",
-    fix="Bring the targets to the GPU of the gathered outputs: targets.to(device).",
-    status="crash",
-)
-def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
-    clear(replicas)
-    devices = homes(replicas)
-    outputs = parallel_apply(replicas, split(inputs, devices))
-    loss = loss_fn(gather(outputs, devices[0]), targets)
-    loss.backward()
-    finish(replicas, optimizer)
-    return loss.item()
+    return train(replicas, inputs, targets, loss_fn, optimizer, backward=backward)

@@ -12,7 +12,6 @@ from multigpu.checking.verdicts import count, listed, numbered
 from .models import accumulated, chain, fork, forked, specimen
 from .wrapped_training import (
     calls,
-    found_late,
     some_are_averaged,
     start,
     steps_of,
@@ -190,10 +189,6 @@ def in_buckets(name, is_wrong, *, usually, fix):
         return None
 
 
-def is_wrong_number(sizes, sent, limit):
-    return len(sent) not in {len(cut) for cut in cuts(sizes, limit) + cuts(sizes[::-1], limit)}
-
-
 def is_forward(sizes, sent, limit):
     def summed(order):
         return [[sum(group) for group in cut] for cut in cuts(order, limit)]
@@ -210,23 +205,15 @@ in_buckets(
     " buckets have been started.",
 )
 in_buckets(
-    "one_collective_per_parameter",
-    lambda *sent: is_wrong_number(*sent) and len(sent[1]) == len(sent[0]),
-    usually="every gradient travels alone.",
-    fix="A bucket has one flat tensor, which is sent once.",
-)
-in_buckets(
-    "one_bucket",
-    lambda *sent: is_wrong_number(*sent) and len(sent[1]) == 1,
-    usually="bucket_bytes has no effect, or numbers are counted in place of bytes.",
-    fix="A gradient has numel() * element_size() bytes.",
-)
-in_buckets(
     "wrong_number_of_buckets",
-    is_wrong_number,
-    usually="a bucket was closed too early or too late: a gradient has numel() * element_size()"
-    " bytes, and the sum begins at zero for each bucket.",
-    fix="Close a bucket before or after the parameter with which it passes bucket_bytes.",
+    lambda sizes, sent, limit: (
+        len(sent) not in {len(cut) for cut in cuts(sizes, limit) + cuts(sizes[::-1], limit)}
+    ),
+    usually="every gradient travels alone, bucket_bytes has no effect, or a bucket was closed too"
+    " early or too late: a gradient has numel() * element_size() bytes, and the sum begins at zero"
+    " for each bucket.",
+    fix="A bucket has one flat tensor, which is sent once. Close it before or after the parameter"
+    " with which it passes bucket_bytes.",
 )
 in_buckets(
     "first_layers_first",
@@ -236,17 +223,6 @@ in_buckets(
     fix="Make them from reversed(list(module.parameters())).",
 )
 travels_during_backward(bucketed)
-
-
-@bucketed.holds(
-    "late_after_no_sync",
-    expects="in the first backward after no_sync every bucket is started as soon as it is full",
-    usually="hooks run inside no_sync too, and what they counted there is still counted in the next"
-    " backward.",
-    fix="Inside no_sync nothing is counted.",
-)
-def late_after_no_sync(run, case):
-    return found_late(run, case, after_no_sync=True)
 
 
 # --- what answers are made of --------------------------------------------------------------------
@@ -290,15 +266,21 @@ class Buckets(Wrapper):
             self.begin(self.buckets[self.next])
             self.next += 1
 
+    def gradient(self, p):
+        return torch.zeros_like(p) if p.grad is None else p.grad
+
     def begin(self, bucket):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
+        flat = torch.cat([self.gradient(p).flatten() for p in bucket]) / dist.get_world_size()
         self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+    def unsent(self):
+        """What backward has not filled."""
+        return self.buckets[self.next :]
 
     def sync_gradients(self):
         if self.quiet:
             return
-        for bucket in self.buckets[self.next :]:
+        for bucket in self.unsent():
             self.begin(bucket)
         for bucket, flat, handle in self.sent:
             handle.wait()
@@ -308,9 +290,6 @@ class Buckets(Wrapper):
     def spread(self, bucket, flat):
         for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
             p.grad = piece.view_as(p).clone()
-
-
-# --- right answers -------------------------------------------------------------------------------
 
 
 @bucketed.right
@@ -332,17 +311,13 @@ class coalesced(Buckets):
 
     def begin(self, bucket):
         for p in bucket:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
+            p.grad = self.gradient(p)
         grads = [p.grad for p in bucket]
         self.sent.append((bucket, grads, dist.all_reduce_coalesced(grads, async_op=True)))
 
     def spread(self, bucket, grads):
         for grad in grads:
             grad /= dist.get_world_size()
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 def sizes_differ(finding):
@@ -366,13 +341,8 @@ class starts_whatever_is_full(Buckets):
             if self.ready.issuperset(bucket):
                 self.begin(bucket)
 
-    def sync_gradients(self):
-        if not self.quiet:
-            for bucket in self.buckets:
-                if not self.ready.issuperset(bucket):
-                    self.begin(bucket)
-            self.next = len(self.buckets)
-            super().sync_gradients()
+    def unsent(self):
+        return [bucket for bucket in self.buckets if not self.ready.issuperset(bucket)]
 
 
 @bucketed.mistake(
@@ -383,13 +353,8 @@ class starts_whatever_is_full(Buckets):
     status="mismatch",
 )
 class leaves_out_what_is_not_full(Buckets):
-    def sync_gradients(self):
-        if not self.quiet:
-            for bucket in self.buckets[self.next :]:
-                if any(p in self.ready for p in bucket):
-                    self.begin(bucket)
-            self.next = len(self.buckets)
-            super().sync_gradients()
+    def unsent(self):
+        return [bucket for bucket in super().unsent() if any(p in self.ready for p in bucket)]
 
 
 @bucketed.mistake(
@@ -417,22 +382,6 @@ class sends_in_the_first_step_only(Buckets):
 
 
 @bucketed.mistake(
-    "not_added_up",
-    "the gradients were divided inside no_sync too.",
-    fix="Inside no_sync leave .grad to autograd, which adds up.",
-)
-class divides_inside_no_sync(Buckets):
-    def hook(self, p):
-        p.grad /= dist.get_world_size()
-        super().hook(p)
-
-    def begin(self, bucket):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads])
-        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-
-
-@bucketed.mistake(
     "only_last_pass",
     "this is the mean of what the last backward gave: the gradients from inside no_sync are lost.",
     fix="Average the whole of .grad, also where the last pass did not use the parameter.",
@@ -444,10 +393,8 @@ class only_the_last_pass_counts(Buckets):
             if p.requires_grad:
                 p.register_hook(lambda grad, p=p: self.fresh.__setitem__(p, grad))
 
-    def begin(self, bucket):
-        grads = [self.fresh.get(p, torch.zeros_like(p)) for p in bucket]
-        flat = torch.cat([g.flatten() for g in grads]) / dist.get_world_size()
-        self.sent.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    def gradient(self, p):
+        return self.fresh.get(p, torch.zeros_like(p))
 
     def no_sync(self):
         self.fresh = {}
@@ -460,19 +407,8 @@ class only_the_last_pass_counts(Buckets):
 
 @bucketed.mistake(
     "stays_silent",
-    "after no_sync nothing was sent: its flag was never set back.",
-    fix="Set it back after the yield: try: yield, finally: set it back.",
-)
-class stays_quiet_after_no_sync(Buckets):
-    @contextmanager
-    def no_sync(self):
-        self.quiet = True
-        yield
-
-
-@bucketed.mistake(
-    "stays_silent_after_an_exception",
-    "nothing was sent: an exception skipped the line after the yield, which sets the flag back.",
+    "after no_sync nothing was sent: its flag was never set back, or an exception skipped the line"
+    " after the yield that sets it back.",
     fix="try: yield, finally: set it back.",
 )
 class no_finally(Buckets):
@@ -483,23 +419,12 @@ class no_finally(Buckets):
         self.quiet = False
 
 
-# --- what breaks a property ----------------------------------------------------------------------
-
-
 @bucketed.breaks("missing_stays_none")
 class spreads_where_there_was_something(Buckets):
     def spread(self, bucket, flat):
         for p, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
             if p.grad is not None:
                 p.grad.copy_(piece.view_as(p))
-
-
-@bucketed.breaks("missing_stays_none")
-class sends_only_what_is_full(Buckets):
-    def sync_gradients(self):
-        if not self.quiet:
-            self.next = len(self.buckets)
-            super().sync_gradients()
 
 
 @bucketed.breaks("sent_inside_no_sync")
@@ -534,18 +459,17 @@ class never_sends_the_last_bucket(Buckets):
                 self.open = []
             self.open.append(p)
 
-    def sync_gradients(self):
-        self.next = len(self.buckets)
-        super().sync_gradients()
+    def unsent(self):
+        return []
 
 
-@bucketed.breaks("starts_after_backward")
+@bucketed.breaks("starts_late")
 class all_after_backward(Buckets):
     def hook(self, p):
         pass
 
 
-@bucketed.breaks("late_after_no_sync")
+@bucketed.breaks("starts_late")
 class counts_inside_no_sync(Buckets):
     def reset(self):
         super().reset()
@@ -563,18 +487,6 @@ class counts_inside_no_sync(Buckets):
 class in_the_order_of_the_layers(Buckets):
     def in_order(self):
         return super().in_order()[::-1]
-
-
-@bucketed.breaks("one_bucket")
-class ignores_the_limit(Buckets):
-    def cut(self, parameters):
-        return [parameters]
-
-
-@bucketed.breaks("one_collective_per_parameter")
-class a_bucket_for_each(Buckets):
-    def cut(self, parameters):
-        return [[p] for p in parameters]
 
 
 @bucketed.breaks("wrong_number_of_buckets")

@@ -107,9 +107,6 @@ class takes_every_gradient_for_granted(Wrapper):
             self.average(p)
 
 
-# --- what breaks a property ----------------------------------------------------------------------
-
-
 @naive.breaks("weights_changed")
 class averages_weights(Wrapper):
     def average(self, p):

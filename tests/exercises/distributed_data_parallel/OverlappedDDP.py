@@ -142,26 +142,11 @@ class hooks_frozen_parameters(Hooked):
             p.register_post_accumulate_grad_hook(lambda p: None)
 
 
-# --- what breaks a property ----------------------------------------------------------------------
-
-
 @overlapped.breaks("keeps_handles")
 class never_empties_the_list(Hooked):
     def sync_gradients(self):
         for handle in self.handles:
             handle.wait()
-
-
-@overlapped.breaks("starts_after_backward")
-class all_after_backward(Hooked):
-    def hook(self, p):
-        pass
-
-    def sync_gradients(self):
-        for p in self.module.parameters():
-            if p.requires_grad:
-                super().hook(p)
-        super().sync_gradients()
 
 
 @overlapped.breaks("starts_late")

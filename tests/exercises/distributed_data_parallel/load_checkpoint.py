@@ -51,9 +51,6 @@ def save_lists(path, model, optimizer, epoch):
     dist.barrier()
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @load_checkpoint.right
 def rank_zero_reads_and_sends(path, model, optimizer):
     sent = [torch.load(path) if dist.get_rank() == 0 else {}]
@@ -73,9 +70,6 @@ def from_lists(path, model, optimizer):
             tensor.copy_(saved)
     optimizer.load_state_dict(state)
     return int(epoch)
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @load_checkpoint.mistake(
@@ -124,21 +118,6 @@ def copies_parameters_only(path, model, optimizer):
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(state["model"][name])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["epoch"]
-
-
-@load_checkpoint.mistake(
-    "frozen_lost",
-    "parameters with requires_grad=False were left out, and a new model has others there.",
-    fix="Load the whole state_dict.",
-)
-def trained_parameters_and_buffers(path, model, optimizer):
-    state = torch.load(path)
-    with torch.no_grad():
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if tensor.requires_grad or not isinstance(tensor, torch.nn.Parameter):
-                tensor.copy_(state["model"][name])
     optimizer.load_state_dict(state["optimizer"])
     return state["epoch"]
 

@@ -24,7 +24,7 @@ from multigpu.checking.specimen import WIDTH, Specimen
 from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
 
-from .watched_files import content, fingerprint, lookout_of, short_sleeps, slow
+from .watched_files import content, lookout_of, short_sleeps, slow
 
 BEFORE, AFTER = 3, 3  # steps
 OLD = b"an older checkpoint " * 100
@@ -159,7 +159,7 @@ def saved(submission, case, rank, path):
         if rank > 0:
             stack.enter_context(short_sleeps(submission))
         submission.save_checkpoint(path, model, optimizer, case.epoch)
-    now = fingerprint(path)
+    now = content(path)
     meet()
     patience = time.monotonic() + PATIENCE
     while content(path) in (None, OLD) and time.monotonic() < patience:
@@ -169,7 +169,7 @@ def saved(submission, case, rank, path):
         stale = ", the old one" if content(path) == OLD else ""
         raise Broken("no_file", f"in the folder are {there}{stale}")
     return {
-        "early": now != fingerprint(path),
+        "early": now != content(path),
         "gap": lookout.gap,
         "from_afar": lookout.from_afar,
         "overwritten": old is not None and old.read() != OLD,

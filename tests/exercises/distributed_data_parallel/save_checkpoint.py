@@ -31,13 +31,6 @@ noted(
     fix="dist.barrier() after the file has its name.",
 )
 noted(
-    "gap_between_old_and_new",
-    lambda seen, case: seen["gap"] and "for a while there was none",
-    expects="at every moment the old file or the new one is at the path",
-    usually="the old file was removed or renamed first.",
-    fix="os.replace puts the new one in its place in one step.",
-)
-noted(
     "from_another_folder",
     lambda seen, case: seen["from_afar"] and f"{seen['from_afar']} was renamed to the path",
     expects="the new file is written in the folder of the path, or below it, and renamed there",
@@ -45,24 +38,27 @@ noted(
     " folder or /tmp is often on another one, and two jobs there take each other's file.",
     fix='f"{{path}}.unfinished" is beside the path.',
 )
-noted(
-    "written_in_place",
-    lambda seen, case: seen["overwritten"] and "the new checkpoint was written into the old file",
-    expects="the old file stays whole until the new one takes its place",
-    usually="open, torch.save or copy on the path itself empty the old file first: a job that is"
-    " killed meanwhile has neither.",
-    fix="Write to another name in the same folder, then os.replace.",
-)
+
+
+def destroyed(seen, case):
+    """How the old file was lost before the new one was complete."""
+    if seen["overwritten"]:
+        return "the new checkpoint was written into the old file"
+    if seen["full"] is not None:
+        return f"{seen['full']} bytes are at the path, and {len(OLD)} were there before"
+    return seen["gap"] and "for a while there was none"
+
+
 noted(
     "old_file_destroyed",
-    lambda seen, case: (
-        seen["full"] is not None
-        and f"{seen['full']} bytes are at the path, and {len(OLD)} were there before"
-    ),
-    expects="when the disk is full before the file is complete, the old one stays at the path",
-    usually="the unfinished file had the path's name already: it was renamed before it was closed,"
-    " or written there.",
-    fix="Write to another name in the same folder, close the file, then os.replace.",
+    destroyed,
+    expects="the old file stays whole at the path until the new one takes its place, also when the"
+    " disk is full before that",
+    usually="the old file was removed or renamed first; open, torch.save or copy on the path itself"
+    " emptied it; or the new one was renamed before it was closed. A job that is killed meanwhile"
+    " has neither.",
+    fix="Write to another name in the same folder, close the file, then os.replace: that puts the"
+    " new one in its place in one step.",
 )
 raised_by_drive(
     save_checkpoint,
@@ -123,9 +119,6 @@ def load_loosely(path, model, optimizer):
     return state["epoch"]
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @save_checkpoint.right
 def in_a_thread(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
@@ -148,9 +141,6 @@ def as_pickle(path, model, optimizer, epoch):
             pickle.dump(everything(model, optimizer, epoch), file)
         os.rename(f"{path}.tmp", path)
     dist.all_reduce(torch.zeros(1))
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @save_checkpoint.mistake(
@@ -223,9 +213,6 @@ def the_barrier_is_under_the_if(path, model, optimizer, epoch):
         dist.barrier()
 
 
-# --- what breaks a property ----------------------------------------------------------------------
-
-
 @save_checkpoint.breaks("every_rank_writes")
 def does_not_ask_for_its_rank(path, model, optimizer, epoch):
     torch.save(everything(model, optimizer, epoch), path)
@@ -239,7 +226,7 @@ def no_barrier(path, model, optimizer, epoch):
         os.replace(f"{path}.new", path)
 
 
-@save_checkpoint.breaks("written_in_place")
+@save_checkpoint.breaks("old_file_destroyed")
 def straight_into_the_file(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         torch.save(everything(model, optimizer, epoch), path)
@@ -254,7 +241,7 @@ def unfinished_in_the_current_folder(path, model, optimizer, epoch):
     dist.barrier()
 
 
-@save_checkpoint.breaks("gap_between_old_and_new")
+@save_checkpoint.breaks("old_file_destroyed")
 def removes_the_old_file_first(path, model, optimizer, epoch):
     if dist.get_rank() == 0:
         torch.save(everything(model, optimizer, epoch), f"{path}.new")

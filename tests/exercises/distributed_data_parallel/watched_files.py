@@ -1,6 +1,5 @@
 """Looks on while a rank writes a checkpoint, and slows it down."""
 
-import hashlib
 import os
 import sys
 import time
@@ -98,19 +97,16 @@ def slow():
         time.sleep(PAUSE)
         return function(*arguments, **options)
 
-    class Once:
+    waited = []
+
+    def wait_once(function, *arguments, **options):
         """A model of many modules reads its state many times."""
-
-        waited = False
-
-        def __call__(self, function, *arguments, **options):
-            if not self.waited:
-                self.waited = True
-                time.sleep(PAUSE)
-            return function(*arguments, **options)
+        if not waited:
+            waited.append(time.sleep(PAUSE))
+        return function(*arguments, **options)
 
     with (
-        replaced(nn.Module, "state_dict", Once()),
+        replaced(nn.Module, "state_dict", wait_once),
         replaced(torch, "save", wait_first),
         replaced(os, "replace", wait_first),
         replaced(os, "rename", wait_first),
@@ -148,12 +144,6 @@ def replaced(owner, name, wrapper):
         yield
     finally:
         setattr(owner, name, original)
-
-
-def fingerprint(path):
-    """What is at a path now, in a few letters; None where there is no file."""
-    there = content(path)
-    return None if there is None else hashlib.sha256(there).hexdigest()
 
 
 def content(path):

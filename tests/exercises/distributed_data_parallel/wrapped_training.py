@@ -55,13 +55,7 @@ def start(world):
 def calls(world):
     """Only call forward, with several inputs, and with a name."""
     title = f"{count(world, 'rank')}, forward"
-    return case(
-        title,
-        world=world,
-        calls=True,
-        steps=[],
-        promise=FORWARD,
-    )
+    return case(title, world=world, calls=True, steps=[], promise=FORWARD)
 
 
 # --- one rank's run ------------------------------------------------------------------------------
@@ -407,27 +401,18 @@ def forwarded(wrapper, device):
 
 def travels_during_backward(exercise):
     """Gradients are sent while backward computes others, and backward does not wait."""
-    starts = "every all-reduce is started during backward, as soon as what it sends is ready"
-
-    @exercise.holds(
-        "starts_after_backward",
-        expects=starts,
-        usually="all are started in sync_gradients, or at the end of backward.",
-        fix="Start each in a hook: parameter.register_post_accumulate_grad_hook.",
-    )
-    def _(run, case):
-        return found_late(run, case, all_of_them=True)
-
-    @exercise.holds(
+    in_each_step(
+        exercise,
         "starts_late",
-        expects=starts,
-        usually="some are started in a hook, and the rest at the end of backward or in"
-        " sync_gradients.",
-        fix="Start each as soon as what it sends is ready.",
+        started_late,
+        expects="every all-reduce is started during backward, as soon as what it sends is ready",
+        usually="all of them, or the rest, are started in sync_gradients or at the end of backward;"
+        " or what hooks count inside no_sync still counts in the backward after it.",
+        fix="Start each in a hook, as soon as what it sends is ready:"
+        " parameter.register_post_accumulate_grad_hook. Inside no_sync nothing is counted.",
+        first=False,
+        of=overlapped_steps,
     )
-    def _(run, case):
-        return found_late(run, case, all_of_them=False)
-
     in_each_step(
         exercise,
         "blocks_backward",
@@ -443,31 +428,20 @@ def travels_during_backward(exercise):
     )
 
 
-def overlapped_steps(run, case, *, after_no_sync=False):
-    """The steps in which overlapping can be seen: without no_sync, or after it."""
+def overlapped_steps(run, case):
+    """The steps in which overlapping can be seen."""
     if case.world > 1 and not case.calls and "one_by_one" in case.how:
-        for rank, note, sent in steps_of(run, case):
-            if (note["quiet"] is not None) == after_no_sync:
-                yield rank, note, sent
+        yield from steps_of(run, case)
 
 
-def found_late(run, case, *, all_of_them=None, after_no_sync=False):
-    """What to say of collectives that started after the last gradient, if they are too many.
-
-    ``all_of_them`` says whether it is about answers that started all of them then, or only some.
-    """
-    for rank, note, sent in overlapped_steps(run, case, after_no_sync=after_no_sync):
-        late = [call for call in sent if call.time > note["ready"]]
-        # A thread of the learner's may be held up by other ranks: of it only the first one counts.
-        own = [call for call in late if call.thread == note["thread"]]
-        everything = len(late) == len(sent)
-        too_many = (everything and len(sent) > 1) or len(own) > 1
-        if too_many and all_of_them in (None, everything):
-            words, line = of_all(
-                late, sent, "had not been started when the last gradient was ready"
-            )
-            return f"on rank {rank}, step {note['number']}, {words}", line
-    return None
+def started_late(note, sent, case):
+    """Whether too many collectives were started after the last gradient was ready."""
+    late = [call for call in sent if call.time > note["ready"]]
+    # A thread of the learner's may be held up by other ranks: of it only the first one counts.
+    own = [call for call in late if call.thread == note["thread"]]
+    too_many = len(own) > 1 or len(late) == len(sent) > 1
+    what = "had not been started when the last gradient was ready"
+    return too_many and of_all(late, sent, what)
 
 
 def blocks(call, note):

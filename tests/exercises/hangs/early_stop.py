@@ -75,7 +75,7 @@ def expected(case):
     weights, losses = trained(case.of)
     return [
         {
-            "asked": Rule(with_own_losses([losses[step][rank] for step in range(len(losses))])),
+            "asked": Rule(with_own_losses([of_ranks[rank] for of_ranks in losses])),
             RESULT: Rule(whole_number(case.last)),
             "the vector of all weights": weights[case.last],
         }
@@ -87,18 +87,16 @@ def with_own_losses(own):
     """A rank asks about its own losses, in their order; it may ask twice."""
 
     def examine(asked):
-        position = 0
+        left = [*own]
         for number, loss in enumerate(asked):
             if not isinstance(loss, float):
                 return Difference("wrong_type", f"should_stop got {describe(loss)} and not a float")
-            later = [
-                s for s in range(position, len(own)) if math.isclose(own[s], loss, rel_tol=1e-6)
-            ]
-            if not later:
+            while left and not math.isclose(left[0], loss, rel_tol=1e-6):
+                left.pop(0)
+            if not left:
                 step = min(number, len(own) - 1)
                 found = f"in step {step + 1} should_stop({loss:.6g}) was asked, and its own loss is"
                 return Difference("wrong_value", f"{found} {own[step]:.6g}")
-            position = later[0]
         return None
 
     return examine
@@ -136,7 +134,7 @@ def train_on(model, batch, optimizer):
     loss = backward(model, batch, optimizer)
     average(model)
     optimizer.step()
-    return loss.item()
+    return loss
 
 
 def reduced(value, op=dist.ReduceOp.MAX):
@@ -145,23 +143,22 @@ def reduced(value, op=dist.ReduceOp.MAX):
     return tensor.item()
 
 
-def until(stop, model, batches, optimizer):
+def reducing(should_stop, op=dist.ReduceOp.MAX):
+    """A ``should_stop`` that says what the answers of all ranks come to."""
+    return lambda loss: reduced(should_stop(loss), op)
+
+
+def until(stop, model, batches, optimizer, *, first=1, train=train_on):
     """Train until ``stop(loss)``."""
-    for step, batch in enumerate(batches, 1):
-        if stop(train_on(model, batch, optimizer)):
+    for step, batch in enumerate(batches, first):
+        if stop(train(model, batch, optimizer).item()):
             return step
     return len(batches)
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @early_stop.right
 def adds_up_the_answers(model, batches, optimizer, should_stop):
-    def stop(loss):
-        return reduced(should_stop(loss), dist.ReduceOp.SUM) > 0
-
-    return until(stop, model, batches, optimizer)
+    return until(reducing(should_stop, dist.ReduceOp.SUM), model, batches, optimizer)
 
 
 @early_stop.right
@@ -174,8 +171,6 @@ def rank_zero_collects_and_tells(model, batches, optimizer, should_stop):
 
     return until(stop, model, batches, optimizer)
 
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 ANY = "One rank is enough: reduce the answers with MAX, or add them up and compare with 0."
 
@@ -218,10 +213,7 @@ def rank_zero_tells_the_others(model, batches, optimizer, should_stop):
     "all_must_agree", "the ranks stop only when all of them, or most of them, want to.", fix=ANY
 )
 def stops_when_all_want_to(model, batches, optimizer, should_stop):
-    def stop(loss):
-        return reduced(should_stop(loss), dist.ReduceOp.MIN)
-
-    return until(stop, model, batches, optimizer)
+    return until(reducing(should_stop, dist.ReduceOp.MIN), model, batches, optimizer)
 
 
 @early_stop.mistake(
@@ -237,26 +229,12 @@ def stops_when_exactly_one_wants_to(model, batches, optimizer, should_stop):
 
 
 @early_stop.mistake(
-    "never_stopped",
-    "a rank wants to stop, and all go on: no rank looks at the result of the reduction.",
-    fix="Reduce the answers with MAX in every step, and stop where the result is 1.",
-)
-def does_not_look_at_the_answer(model, batches, optimizer, should_stop):
-    for batch in batches:
-        reduced(should_stop(train_on(model, batch, optimizer)))
-    return len(batches)
-
-
-@early_stop.mistake(
     "counted_from_zero",
     "all steps were done, but they were counted from 0.",
     fix="Count the steps that are done: enumerate(batches, 1).",
 )
 def counts_from_zero(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches):
-        if reduced(should_stop(train_on(model, batch, optimizer))):
-            return step
-    return len(batches)
+    return until(reducing(should_stop), model, batches, optimizer, first=0)
 
 
 @early_stop.mistake(
@@ -267,7 +245,7 @@ def counts_from_zero(model, batches, optimizer, should_stop):
 def counts_a_step_that_it_does_not_do(model, batches, optimizer, should_stop):
     for step, batch in enumerate(batches, 1):
         loss = backward(model, batch, optimizer)
-        if reduced(should_stop(loss.item())):
+        if reducing(should_stop)(loss.item()):
             return step
         average(model)
         optimizer.step()
@@ -280,13 +258,13 @@ def counts_a_step_that_it_does_not_do(model, batches, optimizer, should_stop):
     fix="Reduce the answers and stop within the same step.",
 )
 def looks_at_the_flag_in_the_next_step(model, batches, optimizer, should_stop):
-    stop = False
-    for step, batch in enumerate(batches, 1):
-        loss = train_on(model, batch, optimizer)
-        if stop:
-            return step
-        stop = reduced(should_stop(loss))
-    return len(batches)
+    answers = [False]
+
+    def stop(loss):
+        answers.append(answers[-1] or reducing(should_stop)(loss))
+        return answers[-2]
+
+    return until(stop, model, batches, optimizer)
 
 
 @early_stop.mistake(
@@ -307,25 +285,19 @@ def asks_with_the_mean_loss(model, batches, optimizer, should_stop):
     fix="Ask with the loss from before optimizer.step().",
 )
 def computes_the_loss_again(model, batches, optimizer, should_stop):
-    for step, (inputs, targets) in enumerate(batches, 1):
-        train_on(model, (inputs, targets), optimizer)
-        loss = nn.functional.mse_loss(model(inputs), targets).item()
-        if reduced(should_stop(loss)):
-            return step
-    return len(batches)
+    def train(model, batch, optimizer):
+        train_on(model, batch, optimizer)
+        return backward(model, batch, optimizer)
+
+    return until(reducing(should_stop), model, batches, optimizer, train=train)
 
 
 @early_stop.mistake(
     "loss_is_a_tensor", "should_stop was given the loss as a tensor.", fix="Pass loss.item()."
 )
 def hands_over_the_tensor(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
-        loss = backward(model, batch, optimizer)
-        average(model)
-        optimizer.step()
-        if reduced(should_stop(loss)):
-            return step
-    return len(batches)
+    stop = reducing(lambda loss: should_stop(torch.tensor(loss, dtype=torch.float64)))
+    return until(stop, model, batches, optimizer)
 
 
 @early_stop.mistake(
@@ -334,9 +306,9 @@ def hands_over_the_tensor(model, batches, optimizer, should_stop):
     fix="Average .grad over all ranks before optimizer.step().",
 )
 def takes_the_collective_away(model, batches, optimizer, should_stop):
-    for step, batch in enumerate(batches, 1):
+    def train(model, batch, optimizer):
         loss = backward(model, batch, optimizer)
         optimizer.step()
-        if reduced(should_stop(loss.item())):
-            return step
-    return len(batches)
+        return loss
+
+    return until(reducing(should_stop), model, batches, optimizer, train=train)

@@ -54,9 +54,6 @@ def words(case):
     return {"mean": f"{mean(case):.6g}", "count": sum(map(len, case.of))}
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 def sum_and_count(values):
     return torch.stack([values.sum(), values.new_tensor(len(values))])
 
@@ -76,9 +73,6 @@ def gathers_everything(values):
     dist.all_gather_object(everything, values.tolist())
     flat = [value for own in everything for value in own]
     return sum(flat) / len(flat)
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @rank_zero_metric.mistake(

@@ -79,9 +79,6 @@ def expected(case):
     return [{**sums, "the dict": sums, "the number of names": len(sums)}] * case.world
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @reordered_reductions.right
 def rank_zeros_order(tensors):
     names = [list(tensors)]
@@ -102,9 +99,6 @@ def reduce_as_one(tensors):
     pieces = flat.split([tensor.numel() for tensor in tensors])
     for tensor, piece in zip(tensors, pieces):
         tensor.copy_(piece.reshape(tensor.shape))
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @reordered_reductions.mistake(

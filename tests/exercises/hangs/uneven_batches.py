@@ -98,16 +98,17 @@ def average(model, divisor=None):
         p.grad /= divisor or dist.get_world_size()
 
 
-def in_steps(model, batches, optimizer, divisor=None, op=dist.ReduceOp.MAX):
-    for step in range(most_batches(batches, op)):
-        optimizer.zero_grad()
-        if step < len(batches):
+def in_steps(model, batches, optimizer, steps=None, *, divisor=None, idle=("clears", "steps")):
+    """By default as many steps as there are batches; ``idle``: what a rank does without one."""
+    for step in range(most_batches(batches) if steps is None else steps):
+        busy = step < len(batches)
+        if busy or "clears" in idle:
+            optimizer.zero_grad()
+        if busy:
             backward(model, batches[step])
         average(model, divisor)
-        optimizer.step()
-
-
-# --- right answers -------------------------------------------------------------------------------
+        if busy or "steps" in idle:
+            optimizer.step()
 
 
 @uneven_batches.right
@@ -126,44 +127,15 @@ def asks_in_every_step_who_has_a_batch(model, batches, optimizer):
         step += 1
 
 
-# --- mistakes ------------------------------------------------------------------------------------
-
-TAKE_PART = (
-    "Do as many steps as the longest list has batches, {steps}: without a batch, reduce zeros."
-)
-
-
 @uneven_batches.mistake(
     "out_of_batches",
     "a rank without a batch has left the loop or skips None, and the others wait for its part.",
-    fix=TAKE_PART,
+    fix="Do as many steps as the longest list has batches, {steps}: without a batch, reduce zeros.",
     status="hang",
     roughly=True,
 )
 def as_it_was_handed_out(model, batches, optimizer):
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        optimizer.step()
-
-
-@uneven_batches.mistake(
-    "other_calls",
-    "a rank without a batch leaves calls out, so its next call meets another one.",
-    fix=TAKE_PART,
-    status="mismatch",
-    roughly=True,
-)
-def ends_with_a_barrier(model, batches, optimizer):
-    for batch in batches:
-        optimizer.zero_grad()
-        backward(model, batch)
-        average(model)
-        optimizer.step()
-    dist.barrier()
+    in_steps(model, batches, optimizer, steps=len(batches))
 
 
 @uneven_batches.mistake(
@@ -172,7 +144,7 @@ def ends_with_a_barrier(model, batches, optimizer):
     fix="Go on to the end of the longest list, {steps} steps.",
 )
 def up_to_the_shortest_list(model, batches, optimizer):
-    in_steps(model, batches, optimizer, op=dist.ReduceOp.MIN)
+    in_steps(model, batches, optimizer, steps=most_batches(batches, dist.ReduceOp.MIN))
 
 
 @uneven_batches.mistake(
@@ -181,13 +153,7 @@ def up_to_the_shortest_list(model, batches, optimizer):
     fix="Average in every step.",
 )
 def averages_up_to_the_shortest_list(model, batches, optimizer):
-    common = most_batches(batches, dist.ReduceOp.MIN)
-    for step, batch in enumerate(batches):
-        optimizer.zero_grad()
-        backward(model, batch)
-        if step < common:
-            average(model)
-        optimizer.step()
+    train_alone(model, batches, optimizer, most_batches(batches, dist.ReduceOp.MIN))
 
 
 @uneven_batches.mistake(
@@ -196,9 +162,16 @@ def averages_up_to_the_shortest_list(model, batches, optimizer):
     fix="Average in every step: without a collective nothing hangs, but nothing is shared.",
 )
 def takes_the_collective_away(model, batches, optimizer):
-    for batch in batches:
+    train_alone(model, batches, optimizer, 0)
+
+
+def train_alone(model, batches, optimizer, common):
+    """On all own batches, with an average in the ``common`` first steps."""
+    for step, batch in enumerate(batches):
         optimizer.zero_grad()
         backward(model, batch)
+        if step < common:
+            average(model)
         optimizer.step()
 
 
@@ -217,13 +190,7 @@ def never_divides(model, batches, optimizer):
     fix="Call it on every rank in every step.",
 )
 def steps_only_with_a_batch(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        if step < len(batches):
-            backward(model, batches[step])
-        average(model)
-        if step < len(batches):
-            optimizer.step()
+    in_steps(model, batches, optimizer, idle=["clears"])
 
 
 @uneven_batches.mistake(
@@ -232,12 +199,7 @@ def steps_only_with_a_batch(model, batches, optimizer):
     fix="Call optimizer.zero_grad() in every step: without a batch the gradient counts as zero.",
 )
 def clears_only_with_a_batch(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        if step < len(batches):
-            optimizer.zero_grad()
-            backward(model, batches[step])
-        average(model)
-        optimizer.step()
+    in_steps(model, batches, optimizer, idle=["steps"])
 
 
 @uneven_batches.mistake(
@@ -246,11 +208,8 @@ def clears_only_with_a_batch(model, batches, optimizer):
     fix="Use each batch once: without one, a rank takes part with a gradient of zero.",
 )
 def fills_up_with_the_last_batch(model, batches, optimizer):
-    for step in range(most_batches(batches)):
-        optimizer.zero_grad()
-        backward(model, batches[min(step, len(batches) - 1)])
-        average(model)
-        optimizer.step()
+    more = most_batches(batches) - len(batches)
+    in_steps(model, [*batches, *batches[-1:] * more], optimizer)
 
 
 @uneven_batches.breaks("not_every_rank_steps")

@@ -69,14 +69,12 @@ def cases():
     yield a_case("two forwards, then their backwards", 2, needs=True, forwards_first=True)
     yield a_case("a frozen block whose inputs need gradients", needs=True, frozen=True)
     yield a_case("a frozen block whose inputs need no gradients", frozen=True)
-    for dtype in (torch.bfloat16, torch.float16):
-        name = str(dtype).removeprefix("torch.")
-        yield a_case(f"autocast to {name}, backward outside of it", autocast=dtype)
-    yield a_case("autocast around backward alone", backward_autocast=torch.bfloat16)
     half, brain = torch.float16, torch.bfloat16
-    yield a_case(
-        "one autocast in forward, another around backward", autocast=half, backward_autocast=brain
-    )
+    yield a_case("autocast to bfloat16, backward outside of it", autocast=brain)
+    yield a_case("autocast to float16, backward outside of it", autocast=half)
+    yield a_case("autocast around backward alone", backward_autocast=brain)
+    title = "one autocast in forward, another around backward"
+    yield a_case(title, autocast=half, backward_autocast=brain)
     yield a_case("two blocks on a GPU", gpus=1)
     yield a_case("two blocks on the second of two GPUs", gpus=2)
     yield a_case("two blocks in eval mode on a GPU", gpus=1, training=False)
@@ -159,17 +157,13 @@ def trained(model, blocks, case, device, broken=None):
                     (loss * number).backward()
             if broken is not None and len(group) == 1:
                 broken |= flaws(blocks, case, states) | broken
-        if case.needs:
-            for number, batch in enumerate(batches, 1):
-                for name, tensor in zip(("first", "third"), batch, strict=True):
-                    key = f"step {step}, pass {number}: the gradient of the {name} input"
-                    came[key] = tensor.grad
+        for number, batch in enumerate(batches if case.needs else [], 1):
+            for name, tensor in zip(("first", "third"), batch, strict=True):
+                came[f"step {step}, pass {number}: the gradient of the {name} input"] = tensor.grad
         optimizer.step()
         for i, block in enumerate(blocks):
-            without = [name for name, p in block.named_parameters() if p.grad is None]
-            came[f"step {step}: the list of weights of block {i} without gradients"] = listed(
-                without
-            )
+            without = listed(name for name, p in block.named_parameters() if p.grad is None)
+            came[f"step {step}: the list of weights of block {i} without gradients"] = without
             for name, weight in block.named_parameters():
                 came[f"step {step}: {name} of block {i}"] = weight.detach().clone()
     return came
@@ -198,8 +192,6 @@ def flaws(blocks, case, states):
         dtypes = [call["dtype"] for call in block.calls]
         if len(drawn) == 1 and (number or case.needs or not case.frozen):
             found["not_recomputed"] = f"block {number} was called once"
-            if number == 0 and block.wide.weight.grad is None and not case.frozen:
-                found["not_seen_by_autograd"] = "the weights of the first block got no gradients"
         if len(drawn) > 2:
             found["called_too_often"] = f"a pass called block {number} {len(drawn)} times"
         if not all(torch.equal(each, drawn[0]) for each in drawn):
@@ -257,12 +249,6 @@ promised(
     fix="Assign it to an attribute: self.module = module.",
 )
 promised(
-    "not_seen_by_autograd",
-    "module is called again in backward even if no input needs a gradient",
-    "autograd calls backward only if an argument of Function.apply needs a gradient.",
-    fix="Give the weights to Function.apply, or one more tensor that needs a gradient.",
-)
-promised(
     "output_always_needs_gradients",
     "the output needs a gradient only if an input or a weight does",
     "a tensor that needs a gradient is always among the arguments of Function.apply.",
@@ -271,9 +257,10 @@ promised(
 promised(
     "not_recomputed",
     "module is called once in forward and once more in backward",
-    "the module was called with gradients, so autograd has kept what it computed inside.",
-    fix="Call it without gradients in forward, and again with gradients in backward. A"
-    " torch.autograd.Function does both: its forward runs without gradients.",
+    "the module was called with gradients, so autograd has kept what it computed inside; or no"
+    " argument of Function.apply needs a gradient, and then autograd does not call backward.",
+    fix="Call it without gradients in forward, as the forward of a torch.autograd.Function is, and"
+    " again with gradients in backward. Give the weights to Function.apply, too.",
 )
 promised(
     "called_too_often",
@@ -413,9 +400,6 @@ class hooks_on_what_autograd_saves(Recomputing):
             return self.module(*inputs)
 
 
-# --- the mistakes --------------------------------------------------------------------------------
-
-
 @checkpointed.breaks("not_recomputed")
 class calls_the_module(Recomputing):
     def forward(self, *inputs):
@@ -494,19 +478,6 @@ class adds_and_returns(Recomputing):
 
 
 @checkpointed.mistake(
-    "gradients_replaced",
-    "the gradients of a pass replaced what .grad held of the pass before.",
-    fix="Add to .grad, or return the gradients: then autograd adds them.",
-)
-class sets_gradients(Recomputing):
-    def gradients(self, state, inputs, tensors, gradient):
-        found = super().gradients(state, inputs, tensors, gradient)
-        for t, g in zip(tensors[len(inputs) :], found[len(inputs) :]):
-            t.grad = g
-        return [*found[: len(inputs)], *[None] * (len(found) - len(inputs))]
-
-
-@checkpointed.mistake(
     "kept_on_the_module",
     "what a forward keeps is in attributes of the module, where the next one overwrites it.",
     fix="Keep what belongs to one forward in its ctx.",
@@ -536,18 +507,7 @@ class needs_gradients_always(ByBackward):
         return [torch.zeros((), requires_grad=True)]
 
 
-@checkpointed.mistake(
-    "weights_without_gradients",
-    "backward returned gradients of the inputs only, and autograd does not see the weights.",
-    fix="Give the weights to Function.apply, too, or call torch.autograd.backward.",
-)
-class gradients_of_inputs_only(Recomputing):
-    def gradients(self, state, inputs, tensors, gradient):
-        found = super().gradients(state, inputs, tensors, gradient)
-        return [*found[: len(inputs)], *[None] * (len(found) - len(inputs))]
-
-
-@checkpointed.breaks("not_seen_by_autograd")
+@checkpointed.breaks("not_recomputed")
 class only_if_inputs_need_gradients(ByBackward):
     def weights(self):
         return []

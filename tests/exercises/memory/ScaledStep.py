@@ -257,9 +257,6 @@ class looks_in_backward(Scaled):
         return bool(found)
 
 
-# --- the mistakes --------------------------------------------------------------------------------
-
-
 @scaled_step.mistake(
     "not_scaled",
     "the loss was not scaled before backward, so small gradients lost digits in float16.",
@@ -272,27 +269,13 @@ class plain_backward(Scaled):
 
 @scaled_step.mistake(
     "still_scaled",
-    "the gradients were not divided by scale after backward.",
-    fix="Divide every .grad by scale in backward(), before the caller clips them.",
+    "the gradients were not divided by scale after backward, or in step() only: the caller clips"
+    " what is {scale} times too large.",
+    fix="Divide every .grad by scale in backward().",
 )
 class not_divided(Scaled):
     def backward(self, loss):
         (loss * self.scale).backward()
-
-
-@scaled_step.mistake(
-    "still_scaled",
-    "the gradients were divided in step() only: the caller clips what is {scale} times too large.",
-    fix="Divide in backward().",
-)
-class divides_in_step(Scaled):
-    def backward(self, loss):
-        (loss * self.scale).backward()
-
-    def step(self):
-        for gradient in self.gradients():
-            gradient /= self.scale
-        return super().step()
 
 
 @scaled_step.mistake(
@@ -410,15 +393,3 @@ class does_not_double(Scaled):
 class counts_on(Scaled):
     def skipped(self):
         self.scale /= 2
-
-
-@scaled_step.mistake(
-    "doubles_each_step",
-    "after the scale was doubled once it is doubled in every step.",
-    fix="Set the count to 0 where you double the scale.",
-)
-class count_stays(Scaled):
-    def stepped(self):
-        self.count += 1
-        if self.count >= self.growth_interval:
-            self.scale *= 2

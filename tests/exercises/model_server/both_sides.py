@@ -18,7 +18,6 @@ from multigpu.ranks import rank_device
 from .models import (
     adam,
     branches,
-    bytes_of,
     decay,
     heavy,
     loss_fn,
@@ -178,65 +177,26 @@ def one_side(exercise, ranks, way):
                 return f"on rank {rank}, {seen['name']} changed {listed(seen['buffers'])}"
         return None
 
-    def tied(size, extra, calls):
-        return near(extra, size, "tied")
-
-    def buffers(size, extra, calls):
-        return near(extra, size, "buffers") or near(extra, size, "buffers", "tied")
-
-    def twice(size, extra, calls):
-        return near(extra, size, "trained")
-
-    too_many_bytes(
-        *(exercise, "tied_twice", way, tied),
-        usually="tied weights are one parameter with two names, and traveled under both.",
-        fix="parameters() gives it once; state_dict() and remove_duplicate=False give it twice.",
-    )
-    too_many_bytes(
-        *(exercise, "buffers_travel", way, buffers),
-        usually="buffers traveled too. They are not trained, and each rank keeps its own.",
-        fix="state_dict() holds buffers, parameters() does not.",
-    )
-    too_many_bytes(
-        *(exercise, "travels_twice", way, twice),
-        usually="two things travel where one is enough, such as gradients and weights, or every"
-        " number takes twice the bytes, such as float64.",
-        fix="In each step gradients go up once and weights come down once, in their own dtype.",
-    )
-    too_many_bytes(
-        *(exercise, "too_many_bytes", way, lambda *_: True),
-        usually="something travels more often than once per step.",
-        fix="Look for a message inside a loop that does not need it.",
-    )
-
-
-def near(extra, size, *parts):
-    """Whether the extra bytes are those of these parts of the model; frozen weights may travel."""
-    return -SLACK <= extra - sum(size[part] for part in parts) <= size["frozen"] + SLACK
-
-
-def too_many_bytes(exercise, name, way, is_cause, *, usually, fix):
-    """Between a worker and the server; ``is_cause(size, extra, calls)`` tells what came on top."""
-
     @exercise.holds(
-        name,
+        "too_many_bytes",
         expects=f"each trained parameter goes {way} once per step, between a worker and the server",
-        usually=usually,
-        fix=fix,
+        usually="something travels that need not, or twice: buffers, tied weights under both of"
+        " their names, weights beside gradients, float64 for float32, or gradients that all_reduce"
+        " and all_gather bring to the workers.",
+        fix="In each step gradients go up once and weights come down once, in their own dtype, with"
+        " send, reduce, gather or broadcast. parameters() gives each one once, and no buffers.",
     )
     def _(run, case):
-        size = bytes_of(case.models[-1][0]())
+        parameters = [*case.models[-1][0]().parameters()]
+        size = sum(p.nbytes for p in parameters if p.requires_grad)
+        most = sum(p.nbytes for p in parameters) + SLACK  # frozen ones may travel
         for rank in range(1, case.world):
             calls, steps = run.calls(case, rank), run.came(case)[rank]["watched"]
             sent = sum(travelled(call)[way == "down"] for call in calls) / len(steps)
-            extra = sent - size["trained"]
-            if extra > size["frozen"] + SLACK and is_cause(size, extra, calls):
+            if sent > most:
                 largest = max(calls, key=lambda call: travelled(call)[way == "down"])
-                came = (
-                    f"worker {rank}: {sent:,.0f} bytes went {way} in a step;"
-                    f" the trained parameters have {size['trained']:,}"
-                )
-                return came, largest.place
+                came = f"worker {rank}: {sent:,.0f} bytes went {way} in a step;"
+                return f"{came} the trained parameters have {size:,}", largest.place
         return None
 
 

@@ -82,18 +82,6 @@ def small():
     return seeded(lambda: nn.Linear(10, 100), 7)
 
 
-def bytes_of(model):
-    """What the parts of a model weigh: trained, tied (a second time), frozen, buffers."""
-    named = list(model.named_parameters(remove_duplicate=False))
-    once = {id(parameter): parameter for _, parameter in named}.values()
-    return {
-        "trained": sum(p.nbytes for p in once if p.requires_grad),
-        "frozen": sum(p.nbytes for p in once if not p.requires_grad),
-        "tied": sum(p.nbytes for _, p in named) - sum(p.nbytes for p in once),
-        "buffers": sum(buffer.nbytes for buffer in model.buffers()),
-    }
-
-
 def rows_for(world, *, steps=3, widths=(WIDTH, WIDTH), dtype=torch.float64):
     """Per step and worker ``(inputs, targets)``; the workers have different numbers of rows."""
     generator = torch.Generator().manual_seed(world)

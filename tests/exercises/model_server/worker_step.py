@@ -85,9 +85,6 @@ def receive_weights(model):
         dist.recv(p.data, src=0)
 
 
-# --- right answers -------------------------------------------------------------------------------
-
-
 @worker_step.right
 def clears_after_sending(model, loss):
     loss.backward()
@@ -106,9 +103,6 @@ def all_at_once(model, loss):
     handles += [dist.irecv(p.data, 0) for p in trained(model)]
     for handle in handles:
         handle.wait()
-
-
-# --- mistakes ------------------------------------------------------------------------------------
 
 
 @worker_step.mistake(
