@@ -4,7 +4,6 @@ import io
 
 import pytest
 import torch
-from torch.nn import functional
 
 pytestmark = pytest.mark.usefixtures("machine")
 
@@ -75,8 +74,6 @@ def test_sparse_tensors_go_there_and_back():
     assert on_gpu.device == on_gpu.to_dense().device == CUDA_1
     assert torch.equal((on_gpu @ torch.ones(3, 2, device="cuda:1")).cpu(), torch.ones(3, 2))
     assert torch.equal(on_gpu.cpu().to_dense(), torch.eye(3))
-    with pytest.raises(NotImplementedError, match=r"not torch\.sparse_csr"):
-        on_gpu.to_sparse_csr()
 
 
 # 0-dim tensors on another device: where one stands for a number, and where CUDA refuses it
@@ -89,7 +86,6 @@ def ones(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     "mix",
     [
-        lambda: functional.cross_entropy(ones(3), torch.tensor(1)),
         lambda: torch.stack([ones(), torch.tensor(1.0)]),
         lambda: torch.gather(ones(3), 0, torch.tensor(1)),
         lambda: torch.addmm(torch.tensor(1.0), ones(2, 2), ones(2, 2)),
@@ -103,7 +99,6 @@ def test_an_index_or_a_row_is_not_a_number(mix):
 @pytest.mark.parametrize(
     "compute",
     [
-        lambda number: ones(2) + number,
         lambda number: number * ones(2),
         lambda number: torch.where(ones(2) > 5, ones(2), number),
         lambda number: ones(2).mul_(number),

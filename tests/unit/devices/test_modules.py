@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 pytestmark = pytest.mark.usefixtures("machine")
 
-CUDA_0, CUDA_1, CUDA_2 = (torch.device("cuda", index) for index in range(3))
+CUDA_1, CUDA_2 = torch.device("cuda", 1), torch.device("cuda", 2)
 CPU = torch.device("cpu")
 
 
@@ -33,8 +33,6 @@ def test_parameters_stay_the_same_objects_wherever_they_go(module):
         assert devices(module) == {torch.device(move)}
         assert all(isinstance(p, nn.Parameter) and p.is_leaf for p in module.parameters())
         assert all(p.requires_grad for p in module.parameters())
-    module.cpu()
-    assert all(type(p) is nn.Parameter for p in module.parameters())
 
 
 def test_all_forms_of_module_to(module):
@@ -45,9 +43,7 @@ def test_all_forms_of_module_to(module):
     assert (module[0].weight.dtype, devices(module)) == (torch.float32, {CUDA_1})
     module.to(torch.zeros(1, dtype=torch.float64, device="cuda:2"))
     assert (module[0].weight.dtype, devices(module)) == (torch.float64, {CUDA_2})
-    assert devices(module.cuda()) == {CUDA_0}
     assert devices(module.cuda(1).half()) == {CUDA_1}
-    assert devices(nn.Linear(2, 2, device="cuda:1")) == {CUDA_1}
     assert devices(nn.Linear(2, 2, device="meta").to_empty(device="cuda:1")) == {CUDA_1}
 
 
@@ -78,20 +74,14 @@ def test_assigned_data_and_state_dicts_move_a_parameter(module):
     assert devices(module) == {CUDA_2}
 
 
-def test_tied_weights_stay_tied():
+def test_deep_copies_are_independent_on_the_same_gpu_and_tied_weights_stay_tied():
     module = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
     module[1].weight = module[0].weight
     module.cuda(1)
     assert module[1].weight is module[0].weight
     copied = copy.deepcopy(module)
-    assert copied[1].weight is copied[0].weight
-    assert copied[0].weight is not module[0].weight
-
-
-def test_deep_copies_are_independent_and_on_the_same_gpu(module):
-    module.cuda(1)
-    copied = copy.deepcopy(module)
     assert devices(copied) == {CUDA_1}
+    assert copied[1].weight is copied[0].weight
     with torch.no_grad():
         copied[0].weight.zero_()
     assert module[0].weight.abs().sum() > 0
@@ -99,13 +89,21 @@ def test_deep_copies_are_independent_and_on_the_same_gpu(module):
         copy.deepcopy(module[0].weight * 2)
 
 
+def test_copies_of_tensors_share_what_their_originals_share():
+    whole = torch.zeros(4, device="cuda:1")
+    assert whole.untyped_storage().clone().device == CUDA_1
+    whole_twin, half_twin = copy.deepcopy((whole, whole[:2]))
+    half_twin += 1
+    assert whole_twin.tolist() == [1, 1, 0, 0]
+    assert whole.tolist() == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     "place",
     [
-        lambda make: make().to("cuda:1"),
         lambda make: make(device="cuda:1"),
         lambda make: make().cuda(1).float(),
-        lambda make: make().cuda(0).to("cpu").cuda(1),
+        lambda make: make().cuda(0).to("cpu").to("cuda:1"),
     ],
 )
 @pytest.mark.parametrize("make", [partial(nn.LazyLinear, 4), nn.LazyBatchNorm1d])
@@ -145,13 +143,11 @@ def test_functions_of_the_user_inside_torchs_get_tensors_on_gpus():
 
 LAYERS = {
     "LSTM": (nn.LSTM(3, 4, 2, dropout=0.1, bidirectional=True), (2, 5, 3)),
-    "GRU": (nn.GRU(3, 4), (5, 2, 3)),
     "encoder": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (4, 2, 8)),
     "BatchNorm1d": (nn.BatchNorm1d(3), (2, 3)),
     "ConvTranspose2d": (nn.ConvTranspose2d(3, 2, 3), (2, 3, 4, 4)),
     "MaxPool2d": (nn.MaxPool2d(2, return_indices=True), (2, 3, 4, 4)),
     "AlphaDropout": (nn.AlphaDropout(), (2, 3)),
-    "weight_norm": (nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), (1, 3)),
     "spectral_norm": (nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)), (1, 3)),
 }
 
@@ -209,10 +205,8 @@ def saved(thing: object) -> io.BytesIO:
     ("options", "expected"),
     [
         ({}, CUDA_1),
-        ({"weights_only": False}, CUDA_1),
         ({"map_location": "cpu"}, CPU),
-        ({"map_location": "cuda:2"}, CUDA_2),
-        ({"map_location": torch.device("cuda", 0)}, CUDA_0),
+        ({"map_location": torch.device("cuda", 2)}, CUDA_2),
         ({"map_location": {"cuda:1": "cuda:2"}}, CUDA_2),
         ({"map_location": lambda storage, location: storage}, CPU),
         ({"map_location": lambda storage, location: storage.cuda(2)}, CUDA_2),
@@ -263,12 +257,3 @@ def test_a_view_made_in_inference_mode_stays_an_ordinary_tensor():
     assert not seen.is_inference()
     assert result.is_inference()
     assert seen.tolist() == [[2, 2]]
-
-
-def test_copies_are_independent_after_their_storages_were_looked_at():
-    whole = torch.zeros(4, device="cuda:1")
-    assert whole.untyped_storage().clone().device == CUDA_1
-    whole_twin, half_twin = copy.deepcopy((whole, whole[:2]))
-    half_twin += 1
-    assert whole_twin.tolist() == [1, 1, 0, 0]
-    assert whole.tolist() == [0, 0, 0, 0]

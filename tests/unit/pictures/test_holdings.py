@@ -4,8 +4,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 from multigpu.pictures import holdings, palette
-from multigpu.pictures.holdings import ChunksSent, added, chunks
-from multigpu.pictures.palette import color
+from multigpu.pictures.holdings import ChunksSent, chunks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -32,19 +31,8 @@ def test_a_sum_has_the_colors_of_all_whose_values_are_in_it():
     assert re.search(r"rank 2\D*nothing", after)
 
 
-def test_values_can_have_names():
-    picture = holdings([[("w", 0)], []], [[("w", 0)], [("w", 0)]], title="broadcast")
-    assert texts(picture).count("w") == 3
-    assert "before  [w]     -" in picture.text()
-    assert "after   [w]     [w]" in picture.text()
-
-
 def held(*sets):
     return [frozenset(each) for each in sets]
-
-
-def test_a_sum_is_written_with_the_ranks_in_it():
-    assert added(frozenset([2, 0])) == "0+2"
 
 
 def test_a_chunk_is_colored_by_the_ranks_in_its_sum_and_what_is_new_arrives():
@@ -52,7 +40,7 @@ def test_a_chunk_is_colored_by_the_ranks_in_its_sum_and_what_is_new_arrives():
     after = [held({0}), held({0, 1})]
     svg = chunks(before, after, [ChunksSent(0, 1, 96, {0: frozenset([0])})]).svg()
     assert svg.count('class="arrives"') == 1
-    assert f'fill="{color(0)}" class="arrives"' in svg
+    assert f'fill="{palette.color(0)}" class="arrives"' in svg
     assert ">all<" in svg, "a complete sum says so"
 
 

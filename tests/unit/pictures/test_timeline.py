@@ -66,11 +66,6 @@ def test_a_timeline_in_letters_keeps_lanes_and_kinds_apart():
     assert "▒" not in rank_1
 
 
-def test_another_kind_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"rank 0.*'sleep'"):
-        timeline([("rank 0", "x", 0.0, 1.0, "sleep")])
-
-
 def test_waiting_is_a_thin_line_and_has_its_entry_in_the_legend():
     picture = timeline(WAITS)
     assert "waiting" in texts(picture)
@@ -89,10 +84,6 @@ def test_what_happens_at_the_same_time_is_drawn_in_tracks():
     assert "▒" in third
     assert re.search(r"\b0\D*1\.00 s\b", axis)
     assert timeline(OVERLAP).height > timeline(OVERLAP[:1]).height
-
-
-def test_neighbors_in_time_share_a_track():
-    assert timeline(WAITS).height == timeline(WAITS[1:3]).height
 
 
 def test_waiting_and_what_it_was_for_share_a_track():
@@ -151,20 +142,6 @@ def test_forward_is_pale_and_backward_full_in_the_color_of_the_rank():
     (full,) = blocks(picture, orange)
     assert full == pytest.approx(2 * pale, abs=2)
     assert blocks(picture, palette.color(0)) == []
-
-
-def test_numbers_can_be_read_on_every_block():
-    for rank in range(7):
-        for strength in (0.4, 1.0):
-            fill = palette.tint(palette.color(rank), strength)
-            assert palette.contrast(palette.ink_on(fill), fill) > 4.5
-
-
-def test_in_letters_every_unit_is_as_wide_as_the_next():
-    lines = schedule(STEPS, seconds=False).text().splitlines()
-    assert lines[2].split() == ["rank", "0", "0" + 15 * "░" + 48 * "·"]
-    assert lines[3].split() == ["rank", "1", 16 * "·" + "0" + 15 * "░" + "0" + 31 * "█"]
-    assert re.search(r"\b0\D*4\b", lines[4])
 
 
 def test_a_second_stage_of_a_rank_is_marked_and_told():

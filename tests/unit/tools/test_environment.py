@@ -1,9 +1,9 @@
 """When ``.venv`` is left alone, completed, or made anew."""
 
-import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import install
@@ -12,114 +12,106 @@ import venv_state
 from venv_state import Venv
 
 ROOT = Path(__file__).resolve().parents[3]
+STAMP = Path(".venv", "multigpu-installed.json")
+
+
+@pytest.fixture(scope="module")
+def borrowed_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ``.venv`` that sees the packages of these tests, and a package multigpu beside it."""
+    folder = tmp_path_factory.mktemp("made") / ".venv"
+    options = ["--without-pip", "--system-site-packages"]
+    subprocess.run([sys.executable, "-m", "venv", *options, folder], check=True)
+    paths = ["../../../../src", *(path for path in sys.path if "site-packages" in path)]
+    site = next((folder / "lib").glob("python*/site-packages"))
+    (site / "course.pth").write_text("\n".join(paths))
+    return folder
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A repository whose ``.venv`` is complete: it borrows the packages of these tests."""
+def repository(tmp_path: Path, borrowed_packages: Path) -> Path:
+    """A repository whose ``.venv`` is complete."""
     for name in ("pyproject.toml", "constraints.txt"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "venv",
-            "--without-pip",
-            "--system-site-packages",
-            tmp_path / ".venv",
-        ],
-        check=True,
-    )
-    paths = [str(tmp_path / "src"), *(path for path in sys.path if "site-packages" in path)]
-    site = next((tmp_path / ".venv" / "lib").glob("python*/site-packages"))
-    (site / "course.pth").write_text("\n".join(paths))
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(borrowed_packages, tmp_path / ".venv", symlinks=True)
     (tmp_path / "src" / "multigpu").mkdir(parents=True)
     (tmp_path / "src" / "multigpu" / "__init__.py").touch()
     venv_state.write_stamp(tmp_path, ["course", "test"])
     return tmp_path
 
 
+def replace(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
 def forget_packages(repository: Path) -> None:
     next((repository / ".venv" / "lib").glob("python*/site-packages/course.pth")).unlink()
-    config = repository / ".venv" / "pyvenv.cfg"
-    config.write_text(config.read_text().replace("packages = true", "packages = false"))
+    replace(repository / ".venv" / "pyvenv.cfg", "packages = true", "packages = false")
 
 
-def test_a_complete_environment_is_left_alone(repository: Path) -> None:
-    assert venv_state.look(repository) is Venv.USABLE
-    assert venv_state.is_complete(repository, ["course"])
-    assert venv_state.is_complete(repository, ["course", "test"])
+def lose_a_package(repository: Path) -> None:
+    replace(repository / "pyproject.toml", '"numpy"', '"a-package-that-is-gone"')
+    venv_state.write_stamp(repository, ["course", "test"])
 
 
-def test_new_requirements_and_new_pins_are_installed(repository: Path) -> None:
-    for name in ("pyproject.toml", "constraints.txt"):
-        before = (repository / name).read_text()
-        (repository / name).write_text(before.replace("2.11", "2.12").replace("==2.13.0", "==2.14"))
-        assert not venv_state.is_complete(repository, ["course"])
-        (repository / name).write_text(before)
-        assert venv_state.is_complete(repository, ["course"])
-
-
-def test_a_change_of_ruffs_settings_installs_nothing(repository: Path) -> None:
+def test_a_complete_environment_is_left_alone(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (repository / "pyproject.toml").open("a") as metadata:
-        metadata.write("\n[tool.nothing]\nx = 1\n")
-    assert venv_state.is_complete(repository, ["course"])
+        metadata.write("\n[tool.nothing]\nx = 1\n")  # settings install nothing
+    assert venv_state.look(repository) is Venv.USABLE
+    monkeypatch.setattr(install, "ROOT", repository)
+    assert install.main(["course", "test"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda repository: replace(repository / "pyproject.toml", "torch>=2.11", "torch>=2.12"),
+        lambda repository: replace(repository / "constraints.txt", "==2.13.0", "==2.14"),
+        lambda repository: (repository / STAMP).write_text('{"key": '),
+        forget_packages,
+        lose_a_package,
+    ],
+    ids=["requirement", "pin", "torn stamp", "all packages", "one package"],
+)
+def test_what_is_missing_is_noticed(repository: Path, spoil: Callable[[Path], object]) -> None:
+    spoil(repository)
+    assert not venv_state.is_complete(repository, ["course"])
 
 
 def test_an_extra_that_was_never_asked_for_is_missing(repository: Path) -> None:
-    (repository / ".venv" / "multigpu-installed.json").unlink()
+    (repository / STAMP).unlink()
     venv_state.write_stamp(repository, ["course"])
     assert not venv_state.is_complete(repository, ["course", "test"])
     venv_state.write_stamp(repository, ["test"])
     assert venv_state.is_complete(repository, ["course", "test"])
 
 
-def test_a_moved_repository_gets_a_new_environment(repository: Path) -> None:
-    moved = repository.rename(repository.with_name("moved"))
-    assert venv_state.look(moved) is Venv.WORN_OUT
-
-
-def test_an_environment_that_lost_its_packages_is_noticed(repository: Path) -> None:
-    forget_packages(repository)
-    assert not venv_state.is_complete(repository, ["course"])
-
-
-def test_a_single_package_that_is_gone_is_noticed(repository: Path) -> None:
-    metadata = repository / "pyproject.toml"
-    metadata.write_text(metadata.read_text().replace('"numpy"', '"a-package-that-is-gone"'))
-    venv_state.write_stamp(repository, ["course"])
-    assert not venv_state.is_complete(repository, ["course"])
-
-
-def test_an_environment_that_lost_its_python_is_made_anew(repository: Path) -> None:
-    (repository / ".venv" / "bin" / "python").unlink()
-    assert venv_state.look(repository) is Venv.WORN_OUT
-
-
-def test_a_missing_environment_is_made(repository: Path) -> None:
-    (repository / ".venv").rename(repository / "kept")
-    assert venv_state.look(repository) is Venv.UNFINISHED
-
-
-def test_an_environment_without_pip_is_completed_and_not_emptied(repository: Path) -> None:
-    """An interrupted start, or one that another tool made."""
-    forget_packages(repository)
-    assert venv_state.look(repository) is Venv.UNFINISHED
-
-
-def test_our_environment_of_another_python_is_made_anew(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("spoil", "now"),
+    [
+        (lambda repository: (repository / ".venv" / "bin" / "python").unlink(), Venv.WORN_OUT),
+        (lambda repository: replace(repository / STAMP, str(repository), "/old"), Venv.WORN_OUT),
+        (lambda repository: (repository / ".venv").rename(repository / "kept"), Venv.UNFINISHED),
+        (forget_packages, Venv.UNFINISHED),  # pip among them, as after an interrupted start
+    ],
+    ids=["no Python", "moved", "missing", "no pip"],
+)
+def test_what_does_not_work_is_completed_or_made_anew(
+    repository: Path, spoil: Callable[[Path], object], now: Venv
 ) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
-    assert venv_state.look(repository) is Venv.WORN_OUT
+    spoil(repository)
+    assert venv_state.look(repository) is now
 
 
 def test_somebody_elses_environment_of_another_python_is_theirs_to_keep(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (repository / ".venv" / "multigpu-installed.json").unlink()
-    assert venv_state.look(repository) is Venv.USABLE
     monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    assert venv_state.look(repository) is Venv.WORN_OUT  # ours
+    (repository / STAMP).unlink()
     assert venv_state.look(repository) is Venv.FOREIGN
     monkeypatch.setattr(install, "ROOT", repository)
     monkeypatch.setattr(install, "VENV", repository / ".venv")
@@ -145,23 +137,3 @@ def test_an_environment_that_is_linked_from_another_repository_is_not_emptied(
     assert install.main(["course"]) == 2
     assert "rm .venv" in capsys.readouterr().err
     assert sorted((repository / ".venv").rglob("*")) == before
-
-
-def test_a_torn_stamp_counts_as_none(repository: Path) -> None:
-    (repository / ".venv" / "multigpu-installed.json").write_text('{"key": ')
-    assert not venv_state.is_complete(repository, ["course"])
-
-
-def test_an_installed_course_is_not_installed_again(repository: Path) -> None:
-    """The real program, in a repository that is complete: it says nothing and runs no pip."""
-    tools = repository / "tools"
-    tools.mkdir()
-    for source in (ROOT / "tools").iterdir():
-        if source.is_file():
-            (tools / source.name).write_text(source.read_text())
-    program = [repository / ".venv" / "bin" / "python", tools / "install.py", "course", "test"]
-    ended = subprocess.run(program, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert not (repository / ".venv" / "install.log").exists()
-    stamp = json.loads((repository / ".venv" / "multigpu-installed.json").read_text())
-    assert stamp["extras"] == ["course", "test"]

@@ -10,31 +10,29 @@ import torch_build
 from pip_progress import Doing
 
 
-def ways(**machine: object) -> list[tuple[str, str | None]]:
+@pytest.mark.parametrize(
+    ("machine", "tried"),
+    [
+        (
+            {},
+            [
+                ("torch==2.13.0+cpu", None),
+                ("torch==2.13.0+cpu", torch_build.CPU_INDEX),
+                ("torch==2.13.0", None),
+            ],
+        ),
+        ({"has_gpu": True}, [("torch==2.13.0", None)]),  # the CUDA build
+        ({"system": "Darwin"}, [("torch==2.13.0", None)]),  # which is a CPU build
+        ({"index": "https://x/cu126"}, [("torch==2.13.0", "https://x/cu126")]),
+        ({"index": "https://x/cu126", "has_gpu": True}, [("torch==2.13.0", "https://x/cu126")]),
+    ],
+)
+def test_where_pytorch_is_looked_for(
+    machine: dict[str, object], tried: list[tuple[str, str | None]]
+) -> None:
     usual = {"system": "Linux", "has_gpu": False, "index": None}
     found = torch_build.attempts("2.13.0", **{**usual, **machine})
-    return [(attempt.requirement, attempt.index) for attempt in found]
-
-
-def test_without_a_gpu_the_cpu_build_comes_first_and_pips_own_choice_last() -> None:
-    assert ways() == [
-        ("torch==2.13.0+cpu", None),
-        ("torch==2.13.0+cpu", "https://download.pytorch.org/whl/cpu"),
-        ("torch==2.13.0", None),
-    ]
-
-
-def test_with_a_gpu_the_cuda_build_is_taken() -> None:
-    assert ways(has_gpu=True) == [("torch==2.13.0", None)]
-
-
-def test_on_macos_pips_own_choice_is_the_cpu_build() -> None:
-    assert ways(system="Darwin") == [("torch==2.13.0", None)]
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_the_readers_index_is_the_only_one_tried(has_gpu: bool) -> None:
-    assert ways(index="https://x/cu126", has_gpu=has_gpu) == [("torch==2.13.0", "https://x/cu126")]
+    assert [(attempt.requirement, attempt.index) for attempt in found] == tried
 
 
 class Pip:
@@ -50,38 +48,34 @@ class Pip:
         monkeypatch.delenv("TORCH_INDEX", raising=False)
 
     def __call__(self, python: Path, arguments: list[str], *, log: Path) -> bool:
-        self.asked.append(" ".join(arguments))
-        log.write_text("ERROR: no such thing\n")
         index = "index" if "--index-url" in arguments else "plain"
-        return f"{index} {arguments[-1]}" in self.has
+        self.asked.append(f"{index} {arguments[-1]}")
+        log.write_text("ERROR: no such thing\n")
+        return self.asked[-1] == self.has
 
 
-def test_a_cpu_build_at_hand_needs_no_index(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("has", "index_answers", "asked"),
+    [
+        ("plain torch==2.13.0+cpu", True, ["plain torch==2.13.0+cpu"]),
+        ("index torch==2.13.0+cpu", True, ["plain torch==2.13.0+cpu", "index torch==2.13.0+cpu"]),
+        ("plain torch==2.13.0", False, ["plain torch==2.13.0+cpu", "plain torch==2.13.0"]),
+    ],
+)
+def test_the_first_place_that_has_it_is_taken_and_each_is_said_in_one_line(
+    has: str,
+    index_answers: bool,
+    asked: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pip = Pip(monkeypatch, has="plain torch==2.13.0+cpu", index_answers=True)
+    pip = Pip(monkeypatch, has=has, index_answers=index_answers)
     install.install_torch([], has_gpu=False, log=tmp_path / "log")
-    assert pip.asked == ["--no-deps torch==2.13.0+cpu"]
-    assert capsys.readouterr().out.count("\n") == 1
-
-
-def test_the_cpu_index_is_next_and_the_reader_sees_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pip = Pip(monkeypatch, has="index torch==2.13.0+cpu", index_answers=True)
-    install.install_torch([], has_gpu=False, log=tmp_path / "log")
-    assert torch_build.CPU_INDEX in pip.asked[-1]
-    assert capsys.readouterr().out.count("\n") == 1
-
-
-def test_an_index_out_of_reach_is_not_waited_for_and_said_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pip = Pip(monkeypatch, has="plain torch==2.13.0", index_answers=False)
-    install.install_torch([], has_gpu=False, log=tmp_path / "log")
-    assert not any("--index-url" in asked for asked in pip.asked)
+    assert pip.asked == asked
     said = capsys.readouterr().out.splitlines()
-    assert len([line for line in said if torch_build.CPU_INDEX in line]) == 1
+    assert len(said) == (1 if index_answers else 2)
+    assert (torch_build.CPU_INDEX in said[-1]) is not index_answers
 
 
 @pytest.mark.parametrize(
@@ -90,23 +84,19 @@ def test_an_index_out_of_reach_is_not_waited_for_and_said_in_one_line(
         ("torch (2.13.0+cpu)\nAvailable versions: 2.13.0+cpu, 2.12.1+cpu\n", True),
         ("torch (2.14.0)\nAvailable versions: 2.14.0, 2.13.0\n", False),  # from another place
         ("torch (2.13.0+cpu.cxx11.abi)\n", False),
-        ("", False),
+        (None, False),  # it keeps silent
     ],
 )
 def test_an_index_is_asked_for_the_very_build(
-    printed: str, offered: bool, monkeypatch: pytest.MonkeyPatch
+    printed: str | None, offered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.CompletedProcess([], 0, stdout=printed)
-    monkeypatch.setattr(install.subprocess, "run", lambda command, **_: done)
+    def run(command: list[str], *, timeout: float, **_: object) -> object:
+        if printed is None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, 0, stdout=printed)
+
+    monkeypatch.setattr(install.subprocess, "run", run)
     assert install.offers("https://index", "2.13.0+cpu") is offered
-
-
-def test_an_index_that_keeps_silent_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(command: list[str], *, timeout: float, **_: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(install.subprocess, "run", silent)
-    assert not install.offers("https://index", "2.13.0+cpu")
 
 
 def test_no_pytorch_anywhere_ends_in_one_line_with_pips_reason(

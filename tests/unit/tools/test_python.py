@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -33,37 +35,26 @@ def run_python_sh(folder: Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def test_the_everyday_python_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", (3, 12))
-    fake_python(tmp_path, "python3.14", (3, 14))
-    assert run_python_sh(tmp_path).stdout == "python3 program word\n"
+FOUND = {  # the programs that there are, by version; the reader's choice; what runs
+    "the everyday one": ({"python3": (3, 12), "python3.14": (3, 14)}, "", "python3"),
+    "newer than the everyday one": ({"python3": (3, 9), "python3.11": (3, 11)}, "", "python3.11"),
+    "the reader's choice": ({"python3": (3, 12), "mine": (3, 13)}, "mine", "mine"),
+}
 
 
-def test_an_old_everyday_python_is_passed_over_and_so_is_a_broken_name(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", (3, 9))
+@pytest.mark.parametrize("name", FOUND)
+def test_the_first_that_is_new_enough_is_taken(name: str, tmp_path: Path) -> None:
+    programs, choice, taken = FOUND[name]
+    for program, version in programs.items():
+        fake_python(tmp_path, program, version)
     fake_python(tmp_path, "python3.13", (3, 13), works=False)
-    fake_python(tmp_path, "python3.11", (3, 11))
-    assert run_python_sh(tmp_path).stdout == "python3.11 program word\n"
+    assert run_python_sh(tmp_path, PYTHON=choice).stdout == f"{taken} program word\n"
 
 
-def test_only_old_pythons_end_in_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", (3, 9))
-    ended = run_python_sh(tmp_path)
+@pytest.mark.parametrize(("choice", "named"), [("", "python3"), ("old", "old")])
+def test_an_old_python_is_told_its_version(choice: str, named: str, tmp_path: Path) -> None:
+    fake_python(tmp_path, named, (3, 9))
+    ended = run_python_sh(tmp_path, PYTHON=choice)
     assert ended.returncode == 2
-    assert re.search(r"3\.11\b.*\bpython3\b.*3\.9\.0", ended.stderr)
+    assert re.search(rf"3\.11\b.*\b{named}\b.*3\.9\.0", ended.stderr)
     assert ended.stderr.count("\n") == 1
-
-
-def test_the_readers_choice_goes_before_everything_and_is_checked(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", (3, 12))
-    fake_python(tmp_path, "mine", (3, 13))
-    fake_python(tmp_path, "old", (3, 10))
-    assert run_python_sh(tmp_path, PYTHON="mine").stdout == "mine program word\n"
-
-
-def test_a_reader_who_chooses_an_old_python_is_told_its_version(tmp_path: Path) -> None:
-    fake_python(tmp_path, "python3", (3, 12))
-    fake_python(tmp_path, "old", (3, 10))
-    ended = run_python_sh(tmp_path, PYTHON="old")
-    assert ended.returncode == 2
-    assert re.search(r"\bold\b.*3\.10\.0", ended.stderr)
