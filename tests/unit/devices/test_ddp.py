@@ -94,14 +94,15 @@ def same(one, other):
     return one == other
 
 
-def on(function, where):
-    return run_ranks(function, 2, where == "virtual", gpus=where, show=False)
+def on(function, where, world=2):
+    return run_ranks(function, world, where == "virtual", gpus=where, show=False)
 
 
-def test_it_gives_the_same_bits_with_the_same_calls():
-    virtual, expected = on(trained, "virtual"), on(trained, None)
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_it_gives_the_same_bits_with_the_same_calls(world):
+    virtual, expected = on(trained, "virtual", world), on(trained, None, world)
     assert not list(differences(virtual.trace))
-    for rank in range(2):
+    for rank in range(world):
         for way, ours, theirs in zip(WAYS, virtual[rank], expected[rank], strict=True):
             assert same(ours, theirs), way
         calls = [[(c.op, c.numel) for c in run.trace.of(rank)] for run in (virtual, expected)]
@@ -168,7 +169,8 @@ def shards(gpus):
     return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
 
 
-def test_fully_shard_trains_as_on_the_cpu():
-    virtual = on(shards, "virtual")
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_fully_shard_trains_as_on_the_cpu(world):
+    virtual = on(shards, "virtual", world)
     assert not list(differences(virtual.trace))
-    assert same(list(virtual), list(on(shards, None)))
+    assert same(list(virtual), list(on(shards, None, world)))

@@ -119,26 +119,6 @@ class Play:
         self.say(rank, phase="failed", id=number, text=text)
         self.raised(rank, "RuntimeError", text, inside=number)
 
-    def stand(self, *calls):
-        """What each rank is in: `all_reduce`, `send 1`, `recv any`, `isend 1`, `returned`, ...
-
-        `send 1 5` is one with tag 5, `barrier 2` one of group 2, `works` is outside of all calls.
-        """
-        for rank, words in enumerate(calls):
-            match words.split():
-                case ["works"]:
-                    pass
-                case ["returned"]:
-                    self.returned(rank)
-                case ["isend" | "irecv" as op, peer]:
-                    self.start(rank, op[1:], peer=int(peer), via=op)
-                    self.returned(rank)
-                case ["send" | "recv" as op, peer, *tag]:
-                    other = None if peer == "any" else int(peer)
-                    self.call(rank, op, peer=other, tag=int(tag[0]) if tag else 0)
-                case [op, *group]:
-                    self.call(rank, op, group=group[0] if group else "0")
-
     def look(self, seconds=2.0):
         """The finding, if there is one within this time, with a look every 20 ms."""
         end = self.now + seconds

@@ -156,11 +156,24 @@ def test_nothing_is_left_when_the_server_is_killed_that_could_adopt_it(caller):
     assert caller.says("over")  # and the next run works
 
 
-@pytest.mark.slow
-def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(caller):
-    for _ in range(100):
-        caller.attempt("leaves_a_process")
+def test_the_server_ends_with_the_program(caller):
+    caller.attempt("returns")
     assert caller.says("over")
-    time.sleep(random.uniform(0, 1))
-    caller.process.kill()
+    caller.process.stdin.close()
     assert caller.leftovers() == ([], [])
+
+
+@pytest.mark.slow
+def test_nothing_is_left_when_the_caller_is_killed_at_a_random_moment(tmp_path):
+    code = "while True: attempt(leaves_a_process)"
+    callers = [Caller(code, tmp_path / str(number)) for number in range(2)]
+    try:
+        for caller in callers:
+            assert caller.says("over")
+            time.sleep(random.uniform(0, 1))
+            caller.process.kill()
+        for caller in callers:
+            assert caller.leftovers() == ([], [])
+    finally:
+        for caller in callers:
+            caller.close()

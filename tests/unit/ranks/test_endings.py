@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -35,7 +36,7 @@ def raise_on_one():
     dist.barrier()
 
 
-def test_an_exception_names_its_rank_and_its_line_and_can_be_pickled():
+def test_an_exception_names_its_rank_and_its_line():
     error = failed(raise_on_one)
     assert (error.kind, error.ranks) == ("exception", (1,))
     first, second = str(error).splitlines()[:2]
@@ -44,13 +45,6 @@ def test_an_exception_names_its_rank_and_its_line_and_can_be_pickled():
     assert "/multigpu/ranks/" not in str(error)
     assert error.trace.collectives(rank=1)
     assert error.outputs == ["", "about to raise", ""]
-    error.add_note("seen in a pool of processes")
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is RankError
-    assert str(copy) == str(error)
-    for name in ("kind", "ranks", "outputs", "finding", "__notes__"):
-        assert getattr(copy, name) == getattr(error, name)
-    assert list(map(vars, copy.trace.calls)) == list(map(vars, error.trace.calls))
 
 
 def test_an_exception_in_a_library_names_the_readers_line_first():
@@ -74,6 +68,7 @@ def leave(how):
         (lambda: sys.exit(3), "sys.exit(3)"),
         (lambda: os._exit(0), "os._exit(0)"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV"),
     ],
 )
 def test_a_rank_that_leaves_is_blamed(how, said):
@@ -81,31 +76,6 @@ def test_a_rank_that_leaves_is_blamed(how, said):
     assert (error.kind, error.ranks) == ("exit", (2,))
     assert "rank 2" in str(error)
     assert said in str(error)
-
-
-MISFITS = {
-    "op": lambda odd: dist.barrier() if odd else dist.all_reduce(torch.ones(3)),
-    "root": lambda odd: dist.broadcast(torch.ones(3), 2 if odd else 0),
-    "reduce": lambda odd: dist.all_reduce(
-        torch.ones(3), dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM
-    ),
-    "dtype": lambda odd: dist.all_reduce(torch.ones(3).to(torch.int64 if odd else torch.float32)),
-    "numel": lambda odd: dist.all_reduce(torch.ones(4 if odd else 3)),
-    "count": lambda odd: [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(2 - odd)],
-}
-
-
-@pytest.mark.parametrize("difference", MISFITS)
-def test_calls_that_do_not_fit_are_told_whatever_gloo_makes_of_them(difference):
-    call = MISFITS[difference]
-
-    def program():
-        call(dist.get_rank() == 1)
-
-    error = failed(program)
-    assert (error.kind, error.ranks) == ("mismatch", (1,))
-    assert error.finding.details["difference"] == difference
-    assert "test_endings.py:" in str(error)
 
 
 def test_a_deadlock_is_found_long_before_the_timeout():
@@ -117,14 +87,23 @@ def test_a_deadlock_is_found_long_before_the_timeout():
     assert (error.kind, error.ranks) == ("deadlock", (2,))
 
 
-def test_a_call_with_a_time_limit_is_no_deadlock():
+def limited_wait():
+    dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=1))
+
+
+def limited_barrier():
+    dist.monitored_barrier(timeout=timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("limited", [limited_wait, limited_barrier])
+def test_a_call_with_a_time_limit_is_no_deadlock(limited):
     """The program may catch the error, as it does here."""
 
     def catches():
         if dist.get_rank() == 1:
             return "elsewhere"
         try:
-            dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=1))
+            limited()
         except RuntimeError:
             return "caught"
         return "ended"
@@ -163,6 +142,38 @@ def test_a_thread_that_outlives_the_function_is_ended_at_the_timeout():
     assert "daemon=True" in str(error)
 
 
+FAILED_FORK = """
+import os, time
+from multiprocessing import Pipe
+from multigpu.ranks import process_tree
+from multigpu.ranks.resource_monitor import UNLIMITED
+from multigpu.ranks.supervisor import Supervisor
+
+fork, started = os.fork, []
+
+def once():
+    if started:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    started.append(fork())
+    return started[0]
+
+process_tree.adopt_orphans()
+ours, theirs = Pipe()
+os.fork = once
+try:
+    Supervisor(3, lambda number, write: time.sleep(1000), limits=UNLIMITED, caller=ours).run()
+except BlockingIOError:
+    assert not process_tree.descendants()
+else:
+    raise AssertionError("started without its second process")
+"""
+
+
+def test_where_a_process_cannot_be_started_those_before_it_are_ended():
+    """As where a user has too many of them."""
+    subprocess.run([sys.executable, "-c", FAILED_FORK], check=True, timeout=60)
+
+
 def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
     def swapped():
         other = 1 - dist.get_rank()
@@ -171,6 +182,34 @@ def test_without_a_trace_a_deadlock_is_no_progress_and_shows_both_stacks():
     error = failed(swapped, 2, trace=False, timeout=1.5)
     assert (error.kind, error.ranks) == ("no_progress", (0, 1))
     assert str(error).count(f"test_endings.py:{line_of('both receive')} in swapped") == 2
+
+
+def test_an_error_comes_whole_through_a_process_pool():
+    error = failed(raise_on_one)
+    error.add_note("seen in a pool")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is RankError
+    assert str(copy) == str(error)
+    for name in ("kind", "ranks", "outputs", "finding", "__notes__"):
+        assert getattr(copy, name) == getattr(error, name)
+    assert list(map(vars, copy.trace.calls)) == list(map(vars, error.trace.calls))
+
+
+def test_what_the_callers_own_alarm_raises_comes_out_as_it_is():
+    mine = TimeoutError("mine")
+
+    def alarm(*_):
+        raise mine
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(TimeoutError) as caught:
+            run_ranks(lambda: time.sleep(1000), 2, show=False)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught.value is mine
 
 
 def thread_that_raises():

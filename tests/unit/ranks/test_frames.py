@@ -18,8 +18,14 @@ def read(parts, *, keep=10_000):
     return frames, reader.foreign()
 
 
-@pytest.mark.parametrize("size", [1, 7, 16, 10_000])
-def test_frames_are_found_among_other_bytes_however_the_stream_is_cut(size):
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 100, 10_000])
+def test_frames_are_found_however_the_stream_is_cut(size):
+    parts = [STREAM[start : start + size] for start in range(0, len(STREAM), size)]
+    assert read(parts) == (FRAMES, 0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_other_bytes_are_counted_and_the_frames_between_them_found(size):
     first = len(TOKEN + pack(*FRAMES[0]))
     stream = b"pass" + STREAM[:first] + b"012345" + STREAM[first:] + b"x" * 20
     parts = [stream[start : start + size] for start in range(0, len(stream), size)]

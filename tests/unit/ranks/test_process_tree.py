@@ -31,16 +31,35 @@ DESCENDANTS = """
 import sys
 from multigpu.ranks import process_tree
 
-for sys.platform in ("linux", "darwin"):
-    print(int(sys.argv[1]) in [process.pid for process in process_tree.descendants()])
+sys.platform = sys.argv[1]
+print(*[process.pid for process in process_tree.descendants()])
 """
 
 
-def test_who_counts_as_a_descendant(stranger):
+@pytest.mark.parametrize(("platform", "found"), [("linux", False), ("darwin", True)])
+def test_who_counts_as_a_descendant(stranger, platform, found):
     # In a process of its own: that of the tests may have adopted the stranger.
-    command = [sys.executable, "-c", DESCENDANTS, str(stranger.pid)]
+    command = [sys.executable, "-c", DESCENDANTS, platform]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
+    assert (stranger.pid in map(int, done.stdout.split())) is found
+
+
+class Unkillable:
+    """A process that waits in the kernel, for a disk that does not answer."""
+
+    pid = 4711
+
+    def name(self):
+        return "writer"
+
+    def kill(self):
+        pass
+
+
+def test_who_could_not_be_ended_is_named(monkeypatch):
+    monkeypatch.setattr(process_tree, "ENDING", 0.1)
+    monkeypatch.setattr(process_tree, "survivors", lambda: [Unkillable()])
+    assert process_tree.end_all() == ["writer (process 4711)"]
 
 
 class Becoming:

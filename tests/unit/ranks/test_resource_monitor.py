@@ -42,10 +42,16 @@ def test_who_fills_its_memory_slowly_is_told_that_and_not_of_processor_time():
     assert next(filter(None, excess)) == "memory"
 
 
-@pytest.mark.parametrize("worker", [{"runnable": True}, {"talks": True}], ids=["starved", "read"])
-def test_a_worker_that_only_has_to_wait_is_not_blocked(worker):
-    assert life(50, **worker) is None
-    assert life(100) == ("blocked", pytest.approx(LIMITS.idle, abs=0.1))
+def test_a_starved_worker_is_not_blocked():
+    assert life(50, cpu_per_second=0.0, runnable=True) is None
+
+
+def test_a_worker_that_waits_for_its_output_to_be_read_is_not_blocked():
+    assert life(50, talks=True) is None
+
+
+def test_a_blocked_worker_is_found_after_the_idle_time():
+    assert life(100)[1] == pytest.approx(LIMITS.idle, abs=0.1)
 
 
 def test_a_pause_is_no_block():

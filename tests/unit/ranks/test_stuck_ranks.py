@@ -37,38 +37,94 @@ def in_a_thread(function):
 # Valid programs that are silent for a while.
 
 
-def thread_that_waits_for_a_child_process():
-    """It sends in the end, what nobody can know before."""
-    forking = multiprocessing.get_context("fork")
-    came, opened = forking.SimpleQueue(), forking.Semaphore(0)
+def uneven_work():
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    for _ in range(2):
+        model(torch.rand(3, 4)).sum().backward()
+        time.sleep(LONG / 2 * dist.get_rank())
 
-    def child():
-        time.sleep(LONG)
-        came.put(1)
-        time.sleep(LONG)
-        opened.release()
 
-    def send_later():
-        process = forking.Process(target=child)
-        process.start()
-        came.get()
-        opened.acquire()
-        process.join()
-        dist.send(one(), 1)
+def joined_inputs():
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    with model.join():
+        for _ in range(2 + dist.get_rank()):
+            model(torch.rand(3, 4)).sum().backward()
+
+
+def pool_of_threads():
+    with ThreadPoolExecutor(2) as pool:
+        started = pool.submit(dist.all_reduce, one())
+        if first():
+            time.sleep(LONG)
+        started.result()
+        dist.barrier()
+
+
+def thread_that_sends_later():
+    """The main threads wait for each other's messages, but a new thread will bring one."""
+
+    def later():
+        time.sleep(LONG)
+        dist.send(one(), 1, tag=1)
 
     if first():
-        in_a_thread(send_later)
+        sender = in_a_thread(later)
+        dist.recv(one(), 1, tag=2)
+        sender.join()
+    else:
+        dist.recv(one(), 0, tag=1)
+        dist.send(one(), 0, tag=2)
+
+
+def while_others_wait(send_later):
+    """Rank 0 has a thread that sends in the end, what nobody can know before."""
+    if first():
+        send_later(lambda: dist.send(one(), 1))
     else:
         dist.recv(one(), 0)
     dist.barrier()
 
 
+LATER = 1.6  # seconds: longer than the most that a deadlock takes to be called
+
+
+def send_after(wait):
+    def later(send):
+        in_a_thread(lambda: (wait(), send()))
+
+    while_others_wait(later)
+
+
+def thread_that_waits_for_an_event():
+    send_after(lambda: threading.Event().wait(LATER))
+
+
+def thread_that_waits_for_a_child_process():
+    forking = multiprocessing.get_context("fork")
+    came, opened = forking.SimpleQueue(), forking.Semaphore(0)
+
+    def child():
+        time.sleep(LATER / 2)
+        came.put(1)
+        time.sleep(LATER)
+        opened.release()
+
+    def wait():
+        process = forking.Process(target=child)
+        process.start()
+        came.get()
+        opened.acquire()
+        process.join()
+
+    send_after(wait)
+
+
 class SlowRows(torch.utils.data.Dataset):
     def __len__(self):
-        return 1
+        return 2
 
     def __getitem__(self, row):
-        time.sleep(LONG)
+        time.sleep(LONG / 2)
         return one()
 
 
@@ -84,6 +140,12 @@ def waiting_at_the_store():
         store.set("key", "value")
     else:
         store.get("key")
+
+
+def after_a_future():
+    future = dist.all_reduce(one(), async_op=True).get_future().then(lambda f: f.value()[0])
+    time.sleep(LONG * dist.get_rank())
+    future.wait()
 
 
 def threads_that_pass_on():
@@ -123,11 +185,18 @@ def hook_of_ddp():
 
 
 SLOW = [
-    *(thread_that_waits_for_a_child_process, data_loader, waiting_at_the_store),
-    *(threads_that_pass_on, hook_of_ddp),
+    *(uneven_work, joined_inputs, pool_of_threads, thread_that_sends_later, data_loader),
+    *(waiting_at_the_store, after_a_future, threads_that_pass_on, hook_of_ddp),
+    *(thread_that_waits_for_an_event, thread_that_waits_for_a_child_process),
 ]
 
 # Programs that are stuck.
+
+
+def fewer_batches():
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    for _ in range(3 - dist.get_rank()):
+        model(torch.rand(3, 4)).sum().backward()
 
 
 def stuck_behind_idle_threads():
@@ -137,7 +206,7 @@ def stuck_behind_idle_threads():
 
 
 def stuck_in_a_joined_thread():
-    in_a_thread(lambda: dist.send(one(), 1 - dist.get_rank())).join()
+    in_a_thread(lambda: dist.recv(one(), 1 - dist.get_rank())).join()
 
 
 def stuck_beside_a_library_s_thread():
@@ -160,9 +229,14 @@ def futures_that_follow():
         torch.futures.wait_all([future.then(lambda f: f.value()[0])])
 
 
+def send_first():
+    dist.send(one(), 1 - dist.get_rank())
+    dist.recv(one(), 1 - dist.get_rank())
+
+
 STUCK = [
-    *(stuck_behind_idle_threads, stuck_in_a_joined_thread, stuck_beside_a_library_s_thread),
-    *(waiting_for_a_thread_that_waits, futures_that_follow),
+    *(fewer_batches, stuck_behind_idle_threads, stuck_in_a_joined_thread, send_first),
+    *(stuck_beside_a_library_s_thread, waiting_for_a_thread_that_waits, futures_that_follow),
 ]
 
 

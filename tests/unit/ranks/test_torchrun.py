@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from multigpu import RankError, run_ranks
 
@@ -26,10 +27,9 @@ def begins_and_ends(backend):
     return total.item(), [name for name in VARIABLES if name not in os.environ]
 
 
-@pytest.mark.parametrize(
-    ("world", "backend"), [(1, "gloo"), (3, "gloo"), (3, None), (3, "cpu:gloo,cuda:nccl")]
-)
-def test_a_group_is_asked_for_as_under_torchrun(world, backend):
+@pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:nccl"])
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_group_is_asked_for_as_under_torchrun(backend, world):
     assert run_ranks(begins_and_ends, world, backend, show=False) == [(world, [])] * world
 
 
@@ -51,13 +51,14 @@ def test_another_group_than_the_one_of_the_run_is_refused(options, says):
     assert says in str(raised.value)
 
 
-def leaves():
+def leaves(code):
     dist.barrier()
-    sys.exit(0)
+    sys.exit(code)
 
 
 def test_exit_with_zero_is_an_end_like_any_other():
-    assert run_ranks(leaves, 2, show=False) == [None, None]
+    assert run_ranks(leaves, 2, 0, show=False) == [None, None]
+    assert run_ranks(leaves, 2, None, show=False) == [None, None]
 
 
 @dataclass
@@ -106,7 +107,7 @@ def collectives():
     return total.tolist(), [part.tolist() for part in parts], objects, places
 
 
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("world", [1, 2, 4])
 def test_nccl_works_on_virtual_gpus(world):
     results = run_ranks(collectives, world, gpus="virtual", show=False)
     total = float(sum(range(world)))
@@ -121,10 +122,32 @@ def asks_too_much():
     torch.empty(2**20, device="cuda")
 
 
-def test_memory_is_that_of_each_gpu_and_an_error_names_the_line_of_the_caller():
-    with pytest.raises(RankError, match="OutOfMemoryError") as raised:
+def test_memory_is_that_of_each_gpu():
+    with pytest.raises(RankError, match="OutOfMemoryError"):
         run_ranks(asks_too_much, 2, gpus="virtual", memory="1 MiB", show=False)
+    assert run_ranks(asks_too_much, 2, gpus="virtual", show=False).memory == [2**22] * 2
+
+
+def mixes():
+    model = nn.Linear(3, 2).cuda()
+    model(torch.ones(4, 3))
+
+
+def test_an_error_names_the_caller_s_line():
+    with pytest.raises(RankError) as raised:
+        run_ranks(mixes, 2, gpus="virtual", show=False)
     assert "where: test_torchrun.py:" in str(raised.value)
     for layer in ("devices", "ranks"):
         assert os.path.join("src", "multigpu", layer) not in str(raised.value)
-    assert run_ranks(asks_too_much, 2, gpus="virtual", show=False).memory == [2**22] * 2
+
+
+def one_leaves_a_call_out():
+    if dist.get_rank():
+        dist.all_reduce(torch.ones(2, device="cuda"))
+
+
+def test_a_hang_on_virtual_gpus_is_proven():
+    with pytest.raises(RankError) as raised:
+        run_ranks(one_leaves_a_call_out, 2, gpus="virtual", show=False)
+    assert raised.value.kind in ("deadlock", "mismatch")
+    assert "test_torchrun.py:" in str(raised.value)

@@ -3,8 +3,10 @@
 import inspect
 import threading
 
+import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from multigpu.ranks import run_ranks
 
@@ -41,64 +43,111 @@ def functional(name, *arguments):
     return functional_collectives.wait_tensor(call(ones(), *arguments, dist.group.WORLD))
 
 
-def send_and_receive():
+def send_and_receive(receive):
     if dist.get_rank() == 0:
         dist.send(ones(), 1)
     else:
-        dist.recv(ones(), 0)
+        receive(ones())
 
 
-# What is called, with which arguments; the op and the bytes of the call that rank 0 makes.
-CALLS = [
-    ("all_reduce", lambda: [ones()], "all_reduce", 16),
-    ("all_reduce_coalesced", lambda: [[ones(), ones()]], "all_reduce", 32),
-    ("broadcast", lambda: (ones(), 0), "broadcast", 16),
-    ("reduce", lambda: (ones(), 1), "reduce", 16),
-    ("all_gather", lambda: (twice(), ones()), "all_gather", 16),
-    ("all_gather_into_tensor", lambda: (ones(8), ones()), "all_gather", 16),
-    ("gather", lambda: (ones(), if_first(twice()), 0), "gather", 16),
-    ("scatter", lambda: (ones(), if_first(twice()), 0), "scatter", 16),
-    ("reduce_scatter", lambda: (ones(), twice()), "reduce_scatter", 32),
-    ("reduce_scatter_tensor", lambda: (ones(), ones(8)), "reduce_scatter", 32),
-    ("all_to_all", lambda: (twice(2), twice(2)), "all_to_all", 16),
-    ("all_to_all_single", lambda: (ones(), ones()), "all_to_all", 16),
-    ("monitored_barrier", lambda: (), "barrier", 0),
-]
-if torch.__version__.startswith("2.11."):
-    CALLS = [each for each in CALLS if each[0] != "all_to_all"]  # its gloo has none
-
-# What else makes calls: (via, op, bytes) of each.
-OTHERS = [
-    (send_and_receive, [("send", "send", 16)]),
-    (batch, [("batch_isend_irecv", op, 16) for op in ("send", "recv")]),
-    (lambda: functional("all_reduce", "sum"), [("all_reduce", "all_reduce", 16)]),
-    (lambda: functional("all_gather_tensor", 0), [("all_gather_tensor", "all_gather", 16)]),
-    (
-        lambda: functional("reduce_scatter_tensor", "sum", 0),
-        [("reduce_scatter_tensor", "reduce_scatter", 16)],
+# What is called -> (op, via, bytes) of each call that rank 0 makes.
+CALLS = {
+    "all_reduce": (lambda: dist.all_reduce(ones()), [("all_reduce", "all_reduce", 16)]),
+    "broadcast": (lambda: dist.broadcast(ones(), 0), [("broadcast", "broadcast", 16)]),
+    "reduce": (lambda: dist.reduce(ones(), 1), [("reduce", "reduce", 16)]),
+    "all_gather": (lambda: dist.all_gather(twice(), ones()), [("all_gather", "all_gather", 16)]),
+    "all_gather_into_tensor": (
+        lambda: dist.all_gather_into_tensor(torch.zeros(8), ones()),
+        [("all_gather", "all_gather_into_tensor", 16)],
     ),
-    (
+    "gather": (
+        lambda: dist.gather(ones(), if_first(twice()), dst=0),
+        [("gather", "gather", 16)],
+    ),
+    "scatter": (
+        lambda: dist.scatter(ones(), if_first(twice()), src=0),
+        [("scatter", "scatter", 16)],
+    ),
+    "reduce_scatter": (
+        lambda: dist.reduce_scatter(ones(), twice()),
+        [("reduce_scatter", "reduce_scatter", 32)],
+    ),
+    "reduce_scatter_tensor": (
+        lambda: dist.reduce_scatter_tensor(ones(), ones(8)),
+        [("reduce_scatter", "reduce_scatter_tensor", 32)],
+    ),
+    "all_to_all": (
+        lambda: dist.all_to_all(twice(2), twice(2)),
+        [("all_to_all", "all_to_all", 16)],
+    ),
+    "all_to_all_single": (
+        lambda: dist.all_to_all_single(ones(), ones()),
+        [("all_to_all", "all_to_all_single", 16)],
+    ),
+    "barrier": (lambda: dist.barrier(), [("barrier", "barrier", 0)]),
+    "monitored_barrier": (
+        lambda: dist.monitored_barrier(),
+        [("barrier", "monitored_barrier", 0)],
+    ),
+    "send": (lambda: send_and_receive(lambda t: dist.recv(t, 0)), [("send", "send", 16)]),
+    "batch_isend_irecv": (
+        batch,
+        [("send", "batch_isend_irecv", 16), ("recv", "batch_isend_irecv", 16)],
+    ),
+    "all_reduce_coalesced": (
+        lambda: dist.all_reduce_coalesced([ones(), ones()]),
+        [("all_reduce", "all_reduce_coalesced", 32)],
+    ),
+    "functional all_reduce": (
+        lambda: functional("all_reduce", "sum"),
+        [("all_reduce", "all_reduce", 16)],
+    ),
+    "functional all_gather": (
+        lambda: functional("all_gather_tensor", 0),
+        [("all_gather", "all_gather_tensor", 16)],
+    ),
+    "functional reduce_scatter": (
+        lambda: functional("reduce_scatter_tensor", "sum", 0),
+        [("reduce_scatter", "reduce_scatter_tensor", 16)],
+    ),
+    "process group method": (
         lambda: dist.group.WORLD.allreduce([ones()]).wait(),
         [("all_reduce", "all_reduce", 16)],
     ),
-]
+    "new_group": (
+        lambda: dist.all_reduce(ones(), group=dist.new_group([0, 1])),
+        [("new_group", "new_group", 0), ("all_reduce", "all_reduce", 16)],
+    ),
+}
+
+if torch.__version__.startswith("2.11."):
+    del CALLS["all_to_all"]  # its gloo has none
 
 
-def test_every_kind_of_call_is_recorded_once():
+@pytest.fixture(scope="module")
+def all_calls():
+    """The calls of rank 0 for each entry above, from one run."""
+
     def program():
-        for name, arguments, *_ in CALLS:
-            getattr(dist, name)(*arguments())
-            dist.barrier()
-        for call, _ in OTHERS:
+        marks = []
+        for name, (call, _) in CALLS.items():
+            marks.append((name, len(inspect.getsource(call))))
             call()
             dist.barrier()
+        return dist.get_backend()
 
-    calls = iter(run_ranks(program, 2, show=False).trace.of(0))
-    for expected in [*([(via, op, size)] for via, _, op, size in CALLS), *(e for _, e in OTHERS)]:
-        for each in [*expected, ("barrier", "barrier", 0)]:
-            came = next(calls)
-            assert (came.via, came.op, came.bytes) == each
-    assert next(calls, None) is None
+    results = run_ranks(program, 2, show=False)
+    assert list(results) == ["gloo", "gloo"]
+    return iter(results.trace.of(0))
+
+
+def test_every_kind_of_call_is_recorded_once(all_calls):
+    for name, (_, expected) in CALLS.items():
+        came = [next(all_calls) for _ in expected]
+        assert [(c.op, c.via, c.bytes) for c in came] == expected, name
+        end = next(all_calls)
+        assert (end.op, end.via) == ("barrier", "barrier"), name
+    assert next(all_calls, None) is None
 
 
 def test_a_group_shows_no_other_group_that_would_do_the_work_unseen():
@@ -139,8 +188,7 @@ def test_a_sub_group_names_its_members_by_their_global_ranks():
             dist.broadcast(ones(), src=2, group=group)
 
     trace = run_ranks(program, 3, show=False).trace
-    made, call = trace.of(0)
-    assert (made.op, made.bytes) == ("new_group", 0)
+    (call,) = [c for c in trace.of(0) if c.op == "broadcast"]
     assert (tuple(call.members), call.root, call.nth) == ((0, 2), 2, 0)
     assert [c.op for c in trace.of(1)] == ["new_group"]
 
@@ -159,9 +207,8 @@ def test_results_of_async_calls_are_seen_only_after_wait():
         receiving.wait()
         return early, tensor, early_received, received
 
-    for rank, (early, late, early_received, received) in enumerate(
-        run_ranks(program, 2, show=False)
-    ):
+    for rank, result in enumerate(run_ranks(program, 2, show=False)):
+        early, late, early_received, received = result
         assert early.tolist() == [rank + 1.0] * 4
         assert late.tolist() == [3.0] * 4
         assert early_received.tolist() == [0.0] * 4
@@ -214,6 +261,25 @@ def test_any_type_of_number_travels():
         return [tensor.real.tolist() for tensor in tensors]
 
     assert run_ranks(program, 2, show=False)[1] == [[1, 0, 1]] * 4
+
+
+def test_distributed_data_parallel_is_seen():
+    def program():
+        torch.manual_seed(dist.get_rank())
+        model = nn.parallel.DistributedDataParallel(
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        )
+        model(torch.randn(3, 4)).sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    one, two = results = run_ranks(program, 2, show=False)
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    calls = results.trace.of(0)
+    assert {call.via for call in calls} == {"DistributedDataParallel"}
+    (gradients,) = [call for call in calls if call.op == "all_reduce"]
+    assert gradients.bytes == 4 * sum(grad.numel() for grad in one)
+    assert gradients.end is not None
+    assert any(call.op == "broadcast" for call in calls)
 
 
 def test_a_call_that_is_the_target_of_a_thread_stands_where_the_thread_was_started():

@@ -21,6 +21,23 @@ def test_a_send_whose_handle_is_dropped_arrives_and_stays_open():
     assert [call.is_open for call in results.trace.messages(0)] == [True, False]
 
 
+@pytest.mark.slow
+def test_sends_without_handles_arrive_however_many_there_are_and_however_late():
+    def program():
+        if dist.get_rank() == 0:
+            for number in range(1500):
+                dist.isend(torch.full((1,), float(number)), 1)
+            dist.barrier()
+            return None
+        dist.barrier()  # all of them are under way
+        received = torch.empty(1500)
+        for number in range(1500):
+            dist.recv(received[number : number + 1], 0)
+        return received.tolist()
+
+    assert run_ranks(program, 2, show=False, timeout=20)[1] == [*map(float, range(1500))]
+
+
 def test_collectives_that_nobody_waits_for_hold_no_tensors():
     def program():
         most = []
