@@ -44,6 +44,9 @@ from multigpu.ranks.resource_monitor import (
 GLANCE = 0.02  # seconds between two looks at what the ranks have said
 LOOK = 0.05  # seconds between two looks at the resources in use
 CLOSING = 0.002  # seconds between two looks at processes that have closed a pipe
+SHORT = 0.2  # seconds: in a run that takes longer, ...
+PAUSE = 0.02  # ... seconds in which the ranks have the cores; then all that they said is read
+MUCH = 2**15  # bytes: no pause while they send so much at a time, as large results
 DUMP = 2.0  # seconds for processes that are stuck to write down where they are
 BUSY_DUMP = 20.0  # the same for one that waits for a core of a busy machine
 ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
@@ -131,8 +134,11 @@ class Supervisor:
         monitor = ResourceMonitor(self._limits, self._began, own_memory(psutil.Process()))
         threads = process_tree.SystemThreads([child.pid for child in self._children])
         look = self._began + 4 * LOOK  # most runs are over before the first
+        taken = 0
         while not self._ended():
-            self._take_in(CLOSING if self._closing else GLANCE)
+            if not self._closing and taken < MUCH and time.monotonic() - self._began > SHORT:
+                time.sleep(PAUSE)
+            taken = self._take_in(CLOSING if self._closing else GLANCE)
             if all(child.holding or child.status is not None for child in self._children):
                 for child in self._children:
                     child.release()
@@ -161,12 +167,15 @@ class Supervisor:
                     self._watch.ended(number, child.status)
         return all(child.status is not None for child in self._children)
 
-    def _take_in(self, wait: float) -> None:
+    def _take_in(self, wait: float) -> int:
+        """Read what the processes have sent; return how many bytes."""
+        taken = 0
         for key, _ in self._selector.select(wait):
             if key.data is None:
                 raise EOFError("the caller is gone")
             number, pipe = key.data
             part = os.read(key.fd, 1 << 20)
+            taken += len(part)
             frames = self._children[number].add(pipe, part)
             if not part:
                 self._selector.unregister(key.fd)
@@ -177,6 +186,7 @@ class Supervisor:
                     self._watch.hear(number, frame)
             if part and pipe == "output" and self._tell:
                 self._caller.send(("output", number, part))
+        return taken
 
     def _ask_where_they_are(self) -> None:
         asked = [child for child in self._children if child.status is None]
