@@ -138,7 +138,7 @@ def waits_for_others(ending: Ending) -> tuple[bool, bool]:
     """Sorts ranks: first those that others wait for, not over and in no call themselves."""
     waiting = set()
     for header in ending.report["said"]:
-        if header["phase"] == "wait":
+        if header["phase"] == "wait" or header.get("is_async") is False:
             waiting.add(header["id"])
         elif header["phase"] in ("done", "failed"):
             waiting.discard(header["id"])

@@ -1,7 +1,7 @@
 """One call of torch.distributed, and which calls of different ranks belong together.
 
-A rank reports each call before it makes it (a frame, plain data), then when it begins to wait for
-it, and when the wait is over. A `Call` collects these frames. Times are those of
+A rank reports each call before it makes it (a frame, plain data), when it begins to wait for an
+async one, and when the wait is over. A `Call` collects these frames. Times are those of
 `time.monotonic()`, which all ranks of one machine share.
 
 The n-th collective that a rank makes in a group matches the n-th of every other member: a
@@ -71,6 +71,8 @@ class Call:
         for name in ("members", "wanted"):
             said[name] = tuple(frame.get(name, ()))
         said["shapes"] = tuple(map(tuple, frame.get("shapes", ())))
+        if not frame.get("is_async"):  # the rank waits for it at once
+            said["waited"] = frame["time"]
         return cls(**{**said, "rank": rank})
 
     def hear(self, frame: Mapping[str, Any]) -> None:

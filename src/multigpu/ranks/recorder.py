@@ -189,12 +189,9 @@ class Recorder:
         with self._lock:
             self.write({"phase": phase, **details, "time": time.monotonic()})
 
-    @contextmanager
-    def waiting(self, number: int, *, limit: float | None = None) -> Iterator[None]:
-        """Around the part of call ``number`` that blocks, for ``limit`` seconds at most."""
+    def waits(self, number: int, *, limit: float | None = None) -> None:
+        """This thread waits for call ``number``, for ``limit`` seconds at most."""
         self.tell("wait", id=number, thread=threading.get_native_id(), limit=limit)
-        with self.failing(number):
-            yield
 
     @contextmanager
     def failing(self, number: int) -> Iterator[None]:

@@ -58,11 +58,11 @@ class RankState:
                 self.made[call.op, call.group] += 1
                 call.nth_alike = self.made[call.op, call.group]
                 self.places.add((call.file, call.line))
+                if not call.is_async:
+                    self._wait(frame)
             case "wait":
                 self.threads.add(frame["thread"])
-                self.waits[frame["thread"]] = frame["id"]
-                limit = frame.get("limit") or inf
-                self.ends[frame["thread"]] = frame["time"] + limit if limit < NO_LIMIT else inf
+                self._wait(frame)
             case "done" | "failed":
                 self.waits = {t: n for t, n in self.waits.items() if n != frame["id"]}
             case "thread_started":
@@ -84,6 +84,11 @@ class RankState:
             case "holding":
                 self.finished = True
         return call
+
+    def _wait(self, frame: Mapping[str, Any]) -> None:
+        self.waits[frame["thread"]] = frame["id"]
+        limit = frame.get("limit") or inf
+        self.ends[frame["thread"]] = frame["time"] + limit if limit < NO_LIMIT else inf
 
     @property
     def gone(self) -> bool:

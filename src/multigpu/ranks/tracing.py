@@ -109,13 +109,14 @@ class TracedWork(dist.Work):
         tensors: Tensors,
         copies: Copies | None,
         is_message: bool,
+        is_async: bool,
         sources: Sequence[int] = (),
     ) -> None:
         """``sources``: for a receive from any rank, the global ranks of the group's members."""
         super().__init__()
         self._inner, self._recorder, self._number = inner, recorder, number
         self._tensors, self._copies = list(tensors), copies
-        self._is_message, self._sources = is_message, sources
+        self._is_message, self._is_async, self._sources = is_message, is_async, sources
         self._lock, self._over = threading.Lock(), False
 
     def __del__(self) -> None:
@@ -129,7 +130,9 @@ class TracedWork(dist.Work):
             return True
         seconds = timeout.total_seconds() if timeout is not None else 0
         # C++ asks for no time limit with zero seconds.
-        with self._recorder.waiting(self._number, limit=seconds or None):
+        if self._is_async:  # otherwise it waits since it has begun
+            self._recorder.waits(self._number, limit=seconds or None)
+        with self._recorder.failing(self._number):
             self._inner.wait(*([timeout] if seconds else []))
         self._publish()
         return True
@@ -184,7 +187,7 @@ def record_futures(recorder: Recorder) -> None:
         number, is_over = known.get(future, (0, lambda: True))
         if is_over():
             return wait(future)
-        recorder.tell("wait", id=number, thread=threading.get_native_id())
+        recorder.waits(number)
         try:
             return wait(future)
         except Exception as error:
@@ -308,7 +311,7 @@ class TracedGroup(dist.ProcessGroup):
             named,
             op=op,
             origin=from_where,
-            is_async=bool(getattr(options, "asyncOp", True)) and op != "barrier",
+            is_async=bool(getattr(options, "asyncOp", True)) and method != "monitored_barrier",
             outputs=tensors_in(filled),
             inputs=tensors_in(arguments[1] if op in BRING_ANOTHER else filled),
             reduce=_reduction_of(options) if op in REDUCTIONS else None,
@@ -371,7 +374,8 @@ class TracedGroup(dist.ProcessGroup):
         if method == "monitored_barrier":  # the one that blocks inside the call
             given = (v for v in (*arguments, *named.values()) if isinstance(v, timedelta))
             timeout = next(given, c10d.default_pg_timeout)
-            with self.recorder.waiting(number, limit=timeout.total_seconds()):
+            self.recorder.waits(number, limit=timeout.total_seconds())
+            with self.recorder.failing(number):
                 getattr(self.__inner, method)(*arguments, **named)
             return self.recorder.done(number)
         with self.recorder.failing(number):
@@ -393,6 +397,7 @@ class TracedGroup(dist.ProcessGroup):
             tensors=outputs or inputs,
             copies=copies,
             is_message=op in MESSAGES,
+            is_async=is_async,
             sources=self.group.members if method == "recv_anysource" else (),
         )
         if origin.called_by_cpp:
@@ -530,7 +535,7 @@ def record_new_groups(recorder: Recorder) -> None:
             is_async=False,
             wanted=world.group.members if ranks is None else sorted(ranks),
         )
-        with recorder.waiting(number):
+        with recorder.failing(number):
             group = make(*args, **named)
         recorder.done(number)
         return group
