@@ -53,10 +53,15 @@ class Origin:
 
 
 @cache
-def _torch() -> str:
+def _in_torch(file: str) -> str | None:
+    """The path below torch's folder; "" for other code that is not the program's, else None."""
     import torch
 
-    return os.path.join(os.path.dirname(torch.__file__), "")
+    folder = os.path.join(os.path.dirname(torch.__file__), "")
+    if file.startswith(folder):
+        return file.removeprefix(folder)
+    between = file == threading.__file__ or os.path.basename(file) in BETWEEN
+    return "" if between or file.startswith((*OURS, "<frozen")) else None
 
 
 def origin() -> Origin:
@@ -72,41 +77,37 @@ def origin() -> Origin:
     if place is None:  # autograd computes what is on GPUs in its own threads, and backward() waits
         for frame in sys._current_frames().values():
             line, waiting = _first_line(frame)
-            if line is not None and waiting and _in_torch(waiting[0]).startswith("autograd"):
+            if line is not None and waiting and waiting[0][0].startswith("autograd"):
                 place, within = line, within or waiting
     place = place or Origin("", 0, "", "")
     return Origin(place.file, place.line, place.function, *_public_name(within))
 
 
-def _first_line(frame: types.FrameType | None) -> tuple[Origin | None, list[types.FrameType]]:
+Within = tuple[tuple[str, str], ...]  # torch's frames: the file below torch's folder, the function
+
+
+def _first_line(frame: types.FrameType | None) -> tuple[Origin | None, Within]:
     """The first line of somebody's own from here outwards, and torch's frames before it."""
-    within: list[types.FrameType] = []
+    within: list[tuple[str, str]] = []
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_torch()):
-            within.append(frame)
-        elif (
-            not file.startswith((*OURS, "<frozen"))
-            and file != threading.__file__
-            and os.path.basename(file) not in BETWEEN
-        ):
-            return Origin(file, frame.f_lineno, frame.f_code.co_name, ""), within
+        code = frame.f_code
+        file = _in_torch(code.co_filename)
+        if file is None:
+            return Origin(code.co_filename, frame.f_lineno, code.co_name, ""), tuple(within)
+        if file:
+            within.append((file, code.co_name))
         frame = frame.f_back
-    return None, within
+    return None, tuple(within)
 
 
-def _in_torch(frame: types.FrameType) -> str:
-    """The file of one of torch's frames, below torch's folder."""
-    return frame.f_code.co_filename.removeprefix(_torch())
-
-
-def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
+@cache
+def _public_name(within: Within) -> tuple[str, bool]:
     """The name by which torch was called, and whether C++ called in the middle of a backward.
 
     The name is that of torch's outermost frame, if it means something; but messages that go
     together say so, inside a step of torch.distributed.pipelining, too.
     """
-    folders = [_in_torch(frame) for frame in within]
+    folders = [file for file, _ in within]
     if any(f.startswith(os.path.join("distributed", "fsdp")) for f in folders):
         return "fully_shard", False
     if os.path.join("distributed", "algorithms", "join.py") in folders:
@@ -115,7 +116,7 @@ def _public_name(within: list[types.FrameType]) -> tuple[str, bool]:
     called_by_cpp = bool(folders) and folders[0].startswith("autograd")
     if in_ddp or called_by_cpp:
         return "DistributedDataParallel", called_by_cpp
-    names = [f.f_code.co_name for f in within if f.f_code.co_name not in WRAPPERS]
+    names = [name for _, name in within if name not in WRAPPERS]
     return GROUPED if GROUPED in names else names[-1] if names else "", False
 
 
