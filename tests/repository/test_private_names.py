@@ -44,7 +44,7 @@ PRIVATE = {
         "_get_backend", "_has_hooks", "_reduce_scatter_base", "_start_coalescing",
         "_wait_for_pending_works",
         # Copies of ours are not counted; stand-ins for tensors have no memory
-        "_disable_current_modes", "_subclasses",
+        "_mode_utils", "_subclasses",
         # What happens at the end of a backward pass: DDP waits for its buckets this way
         "_execution_engine",
     },

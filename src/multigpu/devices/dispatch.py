@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -172,23 +171,6 @@ class Filling:
 in_flight: list[Filling] = []
 
 
-class Watch(threading.local):
-    """Whether operators of this thread are the program's, and not copies that the tracing makes."""
-
-    on = True
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        self.on = False
-        try:
-            yield
-        finally:
-            self.on = True
-
-
-watch = Watch()
-
-
 def storage_of(tensor: VirtualTensor) -> int:
     """What tensors have in common that share their data."""
     return tensor._data.untyped_storage()._cdata  # type: ignore[no-any-return]
@@ -218,7 +200,7 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     plan = _plans.get(func)
     if plan is None:
         plan = _plans[func] = Plan.of(func)
-    if in_flight and watch.on and not plan.view:
+    if in_flight and not plan.view:
         note_uses(args, kwargs)
     with torch._C.DisableTorchFunction():
         if plan.special is not None:
@@ -413,7 +395,7 @@ def _gpu(tensor: torch.Tensor) -> Gpu | None:
     return tensor._gpu if isinstance(tensor, VirtualTensor) else None
 
 
-def _data(tensor: torch.Tensor) -> torch.Tensor:
+def data_of(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor with `tensor`'s data."""
     return tensor._data if isinstance(tensor, VirtualTensor) else tensor
 
@@ -439,7 +421,7 @@ def to_copy(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
         dtype = kwargs.get("dtype") or source.dtype
         if source.layout is torch.strided:
             target.meter.check(source.numel() * dtype.itemsize)
-    result = func(_data(source), **kwargs)
+    result = func(data_of(source), **kwargs)
     if target is not None:
         result = VirtualTensor(result, target)
     if origin is not target:
@@ -451,7 +433,7 @@ def to_copy(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def copy_(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`copy_`: fill a tensor from another, on any device."""
     target, source, *rest = args
-    func(_data(target), _data(source), *rest, **kwargs)
+    func(data_of(target), data_of(source), *rest, **kwargs)
     if _gpu(source) is not _gpu(target):
         note_copy(_gpu(source), _gpu(target), _bytes_on_link(source, target))
     return target
@@ -485,7 +467,7 @@ def pseudoinverse(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
 def item(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`.item()`: one number from the GPU to the CPU."""
     note_copy(_gpu(args[0]), None, args[0].element_size())
-    return func(_data(args[0]))
+    return func(data_of(args[0]))
 
 
 @special("fill", "fill_", "index_put", "index_put_", "_index_put_impl_")

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partialmethod
+from functools import partialmethod, wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._mode_utils import no_dispatch
 
 from multigpu.devices import dispatch
 from multigpu.devices.gpu import running
@@ -43,51 +43,67 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-Tensors = Sequence[torch.Tensor]
+def replaced(value: Any, by: Mapping[int, torch.Tensor]) -> Any:
+    """``value`` with other tensors in place of those with these ids, in lists of tensors, too.
+
+    In place of a tensor on a virtual GPU there are its data.
+    """
+    if isinstance(value, torch.Tensor):
+        return by[id(value)] if id(value) in by else dispatch.data_of(value)
+    if isinstance(value, list | tuple):
+        return type(value)(replaced(item, by) for item in value)
+    return value
+
+
+def not_intercepted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that may call functions of torch without a look of the virtual GPUs at each."""
+
+    @wraps(method)
+    def run(*args: Any, **named: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return method(*args, **named)
+
+    return run
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Operators of ours: autograd does not record them, no mode counts them as the rank's."""
+    with torch._C.DisableTorchFunction(), no_dispatch(), torch.no_grad():
+        yield
 
 
 class Copies:
-    """Stand-ins for the tensors of an async call. ``outputs`` are those that it fills.
+    """Stand-ins for the data of an async call's tensors, by the ids of these.
 
     ``before`` holds the values at the start, to find out at the end whether the caller has written
     into a tensor during the call.
     """
 
-    @torch.no_grad()
-    def __init__(self, tensors: Tensors, outputs: Tensors) -> None:
-        self._tensors = [tensor.detach() for tensor in tensors]
+    def __init__(self, data: Mapping[int, torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        self._outputs = {id(tensor): tensor for tensor in outputs}
         self._fillings: list[dispatch.Filling] = []
-        # Copies of ours do not count as the rank's memory, nor as a use of what is on its way.
-        with _disable_current_modes(), dispatch.watch.paused():
-            self._before = [tensor.clone() for tensor in self._tensors]
-            self._stand_ins = {id(t): c.clone() for t, c in zip(tensors, self._before, strict=True)}
-        self._outputs = [(tensor.detach(), self._stand_ins[id(tensor)]) for tensor in outputs]
+        with unseen():
+            self._data = {name: tensor.detach() for name, tensor in data.items()}
+            self._before = {name: tensor.clone() for name, tensor in data.items()}
+            self.stand_ins = {name: tensor.clone() for name, tensor in self._before.items()}
 
     def watch(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` when an operator takes a result on a virtual GPU before it is there."""
-        for tensor, _ in self._outputs:
+        for tensor in self._outputs.values():
             if isinstance(tensor, VirtualTensor):
                 self._fillings.append(dispatch.Filling(tensor, tell))
 
-    def of(self, value: Any) -> Any:
-        """What the call works on in place of a tensor; lists of tensors have them replaced."""
-        if isinstance(value, torch.Tensor):
-            return self._stand_ins.get(id(value), value)
-        if isinstance(value, list | tuple):
-            return type(value)(map(self.of, value))
-        return value
-
-    @torch.no_grad()
     def publish(self) -> bool:
         """Copy the results into the caller's tensors; return whether these had been changed."""
         for filling in self._fillings:
             filling.over()
-        pairs = zip(self._tensors, self._before, strict=True)
-        with dispatch.watch.paused():
-            with _disable_current_modes():
-                changed = any(not same_bits(now, before) for now, before in pairs)
-            for tensor, result in self._outputs:
-                tensor.copy_(result)
+        with unseen():
+            changed = any(
+                not same_bits(self._data[name], self._before[name]) for name in self._data
+            )
+            for name in self._outputs:
+                self._data[name].copy_(self.stand_ins[name])
         return changed
 
 
@@ -106,7 +122,7 @@ class TracedWork(dist.Work):
         recorder: Recorder,
         number: int,
         *,
-        tensors: Tensors,
+        tensors: Sequence[torch.Tensor],
         copies: Copies | None,
         is_message: bool,
         is_async: bool,
@@ -339,6 +355,7 @@ class TracedGroup(dist.ProcessGroup):
         """Call a method that does not communicate."""
         return getattr(self.__inner, method)(*arguments, **named)
 
+    @not_intercepted
     def _call(
         self,
         method: str,
@@ -352,9 +369,9 @@ class TracedGroup(dist.ProcessGroup):
         inputs: Sequence[torch.Tensor],
         **details: Any,
     ) -> Any:
-        touched = list({id(tensor): tensor for tensor in (*outputs, *inputs)}.values())
+        touched = {id(tensor): tensor for tensor in (*outputs, *inputs)}
         # (Below an operator, of DTensor for example, there are the data inside virtual tensors.)
-        from_gpu = running.in_core or all(tensor.is_cuda for tensor in touched)
+        from_gpu = running.in_core or all(tensor.is_cuda for tensor in touched.values())
         if self._only_gpus and not from_gpu:
             raise RuntimeError("No backend type associated with device type cpu")
         number = self.recorder.begin(
@@ -363,14 +380,17 @@ class TracedGroup(dist.ProcessGroup):
         for_join = is_async and origin.via == "join"
         # With NCCL a wait belongs to a stream, so a copy after it would come too early.
         has_nccl = "nccl" in str(self.__inner.name()).lower()
+        data = {name: dispatch.data_of(tensor) for name, tensor in touched.items()}
         may_copy = all(
             tensor.is_contiguous() and not tensor.is_sparse and not (has_nccl and tensor.is_cuda)
-            for tensor in touched
+            for tensor in data.values()
         )
-        copies = Copies(touched, outputs) if is_async and not for_join and may_copy else None
-        if copies is not None:
-            arguments = copies.of(arguments)
-            named = {name: copies.of(value) for name, value in named.items()}
+        copies = Copies(data, outputs) if is_async and not for_join and may_copy else None
+        if copies is None and dispatch.in_flight:
+            dispatch.note_uses(arguments, named)
+        stand_ins = {} if copies is None else copies.stand_ins
+        arguments = replaced(arguments, stand_ins)
+        named = {name: replaced(value, stand_ins) for name, value in named.items()}
         if method == "monitored_barrier":  # the one that blocks inside the call
             given = (v for v in (*arguments, *named.values()) if isinstance(v, timedelta))
             timeout = next(given, c10d.default_pg_timeout)

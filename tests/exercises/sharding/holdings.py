@@ -59,9 +59,8 @@ def living_tensors():
         if type(thing) is TracedWork:
             kept |= {id(tensor) for tensor in thing._tensors}
         elif type(thing) is Copies:
-            copies = thing._tensors, thing._before, thing._stand_ins.values()
-            kept |= {id(tensor) for own in copies for tensor in own}
-            kept |= {id(tensor) for pair in thing._outputs for tensor in pair}
+            copies = thing._data, thing._outputs, thing._before, thing.stand_ins
+            kept |= {id(tensor) for own in copies for tensor in own.values()}
     return [t for t in objects if type(t) in tensor_kinds and id(t) not in kept]
 
 
