@@ -92,6 +92,18 @@ def test_a_result_that_is_used_before_the_wait_is_told():
     assert not list(differences(results.trace))
 
 
+def broadcasts_before_the_wait():
+    total = torch.ones(2, device="cuda")
+    work = dist.all_reduce(total, async_op=True)
+    dist.broadcast(total, src=0)
+    work.wait()
+
+
+def test_a_collective_can_take_a_result_too_early_as_well():
+    (sentence,) = found(broadcasts_before_the_wait, gpus="virtual")
+    assert "all_reduce (test_nccl.py:" in sentence
+
+
 def reduces_in_chunks():
     total = torch.ones(4, device="cuda")
     works = [dist.all_reduce(chunk, async_op=True) for chunk in total[:2].chunk(2)]
