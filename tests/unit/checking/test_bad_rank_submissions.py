@@ -93,13 +93,6 @@ def test_a_bad_run_gets_its_verdict(run_ranks, server, body):
     wait_until(lambda: {p.pid for p in marked(process.mark)} <= {process.popen.pid})
 
 
-def test_closing_what_the_group_uses_is_a_crash(run_ranks):
-    """Which one depends on what gloo wanted to do next."""
-    with pytest.raises(Refused) as refused:
-        run_ranks("def average(tensor):\n    os.closerange(3, 64)\n    dist.barrier()\n", idle=1.0)
-    assert refused.value.status == "crash"
-
-
 @pytest.mark.parametrize(
     ("source", "status", "message_id"),
     [

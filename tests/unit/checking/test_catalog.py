@@ -69,12 +69,6 @@ def test_a_name_may_be_short(course, name, found):
     assert names(Catalog(course).find(name)) == found
 
 
-def test_several_names_give_each_exercise_once_and_in_order(course):
-    found = Catalog(course).find_all(["shift", "collectives", "DDP"])
-    assert names(found) == ["data_parallel.DDP", "collectives.split", "collectives.shift"]
-    assert len(Catalog(course).find_all(["all", "shift"])) == 6
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

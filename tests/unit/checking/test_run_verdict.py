@@ -1,45 +1,11 @@
-"""From how a run ended to what is said: several ranks, and torch's own messages."""
+"""What torch's own messages usually mean."""
 
 import operator
-from pathlib import Path
 
 import pytest
 import torch
 
-from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
-from multigpu.checking.run_verdict import Ending, explanation, refuse_bad_endings
-from multigpu.checking.verdicts import CheckerFault, Refused
-from multigpu.ranks.errors import Finding
-from multigpu.ranks.resource_monitor import Limits
-from multigpu.ranks.trace import Trace
-
-EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")
-
-
-def ending(rank, *said, status):
-    phases = [{"phase": "started"}, *said]
-    report = {"said": phases, "status": status, "output": "", "stack": "", "excess": None}
-    return Ending(report, EXERCISE, Path("average.py"), Limits(), who=f"rank {rank}")
-
-
-def refuse(endings):
-    finding = Finding("exit", (0,), "rank 0 ended")
-    refuse_bad_endings(endings, finding, Trace.from_frames([[] for _ in endings]))
-
-
-def test_who_has_said_that_it_leaves_has_left_also_while_its_process_is_there_still():
-    left = {"phase": "left", "status": 0, "where": ["average.py", 7]}
-    slow = ending(0, {"phase": "importing"}, left, status=None)
-    with pytest.raises(Refused, match=r"os\._exit\(0\)") as refused:
-        refuse([slow, ending(1, {"phase": "importing"}, status=None)])
-    assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
-
-
-def test_a_rank_that_cannot_start_is_a_fault_of_the_checker():
-    broken = {"phase": "fault", "traceback": "OSError: too many open files"}
-    with pytest.raises(CheckerFault):
-        refuse([ending(0, broken, status=70), ending(1, status=-9)])
-
+from multigpu.checking.run_verdict import explanation
 
 PARAMETER = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
 

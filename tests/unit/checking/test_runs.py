@@ -1,5 +1,7 @@
 """What comes back from a run, and what may not disturb it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -25,17 +27,15 @@ def assert_right(answer):
         "import warnings; warnings.warn('careful')",
         "import sys; sys.stdout.close()",
         "import torch; torch.allclose = torch.equal = lambda *a, **k: True",
-        "import safetensors.torch; safetensors.torch.save = None",
         "import json; json.dumps = json.loads = None",
         "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
-        "import sys; sys.settrace(None)",
     ],
 )
 def test_odd_but_harmless_things_at_import(run, around):
     assert_right(run(f"{around}\n{RIGHT}"))
 
 
-@pytest.mark.parametrize("module", ["torch", "random", "multigpu"])
+@pytest.mark.parametrize("module", ["torch", "multigpu"])
 def test_a_file_with_the_name_of_a_library_hides_nothing(run, submission, module):
     (submission / f"{module}.py").write_text("raise ImportError('shadowed')\n")
     assert_right(run(f"import {module}\n{RIGHT}"))
@@ -70,11 +70,6 @@ def test_work_that_python_ends_by_itself(run, work):
             3,
         ),
         ("def split(batch, devices):\n    x = 1\n", None),
-        ("split = lambda batch, devices: 1\n", None),
-        (
-            "import torch\n@torch.no_grad()\ndef split(batch, devices):\n    x = 1\n    return 2\n",
-            5,
-        ),
         (
             "import torch\ndef split(batch, devices):\n    with torch.no_grad():\n"
             "        return batch\n",
@@ -123,12 +118,6 @@ def test_the_answer_keeps_structure_numbers_and_placement(run):
     assert result["device"] == "cuda:0"
 
 
-def test_what_python_says_of_a_file_is_in_its_output(run):
-    answer = run(f"{RIGHT}\n1 is 1")
-    assert_right(answer)
-    assert "data_parallel.py:5: SyntaxWarning" in answer.output
-
-
 def drive_that_fails(submission, devices, batch):
     raise ZeroDivisionError
 
@@ -153,18 +142,4 @@ def test_a_file_left_in_the_working_folder_is_removed(run):
     source = "import os\ndef split(batch, devices):\n    open('x', 'w')\n    return os.getcwd()\n"
     first, second = run(source).results[0], run(source).results[0]
     assert first != second
-    from pathlib import Path
-
     assert not Path(first).exists()
-
-
-def test_what_an_answer_names_is_imported_before_its_worker_begins(run):
-    source = """
-        import sys
-
-        def split(batch, devices):
-            early = "torch.distributed.optim" in sys.modules
-            from torch.distributed.optim import ZeroRedundancyOptimizer
-            return early
-        """
-    assert run(source).results == [True]

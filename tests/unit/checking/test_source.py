@@ -9,7 +9,6 @@ from multigpu.checking.catalog import Course
 from multigpu.checking.source import (
     definitions,
     is_written,
-    reached,
     starter_for,
     starter_of,
     text_of,
@@ -113,15 +112,6 @@ def test_a_starter_keeps_the_task_and_loses_the_answer():
 def test_what_is_written_and_what_is_not():
     assert [is_written(node) for node in definitions(STARTER).values()] == [False] * 3
     assert [is_written(node) for node in definitions(SOLUTION).values()] == [True] * 4
-
-
-def test_what_a_function_reaches_has_no_names_of_comprehensions():
-    tree = ast.parse(
-        "squares = [x * x for x in range(3)]\nscale: int = 2\n\ndef f(x):\n    return x * scale"
-    )
-    function, *helpers = reached(tree, "f")
-    assert function.name == "f"
-    assert [ast.unparse(helper) for helper in helpers] == ["scale: int = 2"]
 
 
 @pytest.fixture

@@ -62,22 +62,3 @@ def test_who_asks_for_more_gets_the_real_one():
     assert mode in modes
     assert mode == "ddp_optimizer"
     assert loaded
-
-
-def backward_of_a_gradient():
-    """As a pipeline's stage does it with what the next stage has sent."""
-    inputs = torch.ones(2, requires_grad=True)
-    (inputs * 3).backward(torch.tensor([1.0, 2.0]))
-    refused = None
-    try:
-        (inputs * 3).backward(torch.ones(3))
-    except RuntimeError as error:
-        refused = str(error)
-    return inputs.grad.tolist(), refused, "sympy" in sys.modules
-
-
-def test_backward_from_a_gradient_does_not_load_symbolic_algebra():
-    ((gradient, refused, loaded),) = with_stand_ins(backward_of_a_gradient)
-    assert gradient == [3.0, 6.0]
-    assert "shape of torch.Size([3])" in refused
-    assert not loaded

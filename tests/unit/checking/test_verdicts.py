@@ -5,7 +5,6 @@ import textwrap
 import pytest
 
 from multigpu.checking.catalog import Catalog, Course
-from multigpu.checking.running import perform_programs
 from multigpu.checking.session import check_with
 from multigpu.checking.verdicts import Verdict, exit_code
 from multigpu.commands.showing import console, show_verdicts
@@ -94,41 +93,10 @@ def test_after_a_wrong_answer_the_other_checks_still_count(check):
     assert where == "where: data_parallel.py:3"
 
 
-SQUARED = """
-@double.mistake("squared", "it is squared.", fix="Add.")
-def squares(x):
-    return x * x
-"""
-
-
-def test_only_the_check_that_is_shown_is_explained(check, monkeypatch):
-    runs = []
-
-    def counting(*given):
-        runs.append(given)
-        return perform_programs(*given)
-
-    monkeypatch.setattr("multigpu.checking.judging.perform_programs", counting)
-    verdict = check("def double(x):\n    return x * x\n", CHECKS + SQUARED)
-    assert (verdict.message_id, verdict.passed) == ("double.squared", 1)
-    assert len(runs) == 1
-
-
-@pytest.mark.parametrize(
-    ("source", "status"),
-    [
-        ("def double(x):\n    if x > 1: raise ValueError\n    return 2 * x\n", "crash"),
-        # a check has passed, so the function was started
-        ("def double(x):\n    if x > 1: raise NotImplementedError\n    return 2\n", "crash"),
-    ],
-)
-def test_anything_else_ends_the_exercise(check, source, status):
-    verdict = check(source)
-    assert (verdict.status, verdict.passed, verdict.total) == (status, 1, 3)
-
-
-def test_what_was_printed_before_a_crash_is_kept(check):
-    assert check("def double(x):\n    print('x is', x)\n    return 1 / 0\n").output == "x is 1\n"
+def test_anything_else_ends_the_exercise(check):
+    """A check has passed, so the function was started."""
+    verdict = check("def double(x):\n    if x > 1: raise NotImplementedError\n    return 2\n")
+    assert (verdict.status, verdict.passed, verdict.total) == ("crash", 1, 3)
 
 
 HALVES = """
@@ -197,18 +165,6 @@ FAULTS = {
         """,
         "data_parallel.double",
     ),
-    "its arguments fail": (
-        """
-        @double.expected
-        def expected(case):
-            return 2 * case.number
-
-        @double.arguments
-        def arguments(case, devices):
-            return 1 / 0
-        """,
-        "ZeroDivisionError",
-    ),
     "it declares nothing": ("del double", "declares 0 exercises"),
     "a mistake breaks what is not declared": (
         """
@@ -224,13 +180,6 @@ FAULTS = {
         " double.quick.",
     ),
     "it cannot be imported": ("import nothing_of_this_name", "nothing_of_this_name"),
-    "it names no exercise": (
-        """
-        double = exercise("data_parallel.treble", expects="three times the number")
-        double.cases(cases)
-        """,
-        "data_parallel.treble",
-    ),
     "its file is missing": (None, "data_parallel.double"),
 }
 

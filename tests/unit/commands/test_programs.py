@@ -11,17 +11,11 @@ import torch
 from multigpu.cli import main
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
-RANKS = {"collectives": 4, "fsdp_tp_mesh": 4}  # else 2
-FAST = ("point_to_point",)
+RANKS = {"collectives": 4}  # else 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(path.stem, marks=[] if path.stem in FAST else [pytest.mark.slow])
-        for path in sorted(PROGRAMS.glob("*.py"))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("*.py")))
 def test_a_program_runs_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "collectives" and torch.__version__.startswith("2.11."):
         pytest.skip("gloo has no all_to_all of lists in PyTorch 2.11")
@@ -33,9 +27,7 @@ def test_a_program_runs_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "name", ["amp_imagenet", "ddp_checkpoint", "dcp", "fsdp2", "nanogpt_ddp", "collectives"]
-)
+@pytest.mark.parametrize("name", ["dcp", "fsdp2", "nanogpt_ddp", "collectives"])
 def test_a_program_runs_on_real_gpus_with_its_calls_recorded(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
