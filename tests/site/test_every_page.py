@@ -100,8 +100,7 @@ def visits(
     heard = Heard(tab)
     for page in chosen:
         heard.clear()
-        looked = look(tab, (site / page).as_uri(), known, whole=str(page) in FIVE)
-        seen[str(page)] = looked | {"errors": [*heard.errors], "requests": [*heard.requests]}
+        seen[str(page)] = look(tab, heard, (site / page).as_uri(), known, whole=str(page) in FIVE)
     context.close()
     return seen
 
@@ -129,7 +128,9 @@ class Heard:
             self.requests.append(request.url)
 
 
-def look(tab: Any, address: str, known: list[list[str]], *, whole: bool) -> dict[str, list]:
+def look(
+    tab: Any, heard: Heard, address: str, known: list[list[str]], *, whole: bool
+) -> dict[str, list]:
     """What axe finds. Unless `whole`, a desktop is looked at for its colors alone: the other pages
     have the frame of the five, and their text is the same on a phone."""
     found: dict[str, list] = {"desktop": []}
@@ -147,6 +148,8 @@ def look(tab: Any, address: str, known: list[list[str]], *, whole: bool) -> dict
     )
     tab.evaluate(FEWER)
     found["phone"] = tab.evaluate(RUN_AXE, {"rules": FOR_FINGERS})
+    # What the page's script says of elements that are gone, below, is no error of its own.
+    found |= {"errors": [*heard.errors], "requests": [*heard.requests]}
     tab.evaluate(WHOLE)
     tab.set_viewport_size(DESKTOP)
     known[:] = tab.evaluate(ONE_OF_A_KIND, known)
