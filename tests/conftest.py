@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """With `--dist loadfile` a file stays in one process, but for the tests that go one by one.
 
     So do the answers to one exercise: what its mistakes do is found once for all of them. And so
-    does each eighth of the site's pages, which the browser visits once for all that is asked.
+    does each quarter of the site's pages, which the browser visits once for all that is asked.
     """
     if config.getoption("dist") != "loadfile":
         return None

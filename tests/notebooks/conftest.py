@@ -3,6 +3,7 @@
 A test module says which notebook it is about: ``NOTEBOOK = "multi_GPU"``.
 """
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -45,3 +46,14 @@ def printed(cells):
         return "".join(streams + drawn)
 
     return of
+
+
+def numbers(text):
+    """All numbers of a text."""
+    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+
+
+def links(text):
+    """The arrows of a traffic picture in letters: {(source, target): "768 B"}."""
+    found = re.findall(r"(\S+(?: \d)?) ──▶ (\S+(?: \d)?) +([\d,.]+ \S+)", text)
+    return {(source, target): amount for source, target, amount in found}

@@ -4,22 +4,9 @@ import re
 
 import pytest
 
+from .conftest import numbers
+
 NOTEBOOK = "data"
-EXERCISES = {
-    "exact": "global_mean",
-    "seeds": "shard_indices",
-    "remedies": "weighted_average_gradients",
-}
-
-
-def numbers(text):
-    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
-
-
-@pytest.mark.parametrize(("cell", "exercise"), EXERCISES.items())
-def test_each_exercise_says_whose_it_is(printed, cell, exercise):
-    said = re.findall(r"(\w+): (?:yours|the reference(?: \(.+\))?)\n", printed(cell))
-    assert said == [exercise]
 
 
 def test_padding_changes_the_accuracy_and_the_exact_one_is_the_same_everywhere(printed):
@@ -41,12 +28,6 @@ def test_one_row_group_becomes_eight(printed):
     assert numbers(printed("partition").splitlines()[-1]) == [1, 274_376, 8, 34_297]
 
 
-def test_some_numbers_of_row_groups_come_from_no_size(printed):
-    first, impossible, _ = printed("arithmetic").splitlines()
-    assert first.endswith("[30, 30, 30, 10]")
-    assert numbers(impossible) == [10, 6, 7, 8, 9]
-
-
 def test_blocks_starve_a_rank_and_dealing_does_not(printed):
     in_blocks, dealt, _ = printed("plan").split("rank 0 ")[1:]
     assert re.search(r"rank 3\D*\b0 rows", in_blocks)
@@ -59,10 +40,6 @@ def test_three_ranks_and_eight_row_groups_are_uneven_and_it_is_said(printed):
     assert "--partitions 12" in " ".join(shown.split())
     batches = re.findall(r"first batch of rank \d: \((\d+), 34\)", shown)
     assert sorted(map(int, batches)) == [128, 192, 192]
-
-
-def test_a_feed_goes_on_where_it_stopped(printed):
-    assert printed("resume").endswith(": True\n")
 
 
 def test_memory_grows_with_the_file_only_where_all_of_it_is_read(printed):
@@ -100,9 +77,3 @@ def test_only_the_weight_is_exact(printed):
     }
     assert [error for way, error in off.items() if way.startswith("weight")] == [0, 0]
     assert min(off["drop"], off["pad"]) > 5
-
-
-def test_training_from_the_file_learns_and_can_be_resumed(printed):
-    first, last = numbers(printed("train").splitlines()[0])
-    assert last < first - 1
-    assert printed("train").count(": True") == 2

@@ -34,3 +34,11 @@ def test_every_cell_runs_without_error_or_warning(cells):
 
 def test_what_cells_print_is_plain_text(cells, printed):
     assert [name for name in cells if "\x1b" in printed(name)] == []
+
+
+def test_a_cell_says_whose_exercise_it_uses_and_how_its_check_ended(cells, printed):
+    for name, cell in cells.items():
+        for exercise in re.findall(r'\buse\(\s*"\w+\.(\w+)"', cell.source):
+            assert re.search(rf"^{exercise}: (yours|the reference)\b", printed(name), re.MULTILINE)
+        for exercise in re.findall(r'\bcheck\("([\w.]+)"\)', cell.source):
+            assert re.search(rf"{exercise}: (not )?passed", printed(name))

@@ -2,8 +2,6 @@
 
 import difflib
 import importlib.util
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,23 +47,6 @@ def test_dp_trains_as_well_as_one_gpu_and_uses_all_of_them() -> None:
     assert together == pytest.approx(alone, abs=0.02)
     assert {"cuda:0", "cuda:1", "cuda:2"} <= {copy.target for copy in machine.traffic}
     assert ("cpu", "cuda:2") in machine.traffic.by_link(), "rows go straight to their GPU"
-
-
-@pytest.mark.slow
-def test_ddp_trains_as_well_as_one_gpu_under_torchrun() -> None:
-    """As lesson 6 runs it: two processes of their own, on the CPU, and the exit code counts."""
-    with virtual_gpus(1):
-        alone = load("one_gpu").train()
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         str(SCRIPTS / "ddp.py")],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    shown = re.fullmatch(r"accuracy on the test images: ([\d.]+)%\n", done.stdout)
-    assert shown, "one line: only rank 0 prints"
-    assert float(shown[1]) / 100 == pytest.approx(alone, abs=0.03)
 
 
 @pytest.mark.multi_gpu

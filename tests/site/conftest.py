@@ -1,5 +1,7 @@
 """The built site in a real browser: one Chromium for all tests, opened from ``file://``."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 OFF = "WebUIOmniboxPopup,WebUIOmniboxAimPopup,PaintHolding"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--disable-features={OFF}"]
 NOT_OURS = {"_static", "_sources", "_modules"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+MOVING = "document.getAnimations().filter(a => a.animationName?.startsWith('course')).length"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +41,18 @@ def site(built_site: Path) -> Path:
 @pytest.fixture(scope="session")
 def pages(site: Path) -> list[Path]:
     return pages_of(site)
+
+
+@pytest.fixture(scope="session")
+def recorded_in(site: Path) -> Callable[[str], list[dict[str, Any]]]:
+    """``recorded_in("lessons/mesh.html")``: what the page's steppers and explorers show."""
+
+    def found(page: str) -> list[dict[str, Any]]:
+        html = (site / page).read_text(encoding="utf-8")
+        texts = re.findall(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)
+        return [record for record in map(json.loads, texts) if "cases" in record]
+
+    return found
 
 
 @pytest.fixture(scope="session")

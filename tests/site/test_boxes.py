@@ -33,14 +33,6 @@ def test_a_quiz_is_answered_by_keyboard(open_page: Callable) -> None:
     assert any(verdict.startswith("Incorrect.") for verdict in verdicts)
 
 
-def test_arrow_keys_alone_reveal_no_answer(open_page: Callable) -> None:
-    quiz = open_page(PAGE).locator("[data-quiz]").first
-    quiz.get_by_role("radio").first.focus()
-    quiz.page.keyboard.press("ArrowDown")
-    assert quiz.get_by_role("status").inner_text() == ""
-    assert quiz.locator("[aria-checked=true]").count() == 0
-
-
 def test_without_javascript_each_choice_unfolds_its_answer(open_page: Callable) -> None:
     page = open_page(PAGE, java_script_enabled=False)
     choices = page.locator("[data-quiz]").first.locator("details")

@@ -24,9 +24,11 @@ PREPARE = """() => {
   document.querySelectorAll("details").forEach(box => { box.open = true; });
 }"""
 # Contrast is most of axe's work. Elements that are alike, with all that is in them and around them,
-# have the same colors, so one of them stays: of a page of messages a tenth.
-ONE_OF_A_KIND = """() => {
-  const numbers = new Map(), inside = new Map(), seen = new Set();
+# have the same colors, on whatever page, so only the first one stays. What is known of the pages
+# before goes in, and comes out with what this page adds.
+ONE_OF_A_KIND = """([texts, places]) => {
+  const numbers = new Map(texts.map((text, n) => [text, n])), seen = new Set(places);
+  const inside = new Map();
   const number = text => numbers.get(text) ?? numbers.set(text, numbers.size).get(text);
   const kind = element => [
     element.tagName, ...["class", "style", "fill"].map(name => element.getAttribute(name)),
@@ -44,7 +46,9 @@ ONE_OF_A_KIND = """() => {
   };
   read(document.body);
   keep(document.body, 0);
+  return [[...numbers.keys()], [...seen]];
 }"""
+WHOLE = "() => document.body.replaceWith(window.whole)"
 THEME = "name => { document.documentElement.dataset.theme = name; }"
 # Colors depend on the theme only, everything else on the width only: each rule runs where it can
 # find something new.
@@ -56,10 +60,18 @@ RUN_AXE = """async (rules) => {
 COLORS = ["color-contrast", "link-in-text-block"]
 ONLY_COLORS = {"runOnly": COLORS}
 NO_COLORS = {rule: {"enabled": False} for rule in COLORS}
-# On a phone fingers must hit what is to be hit; axe leaves that out unless it is asked. A page that
-# is none of the five differs there from its own desktop view only in what its width decides.
+# On a phone fingers must hit what is to be hit; axe leaves that out unless it is asked.
 FOR_FINGERS = NO_COLORS | {"target-size": {"enabled": True}}
-OF_WIDTH = {"runOnly": ["target-size", "scrollable-region-focusable"]}
+# The shapes of a picture and the colored words of a program are thousands of elements that these
+# rules have nothing to do with.
+FEWER = """() => {
+  window.whole = document.body.cloneNode(true);
+  document.querySelectorAll(
+    "svg :is(path, rect, circle, line, polygon, polyline):not([role], [tabindex])"
+  ).forEach(shape => shape.remove());
+  document.querySelectorAll(":is(pre, code, .sig) span")
+    .forEach(word => word.replaceWith(...word.childNodes));
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -68,29 +80,27 @@ def axe(node_module: Callable[[str], Path]) -> str:
     return (node_module("axe-core") / "axe.min.js").read_text(encoding="utf-8")
 
 
-# The others in eighths: axe takes 4 s a page on a quiet machine, and a test 10 minutes at most.
-EIGHTHS = [pytest.param(k, marks=pytest.mark.slow, id=f"others {k + 1} of 8") for k in range(8)]
+# In quarters, for several test processes.
+OTHERS = [pytest.param(k, marks=pytest.mark.slow, id=f"others {k + 1} of 4") for k in range(4)]
 
 
-@pytest.fixture(scope="module", params=["five pages", *EIGHTHS])
+@pytest.fixture(scope="module", params=["five pages", *OTHERS])
 def visits(
     request: pytest.FixtureRequest, chromium: Any, site: Path, pages: list[Path], axe: str
 ) -> dict[str, dict[str, list]]:
-    """Each page is loaded once and looked at in light, in dark and on a phone."""
+    """Each page is looked at on a phone, in light and in dark."""
     chosen = [page for page in pages if str(page) in FIVE]
     if request.param != "five pages":
-        chosen = [page for page in pages if str(page) not in FIVE][request.param :: len(EIGHTHS)]
+        chosen = [page for page in pages if str(page) not in FIVE][request.param :: len(OTHERS)]
     context = chromium.new_context(viewport=DESKTOP, reduced_motion="reduce")
     context.add_init_script(axe)
     tab = context.new_page()
     seen: dict[str, dict[str, list]] = {}
+    known: list[list[str]] = [[], []]
     heard = Heard(tab)
     for page in chosen:
         heard.clear()
-        tab.goto((site / page).as_uri())
-        looked = look(tab, {"rules": FOR_FINGERS} if str(page) in FIVE else OF_WIDTH)
-        seen[str(page)] = looked | {"errors": [*heard.errors], "requests": [*heard.requests]}
-        tab.set_viewport_size(DESKTOP)
+        seen[str(page)] = look(tab, heard, (site / page).as_uri(), known, whole=str(page) in FIVE)
     context.close()
     return seen
 
@@ -118,21 +128,35 @@ class Heard:
             self.requests.append(request.url)
 
 
-def look(tab: Any, on_a_phone: dict[str, Any]) -> dict[str, list]:
-    tab.evaluate(PREPARE)
-    desktop = tab.evaluate(RUN_AXE, {"rules": NO_COLORS})
-    tab.evaluate(ONE_OF_A_KIND)
-    tab.evaluate(THEME, "light")
-    light = tab.evaluate(RUN_AXE, ONLY_COLORS)
-    tab.evaluate(THEME, "dark")
-    dark = tab.evaluate(RUN_AXE, ONLY_COLORS)
+def look(
+    tab: Any, heard: Heard, address: str, known: list[list[str]], *, whole: bool
+) -> dict[str, list]:
+    """What axe finds. Unless `whole`, a desktop is looked at for its colors alone: the other pages
+    have the frame of the five, and their text is the same on a phone."""
+    found: dict[str, list] = {"desktop": []}
+    if whole:
+        tab.set_viewport_size(DESKTOP)
+        tab.goto(address)
+        tab.evaluate(PREPARE)
+        found["desktop"] = tab.evaluate(RUN_AXE, {"rules": NO_COLORS})
     tab.set_viewport_size(PHONE)
-    tab.reload()
+    tab.goto(address)
     tab.evaluate(PREPARE)
-    phone = tab.evaluate(RUN_AXE, on_a_phone)
     width = tab.evaluate("document.documentElement.scrollWidth")
-    wide = [f"{width} px on a screen of {PHONE['width']}"] if width > PHONE["width"] else []
-    return {"desktop": desktop, "light": light, "dark": dark, "phone": phone, "wide": wide}
+    found["wide"] = (
+        [f"{width} px on a screen of {PHONE['width']}"] if width > PHONE["width"] else []
+    )
+    tab.evaluate(FEWER)
+    found["phone"] = tab.evaluate(RUN_AXE, {"rules": FOR_FINGERS})
+    # What the page's script says of elements that are gone, below, is no error of its own.
+    found |= {"errors": [*heard.errors], "requests": [*heard.requests]}
+    tab.evaluate(WHOLE)
+    tab.set_viewport_size(DESKTOP)
+    known[:] = tab.evaluate(ONE_OF_A_KIND, known)
+    for theme in ("light", "dark"):
+        tab.evaluate(THEME, theme)
+        found[theme] = tab.evaluate(RUN_AXE, ONLY_COLORS)
+    return found
 
 
 def said(visits: dict[str, dict[str, list]], kind: str) -> Iterator[str]:

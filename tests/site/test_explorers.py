@@ -1,6 +1,5 @@
 """Explorers: they show what the package computes, for a keyboard, a finger and no script."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,42 +11,24 @@ from bs4 import BeautifulSoup
 
 from multigpu.scaling.formulas import all_reduce_bytes, memory_per_gpu
 from multigpu.scaling.pipeline_times import bubble
-from multigpu.scaling.plan import GIB, Layout, plan
+from multigpu.scaling.plan import Layout, plan
 from multigpu.scaling.specs import cluster_of, model_of
+
+from .conftest import MOVING, PHONE
 
 MEMORY, BUBBLE = "lessons/sharding.html", "lessons/pipeline.html"
 TRAFFIC = "lessons/server_to_all_reduce.html"
 PLAN = "reference/planner.html"
 MESH = "lessons/mesh.html"
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
-MOVING = "document.getAnimations().filter(a => a.animationName?.startsWith('course')).length"
 
 
-@pytest.fixture(scope="module")
-def record_of(site: Path) -> Callable[[str], dict[str, Any]]:
-    def found(page: str) -> dict[str, Any]:
-        soup = BeautifulSoup((site / page).read_text(encoding="utf-8"), "html.parser")
-        records = [json.loads(script.string) for script in soup.select(".course-explorer script")]
-        return next(record for record in records if "sides" not in record)  # no stepper
-
-    return found
+@pytest.fixture
+def record_of(recorded_in: Callable) -> Callable[[str], dict[str, Any]]:
+    return lambda page: next(record for record in recorded_in(page) if "sides" not in record)
 
 
 def explorer(page: Any) -> Any:
     return page.locator(".course-explorer:has(.course-result)")
-
-
-def test_memory_is_that_of_the_formulas(record_of: Callable) -> None:
-    record = record_of(MEMORY)
-    assert len(record["cases"]) == 7 * 5 * 2
-    for case, bars in record["cases"].items():
-        gpus, billions, precision = case.split()
-        sizes = {"gpus": int(gpus), "precision": precision}
-        expected = [
-            memory_per_gpu(round(float(billions) * 1e9), stage=stage, **sizes).parts
-            for stage in range(4)
-        ]
-        assert [bar["parts"] for bar in bars] == expected
 
 
 def test_traffic_is_that_of_the_formulas_and_of_the_pages_own_runs(
@@ -69,37 +50,10 @@ def test_traffic_is_that_of_the_formulas_and_of_the_pages_own_runs(
         assert [int(count) for count in counted] == computed
 
 
-def test_bubbles_are_those_of_the_formula_where_it_holds(record_of: Callable) -> None:
-    for case, shown in record_of(BUBBLE)["cases"].items():
-        ranks, micro_batches = map(int, case.split()[:2])
-        rounds = 2 if case.endswith("interleaved") else 1
-        expected = bubble(ranks, micro_batches, stages_per_rank=rounds)
-        if rounds == 1 or micro_batches >= ranks:
-            assert shown["idle"] == pytest.approx(expected), case
-        else:
-            assert shown["idle"] > expected
-        assert len(shown["steps"]) == 2 * ranks * micro_batches * rounds
-
-
 def planned_by_the_package(model: str, cluster: str, gpus: int, how: dict[str, Any]) -> Any:
     layout = Layout(dp=gpus // how["tp"] // how["pp"], **how)
     made = model_of(model)
     return plan(made, cluster_of(cluster, gpus=gpus), layout, global_batch=2**22 // made.seq)
-
-
-def test_a_plan_is_that_of_the_package(record_of: Callable) -> None:
-    cases = record_of(PLAN)["cases"]
-    assert len(cases) == 3 * 2 * (16 + 16 + 10) * 4 * 3  # on 8 GPUs tp · pp is 8 at most
-    for name in ("llama-3-8b H100 64 1 1 1 selective", "gpt-175b A100-80 512 8 8 0 full"):
-        model, cluster, gpus, tp, pp, zero, recompute = name.split()
-        how = {"tp": int(tp), "pp": int(pp), "zero": int(zero), "recompute": recompute}
-        how["attention"] = "flash"
-        expected = planned_by_the_package(model, cluster, int(gpus), how)
-        memory, seconds, tokens, mfu, fits = cases[name]
-        assert memory == [round(size / GIB, 1) for size in expected.memory.values()]
-        assert sum(seconds) == pytest.approx(expected.step_seconds, abs=0.003)
-        assert tokens == round(expected.tokens_per_second_per_gpu)
-        assert (mfu, fits) == (round(100 * expected.mfu), expected.fits)
 
 
 def test_a_layout_is_planned_by_keyboard_and_one_that_is_none_says_so(open_page: Callable) -> None:

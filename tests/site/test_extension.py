@@ -5,7 +5,6 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
@@ -14,12 +13,6 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
 from course import cells, exercises, quiz  # noqa: E402 (found through sys.path)
 from course.package import Station, way  # noqa: E402
-
-
-def test_a_choice_may_go_on_in_the_next_line() -> None:
-    first, second = quiz.choices_of(["- [ ] one | no,", "  not one", "- [x] two | yes"])
-    assert (first.words, first.answer, first.is_right) == ("one", "no, not one", False)
-    assert (second.answer, second.is_right, second.line) == ("yes", True, 2)
 
 
 @pytest.mark.parametrize(
@@ -47,24 +40,6 @@ def test_a_quiz_that_cannot_be_answered_is_refused(lines: list[str], problem: st
 )
 def test_single_backticks_mean_code_and_roles_stay(written: str, meant: str) -> None:
     assert quiz.BACKTICKS.sub(r"``\1``", written) == meant
-
-
-def stream(words: str, name: str = "stdout") -> nbformat.NotebookNode:
-    return nbformat.v4.new_output("stream", name=name, text=words)
-
-
-def test_prints_that_follow_each_other_are_one_block() -> None:
-    joined = cells.joined([stream("a\n"), stream("b\n"), stream("c\n", "stderr")])
-    assert [output["text"] for output in joined] == ["a\nb\n", "c\n"]
-
-
-def test_colors_of_the_terminal_do_not_reach_the_page() -> None:
-    assert cells.printed("\x1b[31mred\x1b[0m\n", "course-stdout").astext() == "red"
-
-
-def test_an_svg_is_preferred_to_its_words() -> None:
-    shown = cells.displayed({"image/svg+xml": "<?xml?><svg></svg>", "text/plain": "<Figure>"})
-    assert shown.astext() == "<svg></svg>"
 
 
 @pytest.mark.parametrize("module", sorted(path.stem for path in ROOT.glob("solutions/*.py")))
@@ -124,9 +99,3 @@ def test_a_picture_with_links_is_no_mere_image() -> None:
     assert [link.get("href") for link in drawn(STATIONS).iter(f"{SVG}a")] == ["#send"]
     assert drawn(STATIONS).get("role") == "group"
     assert drawn(STATIONS[:1]).get("role") == "img"
-
-
-def test_who_cannot_see_a_way_is_told_all_of_it() -> None:
-    told = way(STATIONS, title="A way").description
-    for part in ("Ask", "ask.py", "It asks.", "a question", "the ranks", "numbers"):
-        assert part in told

@@ -1,18 +1,21 @@
-"""Each lesson as a notebook: the page's cells and text, and a learner's changes are kept."""
+"""Each lesson as a page and as a notebook: its code was run, the notebook has the page's cells and
+text, and a learner's changes are kept."""
 
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, SoupStrainer
 
 from multigpu.checking.lessons import LESSONS, Lesson
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ", ".join(f".highlight-{name}" for name in ("python3", "python", "default", "pycon"))
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
 from course import lesson_notebooks  # noqa: E402 (found through sys.path)
@@ -25,26 +28,53 @@ def made(lesson: Lesson) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
-@lesson
-def test_it_has_the_cells_that_ran_for_the_page_without_outputs(site: Path, lesson: Lesson) -> None:
+@cache
+def ran_for(lesson: Lesson) -> list[nbformat.NotebookNode]:
+    """The cells whose outputs a lesson shows."""
     shown = ROOT / "docs" / "_build" / "shown" / f"lessons--{lesson.page}.ipynb"
-    ran = [
-        cell.source
-        for cell in nbformat.read(shown, as_version=4).cells
-        if not {"value", "quiet"} & set(cell.metadata.get("tags", []))
-    ]
+    return nbformat.read(shown, as_version=4).cells
+
+
+@cache
+def article(site: Path, lesson: Lesson) -> BeautifulSoup:
+    html = (site / "lessons" / f"{lesson.page}.html").read_text(encoding="utf-8")
+    return BeautifulSoup(html, "html.parser", parse_only=SoupStrainer("article"))
+
+
+@lesson
+def test_every_code_block_was_run(site: Path, lesson: Lesson) -> None:
+    ran = {cell.source.strip() for cell in ran_for(lesson)}
+    scripts = sorted((ROOT / "docs" / "scripts").glob("*.py"))
+    included = "\n".join(script.read_text(encoding="utf-8") for script in scripts)
+    blocks = article(site, lesson).select(PYTHON)
+    assert blocks
+    for block in blocks:
+        source = block.get_text().strip()
+        if "course-code" in block["class"]:
+            assert source in ran
+        else:
+            assert all(line in included for line in source.splitlines()), source
+
+
+@lesson
+def test_its_notebook_has_the_cells_that_ran_without_outputs(site: Path, lesson: Lesson) -> None:
+    hidden = {"value", "quiet"}
+    ran = [c.source for c in ran_for(lesson) if not hidden & set(c.metadata.get("tags", []))]
     code = [cell for cell in made(lesson).cells if cell.cell_type == "code"]
     assert [cell.source for cell in code] == ran
     assert not [cell for cell in code if cell.outputs]
+    assert not [cell for cell in code if "sys.path" in cell.source or "chdir" in cell.source]
 
 
 @lesson
-def test_it_has_the_headings_of_the_page_and_nothing_a_lab_cannot_show(
+def test_its_notebook_has_the_headings_of_the_page_and_nothing_a_lab_cannot_show(
     site: Path, lesson: Lesson
 ) -> None:
     text = "\n".join(cell.source for cell in made(lesson).cells if cell.cell_type == "markdown")
-    page = BeautifulSoup((site / "lessons" / f"{lesson.page}.html").read_text(), "html.parser")
-    headings = [h.get_text().rstrip("#¶").strip() for h in page.select("article :is(h1, h2)")]
+    headings = [
+        heading.get_text().rstrip("#¶").strip()
+        for heading in article(site, lesson).select("h1, h2")
+    ]
     found = [line.lstrip("# ").replace("`", "") for line in text.splitlines() if line[:1] == "#"]
     assert headings == [re.sub(r"\\(.)", r"\1", heading) for heading in found]
     assert not re.findall(r"COURSE\w+|<(?:div|span|script|svg|math)\b", text)
@@ -58,13 +88,6 @@ def test_its_links_lead_to_lessons_to_notebooks_or_out(site: Path, lesson: Lesso
         if cell.cell_type == "markdown":
             for target in re.findall(r"\]\(([^)\s]+)\)", cell.source):
                 assert target.startswith("http") or (folder / target).is_file(), target
-
-
-@lesson
-def test_no_cell_depends_on_the_folder_it_runs_in(lesson: Lesson) -> None:
-    for cell in made(lesson).cells:
-        assert "sys.path" not in cell.source
-        assert "chdir" not in cell.source
 
 
 @pytest.fixture

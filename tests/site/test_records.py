@@ -1,6 +1,5 @@
 """Records: what a build takes from them, what it runs again, and what makes them stale."""
 
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +7,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -68,17 +66,6 @@ def test_a_build_runs_nothing_that_was_recorded(fill: Any, kernel: Kernel) -> No
     assert kernel.runs == 1
     assert printed(fresh) == ["a, run 1", "b, run 1"]
     assert "again" not in said
-
-
-def test_text_and_ids_around_the_cells_do_not_matter(fill: Any, kernel: Kernel) -> None:
-    fill(notebook("a", "b"), record=True)
-    fresh = notebook("a", "b")
-    fresh.cells.insert(1, nbformat.v4.new_markdown_cell("Words with a tpyo."))
-    fresh.cells[0].id = "another"
-    fill(fresh)
-    assert kernel.runs == 1
-    assert printed(notebook()) == []
-    assert fresh.cells[2].outputs[0].text == "b, run 1"
 
 
 def test_from_the_first_changed_cell_on_a_page_runs_again(fill: Any, kernel: Kernel) -> None:
@@ -159,18 +146,15 @@ def test_the_foot_warns_of_times_of_a_busy_machine(
     assert "recorded on" not in records.foot(fill(notebook("c")))
 
 
-@pytest.mark.parametrize("tag", ["hide-output", "raises-exception", "quiet"])
-def test_a_tag_that_decides_about_outputs_makes_a_record_stale(
-    fill: Any, kernel: Kernel, tag: str
-) -> None:
+def test_a_tag_that_decides_about_outputs_makes_a_record_stale(fill: Any, kernel: Kernel) -> None:
     tagged = notebook("a", "b")
-    tagged.cells[1].metadata["tags"] = [tag, "hide-code"]
+    tagged.cells[1].metadata["tags"] = ["hide-output", "hide-code"]
     fill(tagged, record=True)
     fresh = notebook("a", "b")
     assert fill(fresh)["again"]["cells"] == 1
     assert printed(fresh) == ["a, run 1", "b, run 2"]
     moved = notebook("a", "b")
-    moved.cells[1].metadata["tags"] = [tag]  # whether its code is shown does not matter
+    moved.cells[1].metadata["tags"] = ["hide-output"]  # whether its code is shown does not matter
     assert "again" not in fill(moved)
 
 
@@ -217,10 +201,3 @@ def test_no_record_is_of_a_busy_machine_or_of_a_page_that_is_gone(built_site: Pa
     for path in sorted((ROOT / records.PLACE).glob("*.ipynb")):
         assert path.name in shown, f"no page shows {path.name}"
         assert not records.load(path).metadata.course.get("busy"), path.name
-
-
-@pytest.mark.parametrize("page", ["lessons/pipeline", "_notebooks/multi_GPU"])
-def test_the_foot_of_a_page_says_what_recorded_it(site: Path, page: str) -> None:
-    html = BeautifulSoup((site / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
-    (foot,) = html.select(".course-recorded")
-    assert re.search(r"\d+ \w+ 20\d\d .* cores.*Python 3\.\d+.*torch \d", foot.get_text())

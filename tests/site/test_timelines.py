@@ -57,9 +57,3 @@ def test_a_finger_reads_a_timeline_of_a_notebook(open_page: Callable) -> None:
     page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert timeline.locator(".course-reading p").inner_text().startswith("rank 1: ")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_without_javascript_a_timeline_keeps_its_tooltips(open_page: Callable) -> None:
-    page = open_page(PAGE, java_script_enabled=False)
-    assert page.locator(".course-reading").count() == 0
-    assert page.locator("svg [data-lane] > title").count() > 0

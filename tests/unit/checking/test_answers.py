@@ -1,5 +1,6 @@
 """Whose function a notebook uses: the learner's only while it passes its check."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from multigpu.checking.answers import yours_or_reference
 from multigpu.checking.catalog import Course
 from multigpu.checking.progress import Progress
 from multigpu.checking.verdicts import Verdict
+from multigpu.cli import main
+from multigpu.commands import check as check_command
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +73,13 @@ def test_what_is_not_written_is_taken_from_the_reference(course, source, words):
     assert answer.function.__code__.co_filename.endswith("solutions/data_parallel.py")
 
 
-def test_a_function_that_passes_is_yours_and_one_that_does_not_is_not(course):
+def test_a_function_that_passes_is_yours_and_one_that_does_not_is_not(course, server, monkeypatch):
+    def judged_here(command, **options):
+        return answers.subprocess.CompletedProcess(command, main(command[3:]), "", "")
+
+    monkeypatch.chdir(course.root)
+    monkeypatch.setattr(check_command, "WarmServer", lambda: contextlib.nullcontext(server))
+    monkeypatch.setattr(answers.subprocess, "run", judged_here)
     write(course, RIGHT_SPLIT + WRONG_GATHER + STARTER.format(name="broadcast"))
     split = yours_or_reference("data_parallel.split", course=course)
     assert (split.whose, split.reason) == ("yours", "")
@@ -129,19 +138,6 @@ def test_the_site_can_ask_for_the_reference(course, monkeypatch):
 def test_a_name_that_does_not_exist_is_refused(course, name):
     with pytest.raises(ValueError, match=rf"{name!r}.*`multigpu list`"):
         yours_or_reference(name, course=course)
-
-
-def test_a_check_that_passes_says_so_in_the_last_line(course, monkeypatch, capsys):
-    monkeypatch.chdir(course.root)
-    write(course, RIGHT_SPLIT)
-    answers.check("data_parallel.split")
-    assert capsys.readouterr().out.splitlines()[-1] == "data_parallel.split: passed"
-
-
-def test_a_check_that_cannot_run_is_an_error(course, monkeypatch):
-    monkeypatch.chdir(course.root)
-    with pytest.raises(RuntimeError, match="exit code 2"):
-        answers.check("data_parallel.splitt")
 
 
 @pytest.mark.usefixtures("no_check")

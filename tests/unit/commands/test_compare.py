@@ -89,12 +89,6 @@ def test_wrong_usage_is_explained_on_standard_error(capsys, arguments, said):
     assert out == ""
 
 
-def test_torchrun_is_not_needed(asked, capsys, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert main(["compare", "--data", "tiny"]) == 2
-    assert "torchrun" in capsys.readouterr().err
-
-
 def test_a_training_that_fails_ends_with_1_and_its_error(monkeypatch, capsys):
     def fails(workload, **options):
         raise RankError("exception", [1], "rank 1 ran out of luck")

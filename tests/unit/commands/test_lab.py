@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,22 +70,10 @@ def launch(folder: Path, port: int) -> Server:
 def server(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
 ) -> Iterator[Server]:
-    with ending(launch(tmp_path_factory.mktemp("course"), free_port())) as running:
-        yield running
-
-
-@pytest.fixture
-def own_server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Server]:
-    """A server for a test that ends it."""
-    with ending(launch(tmp_path, free_port())) as running:
-        yield running
-
-
-@contextmanager
-def ending(running: Server) -> Iterator[Server]:
+    running = launch(tmp_path_factory.mktemp("course"), free_port())
     with running.process:
         yield running
-        running.process.kill()  # in vain where the test has ended it
+        running.process.kill()  # in vain where the last test has ended it
 
 
 def test_both_printed_addresses_answer_and_open_the_lab(server: Server) -> None:
@@ -129,8 +116,9 @@ def test_nothing_but_pages_is_served(server: Server) -> None:
     assert "not a page" not in reply.text
 
 
-def test_a_signal_ends_the_server_and_its_kernels(own_server: Server) -> None:
-    running, token = own_server, own_server.lab.partition("token=")[2]
+def test_a_signal_ends_the_server_and_its_kernels(server: Server) -> None:
+    """The last test: no other finds the server alive."""
+    running, token = server, server.lab.partition("token=")[2]
     assert (
         requests.post(f"{running.home}/api/kernels?token={token}", json={}, timeout=60).status_code
         == 201

@@ -46,18 +46,10 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running()]
 
 
-def test_a_process_that_ignores_signals_and_its_child_are_ended(
+def test_a_signal_ends_a_process_that_ignores_it_and_its_child(
     begin: Callable[[str], list[psutil.Process]],
 ) -> None:
-    with leaving_no_process():
-        family = begin(STUBBORN)
-    assert alive(family) == []
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_them_too_and_its_usual_meaning_comes_back(
-    begin: Callable[[str], list[psutil.Process]], ending: signal.Signals
-) -> None:
+    ending = signal.SIGTERM
     usual = signal.getsignal(ending)
     family = []
 

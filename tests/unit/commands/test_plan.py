@@ -1,8 +1,6 @@
 """``multigpu plan``: what it prints for a layout and for a search, and what it refuses."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -40,16 +38,11 @@ def test_options_change_the_plan(capsys):
         return json.loads(answer(capsys, f"{GPT} --dp 8 {more} --json"))[key]
 
     usual = figure("")
-    assert figure("--precision fp32") > usual
-    assert figure("--attention standard") > usual
-    assert figure("--recompute full") > usual
+    slower = ("--precision fp32", "--attention standard", "--recompute full", "--node-bandwidth .1")
+    assert all(figure(option) > usual for option in slower)
+    assert figure("--gpu B200") < usual
     assert figure("--gated", "parameters") > figure("--no-gated", "parameters")
     assert figure("--zero 3", "memory_gib_per_gpu") < figure("", "memory_gib_per_gpu")
-    assert figure("--gpu B200") < usual
-    assert figure("--node-bandwidth 0.1") > usual
-    two_nodes = f"{GPT} --gpus 16 --json"
-    slow = json.loads(answer(capsys, f"{two_nodes} --dp 16 --network-bandwidth 0.1"))
-    assert slow["step_seconds"] > json.loads(answer(capsys, f"{two_nodes} --dp 16"))["step_seconds"]
 
 
 def test_a_layout_is_shown_with_its_memory_and_its_step(capsys):
@@ -58,7 +51,6 @@ def test_a_layout_is_shown_with_its_memory_and_its_step(capsys):
                  "activations", "compute", "exposed", "tokens/s per GPU", "MFU"):  # fmt: skip
         assert said in shown, said
     assert "pipeline" not in shown, "a part that takes no time is left out"
-    assert max(map(len, shown.splitlines())) <= 100
 
 
 def test_the_other_sizes_leave_dp_and_what_does_not_fit_is_shown(capsys):
@@ -96,12 +88,3 @@ def test_wrong_usage_is_explained_on_standard_error(capsys, arguments, said):
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
-
-
-def test_planning_needs_no_torch():
-    code = (
-        "import sys; from multigpu.cli import main\n"
-        f"main('plan {LLAMA} --json'.split()); print('torch' in sys.modules)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "False"

@@ -81,13 +81,12 @@ def test_memory_is_limited(program, capsys):
     assert "OutOfMemoryError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_script_for_torchrun_and_nccl_trains(program, capsys, world):
+def test_a_script_for_torchrun_and_nccl_trains(program, capsys):
     ending = "print(rank, loss.device, dist.get_backend())\ndist.destroy_process_group()\n"
     path = program(textwrap.dedent(TRAINING) + ending, before=SETUP)
-    assert main(["run", "--nproc", str(world), path]) == 0
+    assert main(["run", "--nproc", "2", path]) == 0
     out, told = capsys.readouterr()
-    for rank in range(world):
+    for rank in range(2):
         assert f"rank {rank} | {rank} cuda:{rank} nccl\n" in out
     assert re.search(r"^  all_reduce  .*, calls of rank 0: 3$", told, re.MULTILINE)
 
@@ -139,18 +138,14 @@ def test_nccl_takes_nothing_from_the_cpu(program, capsys):
     assert "program.py:14" in told
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [("sys.exit(5)", 5), ("sys.exit(-1)", 255), ("os._exit(6)", 6)],
-)
+@pytest.mark.parametrize(("given", "shown"), [("sys.exit(-1)", 255), ("os._exit(6)", 6)])
 def test_an_exit_code_comes_through(program, capsys, given, shown):
     text = f"if rank:\n    {given}\n"
     assert main(["run", "--nproc", "2", program(text, before=SETUP)]) == shown
     assert "rank 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "trace"])
-def test_a_hang_is_proven_with_ranks_and_lines(program, tmp_path, capsys, command):
+def test_a_hang_is_proven_with_ranks_and_lines(program, tmp_path, capsys):
     text = """
         import torch
         import torch.distributed as dist
@@ -160,7 +155,7 @@ def test_a_hang_is_proven_with_ranks_and_lines(program, tmp_path, capsys, comman
         dist.barrier()
     """
     out = tmp_path / "trace.html"
-    assert main([command, "--nproc", "2", "--out", str(out), program(text)]) == 1
+    assert main(["trace", "--nproc", "2", "--out", str(out), program(text)]) == 1
     told = capsys.readouterr().err
     assert told.strip().startswith("deadlock: ")
     assert "program.py:6" in told
@@ -205,22 +200,6 @@ def test_wrong_usage_says_what_to_give(arguments, says, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_a_backend_for_each_kind_of_device(program, capsys):
-    text = """
-        import os
-        import torch
-        import torch.distributed as dist
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("cuda:nccl,cpu:gloo")
-        for device in ("cuda", "cpu"):
-            one = torch.ones(1, device=device)
-            dist.all_reduce(one)
-            print(one.item())
-    """
-    assert main(["run", "--nproc", "2", program(text)]) == 0
-    assert capsys.readouterr().out.count("| 2.0\n") == 4
-
-
 @pytest.mark.slow
 def test_a_module_runs_like_python_m(tmp_path):
     """With its threads and what it has registered to run at exit."""
@@ -239,7 +218,7 @@ def test_a_module_runs_like_python_m(tmp_path):
     assert done.stdout.split() == ["__main__", "2", "thread", "registered"]
 
 
-@pytest.mark.parametrize("mode", ["ddp", "zero3", "pipeline"])
+@pytest.mark.parametrize("mode", ["zero3", "pipeline"])
 @pytest.mark.slow
 def test_the_trainer_trains_on_virtual_gpus(capsys, mode):
     command = ["train", "--data", "tiny", "--mode", mode, "--epochs", "1", "--max-steps", "3"]

@@ -57,9 +57,7 @@ def test_what_is_built_is_not_built_again(root: Path, sphinx: Sphinx) -> None:
     assert sphinx.runs == 1
 
 
-@pytest.mark.parametrize(
-    "changed", ["docs/index.rst", "notebooks/a.ipynb", "src/multigpu/x.py", "docs/new.rst"]
-)
+@pytest.mark.parametrize("changed", ["docs/index.rst", "src/multigpu/x.py", "docs/new.rst"])
 def test_another_content_makes_the_pages_stale(root: Path, sphinx: Sphinx, changed: str) -> None:
     site.build(root)
     (root / changed).write_text(changed[::-1])  # as long as before
@@ -97,12 +95,9 @@ def test_running_the_notebook_does_not_but_changing_a_cell_does(root: Path, sphi
     assert site.is_stale(root)
 
 
-@pytest.mark.parametrize(
-    "removed", ["docs/_build/html/index.html", "notebooks/lessons/ddp_by_hand.ipynb"]
-)
-def test_what_was_removed_is_built_again(root: Path, sphinx: Sphinx, removed: str) -> None:
+def test_what_was_removed_is_built_again(root: Path, sphinx: Sphinx) -> None:
     site.build(root)
-    (root / removed).unlink()
+    (root / "notebooks/lessons/ddp_by_hand.ipynb").unlink()
     assert site.is_stale(root)
 
 

@@ -72,12 +72,3 @@ def test_pages_that_fail_to_build_do_not_close_the_lab(
     assert start.run_start(options()) == 0
     assert "did not build" in capsys.readouterr().out
     assert opened[0]["open_browser"] is False
-
-
-def test_pages_that_failed_before_are_not_tried_at_every_start(
-    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(site, "failed_before", lambda root: True)
-    monkeypatch.setattr("multigpu.commands.start.serve", lambda root, **options: None)
-    assert start.run_start(options()) == 0
-    assert "make site" in capsys.readouterr().out

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,18 +71,6 @@ def test_a_run_says_what_runs_each_epoch_and_what_is_kept(command: Command, tmp_
         assert (tmp_path / "run" / name).is_file()
 
 
-def test_flights_are_compared_with_the_simple_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {"recall@10": 0.42, "ndcg@10": 0.2}
-    monkeypatch.setattr(train, "flight_baselines", lambda: {"popular": figures})
-    last = {"eval_recall@10": 0.91, "eval_ndcg@10": 0.7, "eval_loss": 1.0}
-    head, model, popular = train.compared(last, TASKS["flights"].metrics)
-    assert head.split() == ["recall@10", "ndcg@10"]
-    assert model.split() == ["this", "model", "0.9100", "0.7000"]
-    assert popular.split()[-2:] == ["0.4200", "0.2000"]
-    assert "most flights" in popular
-    assert not list(train.compared({"eval_accuracy": 0.9}, ("accuracy",)))
-
-
 def test_a_parquet_file_of_flights_is_trained_on_row_group_by_row_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +133,10 @@ def test_an_error_in_the_learners_code_is_shown_with_its_line(
     [
         (("--data", "digitz"), "'digits'"),
         (("--data", "digits", "--mode", "dpp"), "--mode dpp: choose"),
-        (("--data", "digits", "--mode", "ddp"), "torchrun --nproc_per_node 2 -m multigpu train"),
+        (
+            ("--data", "digits", "--mode", "ddp", "--max-steps", "3"),
+            "torchrun --nproc_per_node 2 -m multigpu train --data digits --mode ddp --max-steps 3",
+        ),
         (("--data", "digits", "--batch-size", "0"), "--batch-size 0: give"),
         (("--data", "digits", "--mode", "single", "--with", "solutions"), "choose dp"),
     ],
@@ -162,34 +152,17 @@ def test_what_cannot_work_is_said_in_one_line(
     assert not printed
 
 
-def test_the_command_for_torchrun_has_the_options_that_were_given(command: Command) -> None:
-    given = ("--gpus", "2", "--max-steps", "3", "--no-progress", "--with", str(ROOT / "solutions"))
-    code, _, said = command("--data", "digits", "--mode", "ddp", *given)
-    assert code == 2
-    assert "--data digits --with" in said
-    assert "--max-steps 3 --no-progress" in said
-    assert "--gpus" not in said.partition("torchrun")[2]
-    assert "run_ranks" not in said
-
-
-@pytest.mark.parametrize(
-    ("source", "line", "words"),
-    [
-        ("def split(batch:\n    pass", 1, "SyntaxError: "),
-        ("mode='dp'\nmode = mode.uper()  # resume=False", 2, "has no attribute 'uper'"),
-    ],
-)
 def test_a_file_that_cannot_be_imported_is_named_with_its_line(
-    command: Command, tmp_path: Path, source: str, line: int, words: str
+    command: Command, tmp_path: Path
 ) -> None:
-    write(tmp_path, source)
+    write(tmp_path, "def split(batch:\n    pass")
     code, _, said = command(
         "--data", "digits", "--mode", "dp", "--gpus", "2", "--with", str(tmp_path), *QUICK
     )
     assert code == 2
-    assert said.startswith(f"multigpu train: {(tmp_path / 'data_parallel.py').resolve()}:{line}")
-    assert source.splitlines()[line - 1] in said, "the learner's own words"
-    assert words in said
+    assert said.startswith(f"multigpu train: {(tmp_path / 'data_parallel.py').resolve()}:1")
+    assert "def split(batch:" in said, "the learner's own words"
+    assert "SyntaxError: " in said
     assert "Traceback" not in said
 
 
@@ -203,16 +176,6 @@ def test_under_torchrun_no_other_rank_ends_before_the_first_has_said_why(
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         assert command("--data", "digitz")[0] == 2
     assert waited == [train.PATIENCE], "rank 1 alone"
-
-
-def test_the_packages_own_warnings_are_notes_and_others_stay_warnings(
-    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
-) -> None:
-    with train.notes():
-        for where in ("/lib/multigpu/data/feeds.py", "/lib/torch/nn/functional.py"):
-            warnings.warn_explicit(f"from {Path(where).stem}", UserWarning, where, 1)
-    assert capsys.readouterr().err == "note: from feeds\n"
-    assert [str(warning.message) for warning in recwarn] == ["from functional"]
 
 
 def test_ctrl_c_ends_in_one_line_and_the_checkpoint_stays(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +33,15 @@ def numbers() -> Callable[[Path, Sequence[int]], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def make(tmp_path: Path, numbers: Callable[[Path, Sequence[int]], Path]) -> Callable[..., Any]:
+    """``make([10, 10, 3])``: a file with these row groups, as training data."""
+    from multigpu.data import PartitionedFile
+
+    def of(sizes: Sequence[int], **options: Any) -> PartitionedFile:
+        path = numbers(tmp_path / "numbers.parquet", sizes)
+        return PartitionedFile(path, **{"inputs": ["number"], "target": "target"} | options)
+
+    return of

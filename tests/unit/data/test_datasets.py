@@ -1,6 +1,5 @@
 """Digits and text: their shapes, their splits, and that nothing is downloaded."""
 
-import builtins
 import pydoc_data
 import sys
 
@@ -80,16 +79,3 @@ def test_topics_of_another_python_are_read_alike(monkeypatch, topics):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", other)
     monkeypatch.setattr(pydoc_data, "topics", other, raising=False)
     assert topic_paragraphs() == [b"one\n\n", b"three\n\n", b"two\n\n"]
-
-
-def test_a_python_without_the_topics_is_told_so(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *arguments, **named):
-        if name.startswith("pydoc_data"):
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ModuleNotFoundError, match=r"pydoc_data\.topics"):
-        text()

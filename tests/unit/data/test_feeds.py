@@ -27,7 +27,7 @@ def real(batch: Batch) -> list[int]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 60),
     world_size=st.integers(1, 8),
@@ -62,7 +62,7 @@ def test_epochs_and_seeds_give_other_orders_and_the_same_ones_again():
     assert order(1, 2) == order(1, 2)
 
 
-@pytest.mark.parametrize("start", [0, 1, 4, 5])
+@pytest.mark.parametrize("start", [0, 4, 5])
 def test_an_epoch_can_be_taken_up_at_any_step(start):
     feed = RowFeed(numbered(23), batch_size=5, rank=1, world_size=2)
     whole = [real(batch) for batch in feed.batches(2)]
@@ -94,15 +94,7 @@ def test_rows_of_any_map_style_data_set_are_put_together(workers):
     assert second.inputs["right"].tolist() == second.targets.tolist() == [4, 5, 6]
 
 
-def test_several_columns_become_a_tuple_of_inputs():
-    data = TensorDataset(torch.zeros(3, 2), torch.ones(3), torch.arange(3))
-    [batch] = RowFeed(data, batch_size=3, shuffle=False).batches(0)
-    assert isinstance(batch.inputs, tuple)
-    assert [part.shape for part in batch.inputs] == [(3, 2), (3,)]
-    assert batch.targets.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("count", [1, 3, 9])
 def test_the_parts_of_a_batch_are_the_batch(count):
     inputs = {"a": torch.arange(10).view(5, 2), "b": (torch.arange(5),)}
     whole = Batch(inputs, torch.arange(5), rows=5, global_rows=11)
@@ -112,6 +104,8 @@ def test_the_parts_of_a_batch_are_the_batch(count):
     assert all(torch.equal(part.inputs["b"][0], part.targets) for part in parts)
     assert sum(part.weight(4) for part in parts) == pytest.approx(whole.weight(4))
     assert all(part.rows == len(part.targets) > 0 for part in parts)
+    several = Batch(torch.zeros(6, 1), (torch.zeros(6), torch.zeros(6)), rows=6, global_rows=6)
+    assert sum(part.rows for part in several.parts(count)) == 6
 
 
 class Stream(IterableDataset):
@@ -129,7 +123,7 @@ class Stream(IterableDataset):
         self.first = epoch
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_rows_that_can_only_be_iterated_are_divided_as_rows_in_memory_are(world_size, drop_last):
     def batches(data, rank, start):
@@ -186,16 +180,10 @@ def tenfold(rows):
     return torch.stack(inputs), 10 * torch.stack(targets)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"batch_size": None},
-        {"batch_sampler": BatchSampler(range(4), batch_size=2, drop_last=False)},
-    ],
-)
-def test_a_data_loader_that_makes_its_own_batches_is_refused(how):
+def test_a_data_loader_that_makes_its_own_batches_is_refused():
+    sampler = BatchSampler(range(4), batch_size=2, drop_last=False)
     with pytest.raises(ValueError, match=r"batch_sampler.*Give the loader's dataset"):
-        feed_for(DataLoader(numbered(4), **how), batch_size=2)
+        feed_for(DataLoader(numbered(4), batch_sampler=sampler), batch_size=2)
 
 
 def test_the_labels_of_a_dict_are_the_targets_and_remain_among_the_inputs():
@@ -207,14 +195,6 @@ def test_the_labels_of_a_dict_are_the_targets_and_remain_among_the_inputs():
     assert [part.inputs["labels"].tolist() for part in parts] == [[0, 1, 2], [3, 4]]
     with pytest.raises(TypeError, match=r"dict of ids: the targets must be 'labels'"):
         next(feed_for([{"ids": torch.zeros(2)}], batch_size=1).batches(0))
-
-
-def test_what_has_no_rows_goes_to_every_part():
-    inputs = {"x": torch.arange(4), "scale": torch.tensor(2.0), "kind": "plain"}
-    first, second = Batch(inputs, torch.arange(4), rows=4, global_rows=4).parts(2)
-    assert (first.inputs["x"].tolist(), second.inputs["x"].tolist()) == ([0, 1], [2, 3])
-    assert first.inputs["kind"] == second.inputs["kind"] == "plain"
-    assert second.inputs["scale"] == 2
 
 
 def test_a_list_is_divided_by_rows_or_refused():

@@ -63,24 +63,6 @@ def test_a_row_holds_the_flights_that_its_aircraft_had_left_on_before(table):
         assert row["destination"] == codes[this["destination"]]
 
 
-@pytest.mark.slow
-def test_another_future_leaves_the_rows_of_today_as_they_are(monkeypatch):
-    import pandas as pd
-
-    from multigpu.data import flight_rows
-
-    before = flights_frame()
-    changed = departures().copy()
-    late = changed["month"] >= 11
-    changed.loc[late, "aircraft"] = "N1"
-    changed.loc[late, "destination"] = changed.loc[late, "destination"].to_numpy()[::-1].copy()
-    monkeypatch.setattr(flight_rows, "departures", lambda: changed)
-    today = (before["month"] <= 10).to_numpy()
-    after = flights_frame()
-    assert not after.equals(before)
-    pd.testing.assert_frame_equal(after[today], before[today])
-
-
 def test_the_frame_and_the_file_hold_the_rows_of_the_split(split, tmp_path):
     write_flights(tmp_path / "flights.parquet")
     file = pq.ParquetFile(tmp_path / "flights.parquet")

@@ -4,13 +4,12 @@ import os
 import re
 import signal
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from multigpu.cli import main
 from multigpu.data import parquet
-from multigpu.data.parquet import group_sizes, rewrite
+from multigpu.data.parquet import group_sizes
 
 
 def row_groups_of(path):
@@ -62,24 +61,6 @@ def test_a_file_gets_as_many_row_groups_as_asked_and_nothing_else_changes(file, 
         ["8", "125"],
         ["1", "2", "4", "8"],  # the numbers of ranks that this file serves evenly
     ]
-
-
-def test_every_column_keeps_its_compression(tmp_path):
-    """Nested ones, too."""
-    path = tmp_path / "table.parquet"
-    table = pa.table({"a": range(100), "b": ["x"] * 100, "c": [[1, 2]] * 100})
-    codecs = {"a": "GZIP", "b": "NONE", "c.list.element": "ZSTD"}
-    pq.write_table(table, path, compression=codecs)
-
-    def found():
-        group = pq.read_metadata(path).row_group(0)
-        columns = [group.column(i) for i in range(group.num_columns)]
-        return {column.path_in_schema: column.compression for column in columns}
-
-    before = found()
-    assert set(before.values()) == {"GZIP", "UNCOMPRESSED", "ZSTD"}
-    rewrite(path, path, [50, 50])
-    assert found() == before
 
 
 def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, monkeypatch):
@@ -140,14 +121,6 @@ def test_a_missing_or_broken_file_is_said(tmp_path, capsys, content):
         path.write_bytes(content)
     assert main(["partition", str(path), "--partitions", "2"]) == 1
     assert str(path) in capsys.readouterr().err
-
-
-def test_a_file_without_rows_is_refused(tmp_path, capsys):
-    import pandas as pd
-
-    pd.DataFrame({"a": []}).to_parquet(tmp_path / "none.parquet")
-    assert main(["partition", str(tmp_path / "none.parquet"), "--partitions", "2"]) == 1
-    assert "no rows" in capsys.readouterr().err
 
 
 def test_the_flights_are_made_where_they_are_missing(tmp_path, monkeypatch, capsys):

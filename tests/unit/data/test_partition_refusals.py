@@ -8,17 +8,6 @@ from multigpu.data import PartitionedFile
 from multigpu.data.feeds import feed_for
 
 
-@pytest.fixture
-def make(tmp_path, numbers):
-    """``make([10, 10, 3])``: a file with these row groups, as training data."""
-
-    def of(sizes, **options):
-        path = numbers(tmp_path / "numbers.parquet", sizes)
-        return PartitionedFile(path, **{"inputs": ["number"], "target": "target"} | options)
-
-    return of
-
-
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"lost\.parquet"):
         PartitionedFile(tmp_path / "lost.parquet", inputs=["a"], target="b")
@@ -56,9 +45,8 @@ def test_text_is_refused_with_the_way_to_numbers(tmp_path):
         with_column(tmp_path / "a.parquet", ["x", "y"])
 
 
-@pytest.mark.parametrize("values", [[1.0, None, 2.0], [1, None, 2]])
-def test_missing_values_are_refused_when_they_are_met(tmp_path, values):
-    data = with_column(tmp_path / "a.parquet", values)
+def test_missing_values_are_refused_when_they_are_met(tmp_path):
+    data = with_column(tmp_path / "a.parquet", [1, None, 2])
     with pytest.raises(ValueError, match=r"'a'.*\b1 values are missing.*fillna"):
         list(data.feed(batch_size=2).batches(0))
 
@@ -79,7 +67,7 @@ def test_a_damaged_file_is_named(make):
         list(data.feed(batch_size=500, shuffle=False).batches(0))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize("value", [float("nan"), 1e300])
 def test_numbers_that_float32_cannot_hold_are_refused(tmp_path, value):
     path = tmp_path / "numbers.parquet"
     pq.write_table(pa.table({"x": [0.5, value, 2.0], "y": [0, 1, 0]}), path)

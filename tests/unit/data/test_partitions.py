@@ -18,17 +18,6 @@ from multigpu.data.parquet import PartitionReader
 pytestmark = pytest.mark.filterwarnings("ignore:.*multigpu partition:UserWarning")
 
 
-@pytest.fixture
-def make(tmp_path, numbers):
-    """``make([10, 10, 3])``: a file with these row groups, as training data."""
-
-    def of(sizes, **options):
-        path = numbers(tmp_path / "numbers.parquet", sizes)
-        return PartitionedFile(path, **{"inputs": ["number"], "target": "target"} | options)
-
-    return of
-
-
 def feeds(data, world_size, **how):
     how = {"batch_size": 7, "seed": 0, "shuffle": True} | how
     return [feed_for(data, rank=rank, world_size=world_size, **how) for rank in range(world_size)]
@@ -58,7 +47,7 @@ def check_epoch(together, epoch):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=16).filter(any),
     world_size=st.integers(1, 8),
@@ -91,7 +80,7 @@ def test_epochs_differ_and_a_seed_gives_the_same_order_again(make):
     assert tuple(itertools.chain(*real(feeds(data, 2, seed=1)[0].batches(2)))) == orders[5]
 
 
-@pytest.mark.parametrize("mix", [1, 2, 4])
+@pytest.mark.parametrize("mix", [1, 2])
 def test_the_rows_of_mix_row_groups_are_mixed(make, mix):
     [feed] = feeds(make([10] * 8, mix=mix), 1, batch_size=10 * mix)
     for batch in real(feed.batches(0)):
@@ -138,14 +127,6 @@ def test_integers_stay_integers_and_other_inputs_become_float32(make):
     [batch] = feeds(mixed, 1, shuffle=False)[0].batches(0)
     assert batch.inputs.dtype == torch.float32
     assert batch.inputs.tolist() == [[i + 0.5, i] for i in range(4)]
-
-
-def test_a_rank_without_rows_in_a_step_gets_a_row_that_does_not_count(make):
-    last = [list(feed.batches(0))[-1] for feed in feeds(make([3, 3, 2]), 3)]
-    assert sorted(batch.rows for batch in last) == [0, 0, 1]
-    assert [len(batch.inputs) for batch in last] == [1, 1, 1]
-    only = [next(feed.batches(0)) for feed in feeds(make([1]), 3)]
-    assert [batch.rows for batch in only] == [1, 0, 0]
 
 
 def said(data, world_size, rank=0):

@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from multigpu.pictures.holdings import ChunksSent
-from multigpu.scaling.all_reduce_steps import all_reduce_steps, in_steps, steps_of_all_reduce
+from multigpu.scaling.all_reduce_steps import all_reduce_steps, steps_of_all_reduce
 
 ROOT = Path(__file__).parents[3]
 spec = importlib.util.spec_from_file_location("by_hand", ROOT / "solutions" / "collectives.py")
@@ -39,7 +38,7 @@ def ready_made(tensor: torch.Tensor) -> None:
     dist.all_reduce(tensor)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, 4])
 def test_a_ring_takes_two_rounds_in_which_every_rank_sends_to_its_neighbor(world: int) -> None:
     steps = steps_of_all_reduce(by_hand.ring_all_reduce, world)
     rounds = [f"add {i}" for i in range(1, world)] + [f"copy {i}" for i in range(1, world)]
@@ -87,15 +86,3 @@ def test_what_sends_nothing_by_itself_is_not_shown() -> None:
 def test_two_to_four_ranks_can_be_shown(world: int) -> None:
     with pytest.raises(ValueError, match=f"not {world}"):
         all_reduce_steps(by_hand.ring_all_reduce, world)
-
-
-def test_a_plan_that_keeps_parts_aside_still_comes_to_an_end() -> None:
-    """Rank 0 sends on what rank 1 sent it, without adding its own: not what it seems to hold."""
-    first, second, both = frozenset([0]), frozenset([1]), frozenset([0, 1])
-    queues = [
-        [ChunksSent(0, 1, 8, {0: second}), ChunksSent(0, 1, 8, {0: first})],
-        [ChunksSent(1, 0, 8, {0: second})],
-    ]
-    steps = in_steps(queues)
-    assert sum(len(step.messages) for step in steps) == 3
-    assert steps[-1].holds[0][0] == both

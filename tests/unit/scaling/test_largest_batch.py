@@ -30,10 +30,6 @@ def test_the_largest_is_found_from_any_guess(guess):
     assert {7, 8} <= set(tried)
 
 
-def test_where_nothing_fits_it_is_none():
-    assert largest(lambda rows: False, guess=3) == 0
-
-
 def workload(model):
     rows = torch.utils.data.TensorDataset(torch.rand(64, 512), torch.zeros(64, dtype=torch.int64))
     return Workload(name="wide", model=model, train=rows, config=TrainConfig(optimizer="adamw"))

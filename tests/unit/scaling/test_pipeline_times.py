@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +12,11 @@ from torch import nn
 
 from multigpu import run_ranks
 from multigpu.ranks.stage_spans import WatchedStage
-from multigpu.ranks.trace import Trace
 from multigpu.scaling.pipeline_times import (
     bubble,
     fastest_step,
     idle_share,
     most_in_flight,
-    recorded_steps,
     steps_of,
 )
 
@@ -49,12 +46,8 @@ def test_the_bubble_grows_with_stages_and_shrinks_with_micro_batches(stages, mic
     assert bubble(stages, micro_batches) == pytest.approx(share)
 
 
-def test_two_stages_per_rank_count_as_twice_the_micro_batches():
-    assert bubble(4, 4, stages_per_rank=2) == bubble(4, 8)
-
-
 @pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (3, 7), (4, 4)])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (3, 7), (4, 4)])
 def test_ranks_of_both_schedules_idle_as_the_formula_says(schedule, stages, micro_batches):
     steps = steps_of(schedule(stages, micro_batches), forward=1, backward=2)
     assert len(steps) == 2 * stages * micro_batches
@@ -104,17 +97,6 @@ def test_a_schedule_in_which_all_wait_is_refused_with_who_waits_for_what():
 def test_what_is_no_schedule_is_refused(table, said):
     with pytest.raises(ValueError, match=said):
         steps_of(table)
-
-
-def test_spans_of_a_run_are_steps_too():
-    spans = [
-        SimpleNamespace(rank=1, label="backward 2", start=7.0, end=8.0),
-        SimpleNamespace(rank=0, label="forward 2", start=5.0, end=6.0),
-        SimpleNamespace(rank=0, label="optimizer", start=9.0, end=9.5),
-    ]
-    first, second = recorded_steps(spans)
-    assert (first.rank, first.start, first.end) == (0, 0.0, 1.0)
-    assert (second.kind, second.micro_batch, second.stage, second.end) == ("backward", 2, 1, 3.0)
 
 
 MICRO_BATCHES = 4
@@ -168,8 +150,3 @@ def test_numbers_that_a_rehearsal_has_shifted_are_refused() -> None:
         pytest.skip("this PyTorch tries its stages out without gradients or without numbers")
     with pytest.raises(ValueError, match=r"input_args.*output_args"):
         fastest_step(trace)
-
-
-def test_one_step_is_not_enough() -> None:
-    with pytest.raises(ValueError, match=r"\b0 recorded"):
-        fastest_step(Trace([], [], world_size=1))

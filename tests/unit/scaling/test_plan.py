@@ -8,7 +8,7 @@ from multigpu.scaling import published_steps
 from multigpu.scaling.layouts import kind_of, layouts, search
 from multigpu.scaling.pipeline_times import bubble
 from multigpu.scaling.plan import GIB, Layout, plan, plan_of, predicted
-from multigpu.scaling.specs import cluster_of, known_gpus, known_models, model_of
+from multigpu.scaling.specs import cluster_of, model_of
 
 ROWS = published_steps()
 MEGATRON = [row for row in ROWS if row.suite.startswith("Megatron")]
@@ -61,13 +61,6 @@ def test_megatrons_models_have_the_published_number_of_parameters_and_fit(row):
 )  # fmt: skip
 def test_known_models_have_the_size_in_their_names(name, billions):
     assert model_of(name).parameters / 1e9 == pytest.approx(billions, rel=0.005)
-
-
-def test_every_model_and_every_gpu_of_the_data_can_be_planned():
-    for name in known_models():
-        for gpu in known_gpus():
-            found = plan(model_of(name), cluster_of(gpu, gpus=8), Layout(tp=8), global_batch=1)
-            assert found.step_seconds > 0
 
 
 def test_flops_are_those_of_megatrons_formula():
@@ -128,31 +121,16 @@ def test_activations_are_those_of_korthikanti(recompute, numbers):
     assert two[2] - two[1] == pytest.approx(SMALL.seq * b * SMALL.hidden * numbers)
 
 
-def test_in_float32_activations_are_twice_as_large_and_products_slower():
-    half, whole = (small(gpus=1, micro_batch=8, precision=word) for word in ("fp16", "fp32"))
-    assert 1.5 < whole.memory["activations"] / half.memory["activations"] < 2
-    assert whole.step_seconds > 1.5 * half.step_seconds
+def test_more_replicas_or_a_higher_zero_stage_never_need_more_memory():
+    def memory(replicas, zero):
+        return small(gpus=replicas, batch=replicas, dp=replicas, zero=zero).memory_gib
 
-
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_more_replicas_with_the_same_batch_each_never_need_more_memory(zero):
-    sizes = [small(gpus=n, batch=n, dp=n, zero=zero).memory_gib for n in (1, 2, 4, 8, 16, 64)]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-@pytest.mark.parametrize("dp", [1, 2, 8])
-def test_every_zero_stage_needs_no_more_memory_than_the_one_before(dp):
-    sizes = [small(gpus=dp, dp=dp, zero=zero).memory_gib for zero in range(4)]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_recomputation_saves_memory_and_costs_time():
-    none, some, full = (
-        small(gpus=1, micro_batch=8, recompute=how, attention="flash")
-        for how in ("none", "selective", "full")
-    )
-    assert none.memory_gib > some.memory_gib > full.memory_gib
-    assert none.step_seconds < some.step_seconds < full.step_seconds
+    for zero in range(4):
+        sizes = [memory(replicas, zero) for replicas in (1, 2, 8, 64)]
+        assert sizes == sorted(sizes, reverse=True)
+    for replicas in (1, 2, 8):
+        sizes = [memory(replicas, zero) for zero in range(4)]
+        assert sizes == sorted(sizes, reverse=True)
 
 
 @pytest.mark.parametrize("v", [1, 2])
@@ -174,16 +152,6 @@ def test_1f1b_holds_the_activations_of_as_many_micro_batches_as_stages():
     assert 4 * held(1) == pytest.approx(held(4), rel=0.01)
     assert held(4) == held(8) == held(32)
     assert held(32, "gpipe") == pytest.approx(8 * held(32), rel=0.01)
-
-
-def test_the_exposed_parts_add_up_to_the_step():
-    planned = small(dp=2, tp=2, pp=2, zero=1, micro_batch=2)
-    assert sum(part.exposed for part in planned.parts.values()) == pytest.approx(
-        planned.step_seconds
-    )
-    assert all(part.exposed <= part.seconds for part in planned.parts.values())
-    tokens = planned.tokens_per_second_per_gpu * 8 * planned.step_seconds
-    assert tokens == pytest.approx(64 * SMALL.seq)
 
 
 def test_backward_hides_the_gradients_of_data_parallelism_but_not_tensor_parallelism():
@@ -218,31 +186,14 @@ def test_a_ring_between_nodes_uses_the_network_cards_of_all_its_gpus_on_a_node()
     assert together / alone == pytest.approx((63 / 64 / 200) / (7 / 8 / 25), rel=0.01)
 
 
-def test_narrow_matrices_are_less_efficient():
-    wide, narrow = small(gpus=8, batch=8, tp=1, dp=8), small(gpus=8, batch=8, tp=8)
-    per_gpu = [each.parts["compute"].exposed for each in (wide, narrow)]
-    assert per_gpu[1] > 1.1 * per_gpu[0]
-
-
-def test_gpt_with_full_recomputation_has_standard_attention_unless_it_is_said():
-    assert small(gpus=1, recompute="full").layout.attention == "standard"
-    assert small(gpus=1, recompute="none").layout.attention == "flash"
-    llama = plan(model_of("llama-3-8b"), cluster_of("H200", gpus=8), Layout(dp=8, recompute="full"),
-                 global_batch=8)  # fmt: skip
-    assert llama.layout.attention == "flash"
-
-
 @pytest.mark.parametrize(
     ("layout", "batch", "said"),
     [
         ({"dp": 2, "tp": 2}, 64, "is 4 GPUs, not 8"),
-        ({"tp": 0}, 64, "tp=0: at least 1"),
         ({"dp": 8, "zero": 4}, 64, "zero=4: choose one of 0, 1, 2, 3"),
-        ({"dp": 8, "recompute": "some"}, 64, "none, selective, full"),
         ({"dp": 8, "micro_batch": 3}, 64, r"global_batch=64.* = 24; try 72"),
         ({"dp": 8}, 0, "global_batch=0.*try 8"),
         ({"pp": 8, "stages_per_rank": 2, "schedule": "interleaved"}, 64, "16 stages for 8 layers"),
-        ({"pp": 4, "dp": 2, "stages_per_rank": 2}, 64, "every other schedule has 1"),
         ({"dp": 8, "schedule": "interleaved"}, 64, "2 stages per rank or more"),
         ({"pp": 4, "dp": 2, "stages_per_rank": 2, "schedule": "interleaved"}, 6, "divides, not 3"),
     ],
@@ -264,7 +215,6 @@ def test_what_does_not_divide_the_model_is_refused():
     ("sizes", "said"),
     [
         ({"name": "gpt-5"}, "model=gpt-5: choose one of .*llama-3-8b"),
-        ({"hidden": 64}, "layers, heads, vocab, seq missing|missing"),
         ({"name": "llama-3-8b", "layers": 0}, "layers=0: at least 1"),
         (
             {"name": "llama-3-8b", "heads": 7, "kv_heads": 7},
@@ -289,11 +239,6 @@ def test_an_impossible_model_is_refused(sizes, said):
 def test_an_impossible_cluster_is_refused(gpu, gpus, said):
     with pytest.raises(ValueError, match=said):
         cluster_of(gpu, gpus=gpus)
-
-
-def test_names_of_gpus_are_found_in_small_letters_and_rates_can_be_replaced():
-    found = cluster_of("h100", gpus=2, network=1e9)
-    assert (found.gpu, found.network, found.node) == ("H100", 1e9, 450e9)
 
 
 def test_a_search_finds_what_planning_every_layout_finds():
@@ -332,13 +277,6 @@ def test_a_search_keeps_to_what_is_fixed():
     for planned in found.best:
         each = planned.layout
         assert (each.zero, each.recompute, each.micro_batch) == (1, "full", 2)
-
-
-def test_where_nothing_fits_every_kind_says_what_it_needs():
-    found = search(model_of("gpt-175b"), cluster_of("A100-40", gpus=8), global_batch=8)
-    assert found.best == ()
-    assert found.others
-    assert all("needs" in why for why in found.others.values())
 
 
 def test_a_batch_that_no_layout_divides_is_refused():

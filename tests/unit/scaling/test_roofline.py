@@ -13,7 +13,6 @@ from multigpu.ranks import run_ranks
 from multigpu.scaling.roofline import (
     Operation,
     Roofline,
-    median_seconds,
     operations,
     seconds_of_each,
 )
@@ -47,12 +46,6 @@ def test_an_operator_takes_as_long_as_the_slower_of_computing_and_moving():
     assert HERE.seconds([Operation("aten.relu", 0, 1)]) == 0.5
     assert HERE.seconds([COMPUTES, MOVES, MOVES]) == 14
     assert HERE.seconds([]) == 0
-
-
-def test_the_ridge_is_where_both_take_as_long():
-    at_the_ridge = Operation("aten.mm", flops=int(HERE.ridge * 300), bytes=300)
-    assert at_the_ridge.intensity == HERE.ridge == 10
-    assert at_the_ridge.flops / 1000 == at_the_ridge.bytes / 100
 
 
 def test_a_fitted_roofline_predicts_what_it_was_fitted_on_and_keeps_the_rest():
@@ -121,25 +114,6 @@ def test_backward_and_the_optimizer_are_counted():
     assert names.count("aten.mm") == 1  # rows need no gradient
     assert sum(each.flops for each in operations(step)) == 2 * 2 * 5 * 4 * 8
     assert any("add_" in name for name in names)
-
-
-@pytest.mark.slow
-def test_a_machine_is_measured():
-    here = Roofline.measure()
-    assert 1e8 < here.flops_per_second < 1e14
-    assert 1e8 < here.bytes_per_second < 1e13
-    assert 1e-8 < here.start_seconds < 1e-2
-
-
-def test_rough_times_take_a_few_calls(monkeypatch):
-    def calls_for_a_median():
-        calls = []
-        median_seconds(lambda: calls.append(None) or time.sleep(0.02), at_least=0.4)
-        return len(calls)
-
-    thorough = calls_for_a_median()
-    monkeypatch.setenv("MULTIGPU_TIMES", "rough")
-    assert calls_for_a_median() < thorough / 2
 
 
 def test_ranks_begin_each_timed_call_together(monkeypatch):

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy
@@ -49,14 +48,9 @@ def test_what_was_saved_comes_back(checkpoints):
     assert checkpoints.load() is None
     save(checkpoints, saved)
     loaded = checkpoints.load()
-    assert isinstance(loaded["model"], OrderedDict)
     assert loaded["model"]._metadata == saved["model"]._metadata
-    assert all(torch.equal(loaded["model"][name], saved["model"][name]) for name in loaded["model"])
-    assert {name: loaded[name] for name in ("step", "rows", "x")} == {
-        "step": 3,
-        "rows": [{"loss": 0.5}],
-        "x": None,
-    }
+    mine = {name: loaded[name] for name in saved}
+    torch.testing.assert_close(mine, saved, rtol=0, atol=0)
     assert files(checkpoints) == {"latest.pt"}
 
 
@@ -189,12 +183,6 @@ def test_a_foreign_file_is_refused_and_runs_no_code(checkpoints):
 class RunsCode:
     def __reduce__(self):
         return (os._exit, (3,))
-
-
-def test_a_folder_that_cannot_be_is_said(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"file/run: Not a directory"):
-        save(Checkpoints(tmp_path / "file" / "run", launch=Launch()), state())
 
 
 def test_every_rank_hears_that_the_disk_is_full(tmp_path):

@@ -65,18 +65,20 @@ def chosen(*gpus: str, asked: str | None = None) -> set[tuple[str, int]]:
     return {(backend.name, backend.gpus) for backend in backends}
 
 
-def test_ranks_that_each_see_one_gpu_of_their_own_use_nccl() -> None:
-    assert chosen("a/0", "a/1") == {("nccl", 2)}
-    assert chosen("a/0", "a/1", "b/0", "b/1") == {("nccl", 2)}
-
-
-def test_ranks_that_share_a_gpu_use_gloo() -> None:
-    assert chosen("a/0", "a/0") == {("gloo", 1)}
-    assert chosen("a/0", "a/1", "b/0", "b/0") == {("gloo", 2), ("gloo", 1)}
-
-
-def test_a_machine_without_gpus_makes_all_use_gloo() -> None:
-    assert chosen("a/0", "a/1", "b/", "b/") == {("gloo", 2), ("gloo", 0)}
+@pytest.mark.parametrize(
+    ("gpus", "backends"),
+    [
+        (["a/0", "a/1"], {("nccl", 2)}),
+        (["a/0", "a/1", "b/0", "b/1"], {("nccl", 2)}),
+        (["a/0", "a/0"], {("gloo", 1)}),  # a shared GPU
+        (["a/0", "a/1", "b/0", "b/0"], {("gloo", 2), ("gloo", 1)}),
+        (["a/0", "a/1", "b/", "b/"], {("gloo", 2), ("gloo", 0)}),  # b has none
+    ],
+)
+def test_ranks_use_nccl_where_each_has_a_gpu_of_its_own(
+    gpus: list[str], backends: set[tuple[str, int]]
+) -> None:
+    assert chosen(*gpus) == backends
 
 
 def test_the_backend_that_is_asked_for_is_taken_where_it_can_be() -> None:

@@ -1,10 +1,10 @@
 """What a user may pass to the Trainer: functions, loaders, dicts, callbacks; in every mode."""
 
 import functools
-import math
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import (
     OneCycleLR,
     SequentialLR,
 )
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
@@ -43,23 +43,26 @@ def trained(mode, how, *, model=model_of, train=None, settings=None):
     return trainer.strategy.model_state(), history.rows
 
 
-def assert_same_in_every_mode(how, *, modes=("ddp", "zero3"), **more):
-    """Training computes the same on two ranks as in one process; returns the latter's rows."""
+def assert_same_in_every_mode(how, *, modes=("dp", "ddp", "zero3"), **more):
+    """On two GPUs or ranks training computes what one process does; returns the latter's rows."""
     weights, rows = trained("single", how, **more)
 
     def on_a_rank():
-        return [trained(mode, how, **more) for mode in modes]
+        return [trained(mode, how, **more) for mode in modes if mode != "dp"]
 
-    for in_modes in run_ranks(on_a_rank, 2, show=False):
-        for theirs, their_rows in in_modes:
-            for name, value in weights.items():
-                if not theirs[name].is_meta:  # as on a pipeline's rank 1
-                    torch.testing.assert_close(theirs[name], value, rtol=0, atol=1e-6, msg=name)
-            for mine, other in zip(rows, their_rows, strict=True):
-                figures = [name for name in mine if name.startswith(("eval_", "learning", "loss"))]
-                assert {name: other[name] for name in figures} == pytest.approx(
-                    {name: mine[name] for name in figures}, abs=1e-6
-                )
+    found = [each for rank in run_ranks(on_a_rank, 2, show=False) for each in rank]
+    if "dp" in modes:
+        with virtual_gpus(2):
+            found.append(trained("dp", how, **more))
+    for theirs, their_rows in found:
+        for name, value in weights.items():
+            if not theirs[name].is_meta:  # as on a pipeline's rank 1
+                torch.testing.assert_close(theirs[name].cpu(), value, rtol=0, atol=1e-6, msg=name)
+        for mine, other in zip(rows, their_rows, strict=True):
+            figures = [name for name in mine if name.startswith(("eval_", "learning", "loss"))]
+            assert {name: other[name] for name in figures} == pytest.approx(
+                {name: mine[name] for name in figures}, abs=1e-6
+            )
     return rows
 
 
@@ -84,28 +87,6 @@ def warm_up_then_fall(optimizer, total_steps):
 
 def one_cycle(optimizer, total_steps):
     return OneCycleLR(optimizer, 0.3, total_steps=total_steps + 1)
-
-
-def test_either_goes_without_the_other():
-    settings = {"optimizer": "sgd", "learning_rate": 0.1}
-    _, rows = trained("single", {"schedule": cosine}, settings=settings)
-    at = [0.05 * (1 + math.cos(math.pi * step / 6)) for step in (2, 5)]  # steps 3 and 6 of 6
-    assert [row["learning_rate"] for row in rows] == pytest.approx(at)
-    _, rows = trained("single", {"optimizer": sgd_in_two_groups}, settings={"schedule": "linear"})
-    assert [row["learning_rate"] for row in rows] == pytest.approx([0.2 * 4 / 6, 0.2 / 6])
-
-
-def test_dp_takes_all_of_it_too():
-    how = {"optimizer": sgd_in_two_groups, "schedule": cosine, "metrics": METRICS}
-    weights, rows = trained("single", how | {"collate_fn": shifted})
-    with virtual_gpus(2):
-        found, their_rows = trained("dp", how | {"collate_fn": shifted}, settings={"gpus": 2})
-    for name, value in weights.items():
-        torch.testing.assert_close(found[name].cpu(), value, rtol=0, atol=1e-6, msg=name)
-    for mine, theirs in zip(rows, their_rows, strict=True):
-        assert {name: theirs[name] for name in ("learning_rate", "eval_margin", "eval_found")} == (
-            pytest.approx({k: mine[k] for k in ("learning_rate", "eval_margin", "eval_found")})
-        )
 
 
 def stopped_and_resumed(mode, folder, schedule, stop, kind="full"):
@@ -144,10 +125,9 @@ def test_a_run_that_resumes_has_their_state(schedule, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "kind"), [("ddp", "full"), ("zero3", "sharded")])
-def test_ranks_resume_with_their_state(mode, kind, tmp_path):
+def test_ranks_resume_with_their_state(tmp_path):
     weights, _ = trained("single", {"optimizer": sgd_in_two_groups, "schedule": cosine})
-    resumed = functools.partial(stopped_and_resumed, mode, tmp_path, cosine, 5, kind)
+    resumed = functools.partial(stopped_and_resumed, "zero3", tmp_path, cosine, 5, "sharded")
     for again, _ in run_ranks(resumed, 2, show=False):
         for name, value in weights.items():
             torch.testing.assert_close(again[name], value, rtol=0, atol=1e-6, msg=name)
@@ -193,26 +173,16 @@ def share_of_class_1(outputs, targets):
     return (outputs.argmax(dim=1)[of_class] == 1).sum(), of_class.sum()
 
 
+def shifted(rows):
+    inputs, targets = zip(*rows, strict=True)
+    return torch.stack(inputs) + 1, (torch.stack(targets) + 1) % 3
+
+
 METRICS = {"margin": margin, "found": share_of_class_1}
 
 
-@pytest.mark.slow
-def test_metrics_of_ones_own_are_exact_in_every_mode():
-    how = {"metrics": METRICS}
-    settings = {"batch_size": 4, "monitor": "margin"}  # 9 rows to evaluate: the last batch has one
-    rows = assert_same_in_every_mode(how, settings=settings)
-    model = model_of()
-    model.load_state_dict(trained("single", how, settings=settings)[0])
-    inputs, targets = data(9).tensors
-    with torch.no_grad():
-        outputs = model(inputs)
-    found, of_class = share_of_class_1(outputs, targets)
-    assert rows[-1]["eval_margin"] == pytest.approx(float(margin(outputs, targets).mean()))
-    assert rows[-1]["eval_found"] == pytest.approx(float(found / of_class))
-
-
 class Counter:
-    """A metric as torchmetrics has them, which counts rows."""
+    """A metric as torchmetrics has them, which counts the rows of all ranks."""
 
     def __init__(self):
         self.rows = 100
@@ -224,26 +194,34 @@ class Counter:
         self.rows += len(targets)
 
     def compute(self):
-        return torch.tensor(self.rows)
-
-
-def test_an_object_is_reset_updated_and_computed_in_each_evaluation():
-    _, rows = trained("single", {"metrics": {"rows": Counter(), "margin": margin}})
-    assert [row["eval_rows"] for row in rows] == [9, 9]
-    assert [name for name in rows[0] if name.startswith("eval_")] == [
-        "eval_loss", "eval_rows", "eval_margin"
-    ]  # fmt: skip
+        rows = torch.tensor(self.rows)
+        if dist.is_initialized():
+            dist.all_reduce(rows)
+        return rows
 
 
 @pytest.mark.slow
-def test_a_metric_of_torchmetrics_is_exact_over_ranks():
-    torchmetrics = pytest.importorskip("torchmetrics")
-    accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=3)
-    rows = assert_same_in_every_mode({"metrics": {"own": accuracy}}, modes=("ddp",))
-    _, named = trained("single", {})
-    assert [row["eval_own"] for row in rows] == pytest.approx(
-        [row["eval_accuracy"] for row in named]
-    )
+def test_all_of_ones_own_trains_and_evaluates_alike_in_every_mode():
+    """With batches of 4 the last one of the 9 rows to evaluate has one row."""
+    metrics = {"rows": Counter(), **METRICS}
+    how = {"optimizer": sgd_in_two_groups, "schedule": cosine, "metrics": metrics}
+    settings = {"batch_size": 4, "monitor": "margin"}
+    rows = assert_same_in_every_mode(how | {"collate_fn": shifted}, settings=settings)
+    assert [row["eval_rows"] for row in rows] == [9, 9]
+    inputs, targets = data().tensors
+    by_hand = TensorDataset(inputs + 1, (targets + 1) % 3)
+    loader = DataLoader(data(), batch_size=5, shuffle=True, collate_fn=shifted)
+    for train in (by_hand, loader):
+        weights, same = trained("single", how, train=train, settings=settings)
+        assert [row["loss"] for row in same] == pytest.approx([row["loss"] for row in rows])
+    model = model_of()
+    model.load_state_dict(weights)
+    inputs, targets = data(9).tensors
+    with torch.no_grad():
+        outputs = model(inputs)
+    found, of_class = share_of_class_1(outputs, targets)
+    assert same[-1]["eval_margin"] == pytest.approx(float(margin(outputs, targets).mean()))
+    assert same[-1]["eval_found"] == pytest.approx(float(found / of_class))
 
 
 @pytest.mark.parametrize(
@@ -259,96 +237,16 @@ def test_metrics_of_another_kind_are_refused(metrics, error, said):
         trained("single", {"metrics": metrics})
 
 
-# --- data ----------------------------------------------------------------------------------------
-
-
-def shifted(rows):
-    inputs, targets = zip(*rows, strict=True)
-    return torch.stack(inputs) + 1, (torch.stack(targets) + 1) % 3
-
-
-@pytest.mark.slow
-def test_a_collate_fn_and_a_loader_train_alike_in_every_mode():
-    rows = assert_same_in_every_mode({"collate_fn": shifted})
-    loader = DataLoader(data(), batch_size=5, shuffle=True, collate_fn=shifted)
-    of_loader = assert_same_in_every_mode({}, train=loader, modes=("ddp",))
-    inputs, targets = data().tensors
-    by_hand = TensorDataset(inputs + 1, (targets + 1) % 3)
-    _, same = trained("single", {}, train=by_hand)
-    for row, loaded, wanted in zip(rows, of_loader, same, strict=True):
-        assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
-        assert loaded["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(data())
-
-    def __len__(self):
-        return ROWS
-
-
-@pytest.mark.slow
-def test_rows_that_can_only_be_iterated_train_alike_in_every_mode():
-    assert_same_in_every_mode({"collate_fn": shifted}, train=Stream())
-
-
-class Named(nn.Module):
-    """A model as Hugging Face's: called by names, it computes its loss itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = model_of()
-
-    def forward(self, input_values, attention_mask, labels=None):
-        logits = self.inner(input_values * attention_mask)
-        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
-
-
-def named_rows(rows=ROWS):
-    """Dicts, as a data set of Hugging Face gives them."""
-    return [
-        {"input_values": inputs, "attention_mask": (inputs < 1).double(), "labels": int(target)}
-        for inputs, target in data(rows)
-    ]
-
-
-def own_loss(outputs, labels):
-    return outputs["loss"]
-
-
-def right(outputs, labels):
-    return outputs["logits"].argmax(dim=1) == labels
-
-
-def trained_by_name(mode, **settings):
-    config = TrainConfig(mode=mode, **COMMON | settings)
-    how = {"loss_fn": own_loss, "metrics": {"right": right}}
-    trainer = Trainer(Named(), config, named_rows(), named_rows(9), **how)
-    history = trainer.fit()
-    return trainer.strategy.model_state(), history.rows
-
-
-def test_dicts_with_labels_train_alike_in_every_mode():
-    inputs, targets = data().tensors
-    pairs = TensorDataset(inputs * (inputs < 1).double(), targets)
-    same, same_rows = trained("single", {"metrics": ()}, train=pairs)
-    for mode in ("single", "ddp", "zero3"):
-        found = (
-            [trained_by_name(mode)]
-            if mode == "single"
-            else run_ranks(functools.partial(trained_by_name, mode), 2, show=False)
-        )
-        for weights, rows in found:
-            for name, value in same.items():
-                torch.testing.assert_close(weights[f"inner.{name}"], value, rtol=0, atol=1e-6)
-            for row, wanted in zip(rows, same_rows, strict=True):
-                assert row["loss"] == pytest.approx(wanted["loss"], abs=1e-6)
-                assert 0 <= row["eval_right"] <= 1
-
-
 def test_metrics_by_name_say_that_a_dict_is_not_scores():
-    trainer = Trainer(Named(), TrainConfig(), named_rows(), named_rows(9), loss_fn=own_loss)
+    class Named(nn.Linear):
+        def forward(self, inputs):
+            return {"logits": super().forward(inputs)}
+
+    def loss_fn(outputs, targets):
+        return F.cross_entropy(outputs["logits"], targets)
+
+    model = Named(5, 3, dtype=torch.float64)
+    trainer = Trainer(model, TrainConfig(mode="single"), data(), data(9), loss_fn=loss_fn)
     with pytest.raises(
         TypeError, match=r"the model returned a dict .*metrics=\{'name': function\}"
     ):
@@ -397,40 +295,26 @@ def test_a_callback_that_would_never_be_called_is_refused(callback):
 # --- settings ------------------------------------------------------------------------------------
 
 
-def test_evaluations_within_an_epoch_change_nothing_else():
+def test_evaluations_within_an_epoch_change_nothing_else(tmp_path):
     plain, few = trained("single", {})
-    rows = assert_same_in_every_mode({}, settings={"evaluate_every": 2})
-    weights, _ = trained("single", {}, settings={"evaluate_every": 2})
+    rows = assert_same_in_every_mode({}, modes=("ddp",), settings={"evaluate_every": 2})
+    settings = {"folder": tmp_path, "evaluate_every": 2}
+    trained("single", {}, settings=settings | {"max_steps": 5})
+    weights, resumed = trained("single", {}, settings=settings)
     for name, value in plain.items():
         assert torch.equal(weights[name], value)
     assert [(row["epoch"], row["step"]) for row in rows] == [(1, 2), (1, 3), (2, 4), (2, 6)]
+    assert [row["step"] for row in resumed] == [2, 3, 4, 6]
     ends = [row for row in rows if row["step"] in (3, 6)]
     for row, wanted in zip(ends, few, strict=True):
         assert row["loss"] == wanted["loss"]
         assert row["eval_accuracy"] == wanted["eval_accuracy"]
-
-
-def test_rows_within_an_epoch_remain_when_a_run_resumes(tmp_path):
-    for max_steps in (5, None):
-        settings = {"folder": tmp_path, "evaluate_every": 2, "max_steps": max_steps}
-        _, rows = trained("single", {}, settings=settings)
-    assert [row["step"] for row in rows] == [2, 3, 4, 6]
-
-
-def test_evaluations_within_an_epoch_are_no_reason_to_stop_or_to_be_the_best(tmp_path):
-    settings = {"folder": tmp_path, "evaluate_every": 1, "patience": 2, "epochs": 2}
-    _, rows = trained("single", {}, settings=settings)
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert torch.load(tmp_path / "best.pt")["step"] in (3, 6)
+    assert torch.load(tmp_path / "best.pt")["step"] in (3, 6), "only an epoch's end can be the best"
 
 
 def test_the_last_batch_is_left_out_if_it_is_smaller():
-    rows = assert_same_in_every_mode({"metrics": {"rows": Counter()}}, modes=(), settings={
-        "drop_last": True
-    })  # fmt: skip
+    rows = assert_same_in_every_mode({}, modes=("ddp",), settings={"drop_last": True})
     assert [row["step"] for row in rows] == [2, 4]
-    assert [row["eval_rows"] for row in rows] == [9, 9]  # an evaluation has all rows
-    assert_same_in_every_mode({}, modes=("ddp",), settings={"drop_last": True})
     _, rows = trained("single", {}, settings={"drop_last": True, "batch_size": 2, "epochs": 1})
     assert rows[-1]["step"] == 11  # none is left out
     with pytest.raises(ValueError, match=r"drop_last with 22 rows and batch_size=24"):

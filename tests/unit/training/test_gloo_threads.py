@@ -38,7 +38,7 @@ def send(weight):
     dist.all_reduce(weight.grad, async_op=True)
 
 pids = []
-for pair in range(5):
+for pair in range(3):
     summed = mmap.mmap(-1, 2)
     for rank in (0, 1):
         pids.append(os.fork())
@@ -53,4 +53,4 @@ def test_no_rank_aborts_whose_last_message_still_asks_for_pythons_lock(tmp_path)
     command = [sys.executable, "-c", ENDING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert "terminate called" not in done.stderr
-    assert done.stdout.strip() == str([0] * 10)
+    assert done.stdout.strip() == str([0] * 6)

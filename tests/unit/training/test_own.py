@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import RankError, run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.own import NotWritten, load_own
+from multigpu.training.own import load_own
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 44  # in batches of 12: the last one has 8, and on 3 GPUs 3, 3 and 2
@@ -48,24 +48,19 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(value, other[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_the_seven_functions_train_as_one_gpu_does(parts: int) -> None:
-    alone = weights("single", None, parts=parts)
+def test_the_seven_functions_train_as_one_gpu_does() -> None:
+    alone = weights("single", None, parts=2)
     with virtual_gpus(3):
-        assert_same(weights("dp", ROOT / "solutions", gpus=3, parts=parts), alone)
-        assert_same(weights("dp", None, gpus=3, parts=parts), alone)
+        assert_same(weights("dp", ROOT / "solutions", gpus=3, parts=2), alone)
+        assert_same(weights("dp", None, gpus=3, parts=2), alone)
 
 
-@pytest.mark.parametrize(
-    ("world_size", "parts"), [pytest.param(3, 1, marks=pytest.mark.slow), (2, 3)]
-)
-def test_bucketed_ddp_trains_as_pytorchs_does(world_size: int, parts: int) -> None:
+def test_bucketed_ddp_trains_as_pytorchs_does() -> None:
     def both() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        by_hand = weights("ddp", ROOT / "solutions", parts=parts)
-        return by_hand, weights("ddp", None, parts=parts)
+        return weights("ddp", ROOT / "solutions", parts=2), weights("ddp", None, parts=2)
 
-    alone = weights("single", None, parts=parts)
-    for by_hand, pytorchs in run_ranks(both, world_size, show=False):
+    alone = weights("single", None, parts=2)
+    for by_hand, pytorchs in run_ranks(both, 3, show=False):
         assert_same(by_hand, pytorchs)
         assert_same(by_hand, alone)
 
@@ -85,16 +80,6 @@ def test_both_replicas_compute_in_bfloat16(by_hand: bool) -> None:
         config = TrainConfig(mode="dp", gpus=2, batch_size=12, max_steps=1, precision="bfloat16")
         Trainer(Spy(5, 3), config, data(), own=own).fit()
     assert seen == [torch.bfloat16] * 2
-
-
-def test_a_starter_is_refused_with_the_name_of_the_exercise(tmp_path: Path) -> None:
-    write(
-        tmp_path, "data_parallel", "def replicate(module, devices):\n    raise NotImplementedError"
-    )
-    place = r"replicate\b.*data_parallel\.py:2\b"
-    with virtual_gpus(2), pytest.raises(NotWritten, match=place) as found:
-        weights("dp", tmp_path, gpus=2)
-    assert "multigpu check data_parallel.replicate" in str(found.value)
 
 
 def test_a_half_written_class_is_refused_with_its_name(tmp_path: Path) -> None:

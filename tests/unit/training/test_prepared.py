@@ -71,24 +71,20 @@ def test_one_process_trains_as_the_loop_by_hand(tmp_path, parts):
     assert_trained_as_by_hand(tmp_path / "model.pt")
 
 
+def own_loops(folder, modes):
+    return [own_loop(mode, folder / f"{mode}.pt") for mode in modes]
+
+
 @pytest.mark.parametrize(
-    "mode",
-    [
-        "ddp",
-        pytest.param("zero2", marks=pytest.mark.slow),
-        "zero3",
-        pytest.param("pipeline", marks=pytest.mark.slow),
-    ],
+    "modes", [("ddp", "zero3"), pytest.param(("zero2", "pipeline"), marks=pytest.mark.slow)]
 )
-def test_ranks_train_as_the_loop_by_hand(tmp_path, mode):
-    path = tmp_path / "model.pt"
-    losses = run_ranks(own_loop, 2, mode, path, show=False)
-    if mode == "pipeline":
-        mean = losses[1]  # the last stage has the loss
-    else:
+def test_ranks_train_as_the_loop_by_hand(tmp_path, modes):
+    ranks = run_ranks(own_loops, 2, tmp_path, modes, show=False)
+    for mode, *losses in zip(modes, *ranks, strict=True):
         mean = [sum(both) / 2 for both in zip(*losses, strict=True)]
-    assert mean == pytest.approx(plain_loop()[0], rel=1e-5)
-    assert_trained_as_by_hand(path)
+        mean = losses[1] if mode == "pipeline" else mean  # the last stage has the loss
+        assert mean == pytest.approx(plain_loop()[0], rel=1e-5)
+        assert_trained_as_by_hand(tmp_path / f"{mode}.pt")
 
 
 def resumed(mode, first, last):

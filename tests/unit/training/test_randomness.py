@@ -28,7 +28,7 @@ def through_a_file(state: dict) -> dict:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("before", [0, 1])
 def test_the_same_numbers_come_again(before):
     for _ in range(before):
         random.gauss(0, 1)  # an odd number of them leaves one for the next call

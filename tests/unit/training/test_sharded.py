@@ -1,7 +1,8 @@
-"""zero2 and zero3: as one device computes, with a share of the model on every rank."""
+"""zero2 and zero3: a share of the model on every rank. (test_trainer_modes.py compares weights.)"""
 
 import functools
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,43 +11,13 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import TensorDataset
 
-from multigpu import RankError, run_ranks
+from multigpu import RankError, run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.checkpoint import CheckpointError
 from multigpu.training.fsdp import UNUSED, blocks_of
 from multigpu.training.models import SmallGPT
 
-from .test_trainer_modes import COMMON, SCENARIOS, Small, assert_same, data, on_one_device
-
 BOTH = ("zero2", "zero3")
-
-
-def trained(mode, scenario):
-    """Whole weights and history, as test_trainer_modes has them of the other"""
-    config = TrainConfig(mode=mode, **COMMON | SCENARIOS[scenario])
-    trainer = Trainer(Small(), config, data(), data(7))
-    measured = ("seconds", "rows_per_second", "gpu")
-    rows = [
-        {name: value for name, value in row.items() if not name.startswith(measured)}
-        for row in trainer.fit().rows
-    ]
-    return trainer.strategy.model_state(), rows
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world_size", "scenarios"),
-    [(1, ["parts"]), (2, [*SCENARIOS]), (3, ["clipped"])],
-)
-def test_ranks_with_shares_train_and_evaluate_as_one_device_does(world_size, scenarios):
-    """With ranks that have no row in a batch, a shared weight, a frozen one, and float64."""
-
-    def on_a_rank():
-        return [trained(mode, scenario) for mode in BOTH for scenario in scenarios]
-
-    for found in run_ranks(on_a_rank, world_size, show=False):
-        for each, scenario in zip(found, scenarios * 2, strict=True):
-            assert_same(each, on_one_device(scenario, evaluated=True))
 
 
 def layers(*more):
@@ -122,54 +93,17 @@ def test_blocks_are_gathered_one_by_one_and_shared_weights_with_the_root():
 
 
 @pytest.mark.slow
-def test_bfloat16_computes_in_16_bits_and_keeps_weights_and_statistics_in_32():
-    def on_a_rank():
-        kinds, scores = set(), set()
-        for mode in BOTH:
-            model = layers(nn.BatchNorm1d(8))
-            model[-1].register_forward_hook(lambda _, taken, out: kinds.add(taken[0].dtype))
-            trainer = trainer_of(mode, model, precision="bfloat16", epochs=8)
-            trainer.loss_fn = lambda out, targets: (
-                scores.add(out.dtype) or (nn.functional.cross_entropy(out, targets))
-            )
-            losses = [row["loss"] for row in trainer.fit().rows]
-            assert losses[-1] < losses[0]
-            kept = {value.dtype for value in trainer.strategy.model_state().values()}
-            assert kept == {torch.float32, torch.int64}
-        return kinds, scores
-
-    for kinds, scores in run_ranks(on_a_rank, 2, show=False):
-        assert kinds == {torch.bfloat16}
-        assert scores == {torch.float32}, "the loss is computed as under autocast"
-
-
-@pytest.mark.slow
-def test_all_ranks_start_from_rank_0s_weights_and_end_with_its_statistics():
-    def on_a_rank():
-        torch.manual_seed(dist.get_rank())
-        model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
-        first = model[0].weight.detach().clone()
-        trainer = trainer_of("zero3", model)
-        begun = trainer.strategy.model_state()["0.weight"]
-        trainer.fit()
-        return first, begun, trainer.strategy.model_state()
-
-    one, two = run_ranks(on_a_rank, 2, show=False)
-    assert torch.equal(one[0], one[1])
-    assert torch.equal(one[0], two[1])
-    torch.testing.assert_close(one[2], two[2], rtol=0, atol=0)
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp_path, capfd):
-    """zero3 on 2 ranks, zero2 on 3, ddp on 2, zero3 on 1, then alone; whole or in shares."""
+    """zero3 on 2 ranks, zero2 on 3, ddp on 2, dp on virtual GPUs, then alone; within epochs."""
 
-    def on_a_rank(mode, steps, kind):
+    def train(mode, steps, kind):
         trainer_of(mode, max_steps=steps, epochs=4, folder=tmp_path, checkpoints=kind).fit()
 
-    moves = (("zero3", 2, 2, "sharded"), ("zero2", 3, 3, "sharded"), ("ddp", 2, 5, "full"))
-    for mode, ranks, steps, kind in (*moves, ("zero3", 1, 7, "sharded")):
-        run_ranks(on_a_rank, ranks, mode, steps, kind)
+    run_ranks(train, 2, "zero3", 1, "sharded")
+    run_ranks(train, 3, "zero2", 3, "sharded")
+    run_ranks(train, 2, "ddp", 5, "full")
+    with virtual_gpus(2):
+        train("dp", 7, "sharded")
     alone, moved = trainer_of("single", epochs=4), trainer_of("single", epochs=4, folder=tmp_path)
     alone.fit()
     moved.fit()
@@ -177,7 +111,10 @@ def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp
     torch.testing.assert_close(moved.strategy.model_state(), alone.strategy.model_state())
     torch.testing.assert_close(moved.optimizer.state_dict(), alone.optimizer.state_dict())
     assert len([*tmp_path.glob(".shares-*")]) <= 1, "what no link leads to is removed"
-    assert re.search(r"zero3 on 2\b.*\bzero2 on 3\b", "".join(capfd.readouterr()))
+    said = "".join(capfd.readouterr())
+    for before, now in pairwise(("zero3 on 2", "zero2 on 3", "ddp on 2", "dp on 2", "single on")):
+        assert len(re.findall(rf"\b{before}\b.*\b{now}\b", said)) == 1
+    assert "twice" not in said, "these feeds give every world the same batches"
 
 
 @pytest.mark.parametrize(("before", "now"), [("full", "sharded"), ("sharded", "full")])
@@ -201,9 +138,9 @@ def test_a_changed_byte_in_any_rank_s_share_is_found_on_any_number_of_ranks(tmp_
     def on_a_rank():
         trainer_of("zero3", model(), **settings).fit()
 
-    def refused():
+    def refused(mode):
         with pytest.raises(CheckpointError) as found:
-            trainer_of("zero3", model(), **settings).fit()
+            trainer_of(mode, model(), **settings).fit()
         return str(found.value)
 
     run_ranks(on_a_rank, 2, show=False)
@@ -214,10 +151,11 @@ def test_a_changed_byte_in_any_rank_s_share_is_found_on_any_number_of_ranks(tmp_
         changed = bytearray(whole)
         changed[len(whole) // 2] ^= 1
         share.write_bytes(changed)
-        for said in run_ranks(refused, 3, show=False):
+        on_ranks = run_ranks(refused, 3, "zero3", show=False) if share == shares[1] else []
+        for said in [refused("single"), *on_ranks]:
             assert re.search(rf"latest.*{share.name}.*broken", said)
         share.write_bytes(whole)
-    run_ranks(on_a_rank, 1, show=False)
+    trainer_of("single", model(), **settings).fit()
 
 
 def test_what_cannot_be_divided_is_refused():
@@ -250,14 +188,6 @@ class Routed(nn.Module):
         return self.choose(dist.get_rank() if dist.is_initialized() else 0)(inputs)
 
 
-class WithoutRows(Routed):
-    """Rank 1 has no row for the second expert; both use the first one."""
-
-    def forward(self, inputs):
-        outputs = self.choose(0)(inputs)
-        return outputs if dist.get_rank() else outputs + self.choose(1)(inputs)
-
-
 class FromTheSecondStep(Routed):
     """In the first step all use both, later rank 1 one of them."""
 
@@ -276,14 +206,6 @@ class OneAnswerUsed(Routed):
 
     def forward(self, inputs):
         return [self.choose(0)(inputs), self.choose(1)(inputs)][dist.get_rank()]
-
-
-class OtherFirstLater(FromTheSecondStep):
-    """From the second step on, rank 1 leaves the first one out, which all others expect."""
-
-    def choose(self, number):
-        skipping = dist.get_rank() and self.steps > 1
-        return super().choose(1 if skipping else number)
 
 
 class OneAnswerUsedLater(FromTheSecondStep):
@@ -333,25 +255,21 @@ def test_before_pytorch_2_13_ranks_that_use_different_layers_are_refused():
         run_ranks(on_a_rank, 2, show=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (Routed, r"rank 1 reaches parts\.1 where rank 0 reaches parts\.0"),
-        (WithoutRows, r"rank 1 reaches the end of forward where rank 0 reaches parts\.1"),
-        (FromTheSecondStep, r"rank 1 reaches the end of forward where rank 0 reaches parts\.1"),
-        (OneAnswerUsed, r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's"),
-        (OtherFirstLater, r"rank 1 reaches parts\.1 where rank 0 reaches parts\.0"),
-        (OneAnswerUsedLater, r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's"),
-    ],
-)
-def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up(kind, words):
-    def on_a_rank():
-        with pytest.raises(ValueError, match=words) as found:
-            trainer_of("zero3", kind(in_blocks=True), epochs=1).fit()
-        return str(found.value)
+def test_blocks_that_not_all_ranks_use_are_refused_before_anything_is_mixed_up():
+    cases = {
+        Routed: r"rank 1 reaches parts\.1 where rank 0 reaches parts\.0",
+        FromTheSecondStep: r"rank 1 reaches the end of forward where rank 0 reaches parts\.1",
+        OneAnswerUsed: r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's",
+        OneAnswerUsedLater: r"rank 1 reaches parts\.1's backward where rank 0 reaches parts\.0's",
+    }
 
-    for said in run_ranks(on_a_rank, 2, show=False, timeout=20):
-        assert "mode='ddp'" in said
+    def on_a_rank():
+        for kind, words in cases.items():
+            with pytest.raises(ValueError, match=words) as found:
+                trainer_of("zero3", kind(in_blocks=True), epochs=1).fit()
+            assert "mode='ddp'" in str(found.value)
+
+    run_ranks(on_a_rank, 2, show=False, timeout=60)
 
 
 class StochasticDepth(nn.Module):

@@ -1,4 +1,9 @@
-"""Every mode computes the same: weights and history of one device, of DP, of DDP, and by hand."""
+"""Every mode computes the same: weights and history of one device, of all others, and by hand.
+
+That includes losses that are not a mean over rows: they return a sum and a weight. Rows with the
+target 0 are ignored, or classes have weights. With reduction="mean" PyTorch divides by the weights
+of the rows that it is given, and each rank and each part of a batch has others.
+"""
 
 import functools
 import math
@@ -15,6 +20,27 @@ from multigpu.training import TrainConfig, Trainer
 
 ROWS, BATCH, EPOCHS = 37, 12, 2  # in each epoch 12, 12, 12 rows and one row: ranks without a row
 COMMON = {"batch_size": BATCH, "epochs": EPOCHS, "optimizer": "sgd", "learning_rate": 0.2}
+OF_CLASSES = torch.tensor([0.2, 1.0, 5.0], dtype=torch.float64)
+
+
+def plain(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="sum"), len(targets)
+
+
+def ignoring(outputs, targets):
+    return F.cross_entropy(outputs, targets, ignore_index=0, reduction="sum"), (targets != 0).sum()
+
+
+def weighted(outputs, targets):
+    loss = F.cross_entropy(outputs, targets, weight=OF_CLASSES, reduction="sum")
+    return loss, OF_CLASSES[targets].sum()
+
+
+MEANS = {  # of a whole batch: NaN where all of its rows are ignored, which shall count nothing
+    plain: F.cross_entropy,
+    ignoring: functools.partial(F.cross_entropy, ignore_index=0),
+    weighted: functools.partial(F.cross_entropy, weight=OF_CLASSES),
+}
 SCENARIOS = {
     "plain": {},
     "parts": {"accumulation_steps": 3, "weight_decay": 0.01},
@@ -25,6 +51,8 @@ SCENARIOS = {
         "lr_scaling": "sqrt",
         "base_batch_size": 48,
     },
+    "ignoring": {"loss_fn": ignoring, "accumulation_steps": 3},
+    "weighted": {"loss_fn": weighted},
 }
 
 
@@ -50,36 +78,40 @@ def data(rows=ROWS):
     return TensorDataset(left, right, torch.randint(0, 3, (rows,), generator=generator))
 
 
-def trained(mode, scenario, *, eval_data=None, **settings):
-    """Weights and history after training; without what is measured in seconds."""
-    config = TrainConfig(mode=mode, **COMMON | SCENARIOS[scenario] | settings)
-    trainer = Trainer(Small(), config, data(), eval_data)
+def trained(mode, scenario, **settings):
+    """Whole weights, and the history without what is measured in seconds."""
+    settings = COMMON | SCENARIOS[scenario] | settings
+    how = {"loss_fn": settings.pop("loss_fn")} if "loss_fn" in settings else {}
+    trainer = Trainer(Small(), TrainConfig(mode=mode, **settings), data(), data(7), **how)
     history = trainer.fit()
-    weights = {name: value.cpu() for name, value in trainer.strategy.plain.state_dict().items()}
+    weights = trainer.strategy.model_state()
     measured = ("seconds", "rows_per_second", "gpu")
     rows = [
         {name: value for name, value in row.items() if not name.startswith(measured)}
         for row in history.rows
     ]
-    return weights, rows
+    return {name: value if value.is_meta else value.cpu() for name, value in weights.items()}, rows
 
 
 @functools.cache
-def on_one_device(scenario, *, evaluated=False):
+def on_one_device(scenario):
     """What every mode is compared with."""
-    return trained("single", scenario, eval_data=data(7) if evaluated else None)
+    return trained("single", scenario)
 
 
 def by_hand(scenario):
     """The same as a loop of a few lines: the whole batch at once, nothing of the package."""
-    settings = TrainConfig(**COMMON | SCENARIOS[scenario])
+    settings = COMMON | SCENARIOS[scenario]
+    loss_fn = settings.pop("loss_fn", plain)
+    settings = TrainConfig(**settings)
     left, right, targets = data().tensors
-    model, total = Small(), EPOCHS * math.ceil(ROWS / BATCH)
+    model, total, losses = Small(), EPOCHS * math.ceil(ROWS / BATCH), []
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.2, momentum=0.9, weight_decay=settings.weight_decay)
     step = 0
     for epoch in range(EPOCHS):
         mixed = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch))
+        lost = torch.zeros(2, dtype=torch.float64)
         for rows in mixed.split(BATCH):
             if scenario == "scheduled":
                 done = max(0, step - 3) / (total - 3)
@@ -88,7 +120,10 @@ def by_hand(scenario):
                 rate = 0.2 * math.sqrt(12 / 48) * (rising if step < 3 else falling)
                 optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
-            F.cross_entropy(model(left[rows], right[rows]), targets[rows]).backward()
+            outputs = model(left[rows], right[rows])
+            lost += torch.tensor([float(part) for part in loss_fn(outputs.detach(), targets[rows])])
+            mean = MEANS[loss_fn](outputs, targets[rows])
+            (outputs.sum() * 0 if mean.isnan() else mean).backward()
             if settings.clip_norm:
                 norm = math.sqrt(sum(float((each.grad**2).sum()) for each in trained))
                 assert norm > settings.clip_norm  # else the scenario says nothing
@@ -96,14 +131,17 @@ def by_hand(scenario):
                     each.grad *= settings.clip_norm / (norm + 1e-6)
             optimizer.step()
             step += 1
-    return model.state_dict()
+        *inputs, held_out = data(7).tensors
+        losses.append([float(lost[0] / lost[1]), float(MEANS[loss_fn](model(*inputs), held_out))])
+    return model.state_dict(), losses
 
 
 def assert_same(found, expected):
     weights, rows = found
     assert weights.keys() == expected[0].keys()
     for name, value in expected[0].items():
-        torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
+        if not weights[name].is_meta:  # as on a pipeline's rank 1
+            torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
     assert [list(row) for row in rows] == [list(row) for row in expected[1]]
     for row, wanted in zip(rows, expected[1], strict=True):
         assert row == pytest.approx(wanted, rel=1e-6)
@@ -111,44 +149,64 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_one_device_trains_as_a_loop_by_hand_does(scenario):
-    weights, _ = on_one_device(scenario)
-    for name, value in by_hand(scenario).items():
+    weights, rows = on_one_device(scenario)
+    expected, losses = by_hand(scenario)
+    for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-9, atol=1e-11, msg=name)
+    for row, both in zip(rows, losses, strict=True):
+        assert [row["loss"], row["eval_loss"]] == pytest.approx(both, rel=1e-6)
 
 
-@pytest.mark.parametrize(("gpus", "scenario"), [(2, "parts"), (3, "clipped")])
+@pytest.mark.parametrize(("gpus", "scenario"), [(2, "ignoring"), (3, "clipped")])
 def test_dp_trains_and_evaluates_as_one_device_does(gpus, scenario):
     with virtual_gpus(gpus):
-        found = trained("dp", scenario, eval_data=data(7))
-    assert_same(found, on_one_device(scenario, evaluated=True))
+        found = trained("dp", scenario)
+    assert_same(found, on_one_device(scenario))
 
 
 @pytest.mark.parametrize(
-    ("world_size", "scenarios"), [(1, SCENARIOS), (3, ["plain", "clipped"]), (4, SCENARIOS)]
+    ("world_size", "modes"),
+    [
+        (4, ["ddp"]),
+        pytest.param(1, ["ddp", "zero3"], marks=pytest.mark.slow),
+        pytest.param(2, ["zero2", "zero3"], marks=pytest.mark.slow),
+        pytest.param(3, ["ddp", "zero2"], marks=pytest.mark.slow),
+    ],
 )
-def test_ddp_trains_and_evaluates_as_one_device_does(world_size, scenarios):
+def test_ranks_train_and_evaluate_as_one_device_does(world_size, modes):
     def on_a_rank():
-        return [trained("ddp", scenario, eval_data=data(7)) for scenario in scenarios]
+        return [trained(mode, scenario) for mode in modes for scenario in SCENARIOS]
 
     ranks = run_ranks(on_a_rank, world_size, show=False)
     for found in ranks:
-        for each, scenario in zip(found, scenarios, strict=True):
-            assert_same(each, on_one_device(scenario, evaluated=True))
+        for each, scenario in zip(found, [*SCENARIOS] * len(modes), strict=True):
+            assert_same(each, on_one_device(scenario))
         assert [rows for _, rows in found] == [rows for _, rows in ranks[0]]  # to the last bit
+
+
+@pytest.mark.slow
+def test_a_pipeline_trains_by_sum_and_weight_as_one_device_does():
+    def on_a_rank():
+        how = {"accumulation_steps": 1, "micro_batches": 3, "balance": "layers"}
+        return [trained("pipeline", scenario, **how) for scenario in ("ignoring", "weighted")]
+
+    for ignores, weighs in run_ranks(on_a_rank, 2, show=False):
+        assert_same(ignores, on_one_device("ignoring"))
+        assert_same(weighs, on_one_device("weighted"))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["ddp", "zero2", "zero3"])
 def test_with_a_gpu_for_each_rank_a_mode_trains_as_one_device_does(mode):
     def on_a_rank(scenario):
-        return trained(mode, scenario, eval_data=data(7))
+        return trained(mode, scenario)
 
     for scenario in ("plain", "parts") if mode == "ddp" else ("plain",):
-        expected = on_one_device(scenario, evaluated=True)
+        expected = on_one_device(scenario)
         for found in run_ranks(on_a_rank, torch.cuda.device_count(), scenario, show=False):
             if mode == "ddp":
                 assert_same(found, expected)
-            else:  # the weights are in shards
+            else:
                 assert found[1][-1] == pytest.approx(expected[1][-1], rel=1e-6)
 
 
@@ -173,14 +231,11 @@ def test_what_is_frozen_or_shared_stays_so():
 
 
 def test_gradients_travel_once_a_step_however_many_parts_there_are():
-    def on_a_rank(parts):
-        trained("ddp", "plain", accumulation_steps=parts)
+    def on_a_rank():
+        trained("ddp", "parts")
         return dist.get_rank()
 
-    counts = []
-    for parts in (1, 3):
-        trace = run_ranks(on_a_rank, 2, parts, show=False).trace
-        sent = [call for call in trace.collectives(0) if call.via == "DistributedDataParallel"]
-        counts.append(len([call for call in sent if call.op == "all_reduce"]))
+    trace = run_ranks(on_a_rank, 2, show=False).trace
+    sent = [call for call in trace.collectives(0) if call.via == "DistributedDataParallel"]
     steps = EPOCHS * math.ceil(ROWS / BATCH)
-    assert counts == [steps, steps]
+    assert len([call for call in sent if call.op == "all_reduce"]) == steps
