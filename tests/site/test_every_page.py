@@ -99,6 +99,7 @@ def visits(
     known: list[list[str]] = [[], []]
     heard = Heard(tab)
     for page in chosen:
+        tab.goto("about:blank")  # nothing more is heard of the page before
         heard.clear()
         seen[str(page)] = look(tab, heard, (site / page).as_uri(), known, whole=str(page) in FIVE)
     context.close()
