@@ -102,7 +102,8 @@ def slow():
     def wait_once(function, *arguments, **options):
         """A model of many modules reads its state many times."""
         if not waited:
-            waited.append(time.sleep(PAUSE))
+            waited.append(function)
+            time.sleep(PAUSE)
         return function(*arguments, **options)
 
     with (
