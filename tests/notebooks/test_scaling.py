@@ -26,7 +26,7 @@ def test_221_parameters_are_slower_on_two_gpus(printed):
 def test_all_modes_have_learnt_the_same(printed):
     losses = dict(re.findall(r"(tiny|large) .*loss ([\d.]+)", printed("same")))
     assert losses.keys() == {"tiny", "large"}
-    gaps = re.findall(r"differ by (\S+) of", printed("same"))
+    gaps = re.findall(r"difference of the losses: (\S+)", printed("same"))
     assert len(gaps) == 2
     assert all(float(gap) < 1e-3 for gap in gaps)
 

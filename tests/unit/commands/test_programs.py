@@ -12,16 +12,10 @@ from multigpu.cli import main
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 RANKS = {"collectives": 4, "fsdp_tp_mesh": 4}  # else 2
-FAST = ("point_to_point",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(path.stem, marks=[] if path.stem in FAST else [pytest.mark.slow])
-        for path in sorted(PROGRAMS.glob("*.py"))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("*.py")))
 def test_a_program_runs_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "collectives" and torch.__version__.startswith("2.11."):
         pytest.skip("gloo has no all_to_all of lists in PyTorch 2.11")

@@ -71,6 +71,7 @@ SCORES = {"single": torch.bfloat16, "ddp": torch.bfloat16, "zero2": torch.float3
           "zero3": torch.float32}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_16_bits_and_keeps_weights_and_statistics_in_32():
     def train(mode):
         model, kinds, scores = model_of(nn.BatchNorm1d(8)), set(), set()
